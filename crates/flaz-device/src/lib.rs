@@ -1,0 +1,18 @@
+//! What the engine stands on: buffers, devices, time, and the machinery that drives them.
+//!
+//! The engine sees only the traits of this crate ([`Device`], [`Env`]) and the buffer [`IoBuf`], so the
+//! same engine code runs on io_uring in production and on simulated disks in a seeded executor in tests.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`buf`] | aligned, pooled I/O buffers |
+//! | [`device`] | the [`Device`] trait and its error |
+//! | [`env`] | the [`Env`] trait: time, tasks, randomness, computing on other cores |
+
+pub mod buf;
+pub mod device;
+pub mod env;
+
+pub use buf::IoBuf;
+pub use device::{Device, DeviceError, DeviceOp};
+pub use env::{Env, Nanos, Priority};
