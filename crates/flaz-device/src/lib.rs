@@ -8,10 +8,12 @@
 //! | [`buf`] | aligned, pooled I/O buffers |
 //! | [`device`] | the [`Device`] trait and its error |
 //! | [`env`] | the [`Env`] trait: time, tasks, randomness, computing on other cores |
+//! | [`local`] | waiting inside one thread |
 
 pub mod buf;
 pub mod device;
 pub mod env;
+pub mod local;
 
 pub use buf::IoBuf;
 pub use device::{Device, DeviceError, DeviceOp};
