@@ -1,0 +1,46 @@
+# The two commands that most people want: make demo, make test. Both see to what they need first (tools/cargo,
+# tools/packages); make alone lists all of them. ARGS="..." is handed on where the help says so.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test bench lint audit clean
+
+CARGO := tools/cargo
+ARGS ?=
+
+help: ## List the targets
+	@echo 'flaz: a transparent, compressed SSD cache for block devices'
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
+		printf '    make %-7s %s\n' "$$target" "$$text"; done
+
+demo: ## Show on files of this machine what compressing the cache gains: about a minute, no root (ARGS: options of flaz demo)
+	@$(CARGO) run --release --locked --package flaz-cli -- demo $(ARGS)
+
+build: ## Build the program: target/release/flaz
+	@$(CARGO) build --release --locked --package flaz-cli
+
+# Root gets every package installed, so a missing one is a failure there, not a skipped test; in CI the kernel
+# must have FUSE and loop devices as well.
+test: ## Run every test and the lint; root gets missing Debian packages installed (ARGS: options of cargo test)
+	@if [ "$$(id -u)" -eq 0 ]; then : "$${FLAZ_REQUIRE_TOOLS=1}"; export FLAZ_REQUIRE_TOOLS; fi; \
+	if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ]; then : "$${FLAZ_REQUIRE_KERNEL=1}"; export FLAZ_REQUIRE_KERNEL; fi; \
+	if ! tools/packages test && [ "$${FLAZ_REQUIRE_TOOLS:-0}" = 1 ]; then exit 1; fi; \
+	$(CARGO) test --workspace --locked $(ARGS)
+	@$(MAKE) --no-print-directory lint
+
+bench: ## Measure against the peers, reported as ratios; wants an idle machine (ARGS: options of xtask bench)
+	@$(CARGO) run --release --locked --package xtask -- bench $(ARGS)
+
+lint: ## Check formatting, clippy, shell scripts, licences and sources of dependencies
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages .ci/run; \
+	else echo 'skipped: shellcheck is not installed; get it with: apt-get install shellcheck'; fi
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error --offline check bans licenses sources; \
+	else echo 'skipped: cargo-deny is not installed; get it with: cargo install --locked cargo-deny'; fi
+
+audit: ## Check dependencies against the advisory database: needs cargo-deny and the network
+	@$(CARGO) deny check advisories
+
+clean: ## Remove what was built
+	@$(CARGO) clean
