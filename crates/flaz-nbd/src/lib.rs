@@ -1,1 +1,26 @@
+//! The NBD front end: serves any [`Volume`](flaz_engine::volume::Volume) to NBD clients.
+//!
+//! Fixed newstyle negotiation, structured replies, flush, FUA, trim, write-zeroes, cache, block status
+//! (`base:allocation`), several connections; no TLS yet. One server has one export.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`address`], [`socket`] | `unix:PATH`, `tcp:HOST:PORT`, and listening on them |
+//! | [`protocol`] | numbers and fixed layouts |
+//! | [`export`], [`negotiation`], [`option_data`] | the handshake, without I/O |
+//! | [`request`], [`reply`], [`errno`] | the transmission phase, without I/O |
+//! | [`shutdown`], [`counters`] | stopping, and what a status page shows |
+//! | [`limits`] | every maximum |
 
+pub mod address;
+pub mod counters;
+pub mod errno;
+pub mod export;
+pub mod limits;
+pub mod negotiation;
+pub mod option_data;
+pub mod protocol;
+pub mod reply;
+pub mod request;
+pub mod shutdown;
+pub mod socket;

@@ -1,0 +1,142 @@
+//! What a status page shows of the server.
+//!
+//! A host keeps one [`Counters`] a thread, so that threads do not fight for cache lines, and adds their
+//! [`Snapshot`]s up.
+
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::request::Command;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// Counters of the connections of one thread.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct Counters {
+            $($(#[$doc])+ pub(crate) $name: AtomicU64,)+
+        }
+
+        /// What the counters were at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Snapshot {
+            $($(#[$doc])+ pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// The values now. Each is right; together they may be of slightly different moments.
+            #[must_use]
+            pub fn snapshot(&self) -> Snapshot {
+                Snapshot { $($name: self.$name.load(Ordering::Relaxed),)+ }
+            }
+        }
+
+        impl AddAssign for Snapshot {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections that came to this thread.
+    connections_total,
+    /// Connections that have ended.
+    connections_ended,
+    /// Connections that ended because the client broke the rules or was too slow in the handshake.
+    connections_failed,
+    /// READ requests.
+    reads,
+    /// WRITE requests.
+    writes,
+    /// FLUSH requests.
+    flushes,
+    /// TRIM requests.
+    trims,
+    /// CACHE requests.
+    prefetches,
+    /// WRITE_ZEROES requests.
+    write_zeroes,
+    /// BLOCK_STATUS requests.
+    block_statuses,
+    /// Requests that were refused before they reached the volume.
+    refused,
+    /// Requests that the volume failed.
+    errors,
+    /// Requests that were answered, well or badly.
+    answered,
+    /// Bytes received.
+    bytes_in,
+    /// Bytes sent.
+    bytes_out,
+    /// System calls that sent replies; `answered / sends` replies shared one.
+    sends,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self, command: Command) {
+        let counter = match command {
+            Command::Read => &self.reads,
+            Command::Write { .. } => &self.writes,
+            Command::Flush => &self.flushes,
+            Command::Trim { .. } => &self.trims,
+            Command::Cache => &self.prefetches,
+            Command::WriteZeroes { .. } => &self.write_zeroes,
+            Command::BlockStatus { .. } => &self.block_statuses,
+            Command::Disconnect => return,
+        };
+        Self::add(counter, 1);
+    }
+}
+
+impl Snapshot {
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections_now(&self) -> u64 {
+        self.connections_total.saturating_sub(self.connections_ended)
+    }
+
+    /// Requests, refused ones included.
+    #[must_use]
+    pub fn requests_total(&self) -> u64 {
+        self.reads
+            + self.writes
+            + self.flushes
+            + self.trims
+            + self.prefetches
+            + self.write_zeroes
+            + self.block_statuses
+            + self.refused
+    }
+
+    /// Requests that wait for their answer.
+    #[must_use]
+    pub fn requests_in_flight(&self) -> u64 {
+        self.requests_total().saturating_sub(self.answered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_add_up() {
+        let counters = Counters::default();
+        counters.count(Command::Read);
+        counters.count(Command::Write { fua: true });
+        counters.count(Command::Disconnect);
+        Counters::add(&counters.answered, 1);
+        Counters::add(&counters.connections_total, 3);
+        Counters::add(&counters.connections_ended, 1);
+        let mut sum = counters.snapshot();
+        assert_eq!((sum.reads, sum.writes, sum.requests_total()), (1, 1, 2));
+        sum += counters.snapshot();
+        assert_eq!((sum.requests_total(), sum.requests_in_flight(), sum.connections_now()), (4, 2, 4));
+    }
+}

@@ -1,0 +1,55 @@
+//! Error numbers of NBD, and which of them a failed request gets.
+
+use flaz_engine::volume::IoError;
+
+/// The error numbers that the protocol allows. Their values are fixed by NBD, whatever `errno` is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Errno {
+    /// A write to a read-only export.
+    Perm = 1,
+    /// A device failed.
+    Io = 5,
+    /// The request makes no sense or reaches over the end.
+    Inval = 22,
+    /// A write over the end.
+    NoSpc = 28,
+    /// The server is stopping.
+    Shutdown = 108,
+}
+
+impl Errno {
+    /// The number on the wire.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The error number of a volume's error; `writes` says whether the request would have changed data.
+    #[must_use]
+    pub fn of(error: &IoError, writes: bool) -> Self {
+        match error {
+            IoError::OutOfRange { .. } if writes => Self::NoSpc,
+            IoError::OutOfRange { .. } => Self::Inval,
+            IoError::Stopping => Self::Shutdown,
+            _ => Self::Io,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flaz_device::{DeviceError, DeviceOp};
+
+    #[test]
+    fn volume_errors_have_their_numbers() {
+        let range = IoError::OutOfRange { offset: 10, len: 1, size: 10 };
+        assert_eq!(Errno::of(&range, true).code(), 28);
+        assert_eq!(Errno::of(&range, false).code(), 22);
+        assert_eq!(Errno::of(&IoError::Stopping, false).code(), 108);
+        assert_eq!(Errno::of(&IoError::OriginShared, true).code(), 5);
+        let broken = DeviceError::new(DeviceOp::Read, 0, 1, std::io::Error::from_raw_os_error(5));
+        assert_eq!(Errno::of(&IoError::Origin(broken), true).code(), 5);
+    }
+}

@@ -1,0 +1,140 @@
+//! The data of the options that have some: parsed in place, every length checked against what is there.
+
+use crate::limits::STRING_BYTES_MAX;
+
+/// What is wrong with an option's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// A length reaches over the end of the data.
+    #[error("a length in the option reaches over its data")]
+    Truncated,
+    /// There is more data than the lengths say.
+    #[error("the option has data after its end")]
+    Trailing,
+    /// A string is longer than the protocol allows.
+    #[error("a name is longer than 4096 bytes")]
+    NameTooLong,
+}
+
+/// Data of INFO and GO: a name, and what the client wants to know.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportQuery<'d> {
+    /// Name of the export.
+    pub name: &'d [u8],
+    wanted: &'d [u8],
+}
+
+impl<'d> ExportQuery<'d> {
+    /// Reads the data of INFO or GO.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn parse(data: &'d [u8]) -> Result<Self, Malformed> {
+        let (name, rest) = string(data)?;
+        let (count, wanted) = rest.split_first_chunk::<2>().ok_or(Malformed::Truncated)?;
+        let expected = usize::from(u16::from_be_bytes(*count)) * 2;
+        match wanted.len() {
+            len if len < expected => Err(Malformed::Truncated),
+            len if len > expected => Err(Malformed::Trailing),
+            _ => Ok(Self { name, wanted }),
+        }
+    }
+
+    /// Whether the client asked for this information.
+    #[must_use]
+    pub fn wants(&self, kind: u16) -> bool {
+        self.wanted.chunks_exact(2).any(|pair| pair == kind.to_be_bytes())
+    }
+}
+
+/// Data of LIST_META_CONTEXT and SET_META_CONTEXT: a name, and queries for contexts.
+#[derive(Clone, Copy, Debug)]
+pub struct MetaQueries<'d> {
+    /// Name of the export.
+    pub name: &'d [u8],
+    count: u32,
+    queries: &'d [u8],
+}
+
+impl<'d> MetaQueries<'d> {
+    /// Reads the data of LIST_META_CONTEXT or SET_META_CONTEXT.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn parse(data: &'d [u8]) -> Result<Self, Malformed> {
+        let (name, rest) = string(data)?;
+        let (count, queries) = rest.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
+        let count = u32::from_be_bytes(*count);
+        // Each query takes at least 4 bytes, so that the loop ends with the data, whatever `count` says.
+        let mut left = queries;
+        for _ in 0..count {
+            left = string(left)?.1;
+        }
+        if left.is_empty() { Ok(Self { name, count, queries }) } else { Err(Malformed::Trailing) }
+    }
+
+    /// Whether there are no queries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The queries.
+    pub fn iter(&self) -> impl Iterator<Item = &'d [u8]> {
+        let mut left = self.queries;
+        std::iter::from_fn(move || {
+            let (query, rest) = string(left).ok()?;
+            left = rest;
+            Some(query)
+        })
+    }
+}
+
+/// A 32-bit length and as many bytes from the front of `data`, and the rest.
+fn string(data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let (len, rest) = data.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
+    let len = u32::from_be_bytes(*len) as usize;
+    if len > rest.len() {
+        return Err(Malformed::Truncated);
+    }
+    if len > STRING_BYTES_MAX {
+        return Err(Malformed::NameTooLong);
+    }
+    Ok(rest.split_at(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_query_is_read() {
+        let query = ExportQuery::parse(b"\0\0\0\x04disk\0\x02\0\x03\0\x01").unwrap();
+        assert_eq!(query.name, b"disk");
+        assert!(query.wants(3) && query.wants(1) && !query.wants(2) && !query.wants(0));
+        assert!(ExportQuery::parse(b"\0\0\0\0\0\0").unwrap().name.is_empty());
+    }
+
+    #[test]
+    fn wrong_lengths_are_found() {
+        for short in [&b""[..], b"\0\0\0", b"\0\0\0\x02d", b"\0\0\0\0", b"\0\0\0\0\0\x01", b"\xff\xff\xff\xffx"] {
+            assert_eq!(ExportQuery::parse(short).unwrap_err(), Malformed::Truncated, "{short:?}");
+        }
+        assert_eq!(ExportQuery::parse(b"\0\0\0\0\0\0x").unwrap_err(), Malformed::Trailing);
+        let mut long = 4097_u32.to_be_bytes().to_vec();
+        long.resize(4 + 4097 + 2, b'n');
+        assert_eq!(ExportQuery::parse(&long).unwrap_err(), Malformed::NameTooLong);
+    }
+
+    #[test]
+    fn meta_queries_are_read() {
+        let queries = MetaQueries::parse(b"\0\0\0\x01d\0\0\0\x02\0\0\0\x05base:\0\0\0\x02x:").unwrap();
+        assert_eq!(queries.name, b"d");
+        assert_eq!(queries.iter().collect::<Vec<_>>(), [&b"base:"[..], b"x:"]);
+        assert!(MetaQueries::parse(b"\0\0\0\0\0\0\0\0").unwrap().is_empty());
+        // A count far beyond the data ends at once.
+        let error = MetaQueries::parse(b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0").unwrap_err();
+        assert_eq!(error, Malformed::Truncated);
+        assert_eq!(MetaQueries::parse(b"\0\0\0\0\0\0\0\0x").unwrap_err(), Malformed::Trailing);
+    }
+}

@@ -1,0 +1,274 @@
+//! Numbers and fixed layouts of the NBD protocol: fixed newstyle negotiation and the transmission phase.
+//!
+//! Follows doc/proto.md of the NetworkBlockDevice project. All numbers are big-endian on the wire; the
+//! structs below are the bytes themselves, so they are read and written without copying field by field.
+
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// First 8 bytes that a server sends: `NBDMAGIC`.
+pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// `IHAVEOPT`: second in the server's greeting, first in each option of the client.
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// First in each reply to an option.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// First in each request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// First in each simple reply.
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// First in each chunk of a structured reply.
+pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
+/// The port that IANA gave to NBD.
+pub const DEFAULT_PORT: u16 = 10809;
+/// Zeroes after the answer to [`opt::EXPORT_NAME`], unless the client opted out.
+pub const EXPORT_NAME_PADDING: usize = 124;
+/// Name of the one metadata context that is served.
+pub const BASE_ALLOCATION: &str = "base:allocation";
+/// Number by which block-status replies refer to [`BASE_ALLOCATION`].
+pub const BASE_ALLOCATION_ID: u32 = 1;
+
+/// Handshake flags of server and client (the same bits both ways).
+pub mod handshake {
+    /// Fixed newstyle: options have replies.
+    pub const FIXED_NEWSTYLE: u16 = 1 << 0;
+    /// No padding after the answer to EXPORT_NAME.
+    pub const NO_ZEROES: u16 = 1 << 1;
+}
+
+/// Options that a client can send.
+pub mod opt {
+    /// Choose an export, without a way to refuse it, and start transmission.
+    pub const EXPORT_NAME: u32 = 1;
+    /// Give up.
+    pub const ABORT: u32 = 2;
+    /// List the exports.
+    pub const LIST: u32 = 3;
+    /// Change to TLS.
+    pub const STARTTLS: u32 = 5;
+    /// Describe an export.
+    pub const INFO: u32 = 6;
+    /// Describe an export and start transmission.
+    pub const GO: u32 = 7;
+    /// Reply in chunks.
+    pub const STRUCTURED_REPLY: u32 = 8;
+    /// List the metadata contexts of an export.
+    pub const LIST_META_CONTEXT: u32 = 9;
+    /// Choose the metadata contexts of block-status replies.
+    pub const SET_META_CONTEXT: u32 = 10;
+    /// 64-bit lengths: not supported.
+    pub const EXTENDED_HEADERS: u32 = 11;
+}
+
+/// Types of replies to options.
+pub mod rep {
+    /// Accepted, or the end of a list.
+    pub const ACK: u32 = 1;
+    /// An export's name and description.
+    pub const SERVER: u32 = 2;
+    /// One information about an export.
+    pub const INFO: u32 = 3;
+    /// A metadata context.
+    pub const META_CONTEXT: u32 = 4;
+    /// The option is not known.
+    pub const ERR_UNSUP: u32 = (1 << 31) + 1;
+    /// The option is known and not allowed.
+    pub const ERR_POLICY: u32 = (1 << 31) + 2;
+    /// The option's data make no sense.
+    pub const ERR_INVALID: u32 = (1 << 31) + 3;
+    /// There is no such export.
+    pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+    /// The server is stopping.
+    pub const ERR_SHUTDOWN: u32 = (1 << 31) + 7;
+    /// The option's data are too long.
+    pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+}
+
+/// Kinds of information in [`rep::INFO`].
+pub mod info {
+    /// Size and transmission flags.
+    pub const EXPORT: u16 = 0;
+    /// The export's name.
+    pub const NAME: u16 = 1;
+    /// Text for people.
+    pub const DESCRIPTION: u16 = 2;
+    /// Minimum and preferred block size, maximum payload.
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// What an export can do, sent at the end of the handshake.
+pub mod transmission {
+    /// Always set.
+    pub const HAS_FLAGS: u16 = 1 << 0;
+    /// Writes are refused.
+    pub const READ_ONLY: u16 = 1 << 1;
+    /// FLUSH works.
+    pub const SEND_FLUSH: u16 = 1 << 2;
+    /// The FUA flag works.
+    pub const SEND_FUA: u16 = 1 << 3;
+    /// TRIM works.
+    pub const SEND_TRIM: u16 = 1 << 5;
+    /// WRITE_ZEROES works.
+    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// The DF flag of reads works; only with structured replies.
+    pub const SEND_DF: u16 = 1 << 7;
+    /// A flush on one connection covers the writes of all.
+    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// CACHE works.
+    pub const SEND_CACHE: u16 = 1 << 10;
+    /// The FAST_ZERO flag is understood.
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
+}
+
+/// Requests.
+pub mod cmd {
+    /// Read data.
+    pub const READ: u16 = 0;
+    /// Write data, which follows the request.
+    pub const WRITE: u16 = 1;
+    /// End the connection; no reply.
+    pub const DISC: u16 = 2;
+    /// Make completed writes stable.
+    pub const FLUSH: u16 = 3;
+    /// Give a range up.
+    pub const TRIM: u16 = 4;
+    /// Prefetch a range.
+    pub const CACHE: u16 = 5;
+    /// Make a range read as zeroes.
+    pub const WRITE_ZEROES: u16 = 6;
+    /// Ask what a range holds.
+    pub const BLOCK_STATUS: u16 = 7;
+}
+
+/// Flags of requests.
+pub mod cmd_flag {
+    /// Stable before the reply.
+    pub const FUA: u16 = 1 << 0;
+    /// WRITE_ZEROES must not deallocate.
+    pub const NO_HOLE: u16 = 1 << 1;
+    /// The reply to READ must be one chunk.
+    pub const DF: u16 = 1 << 2;
+    /// BLOCK_STATUS must give one extent.
+    pub const REQ_ONE: u16 = 1 << 3;
+    /// WRITE_ZEROES must fail where it is not faster than a write.
+    pub const FAST_ZERO: u16 = 1 << 4;
+}
+
+/// Types and flags of the chunks of structured replies, and the states of block status.
+pub mod chunk {
+    /// Flag: the last chunk of its reply.
+    pub const DONE: u16 = 1 << 0;
+    /// Success without data.
+    pub const NONE: u16 = 0;
+    /// Data at an offset.
+    pub const OFFSET_DATA: u16 = 1;
+    /// Extents of a metadata context.
+    pub const BLOCK_STATUS: u16 = 5;
+    /// An error.
+    pub const ERROR: u16 = (1 << 15) + 1;
+    /// An error at an offset.
+    pub const ERROR_OFFSET: u16 = (1 << 15) + 2;
+    /// State of `base:allocation`: not allocated.
+    pub const STATE_HOLE: u32 = 1 << 0;
+    /// State of `base:allocation`: reads as zeroes.
+    pub const STATE_ZERO: u32 = 1 << 1;
+}
+
+/// Head of an option of the client; `len` bytes of data follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct OptionHeader {
+    /// [`OPTION_MAGIC`].
+    pub magic: U64,
+    /// One of [`opt`].
+    pub option: U32,
+    /// Bytes of data that follow.
+    pub len: U32,
+}
+
+/// Head of a reply to an option; `len` bytes of data follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct OptionReplyHeader {
+    /// [`OPTION_REPLY_MAGIC`].
+    pub magic: U64,
+    /// The option that is answered.
+    pub option: U32,
+    /// One of [`rep`].
+    pub kind: U32,
+    /// Bytes of data that follow.
+    pub len: U32,
+}
+
+/// A request of the transmission phase; WRITE is followed by `len` bytes of data.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RequestHeader {
+    /// [`REQUEST_MAGIC`].
+    pub magic: U32,
+    /// Some of [`cmd_flag`].
+    pub flags: U16,
+    /// One of [`cmd`].
+    pub command: U16,
+    /// Comes back in the reply.
+    pub cookie: U64,
+    /// First byte of the device that is meant.
+    pub offset: U64,
+    /// How many bytes are meant.
+    pub len: U32,
+}
+
+/// A simple reply; a successful READ is followed by its data.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SimpleReplyHeader {
+    /// [`SIMPLE_REPLY_MAGIC`].
+    pub magic: U32,
+    /// Zero, or an error number of NBD.
+    pub error: U32,
+    /// The request's cookie.
+    pub cookie: U64,
+}
+
+/// Head of a chunk of a structured reply; `len` bytes follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ChunkHeader {
+    /// [`CHUNK_MAGIC`].
+    pub magic: U32,
+    /// [`chunk::DONE`] or nothing.
+    pub flags: U16,
+    /// One of [`chunk`].
+    pub kind: U16,
+    /// The request's cookie.
+    pub cookie: U64,
+    /// Bytes that follow.
+    pub len: U32,
+}
+
+/// Head of an OFFSET_DATA chunk with its offset; the data follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct OffsetDataHeader {
+    /// The chunk; its length counts the 8 bytes of the offset too.
+    pub chunk: ChunkHeader,
+    /// Where on the device the data begin.
+    pub offset: U64,
+}
+
+/// One extent of a block-status reply.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ExtentDescriptor {
+    /// Length in bytes, never zero.
+    pub len: U32,
+    /// Some of the states in [`chunk`].
+    pub state: U32,
+}
+
+const _: () = assert!(size_of::<OptionHeader>() == 16);
+const _: () = assert!(size_of::<OptionReplyHeader>() == 20);
+const _: () = assert!(size_of::<RequestHeader>() == 28);
+const _: () = assert!(size_of::<SimpleReplyHeader>() == 16);
+const _: () = assert!(size_of::<ChunkHeader>() == 20);
+const _: () = assert!(size_of::<OffsetDataHeader>() == 28);
+const _: () = assert!(size_of::<ExtentDescriptor>() == 8);

@@ -1,0 +1,167 @@
+//! Stopping a server from any thread, idle clients included.
+//!
+//! A connection that waits for its client cannot look at a flag; so stopping shuts the receiving side of
+//! every socket, which ends the wait in the kernel, whatever thread it belongs to. That costs nothing
+//! while the server runs.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Stops a server. Clones stop the same server.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    stopping: AtomicBool,
+    sockets: Mutex<Sockets>,
+}
+
+#[derive(Debug, Default)]
+struct Sockets {
+    next: u64,
+    listeners: HashMap<u64, OwnedFd>,
+    connections: HashMap<u64, OwnedFd>,
+}
+
+impl Shutdown {
+    /// A handle for a server that runs.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Begins an orderly stop: no new connections, no new requests; requests in flight are finished and
+    /// answered, and what the server has not looked at yet gets ESHUTDOWN.
+    pub fn stop(&self) {
+        let sockets = self.lock();
+        // Under the lock, so that nobody registers a socket in between and misses the stop.
+        self.inner.stopping.store(true, Ordering::Release);
+        for fd in sockets.listeners.values() {
+            hang_up(fd, rustix::net::Shutdown::Both);
+        }
+        for fd in sockets.connections.values() {
+            hang_up(fd, rustix::net::Shutdown::Read);
+        }
+    }
+
+    /// Ends all connections now: for clients that do not read their replies, after a while.
+    pub fn cut(&self) {
+        self.stop();
+        for fd in self.lock().connections.values() {
+            hang_up(fd, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Whether the stop has begun.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.inner.stopping.load(Ordering::Acquire)
+    }
+
+    /// Connections that have not ended yet.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.lock().connections.len()
+    }
+
+    /// Notes a listening socket; `None` if the server is stopping.
+    pub(crate) fn register_listener(&self, fd: OwnedFd) -> Option<Registration> {
+        self.register(fd, usize::MAX, |sockets| &mut sockets.listeners).ok()
+    }
+
+    /// Notes a connection, if there are fewer than `connections_max` and the server runs.
+    pub(crate) fn register_connection(
+        &self,
+        fd: OwnedFd,
+        connections_max: usize,
+    ) -> Result<Registration, Unregistered> {
+        self.register(fd, connections_max, |sockets| &mut sockets.connections)
+    }
+
+    fn register(
+        &self,
+        fd: OwnedFd,
+        max: usize,
+        of: fn(&mut Sockets) -> &mut HashMap<u64, OwnedFd>,
+    ) -> Result<Registration, Unregistered> {
+        let mut sockets = self.lock();
+        if self.is_stopping() {
+            return Err(Unregistered::Stopping);
+        }
+        if of(&mut sockets).len() >= max {
+            return Err(Unregistered::TooMany);
+        }
+        let key = sockets.next;
+        sockets.next += 1;
+        of(&mut sockets).insert(key, fd);
+        Ok(Registration { shutdown: self.clone(), key })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sockets> {
+        // The maps are whole after every statement, so a panic elsewhere does not matter.
+        self.inner.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a socket was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unregistered {
+    Stopping,
+    TooMany,
+}
+
+/// Keeps a socket in the list; dropping it, after the socket was closed, takes it off.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    shutdown: Shutdown,
+    key: u64,
+}
+
+impl Registration {
+    pub(crate) fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut sockets = self.shutdown.lock();
+        let fd = sockets.connections.remove(&self.key).or_else(|| sockets.listeners.remove(&self.key));
+        drop(sockets);
+        drop(fd);
+    }
+}
+
+fn hang_up(fd: &OwnedFd, how: rustix::net::Shutdown) {
+    // Fails only if the peer has gone already.
+    let _ = rustix::net::shutdown(fd.as_fd(), how);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn stopping_ends_a_wait_for_the_client() {
+        let shutdown = Shutdown::new();
+        let (mut server, _client) = UnixStream::pair().unwrap();
+        let held = shutdown.register_connection(server.try_clone().unwrap().into(), 1).unwrap();
+        let (extra, _) = UnixStream::pair().unwrap();
+        assert_eq!(shutdown.register_connection(extra.into(), 1).err(), Some(Unregistered::TooMany));
+        let waiting = std::thread::spawn(move || server.read(&mut [0; 1]).unwrap());
+        shutdown.stop();
+        assert_eq!(waiting.join().unwrap(), 0);
+        let (extra, _) = UnixStream::pair().unwrap();
+        assert_eq!(shutdown.register_connection(extra.into(), 9).err(), Some(Unregistered::Stopping));
+        assert_eq!(shutdown.connections(), 1);
+        drop(held);
+        assert_eq!(shutdown.connections(), 0);
+    }
+}

@@ -1,0 +1,215 @@
+//! Listening sockets: made safely, removed at the end.
+//!
+//! A Unix socket is made with mode 0600 from its first moment (the mode is set before it gets its name). A
+//! socket file that is in the way is replaced only if it is a socket and nobody listens on it.
+
+use std::fs;
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::address::NbdAddress;
+use crate::limits::LISTEN_BACKLOG;
+
+/// Mode of Unix sockets: only their owner can connect.
+pub const SOCKET_MODE: u32 = 0o600;
+
+/// Why a server cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another server is there.
+    #[error("{0}: another server listens on this socket; stop it or use another path")]
+    InUse(PathBuf),
+    /// Something that is not a socket is there.
+    #[error("{0}: exists and is not a socket; it is not replaced, use another path")]
+    NotASocket(PathBuf),
+    /// The system refused.
+    #[error("{address}: cannot listen: {what}: {source}")]
+    System {
+        /// The address.
+        address: NbdAddress,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A socket that listens. Removes its file when dropped, if the file is still its own.
+#[derive(Debug)]
+pub struct ListenSocket {
+    fd: OwnedFd,
+    address: NbdAddress,
+    file: Option<SocketFile>,
+}
+
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl ListenSocket {
+    /// Listens on an address. The caller has checked that TCP is wanted
+    /// ([`NbdAddress::check_insecure`]).
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn bind(address: &NbdAddress) -> Result<Self, ListenError> {
+        let failed = |what| {
+            let address = address.clone();
+            move |source: io::Error| ListenError::System { address, what, source }
+        };
+        match address {
+            NbdAddress::Unix(path) => {
+                clear_the_way(path, address)?;
+                let fd = bind_unix(path).map_err(|errno| failed("bind")(errno.into()))?;
+                let found = fs::symlink_metadata(path).map_err(failed("stat"))?;
+                let file = SocketFile { path: path.clone(), identity: (found.dev(), found.ino()) };
+                Ok(Self { fd, address: address.clone(), file: Some(file) })
+            }
+            NbdAddress::Tcp { host, port } => {
+                let mut addresses =
+                    (host.as_str(), *port).to_socket_addrs().map_err(failed("resolve the host"))?;
+                let first = addresses.next().ok_or_else(|| {
+                    failed("resolve the host")(io::Error::other("the name has no address"))
+                })?;
+                let listener = TcpListener::bind(first).map_err(failed("bind"))?;
+                Ok(Self { fd: listener.into(), address: address.clone(), file: None })
+            }
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &NbdAddress {
+        &self.address
+    }
+
+    /// A second descriptor of the same socket.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+}
+
+impl AsFd for ListenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for ListenSocket {
+    fn drop(&mut self) {
+        let Some(file) = &self.file else { return };
+        // Another server may have put its own socket there.
+        let own = fs::symlink_metadata(&file.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == file.identity);
+        if own && let Err(error) = fs::remove_file(&file.path) {
+            tracing::warn!(path = %file.path.display(), %error, "cannot remove the socket");
+        }
+    }
+}
+
+fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Linux gives the file the mode of the socket (less the umask), so it is never open to others.
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(SOCKET_MODE))?;
+    rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&fd, LISTEN_BACKLOG)?;
+    Ok(fd)
+}
+
+/// Removes a socket file on which nobody listens.
+fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
+    let failed = |what, source| ListenError::System { address: address.clone(), what, source };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("stat", error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(ListenError::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    match probe(path) {
+        Err(Errno::CONNREFUSED) => {
+            tracing::info!(path = %path.display(), "replacing a socket that nobody listens on");
+            fs::remove_file(path).map_err(|error| failed("remove the stale socket", error))
+        }
+        // Full (AGAIN) means that somebody listens as well.
+        Ok(()) | Err(Errno::AGAIN) => Err(ListenError::InUse(path.to_owned())),
+        Err(errno) => Err(failed("see whether somebody listens there", errno.into())),
+    }
+}
+
+/// Connects, without waiting, and hangs up.
+fn probe(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    fn unix(dir: &tempfile::TempDir) -> (PathBuf, NbdAddress) {
+        let path = dir.path().join("s");
+        (path.clone(), NbdAddress::Unix(path))
+    }
+
+    #[test]
+    fn a_socket_is_private_and_goes_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        let socket = ListenSocket::bind(&address).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        UnixStream::connect(&path).unwrap();
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        let living = UnixListener::bind(&path).unwrap();
+        assert!(matches!(ListenSocket::bind(&address), Err(ListenError::InUse(_))));
+        drop(living);
+        assert!(path.exists(), "std leaves the file");
+        let socket = ListenSocket::bind(&address).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(socket);
+    }
+
+    #[test]
+    fn a_file_in_the_way_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(ListenSocket::bind(&address), Err(ListenError::NotASocket(_))));
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn the_socket_of_a_successor_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        let socket = ListenSocket::bind(&address).unwrap();
+        // The successor must not get the inode number back, so the first file is kept under another name.
+        fs::rename(&path, dir.path().join("old")).unwrap();
+        let _successor = UnixListener::bind(&path).unwrap();
+        drop(socket);
+        assert!(path.exists());
+    }
+}
