@@ -1,1 +1,43 @@
+//! Deterministic simulation: a seeded executor with virtual time, and disks that fail on purpose.
+//!
+//! Engine code written against `flaz_device::{Env, Device}` runs here unchanged. One seed is one run: the
+//! order of runnable tasks, every latency, every fault and every sector that survives a power cut come from
+//! the seed, and nothing else (no clock, no thread, no hash map with random state) has a say. A failing seed
+//! is therefore a complete bug report; [`check_seeds`] prints the command that replays it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`rng`] | the random generator |
+//! | [`executor`] | [`Sim`] and [`SimEnv`]: tasks, virtual time, device events |
+//! | [`disk`] | [`SimDisk`]: contents, volatile writes, faults, power cuts |
+//! | [`seeds`] | running a test over many seeds |
+//!
+//! ```
+//! use flaz_device::{Device, IoBuf};
+//! use flaz_sim::{CrashPlan, DiskConfig, Sim, SimDisk};
+//!
+//! let sim = Sim::new(1);
+//! let disk = SimDisk::new(&sim.env(), DiskConfig::fast(1 << 20));
+//! sim.block_on(async {
+//!     let (_, result) = disk.write_at(4096, IoBuf::copy_of(&[7; 512]), false).await;
+//!     result.unwrap();
+//! });
+//! assert_eq!(disk.peek(4096, 1), [7]); // visible to readers ...
+//! let after = disk.crash(&CrashPlan::Nothing); // ... but never flushed
+//! assert_eq!(after.read(4096, 1), [0]);
+//! ```
+#![forbid(unsafe_code)]
 
+pub mod disk;
+pub mod executor;
+pub mod rng;
+pub mod seeds;
+mod timer;
+
+pub use disk::{
+    CrashPlan, DiscardMode, DiskConfig, DiskImage, DiskStats, FaultRates, SECTOR_BYTES, SimDisk,
+    VolatileWrite,
+};
+pub use executor::{DeviceEvent, EventStage, Halt, Sim, SimEnv};
+pub use rng::Rng;
+pub use seeds::check_seeds;

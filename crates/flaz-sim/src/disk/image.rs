@@ -1,0 +1,148 @@
+//! Contents of a disk apart from any simulation, and the choice of what a power cut leaves.
+
+use std::fmt;
+
+use super::config::DiskConfig;
+use super::contents::Contents;
+use crate::rng::{Rng, mix};
+
+/// Contents of a disk at one moment. Cheap to clone, and free to move to another thread or simulation.
+#[derive(Clone)]
+pub struct DiskImage {
+    config: DiskConfig,
+    contents: Contents,
+}
+
+impl DiskImage {
+    /// The contents of a new disk.
+    ///
+    /// # Panics
+    /// If the configuration contradicts itself.
+    #[must_use]
+    pub fn new(config: DiskConfig) -> Self {
+        let alignment = config.alignment;
+        assert!(
+            alignment.is_power_of_two() && alignment >= 512,
+            "alignment {alignment}: expected a power of two, 512 at least"
+        );
+        assert!(
+            config.len.is_multiple_of(u64::from(alignment)),
+            "size {} is no multiple of the alignment {alignment}",
+            config.len
+        );
+        let contents = Contents::new(config.background.clone());
+        Self { config, contents }
+    }
+
+    pub(super) fn from_parts(config: DiskConfig, contents: Contents) -> Self {
+        Self { config, contents }
+    }
+
+    pub(super) fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// The configuration of the disk it came from.
+    #[must_use]
+    pub fn config(&self) -> &DiskConfig {
+        &self.config
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.config.len
+    }
+
+    /// Whether it has no room at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.config.len == 0
+    }
+
+    /// `len` bytes at `offset`.
+    #[must_use]
+    pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        self.contents.read(offset, &mut out);
+        out
+    }
+
+    /// Changes bytes, at any alignment.
+    ///
+    /// # Panics
+    /// If the range reaches over the end.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset.checked_add(bytes.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.config.len),
+            "write over the end of the image"
+        );
+        self.contents.write(offset, bytes);
+    }
+}
+
+impl fmt::Debug for DiskImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DiskImage({} bytes)", self.config.len)
+    }
+}
+
+/// Which volatile writes survive a power cut. Indices are those of
+/// [`SimDisk::volatile_writes`](super::SimDisk::volatile_writes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashPlan {
+    /// All of them.
+    Everything,
+    /// None of them.
+    Nothing,
+    /// All but this one.
+    Without(usize),
+    /// This one alone.
+    Only(usize),
+    /// Those whose bit is set; from the 65th on, none.
+    Subset(u64),
+    /// By this seed, each write whole (1/4), not at all (1/4), or each of its sectors by the toss of a coin.
+    Random(u64),
+}
+
+impl CrashPlan {
+    /// The plans worth trying with `volatile` volatile writes: everything, nothing, each missing, each alone,
+    /// all subsets of up to 8 writes, and otherwise `random` seeded subsets with torn sectors.
+    #[must_use]
+    pub fn explore(volatile: usize, random: u64, seed: u64) -> Vec<Self> {
+        let mut plans = vec![Self::Nothing];
+        if volatile == 0 {
+            return plans;
+        }
+        if volatile <= 8 {
+            plans.extend((1..1 << volatile).map(Self::Subset));
+        } else {
+            plans.push(Self::Everything);
+            plans.extend((0..volatile).flat_map(|index| [Self::Without(index), Self::Only(index)]));
+        }
+        plans.extend((0..random).map(|n| Self::Random(mix(seed ^ mix(n)))));
+        plans
+    }
+
+    /// The choice for (index of a write, sector).
+    pub(super) fn chooser(&self) -> impl FnMut(usize, u64) -> bool + use<> {
+        let plan = *self;
+        let mut rng = Rng::new(match plan {
+            Self::Random(seed) => seed,
+            _ => 0,
+        });
+        move |write, _sector| match plan {
+            Self::Everything => true,
+            Self::Nothing => false,
+            Self::Without(index) => write != index,
+            Self::Only(index) => write == index,
+            Self::Subset(bits) => write < 64 && bits >> write & 1 == 1,
+            Self::Random(seed) => match mix(seed ^ write as u64) % 4 {
+                0 => true,
+                1 => false,
+                _ => rng.coin(),
+            },
+        }
+    }
+}

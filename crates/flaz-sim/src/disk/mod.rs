@@ -1,0 +1,297 @@
+//! Simulated disks: what they hold, what is durable of it, what goes wrong, what a power cut leaves.
+//!
+//! Fault model. Sectors of [`SECTOR_BYTES`] are atomic, nothing larger is. A completed write is visible at
+//! once and durable after a flush that was issued after its completion, or if it was FUA. A write in flight
+//! becomes visible in up to two parts at random moments before its completion. A discarded range reads as
+//! [`DiscardMode`] says. A power cut keeps any subset of the sectors of volatile writes, where they overlap
+//! in the order in which they became visible. Errors, bit flips, lost and misdirected writes and stalls come
+//! from [`FaultRates`] or are ordered one by one.
+//!
+//! Invariants: misuse by the caller (unaligned or out of range) is a panic, a fault of the disk is an error;
+//! no state is borrowed across an await or while the observer runs; a dropped future leaves its operation to
+//! the device, which ends it at the appointed time.
+
+mod config;
+mod contents;
+mod device;
+mod image;
+mod volatile;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env, Nanos};
+
+pub use self::config::{DiskConfig, DiskStats, FaultRates, WRITE_CACHE_BYTES_DEFAULT};
+pub use self::contents::{Background, DiscardMode};
+pub use self::image::{CrashPlan, DiskImage};
+pub use self::volatile::VolatileWrite;
+
+use self::contents::sectors;
+use self::volatile::Medium;
+use crate::executor::SimEnv;
+use crate::rng::Rng;
+
+/// The unit that a power cut cannot tear, in bytes.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// `EIO`, as the operating system would say.
+pub(crate) const OS_ERROR_IO: i32 = 5;
+/// `ENOSPC`.
+pub(crate) const OS_ERROR_NO_SPACE: i32 = 28;
+
+struct PlannedFailure {
+    op: DeviceOp,
+    /// Operations of this kind still to come, the failing one included.
+    countdown: u64,
+    os_error: i32,
+}
+
+struct State {
+    medium: Medium,
+    rng: Rng,
+    faults: FaultRates,
+    planned: Vec<PlannedFailure>,
+    bad_sectors: BTreeSet<u64>,
+    dead: bool,
+    stalled_until: Nanos,
+    stats: DiskStats,
+    in_flight: u64,
+    /// Power cuts and restores so far: an operation from before one fails.
+    generation: u64,
+}
+
+struct Shared {
+    env: SimEnv,
+    number: u32,
+    config: DiskConfig,
+    state: RefCell<State>,
+}
+
+/// A simulated disk. Clones are the same disk.
+#[derive(Clone)]
+pub struct SimDisk {
+    shared: Rc<Shared>,
+}
+
+impl SimDisk {
+    /// A new disk: its contents are as [`DiskConfig::background`] says.
+    ///
+    /// # Panics
+    /// If the configuration contradicts itself.
+    #[must_use]
+    pub fn new(env: &SimEnv, config: DiskConfig) -> Self {
+        let image = DiskImage::new(config);
+        Self::from_image(env, &image)
+    }
+
+    /// A disk that holds what `image` holds; all of it is durable.
+    #[must_use]
+    pub fn from_image(env: &SimEnv, image: &DiskImage) -> Self {
+        let config = image.config().clone();
+        let (number, rng) = env.register_disk();
+        let state = State {
+            medium: Medium::new(image.contents().clone(), config.write_cache_bytes_max),
+            rng,
+            faults: FaultRates::default(),
+            planned: Vec::new(),
+            bad_sectors: BTreeSet::new(),
+            dead: false,
+            stalled_until: Nanos(0),
+            stats: DiskStats::default(),
+            in_flight: 0,
+            generation: 0,
+        };
+        Self {
+            shared: Rc::new(Shared {
+                env: env.clone(),
+                number,
+                config,
+                state: RefCell::new(state),
+            }),
+        }
+    }
+
+    /// The number of this disk in [`crate::DeviceEvent::disk`].
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.shared.number
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn stats(&self) -> DiskStats {
+        self.shared.state.borrow().stats
+    }
+
+    /// Sets the counters to zero.
+    pub fn reset_stats(&self) {
+        self.shared.state.borrow_mut().stats = DiskStats::default();
+    }
+
+    // Looking inside.
+
+    /// `len` bytes at `offset` as a reader would see them now, without an operation.
+    #[must_use]
+    pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        let now = self.shared.env.now().0;
+        self.shared
+            .state
+            .borrow_mut()
+            .medium
+            .visible(now)
+            .read(offset, &mut out);
+        out
+    }
+
+    /// `len` bytes at `offset` as a power cut would leave them if it lost all that it may lose.
+    #[must_use]
+    pub fn peek_durable(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        let state = self.shared.state.borrow();
+        state.medium.durable().read(offset, &mut out);
+        out
+    }
+
+    /// Changes bytes behind everybody's back, durably, at any alignment.
+    pub fn poke(&self, offset: u64, bytes: &[u8]) {
+        let end = offset.checked_add(bytes.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.shared.config.len),
+            "poke over the end of the disk"
+        );
+        let now = self.shared.env.now().0;
+        let mut state = self.shared.state.borrow_mut();
+        state.medium.advance(now);
+        state.medium.poke(offset, bytes);
+    }
+
+    /// Flips one bit for good: bit rot.
+    pub fn flip_bit(&self, offset: u64, bit: u8) {
+        let byte = self.peek(offset, 1)[0] ^ (1 << (bit % 8));
+        self.poke(offset, &[byte]);
+    }
+
+    /// Flips one random bit for good somewhere in a range, and tells the byte offset.
+    pub fn rot(&self, offset: u64, len: u64) -> u64 {
+        let (at, bit) = {
+            let rng = &mut self.shared.state.borrow_mut().rng;
+            (offset + rng.below(len), rng.below(8) as u8)
+        };
+        self.flip_bit(at, bit);
+        at
+    }
+
+    // Power.
+
+    /// The writes that a power cut now might undo, in order of issue.
+    #[must_use]
+    pub fn volatile_writes(&self) -> Vec<VolatileWrite> {
+        self.advance();
+        self.shared.state.borrow().medium.volatile_writes()
+    }
+
+    /// What a power cut at this moment would leave; this disk goes on as if nothing had happened.
+    #[must_use]
+    pub fn crash(&self, plan: &CrashPlan) -> DiskImage {
+        let mut choose = plan.chooser();
+        self.crash_with(|write, sector| choose(write, sector))
+    }
+
+    /// Like [`SimDisk::crash`]; `survives` gets the index of a volatile write (as in
+    /// [`SimDisk::volatile_writes`]) and the number of a sector of the disk, and says whether it is kept.
+    #[must_use]
+    pub fn crash_with(&self, survives: impl FnMut(usize, u64) -> bool) -> DiskImage {
+        self.advance();
+        let contents = self.shared.state.borrow().medium.crash(survives);
+        DiskImage::from_parts(self.shared.config.clone(), contents)
+    }
+
+    /// Cuts the power of this disk: its contents become what `plan` leaves, operations in flight fail.
+    pub fn crash_in_place(&self, plan: &CrashPlan) {
+        let image = self.crash(plan);
+        self.restore(&image);
+    }
+
+    /// What readers see now, as an image; everything in it is durable.
+    #[must_use]
+    pub fn snapshot(&self) -> DiskImage {
+        let now = self.shared.env.now().0;
+        let contents = self.shared.state.borrow_mut().medium.visible(now).clone();
+        DiskImage::from_parts(self.shared.config.clone(), contents)
+    }
+
+    /// Replaces the contents by those of `image`; operations in flight fail.
+    ///
+    /// # Panics
+    /// If the image has another size.
+    pub fn restore(&self, image: &DiskImage) {
+        assert_eq!(
+            image.len(),
+            self.shared.config.len,
+            "the image has another size than the disk"
+        );
+        let mut state = self.shared.state.borrow_mut();
+        state.generation += 1;
+        state.bad_sectors.clear();
+        state.medium = Medium::new(image.contents().clone(), self.shared.config.write_cache_bytes_max);
+    }
+
+    /// Ends everything in flight now, each part of it done or not by chance: what the kernel does to the
+    /// operations of a process that dies. Call it after [`crate::Sim::kill_tasks`].
+    pub fn settle(&self) {
+        self.advance();
+        let state = &mut *self.shared.state.borrow_mut();
+        state.medium.settle(&mut state.rng);
+    }
+
+    fn advance(&self) {
+        let now = self.shared.env.now().0;
+        self.shared.state.borrow_mut().medium.advance(now);
+    }
+
+    // Faults.
+
+    /// Sets the random faults from now on.
+    pub fn set_faults(&self, faults: FaultRates) {
+        self.shared.state.borrow_mut().faults = faults;
+    }
+
+    /// Lets operation `nth` of a kind, counted from now (1: the next one), fail with `EIO`.
+    pub fn fail_nth(&self, op: DeviceOp, nth: u64) {
+        self.fail_nth_with(op, nth, OS_ERROR_IO);
+    }
+
+    /// Like [`SimDisk::fail_nth`] with an error number of the operating system.
+    pub fn fail_nth_with(&self, op: DeviceOp, nth: u64, os_error: i32) {
+        assert!(nth > 0, "operations are counted from 1");
+        self.shared.state.borrow_mut().planned.push(PlannedFailure {
+            op,
+            countdown: nth,
+            os_error,
+        });
+    }
+
+    /// Takes the disk away (every operation fails, also those in flight) or brings it back.
+    pub fn set_dead(&self, dead: bool) {
+        self.shared.state.borrow_mut().dead = dead;
+    }
+
+    /// Lets reads of a range fail until it is written again.
+    pub fn mark_bad(&self, offset: u64, len: u64) {
+        self.shared
+            .state
+            .borrow_mut()
+            .bad_sectors
+            .extend(sectors(offset, len));
+    }
+
+    /// Holds up all operations that are issued in the next `duration` until it has passed.
+    pub fn stall(&self, duration: Duration) {
+        let until = self.shared.env.now().after(duration);
+        self.shared.state.borrow_mut().stalled_until = until;
+    }
+}

@@ -1,0 +1,588 @@
+//! The seeded executor: tasks, virtual time, and the sequence of device events.
+//!
+//! Each step polls one runnable task, chosen by the seed, and moves the virtual clock by a few hundred
+//! nanoseconds; when nothing is runnable the clock jumps to the next timer. Scheduling goes in rounds, so
+//! that every interleaving is possible and yet nobody starves: a woken task joins the present round or the
+//! next by the toss of a coin, a task that yields always joins the next.
+//!
+//! Invariants:
+//! - no state of the executor is borrowed while a task is polled or dropped, so tasks may spawn and wake;
+//! - nothing but the seed and the tasks' own actions decides what happens ([`Sim::trace_hash`] tells runs apart);
+//! - [`Sim::block_on`] never returns without the value: a deadlock or the step limit is a panic that names
+//!   the seed.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env, Nanos, Priority};
+
+use crate::rng::{Rng, mix};
+use crate::timer::{TimerId, Timers};
+
+/// Steps after which a run counts as endless, unless [`Sim::set_step_limit`] says otherwise.
+pub const STEP_LIMIT_DEFAULT: u64 = 100_000_000;
+/// Virtual time that one step takes, in nanoseconds: at random from 1 to this (a power of two).
+const STEP_COST_NS_MAX: u64 = 512;
+/// Longest time that [`Env::compute`] waits for its turn, in nanoseconds.
+const COMPUTE_DELAY_NS_MAX: u64 = 20_000;
+/// The name of the future given to `block_on`, among the tasks.
+const ROOT: u32 = u32::MAX;
+
+/// Why a run stopped before its future ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// Nothing can run and no event is pending.
+    Deadlock,
+    /// The step limit is reached.
+    StepLimit,
+    /// The device event that [`Sim::halt_at_event`] named has happened.
+    CrashPoint,
+}
+
+impl fmt::Display for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deadlock => "deadlock: nothing can run and no event is pending",
+            Self::StepLimit => "the step limit is reached: endless loop, or set_step_limit is too low",
+            Self::CrashPoint => "the crash point is reached (use try_block_on with halt_at_event)",
+        })
+    }
+}
+
+/// Whether an operation starts or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventStage {
+    /// The operation was handed to the device.
+    Issued,
+    /// Its caller is about to see the result.
+    Completed,
+}
+
+/// Something that happened at a simulated disk: a point at which a crash may differ from the one before.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceEvent {
+    /// Number of the event in this simulation, from 1.
+    pub number: u64,
+    /// Number of the disk in this simulation, in order of creation.
+    pub disk: u32,
+    /// Start or end.
+    pub stage: EventStage,
+    /// The operation.
+    pub op: DeviceOp,
+    /// Byte offset.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+type Observer = Box<dyn FnMut(&DeviceEvent)>;
+type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Tasks that were woken since the executor last looked. Behind a mutex because wakers must be `Sync`;
+/// there is one thread, so nobody ever waits for it.
+#[derive(Default)]
+struct Woken {
+    list: Mutex<WokenLists>,
+    yielding: AtomicBool,
+}
+
+#[derive(Default)]
+struct WokenLists {
+    soon: Vec<u32>,
+    later: Vec<u32>,
+}
+
+struct TaskWaker {
+    task: u32,
+    queued: AtomicBool,
+    woken: Arc<Woken>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.queued.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut lists = self.woken.list.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.woken.yielding.load(Ordering::Relaxed) {
+            lists.later.push(self.task);
+        } else {
+            lists.soon.push(self.task);
+        }
+    }
+}
+
+struct Task {
+    /// Taken out while it is polled.
+    future: Option<BoxedTask>,
+    signal: Arc<TaskWaker>,
+    waker: Waker,
+}
+
+#[derive(Default)]
+struct Tasks {
+    slots: Vec<Option<Task>>,
+    free: Vec<u32>,
+    count: usize,
+    round: Vec<u32>,
+    next_round: Vec<u32>,
+}
+
+struct Core {
+    seed: u64,
+    schedule_rng: RefCell<Rng>,
+    user_rng: RefCell<Rng>,
+    now_ns: Cell<u64>,
+    steps: Cell<u64>,
+    step_limit: Cell<u64>,
+    parallelism: Cell<usize>,
+    trace: Cell<u64>,
+    tasks: RefCell<Tasks>,
+    timers: RefCell<Timers>,
+    woken: Arc<Woken>,
+    disks: Cell<u32>,
+    events: Cell<u64>,
+    halt_at_event: Cell<u64>,
+    observer: RefCell<Option<Observer>>,
+}
+
+impl Core {
+    fn note(&self, what: u64) {
+        self.trace
+            .set((self.trace.get().rotate_left(5) ^ what).wrapping_mul(0x517c_c1b7_2722_0a95));
+    }
+
+    fn signal(&self, task: u32) -> Arc<TaskWaker> {
+        Arc::new(TaskWaker {
+            task,
+            queued: AtomicBool::new(false),
+            woken: Arc::clone(&self.woken),
+        })
+    }
+}
+
+/// A simulation: owns the tasks; dropping it drops them.
+pub struct Sim {
+    core: Rc<Core>,
+}
+
+impl Sim {
+    /// A simulation in which everything is decided by `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let core = Core {
+            seed,
+            schedule_rng: RefCell::new(rng.fork()),
+            user_rng: RefCell::new(rng.fork()),
+            now_ns: Cell::new(0),
+            steps: Cell::new(0),
+            step_limit: Cell::new(STEP_LIMIT_DEFAULT),
+            parallelism: Cell::new(1),
+            trace: Cell::new(seed),
+            tasks: RefCell::default(),
+            timers: RefCell::default(),
+            woken: Arc::default(),
+            disks: Cell::new(0),
+            events: Cell::new(0),
+            halt_at_event: Cell::new(u64::MAX),
+            observer: RefCell::new(None),
+        };
+        Self { core: Rc::new(core) }
+    }
+
+    /// The environment to give to engine code.
+    #[must_use]
+    pub fn env(&self) -> SimEnv {
+        SimEnv {
+            core: Rc::clone(&self.core),
+        }
+    }
+
+    /// The seed of this run.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.core.seed
+    }
+
+    /// Steps (polls of a task) so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.core.steps.get()
+    }
+
+    /// Stops the run when [`Sim::steps`] reaches `steps_max`.
+    pub fn set_step_limit(&self, steps_max: u64) {
+        self.core.step_limit.set(steps_max);
+    }
+
+    /// What [`Env::parallelism`] answers; 1 at the start.
+    pub fn set_parallelism(&self, cores: usize) {
+        self.core.parallelism.set(cores.max(1));
+    }
+
+    /// Device events so far (starts and ends of operations on all disks of this simulation).
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.core.events.get()
+    }
+
+    /// Stops the run with [`Halt::CrashPoint`] once device event `number` (from 1) has happened.
+    pub fn halt_at_event(&self, number: u64) {
+        self.core.halt_at_event.set(number);
+    }
+
+    /// Calls `observer` at every device event, at the very moment: [`crate::SimDisk::crash`] called from
+    /// there shows what a power cut at this point would leave. It must not use this simulation otherwise.
+    pub fn set_observer(&self, observer: impl FnMut(&DeviceEvent) + 'static) {
+        *self.core.observer.borrow_mut() = Some(Box::new(observer));
+    }
+
+    /// A digest of everything that happened so far: equal for two runs of one seed.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.core.trace.get()
+    }
+
+    /// Runs until `future` ends and gives its value. Spawned tasks stay and go on at the next call.
+    ///
+    /// # Panics
+    /// On a deadlock, at the step limit and at a crash point, naming the seed.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        match self.try_block_on(future) {
+            Ok(value) => value,
+            Err(halt) => panic!("simulation stopped: {halt} ({})", self.position()),
+        }
+    }
+
+    /// Like [`Sim::block_on`], but a stop is an error.
+    ///
+    /// # Errors
+    /// [`Halt`] says why the run ended before its future did.
+    pub fn try_block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, Halt> {
+        let _tell = TellSeed(self);
+        let mut root = pin!(future);
+        let signal = self.core.signal(ROOT);
+        let waker = Waker::from(Arc::clone(&signal));
+        signal.wake_by_ref();
+        loop {
+            let task = self.next_task()?;
+            let core = &*self.core;
+            core.steps.set(core.steps.get() + 1);
+            core.note(u64::from(task));
+            if task == ROOT {
+                signal.queued.store(false, Ordering::Relaxed);
+                if let Poll::Ready(value) = root.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return Ok(value);
+                }
+            } else {
+                self.poll_task(task);
+            }
+        }
+    }
+
+    /// Drops all spawned tasks, as the death of the process would. What they had in flight at disks goes on
+    /// there (see [`crate::SimDisk::settle`]).
+    pub fn kill_tasks(&self) {
+        // Dropping a task may run code that uses the executor: nothing may be borrowed meanwhile.
+        let tasks = std::mem::take(&mut *self.core.tasks.borrow_mut());
+        drop(tasks);
+        *self
+            .core
+            .woken
+            .list
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = WokenLists::default();
+    }
+
+    /// Number of spawned tasks that have not ended.
+    #[must_use]
+    pub fn task_count(&self) -> usize {
+        self.core.tasks.borrow().count
+    }
+
+    fn position(&self) -> String {
+        format!(
+            "seed {:#x}, step {}, virtual time {} us, {} device events, {} spawned tasks alive",
+            self.core.seed,
+            self.core.steps.get(),
+            self.core.now_ns.get() / 1000,
+            self.core.events.get(),
+            self.task_count(),
+        )
+    }
+
+    fn next_task(&self) -> Result<u32, Halt> {
+        let core = &*self.core;
+        if core.events.get() >= core.halt_at_event.get() {
+            return Err(Halt::CrashPoint);
+        }
+        if core.steps.get() >= core.step_limit.get() {
+            return Err(Halt::StepLimit);
+        }
+        let mut rng = core.schedule_rng.borrow_mut();
+        let dice = rng.next_u64();
+        let mut now = core.now_ns.get() + 1 + dice % STEP_COST_NS_MAX;
+        let mut tasks = core.tasks.borrow_mut();
+        loop {
+            // The clock first: a timer has fired exactly when its moment is not after the clock.
+            core.now_ns.set(now);
+            self.fire_due(now);
+            Self::queue_woken(core, &mut tasks, &mut rng);
+            if tasks.round.is_empty() {
+                let tasks = &mut *tasks;
+                std::mem::swap(&mut tasks.round, &mut tasks.next_round);
+            }
+            if !tasks.round.is_empty() {
+                break;
+            }
+            let moment = core.timers.borrow_mut().next_moment().ok_or(Halt::Deadlock)?;
+            now = now.max(moment);
+        }
+        let choice = ((dice >> 32) * tasks.round.len() as u64) >> 32;
+        Ok(tasks.round.swap_remove(choice as usize))
+    }
+
+    fn fire_due(&self, now: u64) {
+        loop {
+            let Some(waker) = self.core.timers.borrow_mut().pop_due(now) else {
+                break;
+            };
+            waker.wake();
+        }
+    }
+
+    fn queue_woken(core: &Core, tasks: &mut Tasks, rng: &mut Rng) {
+        let mut lists = core.woken.list.lock().unwrap_or_else(PoisonError::into_inner);
+        for task in lists.soon.drain(..) {
+            if rng.coin() {
+                tasks.round.push(task);
+            } else {
+                tasks.next_round.push(task);
+            }
+        }
+        tasks.next_round.append(&mut lists.later);
+    }
+
+    fn poll_task(&self, number: u32) {
+        let taken = {
+            let mut tasks = self.core.tasks.borrow_mut();
+            tasks
+                .slots
+                .get_mut(number as usize)
+                .and_then(Option::as_mut)
+                .and_then(|task| {
+                    task.signal.queued.store(false, Ordering::Relaxed);
+                    Some((task.future.take()?, task.waker.clone()))
+                })
+        };
+        // A wake-up may come after its task has ended.
+        let Some((mut future, waker)) = taken else { return };
+        let ended = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut tasks = self.core.tasks.borrow_mut();
+        if !ended {
+            if let Some(task) = tasks.slots.get_mut(number as usize).and_then(Option::as_mut) {
+                task.future = Some(future);
+            }
+            return;
+        }
+        tasks.slots[number as usize] = None;
+        tasks.free.push(number);
+        tasks.count -= 1;
+        drop(tasks);
+        drop(future);
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        // Tasks hold the environment, which holds the tasks: this breaks the ring.
+        self.kill_tasks();
+        drop(self.core.observer.borrow_mut().take());
+    }
+}
+
+/// Tells the seed when a panic passes through the executor.
+struct TellSeed<'a>(&'a Sim);
+
+impl Drop for TellSeed<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let core = &self.0.core;
+            eprintln!(
+                "simulation: panic at seed {:#x}, step {}, virtual time {} us, {} device events",
+                core.seed,
+                core.steps.get(),
+                core.now_ns.get() / 1000,
+                core.events.get(),
+            );
+        }
+    }
+}
+
+/// The environment of simulated engine code. Clones are the same environment.
+#[derive(Clone)]
+pub struct SimEnv {
+    core: Rc<Core>,
+}
+
+impl SimEnv {
+    /// Waits until `moment`; not at all if it has passed.
+    pub fn sleep_until(&self, moment: Nanos) -> impl Future<Output = ()> + 'static {
+        Sleep {
+            env: self.clone(),
+            moment: moment.0,
+            timer: None,
+        }
+    }
+
+    /// The seed of the simulation.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.core.seed
+    }
+
+    /// Number and random generator of a new disk.
+    pub(crate) fn register_disk(&self) -> (u32, Rng) {
+        let number = self.core.disks.get();
+        self.core.disks.set(number + 1);
+        (number, Rng::new(mix(self.core.seed ^ mix(u64::from(number) + 1))))
+    }
+
+    /// Counts a device event and shows it to the observer. The disk must not be borrowed.
+    pub(crate) fn device_event(&self, disk: u32, stage: EventStage, op: DeviceOp, offset: u64, len: u64) {
+        let core = &*self.core;
+        let number = core.events.get() + 1;
+        core.events.set(number);
+        core.note(offset ^ (len << 40) ^ u64::from(disk) ^ ((op as u64) << 8) ^ ((stage as u64) << 12));
+        let observer = core.observer.borrow_mut().take();
+        if let Some(mut observer) = observer {
+            observer(&DeviceEvent {
+                number,
+                disk,
+                stage,
+                op,
+                offset,
+                len,
+            });
+            *core.observer.borrow_mut() = Some(observer);
+        }
+    }
+}
+
+impl Env for SimEnv {
+    fn now(&self) -> Nanos {
+        Nanos(self.core.now_ns.get())
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.sleep_until(self.now().after(duration)).await;
+    }
+
+    async fn yield_now(&self) {
+        let mut yielded = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            self.core.woken.yielding.store(true, Ordering::Relaxed);
+            cx.waker().wake_by_ref();
+            self.core.woken.yielding.store(false, Ordering::Relaxed);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let future: BoxedTask = Box::pin(task);
+        let mut tasks = self.core.tasks.borrow_mut();
+        let number = tasks.free.pop().unwrap_or_else(|| {
+            tasks.slots.push(None);
+            (tasks.slots.len() - 1) as u32
+        });
+        let signal = self.core.signal(number);
+        let waker = Waker::from(Arc::clone(&signal));
+        signal.wake_by_ref();
+        tasks.slots[number as usize] = Some(Task {
+            future: Some(future),
+            signal,
+            waker,
+        });
+        tasks.count += 1;
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.core.user_rng.borrow_mut().next_u64()
+    }
+
+    async fn compute<T: Send + 'static>(
+        &self,
+        _priority: Priority,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let delay_ns = self
+            .core
+            .schedule_rng
+            .borrow_mut()
+            .below(2 * COMPUTE_DELAY_NS_MAX);
+        if delay_ns < COMPUTE_DELAY_NS_MAX {
+            self.sleep(Duration::from_nanos(delay_ns)).await;
+        } else {
+            self.yield_now().await;
+        }
+        job()
+    }
+
+    fn parallelism(&self) -> usize {
+        self.core.parallelism.get()
+    }
+}
+
+struct Sleep {
+    env: SimEnv,
+    moment: u64,
+    timer: Option<TimerId>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let core = Rc::clone(&self.env.core);
+        if core.now_ns.get() >= self.moment {
+            // The timer has fired: its slot is free, or belongs to somebody else by now.
+            self.timer = None;
+            return Poll::Ready(());
+        }
+        match self.timer {
+            Some(timer) => core.timers.borrow_mut().update(timer, cx.waker()),
+            None => {
+                let tie = core.schedule_rng.borrow_mut().next_u64() as u32;
+                self.timer = Some(core.timers.borrow_mut().add(self.moment, tie, cx.waker().clone()));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        // A fired timer is recognised by the clock, as in `poll`.
+        if let Some(timer) = self.timer
+            && self.env.core.now_ns.get() < self.moment
+        {
+            self.env.core.timers.borrow_mut().cancel(timer);
+        }
+    }
+}
