@@ -8,12 +8,16 @@
 //! | [`buf`] | aligned, pooled I/O buffers |
 //! | [`device`] | the [`Device`] trait and its error |
 //! | [`env`] | the [`Env`] trait: time, tasks, randomness, computing on other cores |
+//! | [`file`] | files and block devices on io_uring |
+//! | [`rt`] | the production runtime: executor, sockets, queues between threads |
 //! | [`local`] | waiting inside one thread |
 
 pub mod buf;
 pub mod device;
 pub mod env;
+pub mod file;
 pub mod local;
+pub mod rt;
 
 pub use buf::IoBuf;
 pub use device::{Device, DeviceError, DeviceOp};

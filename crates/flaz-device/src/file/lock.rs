@@ -1,0 +1,88 @@
+//! Advisory locks, and who stands in the way.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+/// Holders named in an error, at most.
+const NAMED_MAX: usize = 4;
+
+/// Takes the whole file: shared for readers, exclusive for writers. `Ok(false)` if somebody else has it.
+pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
+    let operation = match read_only {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    match flock(fd, operation) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        // A file system without locks (some network ones): nothing to take, and nobody to conflict with.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Processes that hold locks on an inode, for a message: "process 12 (qemu)". From /proc/locks, which shows
+/// processes of this container only.
+pub(super) fn holders(inode: u64) -> String {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let suffix = format!(":{inode}");
+    let mut names: Vec<String> = locks
+        .lines()
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            // "1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF"; waiting ones have "->" second.
+            let [_, "FLOCK", _, _, pid, place, ..] = fields[..] else {
+                return None;
+            };
+            place.ends_with(&suffix).then(|| process(pid))
+        })
+        .take(NAMED_MAX)
+        .collect();
+    names.dedup();
+    if names.is_empty() {
+        "another process".into()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn process(pid: &str) -> String {
+    if pid.parse::<u32>() == Ok(std::process::id()) {
+        return "this process itself".into();
+    }
+    match fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("process {pid} ({})", name.trim()),
+        Err(_) => format!("process {pid}"),
+    }
+}
+
+/// Who uses a block device: mounts and devices on top of it, for a message.
+pub(super) fn users(major: u32, minor: u32) -> String {
+    let number = format!("{major}:{minor}");
+    let mut users: Vec<String> = Vec::new();
+    if let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") {
+        // "36 35 98:0 /mnt1 /mnt2 rw,noatime ...": the third field is the device, the fifth the place.
+        users.extend(mounts.lines().filter_map(|line| {
+            let mut fields = line.split(' ');
+            let device = fields.nth(2)?;
+            let place = fields.nth(1)?;
+            (device == number).then(|| format!("it is mounted on {place}"))
+        }));
+    }
+    if let Ok(entries) = fs::read_dir(format!("/sys/dev/block/{number}/holders")) {
+        users.extend(
+            entries
+                .flatten()
+                .map(|entry| format!("{} uses it", entry.file_name().to_string_lossy())),
+        );
+    }
+    users.truncate(NAMED_MAX);
+    if users.is_empty() {
+        "it or one of its partitions is mounted, or another process has it".into()
+    } else {
+        users.join(", ")
+    }
+}
