@@ -1,0 +1,61 @@
+//! A cache much smaller than the origin: every region is reclaimed many times while clients read and write.
+
+use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
+
+const TOOLS: &[(&str, &str)] = &[("fio", "fio"), ("nbdcopy", "libnbd-bin")];
+const ORIGIN_BYTES: u64 = 128 << 20;
+const CACHE_BYTES: u64 = 16 << 20;
+
+fn mixed_load_over_a_small_cache(policy: &str, seed: u64) {
+    if !need::tools(TOOLS) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let origin = scratch.filled("origin.img", ORIGIN_BYTES, seed);
+    let spec = CacheSpec {
+        size: CACHE_BYTES,
+        region: 512 << 10,
+        ..CacheSpec::default()
+    };
+    let cache = Cache::create(&scratch, &origin, &spec);
+    let server = Server::start(&scratch, &cache, &format!("--policy {policy}"));
+    // Skewed reads and writes, each write read back soon after, so that hits, misses and overwritten copies mix.
+    Program::new("fio")
+        .words("--name=mixed --ioengine=nbd --iodepth=32 --rw=randrw --rwmixread=60 --bssplit=4k/80:32k/20")
+        .words("--blockalign=4k --random_distribution=zipf:1.1 --norandommap=1 --refill_buffers")
+        .words("--buffer_compress_percentage=60 --verify=crc32c --verify_fatal=1 --verify_backlog=256")
+        .words("--numjobs=2 --size=64m --offset_increment=64m --io_size=96m --end_fsync=1 --group_reporting")
+        .arg(format!("--randseed={seed}"))
+        .arg(format!("--uri={}", server.uri()))
+        .ok();
+    let copy = scratch.image("copy.img");
+    Program::new("nbdcopy")
+        .words("--connections=4")
+        .arg(server.uri())
+        .arg(&copy)
+        .ok();
+    assert_same_content(&copy, &origin);
+    let regions = CACHE_BYTES / spec.region;
+    let reclaimed = server.live("/reclaim/regions");
+    assert!(
+        reclaimed > regions,
+        "only {reclaimed} regions were reclaimed of {regions}: the test tests nothing"
+    );
+    assert!(
+        server.live("/lookups/hits") > 0,
+        "no hits: the test tests nothing"
+    );
+    assert_eq!(server.live("/errors/checksum_failures"), 0);
+    server.stop();
+    cache.check();
+}
+
+#[test]
+fn s3_fifo() {
+    mixed_load_over_a_small_cache("s3-fifo", 41);
+}
+
+#[test]
+fn plain_fifo() {
+    mixed_load_over_a_small_cache("fifo", 42);
+}

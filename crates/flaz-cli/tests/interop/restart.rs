@@ -1,0 +1,201 @@
+//! Ends of every kind, and what the next start finds: warm after a clean one, cold and right after any other.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
+
+const TOOLS: &[(&str, &str)] = &[("nbdcopy", "libnbd-bin")];
+const IMAGE_BYTES: u64 = 32 << 20;
+
+fn copy_in(server: &Server, image: &Path) {
+    Program::new("nbdcopy")
+        .words("--flush")
+        .arg(image)
+        .arg(server.uri())
+        .ok();
+}
+
+fn assert_reads_as(scratch: &Scratch, server: &Server, image: &Path) {
+    let out = scratch.image("out.img");
+    Program::new("nbdcopy").arg(server.uri()).arg(&out).ok();
+    assert_same_content(&out, image);
+}
+
+/// Serves, writes an image, ends by `end`, serves again: gives the second server after reading all through it.
+fn restarted(scratch: &Scratch, end: impl FnOnce(Server)) -> Option<(Cache, Server)> {
+    if !need::tools(TOOLS) {
+        return None;
+    }
+    let image = scratch.filled("image.img", IMAGE_BYTES, 51);
+    let origin = scratch.sparse("origin.img", IMAGE_BYTES);
+    let cache = Cache::create(scratch, &origin, &CacheSpec::default());
+    let server = Server::start(scratch, &cache, "");
+    copy_in(&server, &image);
+    assert_reads_as(scratch, &server, &image);
+    end(server);
+    assert_same_content(&origin, &image);
+    let server = Server::start(scratch, &cache, "");
+    assert_reads_as(scratch, &server, &image);
+    Some((cache, server))
+}
+
+#[test]
+fn warm_after_flaz_stop() {
+    let scratch = Scratch::new();
+    let Some((cache, server)) = restarted(&scratch, Server::stop) else {
+        return;
+    };
+    assert!(server.started_warm());
+    let (hits, misses) = (
+        server.live("/lookups/hit_blocks"),
+        server.live("/lookups/miss_blocks"),
+    );
+    assert!(
+        hits > 9 * misses,
+        "the cache holds all of the image, and still {hits} hits, {misses} misses"
+    );
+    server.stop();
+    cache.check();
+}
+
+#[test]
+fn warm_after_sigterm_and_sigint() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let scratch = Scratch::new();
+        let end = |server: Server| assert!(server.end_by(signal).success(), "{signal:?} is a clean stop");
+        let Some((cache, server)) = restarted(&scratch, end) else {
+            return;
+        };
+        assert!(server.started_warm(), "after {signal:?}");
+        assert!(server.live("/lookups/hits") > 0, "after {signal:?}");
+        server.stop();
+        cache.check();
+    }
+}
+
+#[test]
+fn cold_and_right_after_a_kill() {
+    let scratch = Scratch::new();
+    let end = |server: Server| assert!(!server.end_by(Signal::KILL).success());
+    let Some((cache, server)) = restarted(&scratch, end) else {
+        return;
+    };
+    assert!(!server.started_warm());
+    let log = server.log();
+    assert!(
+        log.contains("cold"),
+        "the log must say that the cache starts cold, and why:\n{log}"
+    );
+    // It fills again as if new.
+    let before = server.live("/lookups/hits");
+    assert_reads_as(&scratch, &server, &scratch.image("image.img"));
+    assert!(
+        server.live("/lookups/hits") > before,
+        "nothing was cached after a cold start"
+    );
+    server.stop();
+    cache.check();
+}
+
+#[test]
+fn an_idle_client_does_not_hold_up_a_stop() {
+    let scratch = Scratch::new();
+    let cache = Cache::create(
+        &scratch,
+        &scratch.sparse("origin.img", IMAGE_BYTES),
+        &CacheSpec::default(),
+    );
+    let server = Server::start(&scratch, &cache, "");
+    // One that has not said a word yet.
+    let idle = UnixStream::connect(server.socket()).expect("the server takes connections");
+    server.stop();
+    drop(idle);
+}
+
+#[test]
+fn the_sockets_are_private_and_go_with_the_server() {
+    let scratch = Scratch::new();
+    let cache = Cache::create(
+        &scratch,
+        &scratch.sparse("origin.img", IMAGE_BYTES),
+        &CacheSpec::default(),
+    );
+    let server = Server::start(&scratch, &cache, "");
+    let sockets = [server.socket().to_owned(), server.control().to_owned()];
+    for socket in &sockets {
+        let mode = std::fs::metadata(socket)
+            .expect("the socket exists")
+            .permissions()
+            .mode()
+            & 0o777;
+        assert_eq!(mode, 0o600, "{}", socket.display());
+    }
+    server.stop();
+    for socket in &sockets {
+        assert!(!socket.exists(), "{} is left over", socket.display());
+    }
+    // After a kill they are left over, and the next server takes them.
+    let server = Server::start(&scratch, &cache, "");
+    server.end_by(Signal::KILL);
+    let server = Server::start(&scratch, &cache, "");
+    server.stop();
+}
+
+#[test]
+fn a_second_server_of_the_same_cache_is_refused() {
+    let scratch = Scratch::new();
+    let cache = Cache::create(
+        &scratch,
+        &scratch.sparse("origin.img", IMAGE_BYTES),
+        &CacheSpec::default(),
+    );
+    let server = Server::start(&scratch, &cache, "");
+    let other = scratch.place("other.sock");
+    Program::flaz()
+        .arg("serve")
+        .arg(&cache.path)
+        .arg("--nbd")
+        .arg(format!("unix:{}", other.display()))
+        .arg("--control")
+        .arg(scratch.place("other-control.sock"))
+        .limit_s(30)
+        .fails();
+    server.status();
+    server.stop();
+}
+
+#[test]
+fn systemd_is_told_ready_and_stopping() {
+    let scratch = Scratch::new();
+    let cache = Cache::create(
+        &scratch,
+        &scratch.sparse("origin.img", IMAGE_BYTES),
+        &CacheSpec::default(),
+    );
+    let path = scratch.place("notify.sock");
+    let notify = UnixDatagram::bind(&path).expect("a datagram socket can be bound");
+    notify
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("a timeout can be set");
+    let server = Server::start_with(&scratch, &cache, "", &[("NOTIFY_SOCKET", &path)]);
+    wait_for_message(&notify, "READY=1");
+    server.stop();
+    wait_for_message(&notify, "STOPPING=1");
+}
+
+fn wait_for_message(notify: &UnixDatagram, wanted: &str) {
+    let mut seen = String::new();
+    let mut bytes = [0; 4096];
+    while !seen.lines().any(|line| line == wanted) {
+        let len = notify
+            .recv(&mut bytes)
+            .unwrap_or_else(|error| panic!("no {wanted} ({error}), only: {seen}"));
+        seen.push_str(&String::from_utf8_lossy(&bytes[..len]));
+        seen.push('\n');
+    }
+}

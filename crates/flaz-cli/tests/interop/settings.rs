@@ -1,0 +1,83 @@
+//! Settings changed while clients write and verify: no request may notice.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
+
+const TOOLS: &[(&str, &str)] = &[("fio", "fio"), ("nbdcopy", "libnbd-bin")];
+const ORIGIN_BYTES: u64 = 64 << 20;
+/// Long enough for some requests under each setting.
+const PAUSE: Duration = Duration::from_millis(150);
+/// What is set, in turn, for as long as the load runs.
+const CHANGES: [&str; 6] = [
+    "mode=write-around",
+    "codec=zstd:1 policy=fifo",
+    "mode=write-through",
+    "mode=pass-through codec=none",
+    "mode=write-through policy=second-touch sequential-cutoff=256KiB",
+    "codec=lz4 policy=s3-fifo sequential-cutoff=0",
+];
+
+#[test]
+fn changes_under_load() {
+    if !need::tools(TOOLS) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+    let cache = Cache::create(
+        &scratch,
+        &origin,
+        &CacheSpec {
+            size: 32 << 20,
+            ..CacheSpec::default()
+        },
+    );
+    let server = Server::start(&scratch, &cache, "");
+    let load = Program::new("fio")
+        .words("--name=load --ioengine=nbd --iodepth=16 --rw=randrw --bssplit=4k/80:32k/20 --blockalign=4k")
+        .words("--verify=crc32c --verify_fatal=1 --verify_backlog=128 --buffer_compress_percentage=60")
+        .words("--refill_buffers --size=64m --time_based --runtime=4 --end_fsync=1 --randseed=61")
+        .arg(format!("--uri={}", server.uri()));
+    let changed = thread::scope(|scope| {
+        let running = scope.spawn(|| load.ok());
+        let mut changed = 0;
+        while !running.is_finished() {
+            server.set(CHANGES[changed % CHANGES.len()]);
+            changed += 1;
+            thread::sleep(PAUSE);
+        }
+        changed
+    });
+    assert!(
+        changed >= CHANGES.len(),
+        "only {changed} changes while the load ran"
+    );
+    let copy = scratch.image("copy.img");
+    Program::new("nbdcopy")
+        .words("--connections=4 --")
+        .arg(server.uri())
+        .arg(&copy)
+        .ok();
+    assert_same_content(&copy, &origin);
+    assert_eq!(server.live("/errors/checksum_failures"), 0);
+    server.stop();
+    cache.check();
+}
+
+#[test]
+fn a_wrong_setting_changes_nothing() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "");
+    let before = server.status()["settings"].clone();
+    let error = Program::flaz()
+        .words("set mode=write-around codec=lz77 --control")
+        .arg(server.control())
+        .fails();
+    assert!(error.contains("lz77"), "{error}");
+    assert_eq!(server.status()["settings"], before);
+    server.stop();
+}

@@ -1,0 +1,62 @@
+//! A cache device in front of an origin, both files.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Program, Scratch};
+
+/// What to create. Sizes in bytes.
+pub struct CacheSpec {
+    pub size: u64,
+    pub codec: &'static str,
+    pub region: u64,
+    pub shards: u32,
+}
+
+impl Default for CacheSpec {
+    /// A cache of 64 MiB in regions small enough that reclaim has some to choose from.
+    fn default() -> Self {
+        Self {
+            size: 64 << 20,
+            codec: "lz4",
+            region: 1 << 20,
+            shards: 2,
+        }
+    }
+}
+
+/// A created cache.
+pub struct Cache {
+    pub path: PathBuf,
+}
+
+impl Cache {
+    /// `flaz create` on a new file.
+    pub fn create(scratch: &Scratch, origin: &Path, spec: &CacheSpec) -> Self {
+        let path = scratch.image("cache.img");
+        Program::flaz()
+            .arg("create")
+            .arg(&path)
+            .arg("--origin")
+            .arg(origin)
+            .words(&format!("--size {} --codec {}", spec.size, spec.codec))
+            .words(&format!("--region-size {} --shards {}", spec.region, spec.shards))
+            .ok();
+        Self { path }
+    }
+
+    /// `flaz check`: wants it to find nothing wrong, and gives the report.
+    pub fn check(&self) -> Value {
+        let text = Program::flaz().arg("check").arg(&self.path).arg("--json").ok();
+        let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
+        let bad: u64 = report["bad"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|(_, count)| count.as_u64())
+            .sum();
+        assert_eq!(bad, 0, "flaz check found: {report:#}");
+        report
+    }
+}

@@ -1,0 +1,19 @@
+//! What the interop tests share: scratch space, caches, a running server, the tools of others, real mounts.
+//!
+//! Everything made here is unmade when it is dropped, also when a test fails: processes are killed, mounts and
+//! loop devices taken down, files removed. Every outside program runs under a time limit.
+
+pub mod cache;
+pub mod data;
+pub mod disk;
+pub mod need;
+pub mod program;
+pub mod scratch;
+pub mod server;
+
+pub use cache::{Cache, CacheSpec};
+pub use data::assert_same_content;
+pub use disk::{Disk, Mount};
+pub use program::Program;
+pub use scratch::Scratch;
+pub use server::Server;

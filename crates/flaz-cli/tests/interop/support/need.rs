@@ -1,0 +1,72 @@
+//! What a test needs of the machine. Where it is missing the test says so and passes, unless the environment
+//! wants it there: `FLAZ_REQUIRE_TOOLS=1` for programs, `FLAZ_REQUIRE_KERNEL=1` for FUSE, loop devices and
+//! file systems.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+
+/// Directories that hold programs, also for users without sbin in their PATH.
+const PROGRAM_DIRS: [&str; 6] = [
+    "/usr/bin",
+    "/bin",
+    "/usr/sbin",
+    "/sbin",
+    "/usr/local/bin",
+    "/usr/local/sbin",
+];
+
+/// Whether every program is installed: pairs of a program and the Debian package that has it.
+///
+/// # Panics
+/// If one is missing and `FLAZ_REQUIRE_TOOLS=1`.
+#[must_use]
+pub fn tools(wanted: &[(&str, &str)]) -> bool {
+    let missing: Vec<_> = wanted
+        .iter()
+        .filter(|(program, _)| {
+            !PROGRAM_DIRS
+                .iter()
+                .any(|dir| Path::new(dir).join(program).exists())
+        })
+        .map(|(program, package)| format!("{program} (Debian package {package})"))
+        .collect();
+    missing.is_empty()
+        || skip(
+            "FLAZ_REQUIRE_TOOLS",
+            &format!("not installed: {}", missing.join(", ")),
+        )
+}
+
+/// Whether this process may mount `file_system` from a loop device over FUSE.
+///
+/// # Panics
+/// If not, and `FLAZ_REQUIRE_KERNEL=1`.
+#[must_use]
+pub fn mounts(file_system: &str) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        return skip("FLAZ_REQUIRE_KERNEL", "mounting needs root");
+    }
+    for device in ["/dev/fuse", "/dev/loop-control"] {
+        if let Err(error) = OpenOptions::new().read(true).write(true).open(device) {
+            return skip("FLAZ_REQUIRE_KERNEL", &format!("{device}: {error}"));
+        }
+    }
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let known = known
+        .lines()
+        .any(|line| line.split_whitespace().last() == Some(file_system));
+    known
+        || skip(
+            "FLAZ_REQUIRE_KERNEL",
+            &format!("the running kernel has no {file_system} loaded"),
+        )
+}
+
+fn skip(switch: &str, why: &str) -> bool {
+    assert!(
+        std::env::var_os(switch).is_none_or(|value| value != "1"),
+        "{why}, and {switch}=1"
+    );
+    println!("skipped: {why}");
+    false
+}

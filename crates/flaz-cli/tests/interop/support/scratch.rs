@@ -1,0 +1,58 @@
+//! A folder of a test's own, removed with it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::data::mixed_data;
+
+/// Two folders: one beside the build output for images (a real disk, where O_DIRECT works), and one in the
+/// system's temporary folder for sockets (whose path may have 107 bytes at most) and mount points.
+pub struct Scratch {
+    images: TempDir,
+    sockets: TempDir,
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        let make = |parent: &Path| {
+            tempfile::Builder::new()
+                .prefix("flaz-test-")
+                .tempdir_in(parent)
+                .unwrap_or_else(|error| panic!("no scratch folder in {}: {error}", parent.display()))
+        };
+        Self {
+            images: make(Path::new(env!("CARGO_TARGET_TMPDIR"))),
+            sockets: make(&std::env::temp_dir()),
+        }
+    }
+
+    /// A path for an image that does not exist yet.
+    pub fn image(&self, name: &str) -> PathBuf {
+        self.images.path().join(name)
+    }
+
+    /// A path for a socket or a mount point that does not exist yet.
+    pub fn place(&self, name: &str) -> PathBuf {
+        self.sockets.path().join(name)
+    }
+
+    /// A file of `len` zero bytes that takes no room.
+    pub fn sparse(&self, name: &str, len: u64) -> PathBuf {
+        let path = self.image(name);
+        let file = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        file.set_len(len)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
+    }
+
+    /// A file of `len` bytes like those of a real disk: text, records, random bytes, runs of zeroes.
+    pub fn filled(&self, name: &str, len: u64, seed: u64) -> PathBuf {
+        let path = self.image(name);
+        let len = usize::try_from(len).expect("test images fit memory");
+        std::fs::write(&path, mixed_data(len, seed))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
+    }
+}

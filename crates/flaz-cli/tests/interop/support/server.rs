@@ -1,0 +1,198 @@
+//! `flaz serve` as a process of its own.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{Cache, Program, Scratch};
+
+/// Longest wait for a start or a stop.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+/// First bytes of an NBD server.
+const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
+
+/// A running server. Dropped while running it is killed; its log is printed when a test fails.
+pub struct Server {
+    child: Option<Child>,
+    socket: PathBuf,
+    control: PathBuf,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts a server of `cache` with further `words` of options, and waits until it greets NBD clients.
+    pub fn start(scratch: &Scratch, cache: &Cache, words: &str) -> Self {
+        Self::start_with(scratch, cache, words, &[])
+    }
+
+    /// The same with variables added to its environment.
+    pub fn start_with(scratch: &Scratch, cache: &Cache, words: &str, envs: &[(&str, &Path)]) -> Self {
+        let (socket, control) = (scratch.place("nbd.sock"), scratch.place("control.sock"));
+        let log = scratch.image("serve.log");
+        let log_file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("the log can be opened");
+        // The server dies with the test's thread, however that ends.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_flaz"), "serve"])
+            .arg(&cache.path)
+            .arg("--nbd")
+            .arg(format!("unix:{}", socket.display()))
+            .arg("--control")
+            .arg(&control)
+            .args(words.split_whitespace())
+            .envs(envs.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(log_file.try_clone().expect("a file handle can be cloned"))
+            .stderr(log_file)
+            .spawn()
+            .expect("setpriv (util-linux) starts");
+        let mut server = Self {
+            child: Some(child),
+            socket,
+            control,
+            log,
+        };
+        server.wait_for_greeting();
+        server
+    }
+
+    fn wait_for_greeting(&mut self) {
+        let give_up = Instant::now() + WAIT_MAX;
+        loop {
+            let mut greeting = [0; NBD_GREETING.len()];
+            let greeted = UnixStream::connect(&self.socket).and_then(|mut stream| {
+                stream.set_read_timeout(Some(WAIT_MAX))?;
+                stream.read_exact(&mut greeting)
+            });
+            if greeted.is_ok() {
+                assert_eq!(&greeting, NBD_GREETING, "not an NBD server");
+                return;
+            }
+            let ended = self
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().expect("a child can be waited for"));
+            if let Some(status) = ended {
+                self.child = None;
+                panic!("the server ended before it was ready: {status}\n{}", self.log());
+            }
+            assert!(
+                Instant::now() < give_up,
+                "the server was not ready after {WAIT_MAX:?}"
+            );
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Address of the export for NBD clients.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    /// Path of the NBD socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Path of the control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
+    /// `flaz set` with `words` of the form `KEY=VALUE`.
+    pub fn set(&self, words: &str) {
+        Program::flaz()
+            .arg("set")
+            .words(words)
+            .arg("--control")
+            .arg(&self.control)
+            .ok();
+    }
+
+    /// Everything the server has printed, earlier runs on the same scratch folder included.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// `flaz status --json`.
+    pub fn status(&self) -> Value {
+        let text = Program::flaz()
+            .words("status --json --control")
+            .arg(&self.control)
+            .ok();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+    }
+
+    /// A number of the live part of the status, by its JSON pointer.
+    pub fn live(&self, pointer: &str) -> u64 {
+        let status = self.status();
+        let number = status["live"].pointer(pointer).and_then(Value::as_u64);
+        number.unwrap_or_else(|| panic!("no number at live{pointer} in {status:#}"))
+    }
+
+    /// Whether this run began with the index of the last one.
+    pub fn started_warm(&self) -> bool {
+        let status = self.status();
+        status["live"]["daemon"]["started_warm"]
+            .as_bool()
+            .unwrap_or_else(|| panic!("not said in {status:#}"))
+    }
+
+    /// `flaz stop`, and wants the server to end well.
+    pub fn stop(mut self) {
+        Program::flaz().words("stop --control").arg(&self.control).ok();
+        let status = self.wait();
+        assert!(
+            status.success(),
+            "after flaz stop the server ended with {status}\n{}",
+            self.log()
+        );
+    }
+
+    /// Sends `signal` and gives how the server ended.
+    pub fn end_by(mut self, signal: Signal) -> ExitStatus {
+        let child = self.child.as_ref().expect("the server runs");
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid fits")).expect("a pid is not zero");
+        kill_process(pid, signal).expect("a child can be signalled");
+        self.wait()
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let give_up = Instant::now() + WAIT_MAX;
+        let child = self.child.as_mut().expect("the server runs");
+        loop {
+            if let Some(status) = child.try_wait().expect("a child can be waited for") {
+                self.child = None;
+                return status;
+            }
+            assert!(
+                Instant::now() < give_up,
+                "the server did not end within {WAIT_MAX:?}"
+            );
+            thread::sleep(POLL);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if thread::panicking() {
+            eprintln!("--- log of the server\n{}---", self.log());
+        }
+    }
+}
