@@ -113,14 +113,24 @@ impl FromStr for NbdAddress {
                 _ => return Err(AddressError::Port(port.to_owned())),
             },
         };
-        Ok(Self::Tcp { host: host.to_owned(), port })
+        Ok(Self::Tcp {
+            host: host.to_owned(),
+            port,
+        })
     }
 }
 
 /// Splits `HOST[:PORT]`, where an IPv6 number stands in brackets.
 fn split_host(text: &str) -> (&str, Option<&str>) {
     if let Some((host, rest)) = text.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
-        return (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':').unwrap_or(rest)) });
+        return (
+            host,
+            if rest.is_empty() {
+                None
+            } else {
+                Some(rest.strip_prefix(':').unwrap_or(rest))
+            },
+        );
     }
     match text.split_once(':') {
         Some((host, port)) => (host, Some(port)),
@@ -190,14 +200,20 @@ mod tests {
     fn tcp_needs_the_switch() {
         let tcp = parse("tcp:localhost").unwrap();
         let error = tcp.check_insecure(false).unwrap_err().to_string();
-        assert!(error.contains("--insecure-tcp") && error.contains("unix:"), "{error}");
+        assert!(
+            error.contains("--insecure-tcp") && error.contains("unix:"),
+            "{error}"
+        );
         assert_eq!(tcp.check_insecure(true), Ok(()));
         assert_eq!(parse("unix:x").unwrap().check_insecure(false), Ok(()));
     }
 
     #[test]
     fn uris_are_for_clients() {
-        assert_eq!(parse("unix:/tmp/a b").unwrap().uri(""), "nbd+unix:///?socket=/tmp/a%20b");
+        assert_eq!(
+            parse("unix:/tmp/a b").unwrap().uri(""),
+            "nbd+unix:///?socket=/tmp/a%20b"
+        );
         assert_eq!(parse("tcp:h").unwrap().uri("my disk"), "nbd://h:10809/my%20disk");
         assert_eq!(parse("tcp:[::1]").unwrap().uri(""), "nbd://[::1]:10809/");
     }

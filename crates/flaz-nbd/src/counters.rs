@@ -137,6 +137,13 @@ mod tests {
         let mut sum = counters.snapshot();
         assert_eq!((sum.reads, sum.writes, sum.requests_total()), (1, 1, 2));
         sum += counters.snapshot();
-        assert_eq!((sum.requests_total(), sum.requests_in_flight(), sum.connections_now()), (4, 2, 4));
+        assert_eq!(
+            (
+                sum.requests_total(),
+                sum.requests_in_flight(),
+                sum.connections_now()
+            ),
+            (4, 2, 4)
+        );
     }
 }

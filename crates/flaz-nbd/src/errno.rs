@@ -44,7 +44,11 @@ mod tests {
 
     #[test]
     fn volume_errors_have_their_numbers() {
-        let range = IoError::OutOfRange { offset: 10, len: 1, size: 10 };
+        let range = IoError::OutOfRange {
+            offset: 10,
+            len: 1,
+            size: 10,
+        };
         assert_eq!(Errno::of(&range, true).code(), 28);
         assert_eq!(Errno::of(&range, false).code(), 22);
         assert_eq!(Errno::of(&IoError::Stopping, false).code(), 108);

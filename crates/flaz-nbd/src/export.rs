@@ -30,7 +30,13 @@ impl Export {
     /// An export of `size` bytes that can be written, with the empty name.
     #[must_use]
     pub fn new(size: u64) -> Self {
-        Self { name: String::new(), description: String::new(), size, read_only: false, fast_zero: false }
+        Self {
+            name: String::new(),
+            description: String::new(),
+            size,
+            read_only: false,
+            fast_zero: false,
+        }
     }
 
     /// Gives the export a name.
@@ -133,7 +139,10 @@ impl Export {
 
 fn sendable(what: &'static str, text: &str) -> Result<String, ExportError> {
     if text.len() > STRING_BYTES_MAX || text.contains('\0') {
-        return Err(ExportError { what, len: text.len() });
+        return Err(ExportError {
+            what,
+            len: text.len(),
+        });
     }
     Ok(text.to_owned())
 }

@@ -11,8 +11,11 @@
 //! | [`request`], [`reply`], [`errno`] | the transmission phase, without I/O |
 //! | [`shutdown`], [`counters`] | stopping, and what a status page shows |
 //! | [`limits`] | every maximum |
+//! | [`connection`] | one client: receiver, workers, sender |
+//! | [`server`] | the accept loop |
 
 pub mod address;
+pub mod connection;
 pub mod counters;
 pub mod errno;
 pub mod export;
@@ -22,5 +25,14 @@ pub mod option_data;
 pub mod protocol;
 pub mod reply;
 pub mod request;
+pub mod server;
 pub mod shutdown;
 pub mod socket;
+
+pub use address::NbdAddress;
+pub use connection::{Incoming, Service, serve_connection};
+pub use counters::{Counters, Snapshot};
+pub use export::Export;
+pub use limits::Limits;
+pub use server::Server;
+pub use shutdown::Shutdown;

@@ -68,7 +68,10 @@ enum State {
     ClientFlags,
     Option,
     /// Data of an option that is refused for its length.
-    Skip { left: u32, option: u32 },
+    Skip {
+        left: u32,
+        option: u32,
+    },
 }
 
 /// What an option leads to.
@@ -95,7 +98,13 @@ impl<'e> Negotiation<'e> {
         out.extend_from_slice(&INIT_MAGIC.to_be_bytes());
         out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
         out.extend_from_slice(&(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
-        Self { export, state: State::ClientFlags, no_zeroes: false, options: 0, session: Session::default() }
+        Self {
+            export,
+            state: State::ClientFlags,
+            no_zeroes: false,
+            options: 0,
+            session: Session::default(),
+        }
     }
 
     /// Takes bytes from the front of `input` and puts replies into `out`. Returns how many bytes were taken;
@@ -114,7 +123,9 @@ impl<'e> Negotiation<'e> {
             let rest = &input[taken..];
             match self.state {
                 State::ClientFlags => {
-                    let Some(flags) = rest.first_chunk::<4>() else { return Ok((taken, Progress::NeedMore)) };
+                    let Some(flags) = rest.first_chunk::<4>() else {
+                        return Ok((taken, Progress::NeedMore));
+                    };
                     taken += flags.len();
                     self.take_flags(u32::from_be_bytes(*flags))?;
                 }
@@ -122,7 +133,10 @@ impl<'e> Negotiation<'e> {
                     let now = rest.len().min(left as usize);
                     taken += now;
                     if now < left as usize {
-                        self.state = State::Skip { left: left - now as u32, option };
+                        self.state = State::Skip {
+                            left: left - now as u32,
+                            option,
+                        };
                         return Ok((taken, Progress::NeedMore));
                     }
                     refuse(out, option, rep::ERR_TOO_BIG, "the option's data are too long");
@@ -172,10 +186,19 @@ impl<'e> Negotiation<'e> {
 
     fn count_option(&mut self) -> Result<(), NegotiationError> {
         self.options += 1;
-        if self.options > OPTIONS_MAX { Err(NegotiationError::TooManyOptions) } else { Ok(()) }
+        if self.options > OPTIONS_MAX {
+            Err(NegotiationError::TooManyOptions)
+        } else {
+            Ok(())
+        }
     }
 
-    fn take_option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Outcome, NegotiationError> {
+    fn take_option(
+        &mut self,
+        option: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Outcome, NegotiationError> {
         match option {
             opt::EXPORT_NAME => return self.start_by_name(data, out),
             opt::ABORT => {
@@ -192,8 +215,16 @@ impl<'e> Negotiation<'e> {
                 refuse(out, option, rep::ERR_INVALID, "this option takes no data");
             }
             opt::LIST => {
-                let (name, text) = (self.export.name().as_bytes(), self.export.description().as_bytes());
-                reply(out, option, rep::SERVER, &[&(name.len() as u32).to_be_bytes(), name, text]);
+                let (name, text) = (
+                    self.export.name().as_bytes(),
+                    self.export.description().as_bytes(),
+                );
+                reply(
+                    out,
+                    option,
+                    rep::SERVER,
+                    &[&(name.len() as u32).to_be_bytes(), name, text],
+                );
                 reply(out, option, rep::ACK, &[]);
             }
             opt::STRUCTURED_REPLY => {
@@ -201,7 +232,12 @@ impl<'e> Negotiation<'e> {
                 reply(out, option, rep::ACK, &[]);
             }
             opt::STARTTLS => refuse(out, option, rep::ERR_UNSUP, "this server has no TLS"),
-            _ => refuse(out, option, rep::ERR_UNSUP, "this server does not know the option"),
+            _ => refuse(
+                out,
+                option,
+                rep::ERR_UNSUP,
+                "this server does not know the option",
+            ),
         }
         Ok(Outcome::Haggle)
     }
@@ -211,7 +247,12 @@ impl<'e> Negotiation<'e> {
             return Err(NegotiationError::UnknownExport(name.len()));
         }
         out.extend_from_slice(&self.export.size().to_be_bytes());
-        out.extend_from_slice(&self.export.transmission_flags(self.session.structured).to_be_bytes());
+        out.extend_from_slice(
+            &self
+                .export
+                .transmission_flags(self.session.structured)
+                .to_be_bytes(),
+        );
         if !self.no_zeroes {
             out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
         }
@@ -232,12 +273,22 @@ impl<'e> Negotiation<'e> {
             return false;
         }
         let flags = self.export.transmission_flags(self.session.structured);
-        send_info(out, option, info::EXPORT, &[&self.export.size().to_be_bytes(), &flags.to_be_bytes()]);
+        send_info(
+            out,
+            option,
+            info::EXPORT,
+            &[&self.export.size().to_be_bytes(), &flags.to_be_bytes()],
+        );
         if query.wants(info::NAME) {
             send_info(out, option, info::NAME, &[self.export.name().as_bytes()]);
         }
         if query.wants(info::DESCRIPTION) && !self.export.description().is_empty() {
-            send_info(out, option, info::DESCRIPTION, &[self.export.description().as_bytes()]);
+            send_info(
+                out,
+                option,
+                info::DESCRIPTION,
+                &[self.export.description().as_bytes()],
+            );
         }
         if query.wants(info::BLOCK_SIZE) {
             let [minimum, preferred, payload] = self.export.block_sizes().map(u32::to_be_bytes);
@@ -255,7 +306,12 @@ impl<'e> Negotiation<'e> {
             self.session.allocation_context = false;
         }
         if !self.session.structured {
-            refuse(out, option, rep::ERR_INVALID, "metadata contexts need structured replies first");
+            refuse(
+                out,
+                option,
+                rep::ERR_INVALID,
+                "metadata contexts need structured replies first",
+            );
             return;
         }
         let queries = match MetaQueries::parse(data) {
@@ -272,7 +328,12 @@ impl<'e> Negotiation<'e> {
         }
         if found {
             let id = if set { BASE_ALLOCATION_ID } else { 0 };
-            reply(out, option, rep::META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
+            reply(
+                out,
+                option,
+                rep::META_CONTEXT,
+                &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()],
+            );
         }
         self.session.allocation_context |= set && found;
         reply(out, option, rep::ACK, &[]);
@@ -308,6 +369,10 @@ fn refuse(out: &mut Vec<u8>, option: u32, kind: u32, message: &str) {
 }
 
 fn refuse_malformed(out: &mut Vec<u8>, option: u32, malformed: &Malformed) {
-    let kind = if *malformed == Malformed::NameTooLong { rep::ERR_TOO_BIG } else { rep::ERR_INVALID };
+    let kind = if *malformed == Malformed::NameTooLong {
+        rep::ERR_TOO_BIG
+    } else {
+        rep::ERR_INVALID
+    };
     refuse(out, option, kind, &malformed.to_string());
 }

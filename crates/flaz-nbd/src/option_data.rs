@@ -70,7 +70,11 @@ impl<'d> MetaQueries<'d> {
         for _ in 0..count {
             left = string(left)?.1;
         }
-        if left.is_empty() { Ok(Self { name, count, queries }) } else { Err(Malformed::Trailing) }
+        if left.is_empty() {
+            Ok(Self { name, count, queries })
+        } else {
+            Err(Malformed::Trailing)
+        }
     }
 
     /// Whether there are no queries.
@@ -117,10 +121,24 @@ mod tests {
 
     #[test]
     fn wrong_lengths_are_found() {
-        for short in [&b""[..], b"\0\0\0", b"\0\0\0\x02d", b"\0\0\0\0", b"\0\0\0\0\0\x01", b"\xff\xff\xff\xffx"] {
-            assert_eq!(ExportQuery::parse(short).unwrap_err(), Malformed::Truncated, "{short:?}");
+        for short in [
+            &b""[..],
+            b"\0\0\0",
+            b"\0\0\0\x02d",
+            b"\0\0\0\0",
+            b"\0\0\0\0\0\x01",
+            b"\xff\xff\xff\xffx",
+        ] {
+            assert_eq!(
+                ExportQuery::parse(short).unwrap_err(),
+                Malformed::Truncated,
+                "{short:?}"
+            );
         }
-        assert_eq!(ExportQuery::parse(b"\0\0\0\0\0\0x").unwrap_err(), Malformed::Trailing);
+        assert_eq!(
+            ExportQuery::parse(b"\0\0\0\0\0\0x").unwrap_err(),
+            Malformed::Trailing
+        );
         let mut long = 4097_u32.to_be_bytes().to_vec();
         long.resize(4 + 4097 + 2, b'n');
         assert_eq!(ExportQuery::parse(&long).unwrap_err(), Malformed::NameTooLong);
@@ -135,6 +153,9 @@ mod tests {
         // A count far beyond the data ends at once.
         let error = MetaQueries::parse(b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0").unwrap_err();
         assert_eq!(error, Malformed::Truncated);
-        assert_eq!(MetaQueries::parse(b"\0\0\0\0\0\0\0\0x").unwrap_err(), Malformed::Trailing);
+        assert_eq!(
+            MetaQueries::parse(b"\0\0\0\0\0\0\0\0x").unwrap_err(),
+            Malformed::Trailing
+        );
     }
 }

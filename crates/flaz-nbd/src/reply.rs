@@ -35,13 +35,20 @@ pub fn done(cookie: u64) -> ChunkHeader {
 #[must_use]
 pub fn offset_data(cookie: u64, offset: u64, len: u32) -> OffsetDataHeader {
     debug_assert!(len > 0, "an empty data chunk is against the protocol");
-    OffsetDataHeader { chunk: last_chunk(cookie, chunk::OFFSET_DATA, len + 8), offset: offset.into() }
+    OffsetDataHeader {
+        chunk: last_chunk(cookie, chunk::OFFSET_DATA, len + 8),
+        offset: offset.into(),
+    }
 }
 
 /// Appends an error, with its place on the device if it is known.
 pub fn error(out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str, offset: Option<u64>) {
     let message = &message[..message.floor_char_boundary(STRING_BYTES_MAX)];
-    let kind = if offset.is_some() { chunk::ERROR_OFFSET } else { chunk::ERROR };
+    let kind = if offset.is_some() {
+        chunk::ERROR_OFFSET
+    } else {
+        chunk::ERROR
+    };
     let len = 6 + message.len() + if offset.is_some() { 8 } else { 0 };
     out.extend_from_slice(last_chunk(cookie, kind, len as u32).as_bytes());
     out.extend_from_slice(&errno.code().to_be_bytes());
@@ -69,8 +76,8 @@ pub fn block_status(out: &mut Vec<u8>, cookie: u64, extents: &[StatusExtent], le
         if part == 0 {
             continue;
         }
-        let state = if extent.hole { chunk::STATE_HOLE } else { 0 }
-            | if extent.zero { chunk::STATE_ZERO } else { 0 };
+        let state =
+            if extent.hole { chunk::STATE_HOLE } else { 0 } | if extent.zero { chunk::STATE_ZERO } else { 0 };
         match &mut pending {
             Some((sum, same)) if *same == state => *sum += part,
             _ => {
@@ -93,7 +100,10 @@ pub fn block_status(out: &mut Vec<u8>, cookie: u64, extents: &[StatusExtent], le
 }
 
 fn push_extent(out: &mut Vec<u8>, (len, state): (u32, u32)) {
-    let descriptor = ExtentDescriptor { len: len.into(), state: state.into() };
+    let descriptor = ExtentDescriptor {
+        len: len.into(),
+        state: state.into(),
+    };
     out.extend_from_slice(descriptor.as_bytes());
 }
 
@@ -121,19 +131,34 @@ mod tests {
     fn simple_replies() {
         assert_eq!(
             simple(COOKIE, None).as_bytes(),
-            [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]
+            [
+                0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88
+            ]
         );
-        assert_eq!(simple(COOKIE, Some(Errno::Shutdown)).as_bytes()[4..8], [0, 0, 0, 108]);
+        assert_eq!(
+            simple(COOKIE, Some(Errno::Shutdown)).as_bytes()[4..8],
+            [0, 0, 0, 108]
+        );
     }
 
     #[test]
     fn chunks_without_and_with_data() {
         let head = [0x66, 0x8e, 0x33, 0xef, 0, 1];
         let cookie = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
-        assert_eq!(done(COOKIE).as_bytes(), [&head[..], &[0, 0], &cookie, &[0, 0, 0, 0]].concat());
+        assert_eq!(
+            done(COOKIE).as_bytes(),
+            [&head[..], &[0, 0], &cookie, &[0, 0, 0, 0]].concat()
+        );
         assert_eq!(
             offset_data(COOKIE, 0x8000, 4096).as_bytes(),
-            [&head[..], &[0, 1], &cookie, &[0, 0, 0x10, 0x08], &[0, 0, 0, 0, 0, 0, 0x80, 0]].concat()
+            [
+                &head[..],
+                &[0, 1],
+                &cookie,
+                &[0, 0, 0x10, 0x08],
+                &[0, 0, 0, 0, 0, 0, 0x80, 0]
+            ]
+            .concat()
         );
     }
 
@@ -164,7 +189,13 @@ mod tests {
     #[test]
     fn block_status_on_the_wire() {
         let mut out = vec![];
-        block_status(&mut out, COOKIE, &[extent(4096, false, false), extent(8192, true, true)], 12288, 8);
+        block_status(
+            &mut out,
+            COOKIE,
+            &[extent(4096, false, false), extent(8192, true, true)],
+            12288,
+            8,
+        );
         let expected = [
             &[0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 5][..],
             &[0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88],
@@ -181,13 +212,19 @@ mod tests {
         block_status(&mut out, 0, extents, len, extents_max);
         let number = |at: usize| u32::from_be_bytes(out[at..at + 4].try_into().unwrap());
         assert_eq!(number(16) as usize, out.len() - 20);
-        (24..out.len()).step_by(8).map(|at| (number(at), number(at + 4))).collect()
+        (24..out.len())
+            .step_by(8)
+            .map(|at| (number(at), number(at + 4)))
+            .collect()
     }
 
     #[test]
     fn block_status_is_put_right() {
         let (data, hole) = (extent(10, false, false), extent(10, true, true));
-        assert_eq!(status(&[data, data, hole, hole, data], 100, 8), [(20, 0), (20, 3), (10, 0)]);
+        assert_eq!(
+            status(&[data, data, hole, hole, data], 100, 8),
+            [(20, 0), (20, 3), (10, 0)]
+        );
         assert_eq!(status(&[data, data, hole, hole, data], 100, 1), [(20, 0)]);
         assert_eq!(status(&[data, hole, hole, data], 100, 2), [(10, 0), (20, 3)]);
         assert_eq!(status(&[data, hole], 15, 8), [(10, 0), (5, 3)]);

@@ -83,7 +83,10 @@ impl Command {
     /// Whether the request changes data.
     #[must_use]
     pub fn writes(self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Trim { .. } | Self::WriteZeroes { .. })
+        matches!(
+            self,
+            Self::Write { .. } | Self::Trim { .. } | Self::WriteZeroes { .. }
+        )
     }
 }
 
@@ -129,14 +132,25 @@ impl Request {
             cmd::CACHE => (Command::Cache, 0),
             cmd::WRITE_ZEROES => {
                 let may_unmap = self.flags & cmd_flag::NO_HOLE == 0;
-                let fast = if export.has_fast_zero() { cmd_flag::FAST_ZERO } else { 0 };
+                let fast = if export.has_fast_zero() {
+                    cmd_flag::FAST_ZERO
+                } else {
+                    0
+                };
                 (Command::WriteZeroes { fua, may_unmap }, cmd_flag::NO_HOLE | fast)
             }
             cmd::BLOCK_STATUS => {
                 if !session.allocation_context {
-                    return Err(inval("block status needs a metadata context, and none was negotiated"));
+                    return Err(inval(
+                        "block status needs a metadata context, and none was negotiated",
+                    ));
                 }
-                (Command::BlockStatus { one: self.flags & cmd_flag::REQ_ONE != 0 }, cmd_flag::REQ_ONE)
+                (
+                    Command::BlockStatus {
+                        one: self.flags & cmd_flag::REQ_ONE != 0,
+                    },
+                    cmd_flag::REQ_ONE,
+                )
             }
             _ => return Err(inval("unknown command")),
         };
@@ -144,7 +158,10 @@ impl Request {
             return Err(inval("a flag that this command does not have"));
         }
         if command.writes() && export.is_read_only() {
-            return Err(Refusal { errno: Errno::Perm, reason: "the export is read-only" });
+            return Err(Refusal {
+                errno: Errno::Perm,
+                reason: "the export is read-only",
+            });
         }
         match command {
             Command::Flush if self.offset != 0 || self.len != 0 => {
@@ -165,14 +182,20 @@ impl Request {
                     Command::Write { .. } | Command::WriteZeroes { .. } => Errno::NoSpc,
                     _ => Errno::Inval,
                 };
-                Err(Refusal { errno, reason: "the range reaches over the end of the device" })
+                Err(Refusal {
+                    errno,
+                    reason: "the range reaches over the end of the device",
+                })
             }
         }
     }
 }
 
 fn inval(reason: &'static str) -> Refusal {
-    Refusal { errno: Errno::Inval, reason }
+    Refusal {
+        errno: Errno::Inval,
+        reason,
+    }
 }
 
 #[cfg(test)]
@@ -180,14 +203,26 @@ mod tests {
     use super::*;
 
     const SIZE: u64 = 1 << 30;
-    const ALL: Session = Session { structured: true, allocation_context: true };
+    const ALL: Session = Session {
+        structured: true,
+        allocation_context: true,
+    };
 
     fn request(command: u16, flags: u16, offset: u64, len: u32) -> Request {
-        Request { flags, command, cookie: 1, offset, len }
+        Request {
+            flags,
+            command,
+            cookie: 1,
+            offset,
+            len,
+        }
     }
 
     fn errno(request: Request, export: &Export, session: Session) -> Option<u32> {
-        request.check(export, session).err().map(|refusal| refusal.errno.code())
+        request
+            .check(export, session)
+            .err()
+            .map(|refusal| refusal.errno.code())
     }
 
     #[test]
@@ -203,10 +238,19 @@ mod tests {
         let request = Request::parse(&bytes).unwrap();
         assert_eq!(
             request,
-            Request { flags: 1, command: 1, cookie: 0x0102_0304_0506_0708, offset: 4096, len: 512 }
+            Request {
+                flags: 1,
+                command: 1,
+                cookie: 0x0102_0304_0506_0708,
+                offset: 4096,
+                len: 512
+            }
         );
         assert_eq!(request.payload_len(), 512);
-        assert_eq!(request.check(&Export::new(SIZE), ALL), Ok(Command::Write { fua: true }));
+        assert_eq!(
+            request.check(&Export::new(SIZE), ALL),
+            Ok(Command::Write { fua: true })
+        );
         let mut wrong = bytes;
         wrong[3] = 0x14;
         assert_eq!(Request::parse(&wrong), Err(BadMagic(0x2560_9514)));
@@ -224,12 +268,26 @@ mod tests {
                     || (command == cmd::WRITE_ZEROES && flag == 1)
                     || (command == cmd::BLOCK_STATUS && flag == 3);
                 let expected = if fits { None } else { Some(22) };
-                assert_eq!(errno(request, &export, ALL), expected, "command {command}, flag bit {flag}");
+                assert_eq!(
+                    errno(request, &export, ALL),
+                    expected,
+                    "command {command}, flag bit {flag}"
+                );
             }
         }
         let fast = export.clone().fast_zero(true);
-        assert_eq!(errno(request(cmd::WRITE_ZEROES, cmd_flag::FAST_ZERO, 0, 1), &fast, ALL), None);
-        assert_eq!(errno(request(cmd::READ, cmd_flag::DF, 0, 1), &export, Session::default()), Some(22));
+        assert_eq!(
+            errno(request(cmd::WRITE_ZEROES, cmd_flag::FAST_ZERO, 0, 1), &fast, ALL),
+            None
+        );
+        assert_eq!(
+            errno(
+                request(cmd::READ, cmd_flag::DF, 0, 1),
+                &export,
+                Session::default()
+            ),
+            Some(22)
+        );
     }
 
     #[test]
@@ -246,7 +304,11 @@ mod tests {
             assert_eq!(errno(request(command, 0, SIZE - 1, 1), &export, ALL), None);
             for offset in [SIZE, SIZE - 511, u64::MAX, u64::MAX - 511] {
                 let request = request(command, 0, offset, 512);
-                assert_eq!(errno(request, &export, ALL), Some(expected), "command {command} at {offset}");
+                assert_eq!(
+                    errno(request, &export, ALL),
+                    Some(expected),
+                    "command {command} at {offset}"
+                );
             }
         }
     }
@@ -259,9 +321,18 @@ mod tests {
         assert_eq!(errno(request(cmd::FLUSH, 0, 1, 0), &export, ALL), Some(22));
         assert_eq!(errno(request(cmd::FLUSH, 0, 0, 1), &export, ALL), Some(22));
         assert_eq!(errno(request(cmd::BLOCK_STATUS, 0, 0, 0), &export, ALL), Some(22));
-        assert_eq!(errno(request(cmd::BLOCK_STATUS, 0, 0, 1), &export, Session::default()), Some(22));
-        assert_eq!(errno(request(cmd::READ, 0, 0, (32 << 20) + 1), &export, ALL), Some(22));
-        assert_eq!(errno(request(cmd::WRITE, 0, 0, (32 << 20) + 1), &export, ALL), Some(22));
+        assert_eq!(
+            errno(request(cmd::BLOCK_STATUS, 0, 0, 1), &export, Session::default()),
+            Some(22)
+        );
+        assert_eq!(
+            errno(request(cmd::READ, 0, 0, (32 << 20) + 1), &export, ALL),
+            Some(22)
+        );
+        assert_eq!(
+            errno(request(cmd::WRITE, 0, 0, (32 << 20) + 1), &export, ALL),
+            Some(22)
+        );
         // No payload, no limit.
         assert_eq!(errno(request(cmd::TRIM, 0, 0, 1 << 30), &export, ALL), None);
     }

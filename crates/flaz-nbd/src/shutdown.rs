@@ -71,7 +71,8 @@ impl Shutdown {
 
     /// Notes a listening socket; `None` if the server is stopping.
     pub(crate) fn register_listener(&self, fd: OwnedFd) -> Option<Registration> {
-        self.register(fd, usize::MAX, |sockets| &mut sockets.listeners).ok()
+        self.register(fd, usize::MAX, |sockets| &mut sockets.listeners)
+            .ok()
     }
 
     /// Notes a connection, if there are fewer than `connections_max` and the server runs.
@@ -99,7 +100,10 @@ impl Shutdown {
         let key = sockets.next;
         sockets.next += 1;
         of(&mut sockets).insert(key, fd);
-        Ok(Registration { shutdown: self.clone(), key })
+        Ok(Registration {
+            shutdown: self.clone(),
+            key,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Sockets> {
@@ -131,7 +135,10 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut sockets = self.shutdown.lock();
-        let fd = sockets.connections.remove(&self.key).or_else(|| sockets.listeners.remove(&self.key));
+        let fd = sockets
+            .connections
+            .remove(&self.key)
+            .or_else(|| sockets.listeners.remove(&self.key));
         drop(sockets);
         drop(fd);
     }
@@ -152,14 +159,22 @@ mod tests {
     fn stopping_ends_a_wait_for_the_client() {
         let shutdown = Shutdown::new();
         let (mut server, _client) = UnixStream::pair().unwrap();
-        let held = shutdown.register_connection(server.try_clone().unwrap().into(), 1).unwrap();
+        let held = shutdown
+            .register_connection(server.try_clone().unwrap().into(), 1)
+            .unwrap();
         let (extra, _) = UnixStream::pair().unwrap();
-        assert_eq!(shutdown.register_connection(extra.into(), 1).err(), Some(Unregistered::TooMany));
+        assert_eq!(
+            shutdown.register_connection(extra.into(), 1).err(),
+            Some(Unregistered::TooMany)
+        );
         let waiting = std::thread::spawn(move || server.read(&mut [0; 1]).unwrap());
         shutdown.stop();
         assert_eq!(waiting.join().unwrap(), 0);
         let (extra, _) = UnixStream::pair().unwrap();
-        assert_eq!(shutdown.register_connection(extra.into(), 9).err(), Some(Unregistered::Stopping));
+        assert_eq!(
+            shutdown.register_connection(extra.into(), 9).err(),
+            Some(Unregistered::Stopping)
+        );
         assert_eq!(shutdown.connections(), 1);
         drop(held);
         assert_eq!(shutdown.connections(), 0);

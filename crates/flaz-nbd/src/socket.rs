@@ -64,24 +64,40 @@ impl ListenSocket {
     pub fn bind(address: &NbdAddress) -> Result<Self, ListenError> {
         let failed = |what| {
             let address = address.clone();
-            move |source: io::Error| ListenError::System { address, what, source }
+            move |source: io::Error| ListenError::System {
+                address,
+                what,
+                source,
+            }
         };
         match address {
             NbdAddress::Unix(path) => {
                 clear_the_way(path, address)?;
                 let fd = bind_unix(path).map_err(|errno| failed("bind")(errno.into()))?;
                 let found = fs::symlink_metadata(path).map_err(failed("stat"))?;
-                let file = SocketFile { path: path.clone(), identity: (found.dev(), found.ino()) };
-                Ok(Self { fd, address: address.clone(), file: Some(file) })
+                let file = SocketFile {
+                    path: path.clone(),
+                    identity: (found.dev(), found.ino()),
+                };
+                Ok(Self {
+                    fd,
+                    address: address.clone(),
+                    file: Some(file),
+                })
             }
             NbdAddress::Tcp { host, port } => {
-                let mut addresses =
-                    (host.as_str(), *port).to_socket_addrs().map_err(failed("resolve the host"))?;
-                let first = addresses.next().ok_or_else(|| {
-                    failed("resolve the host")(io::Error::other("the name has no address"))
-                })?;
+                let mut addresses = (host.as_str(), *port)
+                    .to_socket_addrs()
+                    .map_err(failed("resolve the host"))?;
+                let first = addresses
+                    .next()
+                    .ok_or_else(|| failed("resolve the host")(io::Error::other("the name has no address")))?;
                 let listener = TcpListener::bind(first).map_err(failed("bind"))?;
-                Ok(Self { fd: listener.into(), address: address.clone(), file: None })
+                Ok(Self {
+                    fd: listener.into(),
+                    address: address.clone(),
+                    file: None,
+                })
             }
         }
     }
@@ -111,8 +127,8 @@ impl Drop for ListenSocket {
     fn drop(&mut self) {
         let Some(file) = &self.file else { return };
         // Another server may have put its own socket there.
-        let own = fs::symlink_metadata(&file.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == file.identity);
+        let own =
+            fs::symlink_metadata(&file.path).is_ok_and(|found| (found.dev(), found.ino()) == file.identity);
         if own && let Err(error) = fs::remove_file(&file.path) {
             tracing::warn!(path = %file.path.display(), %error, "cannot remove the socket");
         }
@@ -120,7 +136,12 @@ impl Drop for ListenSocket {
 }
 
 fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
-    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let fd = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     // Linux gives the file the mode of the socket (less the umask), so it is never open to others.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(SOCKET_MODE))?;
     rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
@@ -130,7 +151,11 @@ fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Removes a socket file on which nobody listens.
 fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
-    let failed = |what, source| ListenError::System { address: address.clone(), what, source };
+    let failed = |what, source| ListenError::System {
+        address: address.clone(),
+        what,
+        source,
+    };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed("stat", error)),
@@ -197,7 +222,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(ListenSocket::bind(&address), Err(ListenError::NotASocket(_))));
+        assert!(matches!(
+            ListenSocket::bind(&address),
+            Err(ListenError::NotASocket(_))
+        ));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 

@@ -8,7 +8,11 @@ use flaz_nbd::request::{Command, REQUEST_BYTES, Request};
 use proptest::prelude::*;
 
 fn export() -> Export {
-    Export::new(1 << 30).with_name("disk").unwrap().with_description("text").unwrap()
+    Export::new(1 << 30)
+        .with_name("disk")
+        .unwrap()
+        .with_description("text")
+        .unwrap()
 }
 
 /// Most bytes that one option's replies can have: every info or context once, with short strings.
@@ -27,13 +31,21 @@ fn feed(input: &[u8], piece: usize) {
         }
         assert!(held.start <= held.end, "took more than there was");
         // An option that fits is never waited for once it is there; one that does not is skipped.
-        assert!(held.len() < OPTION_BYTES_MAX + 16, "no progress over {} bytes", held.len());
+        assert!(
+            held.len() < OPTION_BYTES_MAX + 16,
+            "no progress over {} bytes",
+            held.len()
+        );
         if held.end == input.len() {
             break;
         }
         held.end = (held.end + piece).min(input.len());
     }
-    assert!(out.len() <= REPLY_BYTES_MAX * (OPTIONS_MAX as usize + 1), "{} bytes of replies", out.len());
+    assert!(
+        out.len() <= REPLY_BYTES_MAX * (OPTIONS_MAX as usize + 1),
+        "{} bytes of replies",
+        out.len()
+    );
     assert!(out.capacity() <= 2 * REPLY_BYTES_MAX * (OPTIONS_MAX as usize + 1));
 }
 

@@ -6,7 +6,11 @@ use flaz_nbd::negotiation::{Negotiation, NegotiationError, Progress, Session};
 const SIZE: u64 = 0x0000_0001_0203_0000;
 
 fn export() -> Export {
-    Export::new(SIZE).with_name("disk").unwrap().with_description("a disk").unwrap()
+    Export::new(SIZE)
+        .with_name("disk")
+        .unwrap()
+        .with_description("a disk")
+        .unwrap()
 }
 
 /// An option of a client.
@@ -83,10 +87,20 @@ fn export_name_answers_with_size_flags_and_padding() {
 fn go_gives_what_was_asked_for_and_starts() {
     let data = b"\0\0\0\x04disk\0\x03\0\x01\0\x02\0\x03";
     let (out, end) = haggle(3, &[option(8, b""), option(7, data)]);
-    assert_eq!(end, Ok(Progress::Transmission(Session { structured: true, allocation_context: false })));
+    assert_eq!(
+        end,
+        Ok(Progress::Transmission(Session {
+            structured: true,
+            allocation_context: false
+        }))
+    );
     let expected = [
         reply(8, ACK, b""),
-        reply(7, 3, &[&[0, 0][..], &[0, 0, 0, 1, 2, 3, 0, 0], &FLAGS_STRUCTURED].concat()),
+        reply(
+            7,
+            3,
+            &[&[0, 0][..], &[0, 0, 0, 1, 2, 3, 0, 0], &FLAGS_STRUCTURED].concat(),
+        ),
         reply(7, 3, b"\0\x01disk"),
         reply(7, 3, b"\0\x02a disk"),
         reply(7, 3, &[0, 3, 0, 0, 0, 1, 0, 0, 0x10, 0, 2, 0, 0, 0]),
@@ -100,14 +114,30 @@ fn go_gives_what_was_asked_for_and_starts() {
 
 #[test]
 fn info_goes_on_and_unknown_exports_are_refused() {
-    let (out, end) = haggle(3, &[option(6, &[0; 6]), option(7, b"\0\0\0\x01x\0\0"), option(6, b"\0\0")]);
+    let (out, end) = haggle(
+        3,
+        &[
+            option(6, &[0; 6]),
+            option(7, b"\0\0\0\x01x\0\0"),
+            option(6, b"\0\0"),
+        ],
+    );
     assert_eq!(end, Ok(Progress::NeedMore));
     assert_eq!(kinds(&out), [3, ACK, UNKNOWN, INVALID]);
 }
 
 #[test]
 fn list_abort_and_unknown_options() {
-    let (out, end) = haggle(3, &[option(3, b""), option(11, b""), option(5, b""), option(99, b"zz"), option(2, b"x")]);
+    let (out, end) = haggle(
+        3,
+        &[
+            option(3, b""),
+            option(11, b""),
+            option(5, b""),
+            option(99, b"zz"),
+            option(2, b"x"),
+        ],
+    );
     assert_eq!(end, Ok(Progress::Aborted));
     assert!(out.starts_with(&[reply(3, 2, b"\0\0\0\x04diska disk"), reply(3, ACK, b"")].concat()));
     assert!(out.ends_with(&reply(2, ACK, b"")));
@@ -118,16 +148,43 @@ fn list_abort_and_unknown_options() {
 
 #[test]
 fn metadata_contexts_are_listed_and_chosen() {
-    let query = |text: &str| [&[0, 0, 0, 0, 0, 0, 0, 1][..], &(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
+    let query = |text: &str| {
+        [
+            &[0, 0, 0, 0, 0, 0, 0, 1][..],
+            &(text.len() as u32).to_be_bytes(),
+            text.as_bytes(),
+        ]
+        .concat()
+    };
     // Not before structured replies.
     let (out, _) = haggle(3, &[option(9, &[0; 8]), option(10, &query("base:allocation"))]);
     assert_eq!(kinds(&out), [INVALID, INVALID]);
 
-    let (out, end) = haggle(3, &[option(8, b""), option(10, &query("base:allocation")), option(7, &[0; 6])]);
-    assert_eq!(end, Ok(Progress::Transmission(Session { structured: true, allocation_context: true })));
-    assert!(out.starts_with(
-        &[reply(8, ACK, b""), reply(10, 4, b"\0\0\0\x01base:allocation"), reply(10, ACK, b"")].concat()
-    ));
+    let (out, end) = haggle(
+        3,
+        &[
+            option(8, b""),
+            option(10, &query("base:allocation")),
+            option(7, &[0; 6]),
+        ],
+    );
+    assert_eq!(
+        end,
+        Ok(Progress::Transmission(Session {
+            structured: true,
+            allocation_context: true
+        }))
+    );
+    assert!(
+        out.starts_with(
+            &[
+                reply(8, ACK, b""),
+                reply(10, 4, b"\0\0\0\x01base:allocation"),
+                reply(10, ACK, b"")
+            ]
+            .concat()
+        )
+    );
 
     // Wildcards list and do not choose; so does everything unknown.
     let (out, end) = haggle(
@@ -143,13 +200,36 @@ fn metadata_contexts_are_listed_and_chosen() {
         ],
     );
     assert_eq!(kinds(&out), [ACK, 4, ACK, 4, ACK, 4, ACK, ACK, ACK, 3, ACK]);
-    assert_eq!(end, Ok(Progress::Transmission(Session { structured: true, allocation_context: false })));
+    assert_eq!(
+        end,
+        Ok(Progress::Transmission(Session {
+            structured: true,
+            allocation_context: false
+        }))
+    );
 
     // A later choice replaces the earlier one, also when it fails.
-    for spoil in [query("base:other"), b"\0\0\0\x01x\0\0\0\0".to_vec(), b"\xff\xff\xff\xff".to_vec()] {
-        let (_, end) =
-            haggle(3, &[option(8, b""), option(10, &query("base:allocation")), option(10, &spoil), option(7, &[0; 6])]);
-        assert_eq!(end, Ok(Progress::Transmission(Session { structured: true, allocation_context: false })));
+    for spoil in [
+        query("base:other"),
+        b"\0\0\0\x01x\0\0\0\0".to_vec(),
+        b"\xff\xff\xff\xff".to_vec(),
+    ] {
+        let (_, end) = haggle(
+            3,
+            &[
+                option(8, b""),
+                option(10, &query("base:allocation")),
+                option(10, &spoil),
+                option(7, &[0; 6]),
+            ],
+        );
+        assert_eq!(
+            end,
+            Ok(Progress::Transmission(Session {
+                structured: true,
+                allocation_context: false
+            }))
+        );
     }
 }
 
@@ -157,12 +237,25 @@ fn metadata_contexts_are_listed_and_chosen() {
 fn long_options_are_skipped_and_longer_ones_end_the_connection() {
     let mut name = 4097_u32.to_be_bytes().to_vec();
     name.resize(4 + 4097 + 2, 0);
-    let (out, _) = haggle(3, &[option(7, &name), option(99, &vec![0; 65536]), option(99, &vec![0; 65537])]);
+    let (out, _) = haggle(
+        3,
+        &[
+            option(7, &name),
+            option(99, &vec![0; 65536]),
+            option(99, &vec![0; 65537]),
+        ],
+    );
     assert_eq!(kinds(&out), [TOO_BIG, UNSUP, TOO_BIG]);
     let mut huge = option(7, b"");
     huge[12..16].copy_from_slice(&((32_u32 << 20) + 1).to_be_bytes());
     let (_, end) = haggle(3, &[huge]);
-    assert_eq!(end, Err(NegotiationError::OptionLength { option: 7, len: (32 << 20) + 1 }));
+    assert_eq!(
+        end,
+        Err(NegotiationError::OptionLength {
+            option: 7,
+            len: (32 << 20) + 1
+        })
+    );
 }
 
 #[test]
@@ -170,7 +263,10 @@ fn broken_rules_end_the_connection() {
     assert_eq!(haggle(4, &[]).1, Err(NegotiationError::ClientFlags(4)));
     let mut wrong = option(7, b"");
     wrong[0] = b'J';
-    assert_eq!(haggle(3, &[wrong]).1, Err(NegotiationError::OptionMagic(u64::from_be_bytes(*b"JHAVEOPT"))));
+    assert_eq!(
+        haggle(3, &[wrong]).1,
+        Err(NegotiationError::OptionMagic(u64::from_be_bytes(*b"JHAVEOPT")))
+    );
     let many = vec![option(99, b""); 129];
     assert_eq!(haggle(3, &many).1, Err(NegotiationError::TooManyOptions));
     assert!(haggle(3, &many[..128]).1.is_ok());
@@ -182,7 +278,12 @@ fn bytes_may_come_one_at_a_time() {
     let mut out = vec![];
     let mut negotiation = Negotiation::new(&export, &mut out);
     out.clear();
-    let input = [&3_u32.to_be_bytes()[..], &option(8, b""), &option(7, b"\0\0\0\x04disk\0\0")].concat();
+    let input = [
+        &3_u32.to_be_bytes()[..],
+        &option(8, b""),
+        &option(7, b"\0\0\0\x04disk\0\0"),
+    ]
+    .concat();
     let mut held = vec![];
     let mut last = Progress::NeedMore;
     for byte in &input {
@@ -192,6 +293,12 @@ fn bytes_may_come_one_at_a_time() {
         held.drain(..taken);
         last = progress;
     }
-    assert_eq!(last, Progress::Transmission(Session { structured: true, allocation_context: false }));
+    assert_eq!(
+        last,
+        Progress::Transmission(Session {
+            structured: true,
+            allocation_context: false
+        })
+    );
     assert_eq!(kinds(&out), [ACK, 3, ACK]);
 }

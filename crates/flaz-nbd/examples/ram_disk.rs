@@ -1,0 +1,48 @@
+//! Serves a RAM disk over NBD: the front end with nothing behind it, for measuring and for trying clients.
+//!
+//! `cargo run --release -p flaz-nbd --example ram_disk -- unix:/tmp/ram.sock 1024`
+
+#[path = "../tests/support/ram_volume.rs"]
+mod ram_volume;
+
+use std::error::Error;
+use std::sync::Arc;
+
+use flaz_device::Env;
+use flaz_device::rt::{Config, Rt, Runtime};
+use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
+use ram_volume::RamVolume;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(address), Some(mib)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: ram_disk unix:PATH|tcp:HOST:PORT SIZE_IN_MIB".into());
+    };
+    let address: NbdAddress = address.parse()?;
+    let size = mib.parse::<u64>()? << 20;
+    let shutdown = Shutdown::new();
+    let runtime = Runtime::new(Config::default())?;
+    let server = Server::bind(&address, Limits::default(), shutdown)?;
+    println!("{}", address.uri(""));
+    runtime.block_on(async {
+        let env = Rt;
+        let volume = RamVolume::new(size);
+        volume.fill();
+        let service = Service {
+            export: Arc::new(Export::new(size).with_description("RAM disk")?),
+            limits: Limits::default(),
+            counters: Arc::new(Counters::default()),
+        };
+        server
+            .run(&env, |incoming| {
+                env.spawn(serve_connection(
+                    incoming,
+                    volume.clone(),
+                    env.clone(),
+                    service.clone(),
+                ));
+            })
+            .await?;
+        Ok(())
+    })
+}

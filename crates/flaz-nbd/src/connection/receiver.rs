@@ -1,0 +1,246 @@
+//! The receiver: one buffer, out of which requests are read; it sets the pace of its connection.
+
+use std::io;
+use std::rc::Rc;
+
+use flaz_device::rt::net::Stream;
+use flaz_device::{Env, IoBuf};
+use flaz_engine::volume::{Segments, Volume};
+
+use super::worker::Job;
+use super::{Connection, ConnectionError, payload};
+use crate::counters::Counters;
+use crate::errno::Errno;
+use crate::limits::{BUFFERED_PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::request::{Command, REQUEST_BYTES, Refusal, Request};
+use crate::shutdown::Shutdown;
+
+/// Below this many free bytes at the end of the buffer, what is unread moves to its front.
+const FREE_BYTES_MIN: usize = 64 << 10;
+
+/// Bytes of a client: `buf[start..end]` were received and not read yet.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    /// Lent to the kernel during a receive, and gone if that receive was dropped.
+    buf: Option<IoBuf>,
+    start: usize,
+    end: usize,
+}
+
+/// What came of looking at the unread bytes.
+enum Next {
+    /// A request was handled.
+    Handled,
+    /// Not all of it is there.
+    NeedMore,
+    /// The client leaves.
+    Disconnect,
+}
+
+impl Receiver {
+    pub(super) fn new(buf: IoBuf) -> Self {
+        Self {
+            buf: Some(buf),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// Bytes that were not read yet.
+    pub(super) fn unread(&self) -> &[u8] {
+        match &self.buf {
+            Some(buf) => &buf[self.start..self.end],
+            None => &[],
+        }
+    }
+
+    /// Marks the next `count` bytes as read.
+    pub(super) fn take(&mut self, count: usize) {
+        self.start += count;
+        assert!(self.start <= self.end, "more was read than received");
+    }
+
+    /// Receives what there is; 0 if the client has ended.
+    pub(super) async fn receive(&mut self, stream: &Stream, counters: &Counters) -> io::Result<usize> {
+        let Some(mut buf) = self.buf.take() else {
+            return Err(io::Error::other("an earlier receive was given up"));
+        };
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 && buf.len() - self.end < FREE_BYTES_MIN {
+            buf.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        assert!(
+            self.end < buf.len(),
+            "the receive buffer is full and nothing in it can be read"
+        );
+        let capacity = buf.len();
+        let (buf, received) = stream.recv(buf, self.end, capacity).await;
+        self.buf = Some(buf);
+        let received = received?;
+        self.end += received;
+        Counters::add(&counters.bytes_in, received as u64);
+        Ok(received)
+    }
+
+    /// Handles requests until the client leaves or the server stops.
+    pub(super) async fn run<V: Volume, E: Env>(
+        &mut self,
+        connection: &Rc<Connection<V>>,
+        env: &E,
+        shutdown: &Shutdown,
+    ) -> Result<(), ConnectionError> {
+        loop {
+            let stopping = shutdown.is_stopping();
+            loop {
+                match self.next(connection, env, stopping).await? {
+                    Next::Handled => {}
+                    Next::NeedMore => break,
+                    Next::Disconnect => return Ok(()),
+                }
+            }
+            if stopping || self.receive(&connection.stream, connection.counters()).await? == 0 {
+                return if stopping || self.unread().is_empty() {
+                    Ok(())
+                } else {
+                    Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
+                };
+            }
+        }
+    }
+
+    async fn next<V: Volume, E: Env>(
+        &mut self,
+        connection: &Rc<Connection<V>>,
+        env: &E,
+        stopping: bool,
+    ) -> Result<Next, ConnectionError> {
+        let Some(header) = self.unread().first_chunk::<REQUEST_BYTES>() else {
+            return Ok(Next::NeedMore);
+        };
+        let request = Request::parse(header)?;
+        let verdict = request.check(connection.export(), connection.session);
+        let verdict = match verdict {
+            Ok(command) if stopping && command != Command::Disconnect => Err(Refusal {
+                errno: Errno::Shutdown,
+                reason: "the server is stopping",
+            }),
+            verdict => verdict,
+        };
+        match verdict {
+            Ok(Command::Disconnect) => Ok(Next::Disconnect),
+            Ok(command) => {
+                if !self.worth_reading(&request) {
+                    return Ok(Next::NeedMore);
+                }
+                connection.counters().count(command);
+                connection.admit(Job::weight_bytes(command, request.len)).await;
+                self.take(REQUEST_BYTES);
+                let data = match command {
+                    Command::Write { .. } => self.take_payload(&request, connection).await?,
+                    _ => Segments::new(),
+                };
+                let Request {
+                    cookie, offset, len, ..
+                } = request;
+                connection.start(
+                    env,
+                    Job {
+                        command,
+                        cookie,
+                        offset,
+                        len,
+                        data,
+                    },
+                );
+                Ok(Next::Handled)
+            }
+            Err(refusal) => {
+                if request.payload_len() > PAYLOAD_BYTES_MAX {
+                    return Err(ConnectionError::OversizedWrite(request.len));
+                }
+                Counters::add(&connection.counters().refused, 1);
+                connection.admit(0).await;
+                self.take(REQUEST_BYTES);
+                let drained = self.skip(request.payload_len() as usize, connection).await;
+                connection.reply_error(request.cookie, refusal.errno, refusal.reason, None, 0);
+                drained.map(|()| Next::Handled)
+            }
+        }
+    }
+
+    /// Whether to handle a request now: its payload is here, or so much of it is to come that it is better
+    /// received straight into its buffers.
+    fn worth_reading(&self, request: &Request) -> bool {
+        let whole = REQUEST_BYTES + request.payload_len() as usize;
+        let missing = whole.saturating_sub(self.unread().len());
+        let capacity = self.buf.as_ref().map_or(0, |buf| buf.len());
+        missing == 0 || missing > BUFFERED_PAYLOAD_BYTES_MAX || whole + FREE_BYTES_MIN > capacity
+    }
+
+    /// The data of a write whose header was just read. A client that ends in the middle of it gets its
+    /// request taken back.
+    async fn take_payload<V: Volume>(
+        &mut self,
+        request: &Request,
+        connection: &Connection<V>,
+    ) -> Result<Segments, ConnectionError> {
+        let front = self.unread().len().min(request.len as usize);
+        let mut segments = payload::segments(request.offset, request.len, &self.unread()[..front]);
+        self.take(front);
+        let mut filled = front;
+        for slot in &mut segments {
+            let len = slot.len();
+            if filled >= len {
+                filled -= len;
+                continue;
+            }
+            let mut segment = std::mem::replace(slot, IoBuf::new(0));
+            while filled < len {
+                let received;
+                (segment, received) = connection.stream.recv(segment, filled, len).await;
+                match received {
+                    Ok(count) if count > 0 => {
+                        filled += count;
+                        Counters::add(&connection.counters().bytes_in, count as u64);
+                    }
+                    other => {
+                        let error = other.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+                        let weight = Job::weight_bytes(Command::Write { fua: false }, request.len);
+                        connection.reply_error(
+                            request.cookie,
+                            Errno::Io,
+                            "the data were cut off",
+                            None,
+                            weight,
+                        );
+                        return Err(error.into());
+                    }
+                }
+            }
+            filled = 0;
+            *slot = segment;
+        }
+        Ok(segments)
+    }
+
+    /// Reads and forgets `count` bytes.
+    async fn skip<V: Volume>(
+        &mut self,
+        mut count: usize,
+        connection: &Connection<V>,
+    ) -> Result<(), ConnectionError> {
+        loop {
+            let now = self.unread().len().min(count);
+            self.take(now);
+            count -= now;
+            if count == 0 {
+                return Ok(());
+            }
+            if self.receive(&connection.stream, connection.counters()).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Accepting connections and handing them to whoever serves them.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flaz_device::Env;
+use flaz_device::rt::net::Listener;
+
+use crate::address::NbdAddress;
+use crate::connection::Incoming;
+use crate::limits::{ACCEPT_RETRY_PAUSE, Limits};
+use crate::shutdown::{Shutdown, Unregistered};
+use crate::socket::{ListenError, ListenSocket};
+
+/// Accepts connections of one address.
+#[derive(Debug)]
+pub struct Server {
+    socket: ListenSocket,
+    limits: Limits,
+    shutdown: Shutdown,
+    refused: Arc<AtomicU64>,
+}
+
+impl Server {
+    /// Listens. Clients can connect from now on; they are answered once [`Server::run`] runs.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn bind(address: &NbdAddress, limits: Limits, shutdown: Shutdown) -> Result<Self, ListenError> {
+        let socket = ListenSocket::bind(address)?;
+        Ok(Self {
+            socket,
+            limits,
+            shutdown,
+            refused: Arc::default(),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &NbdAddress {
+        self.socket.address()
+    }
+
+    /// Number of connections that were closed at once because there were too many.
+    #[must_use]
+    pub fn refused(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.refused)
+    }
+
+    /// Accepts connections and hands each to `hand_over`, until the server is stopped. Then removes the
+    /// socket. Needs the io_uring runtime of this thread; what is handed over may go to another one.
+    ///
+    /// # Errors
+    /// If the socket cannot be used at all.
+    pub async fn run<E: Env>(self, env: &E, mut hand_over: impl FnMut(Incoming)) -> io::Result<()> {
+        let fd = self.socket.try_clone_fd()?;
+        let listener = match self.socket.address() {
+            NbdAddress::Unix(_) => Listener::from_unix(UnixListener::from(fd))?,
+            NbdAddress::Tcp { .. } => Listener::from_tcp(TcpListener::from(fd))?,
+        };
+        let Some(_registration) = self.shutdown.register_listener(self.socket.try_clone_fd()?) else {
+            return Ok(());
+        };
+        while !self.shutdown.is_stopping() {
+            match listener.accept().await {
+                Ok(fd) => {
+                    if let Some(incoming) = self.admit(fd) {
+                        hand_over(incoming);
+                    }
+                }
+                Err(_) if self.shutdown.is_stopping() => break,
+                Err(error) => {
+                    // Too many open files, as a rule; a client that has gone already, at times.
+                    tracing::warn!(%error, address = %self.address(), "cannot accept a connection");
+                    env.sleep(ACCEPT_RETRY_PAUSE).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(&self, fd: std::os::fd::OwnedFd) -> Option<Incoming> {
+        let registered = match fd.try_clone() {
+            Ok(second) => self
+                .shutdown
+                .register_connection(second, self.limits.connections_max),
+            Err(error) => {
+                tracing::warn!(%error, "cannot keep a connection");
+                return None;
+            }
+        };
+        match registered {
+            Ok(registration) => Some(Incoming::new(fd, registration)),
+            Err(Unregistered::Stopping) => None,
+            Err(Unregistered::TooMany) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    limit = self.limits.connections_max,
+                    "too many connections: one was closed"
+                );
+                None
+            }
+        }
+    }
+}
