@@ -13,12 +13,13 @@ const ORIGIN_BYTES: u64 = JOB_BYTES * JOBS;
 /// origin. Each job writes a stretch of its own, in blocks from a sector to 128 KiB, half of it compressible.
 fn workload(seed: u64) -> Program {
     Program::new("fio")
-        .words("--name=blocks --rw=randwrite --verify=crc32c --verify_fatal=1 --randrepeat=1 --norandommap=0")
+        .words("--name=blocks --rw=randwrite --verify=crc32c --verify_fatal=1 --verify_state_save=0")
+        .words("--randrepeat=1 --allrandrepeat=1 --norandommap=0")
         .words("--bssplit=512/10:4k/60:16k/20:128k/10 --blockalign=512 --buffer_compress_percentage=50")
         .words(&format!(
             "--refill_buffers --size={JOB_BYTES} --numjobs={JOBS} --offset_increment={JOB_BYTES}"
         ))
-        .words(&format!("--randseed={seed} --allrandrepeat=1 --group_reporting"))
+        .words(&format!("--randseed={seed} --group_reporting"))
 }
 
 fn over_nbd(program: Program, server: &Server) -> Program {

@@ -37,8 +37,8 @@ fn changes_under_load() {
     let server = Server::start(&scratch, &cache, "");
     let load = Program::new("fio")
         .words("--name=load --ioengine=nbd --iodepth=16 --rw=randrw --bssplit=4k/80:32k/20 --blockalign=4k")
-        .words("--verify=crc32c --verify_fatal=1 --verify_backlog=128 --buffer_compress_percentage=60")
-        .words("--refill_buffers --size=64m --time_based --runtime=4 --end_fsync=1 --randseed=61")
+        .words("--verify=crc32c --verify_fatal=1 --verify_state_save=0 --verify_backlog=128")
+        .words("--buffer_compress_percentage=60 --refill_buffers --size=64m --time_based --runtime=4 --end_fsync=1 --randseed=61")
         .arg(format!("--uri={}", server.uri()));
     let changed = thread::scope(|scope| {
         let running = scope.spawn(|| load.ok());
