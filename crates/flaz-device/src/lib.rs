@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`buf`] | aligned, pooled I/O buffers |
 //! | [`device`] | the [`Device`] trait and its error |
+//! | [`emulate`] | slow devices out of fast ones |
 //! | [`env`] | the [`Env`] trait: time, tasks, randomness, computing on other cores |
 //! | [`file`] | files and block devices on io_uring |
 //! | [`rt`] | the production runtime: executor, sockets, queues between threads |
@@ -14,6 +15,7 @@
 
 pub mod buf;
 pub mod device;
+pub mod emulate;
 pub mod env;
 pub mod file;
 pub mod local;

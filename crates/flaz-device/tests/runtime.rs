@@ -194,8 +194,7 @@ fn a_runtime_with_open_operations_ends() {
 
 #[test]
 fn more_tasks_than_one_turn_and_more_operations_than_the_ring_holds() {
-    let runtime = Runtime::new(Config { sq_entries: 8 })
-    .expect("io_uring");
+    let runtime = Runtime::new(Config { sq_entries: 8 }).expect("io_uring");
     let pairs: Vec<_> = (0..400)
         .map(|_| UnixStream::pair().expect("socket pair"))
         .collect();
