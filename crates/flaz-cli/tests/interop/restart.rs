@@ -3,10 +3,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::data::Numbers;
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
 
 const TOOLS: &[(&str, &str)] = &[("nbdcopy", "libnbd-bin")];
@@ -98,6 +100,62 @@ fn cold_and_right_after_a_kill() {
         server.live("/lookups/hits") > before,
         "nothing was cached after a cold start"
     );
+    server.stop();
+    cache.check();
+}
+
+/// How often the server is killed under load in one test.
+const KILLS: u64 = 20;
+
+#[test]
+fn acknowledged_writes_survive_kills_under_load() {
+    if !need::tools(&[("nbdsh", "python3-libnbd")]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let origin = scratch.filled("origin.img", 8 << 20, 52);
+    // Smaller than the origin, so that reclaim is killed as well.
+    let spec = CacheSpec {
+        size: 8 << 20,
+        region: 512 << 10,
+        ..CacheSpec::default()
+    };
+    let cache = Cache::create(&scratch, &origin, &spec);
+    let mut numbers = Numbers::new(53);
+    let mut acknowledged = 0;
+    for kill in 0..KILLS {
+        let server = Server::start(&scratch, &cache, "");
+        let ready = scratch.image(&format!("ready-{kill}"));
+        let load = Program::new("nbdsh")
+            .words("-c -")
+            .env("FLAZ_URI", server.uri())
+            .env("FLAZ_ORIGIN", &origin)
+            .env("FLAZ_STATE", scratch.image("state"))
+            .env("FLAZ_READY", &ready)
+            .env("FLAZ_SEED", (1000 + kill).to_string())
+            .input(include_str!("nbdsh/killed.py"));
+        let printed = thread::scope(|scope| {
+            let load = scope.spawn(|| load.ok());
+            while !ready.exists() && !load.is_finished() {
+                thread::sleep(Duration::from_millis(2));
+            }
+            // Any moment of the load will do, and every run tries others of its 20.
+            thread::sleep(Duration::from_micros(numbers.next() % 150_000));
+            server.end_by(Signal::KILL);
+            load.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        acknowledged += printed
+            .split(' ')
+            .next()
+            .and_then(|count| count.parse::<u64>().ok())
+            .unwrap_or(0);
+    }
+    assert!(
+        acknowledged > 10 * KILLS,
+        "only {acknowledged} writes were acknowledged before {KILLS} kills"
+    );
+    let server = Server::start(&scratch, &cache, "");
     server.stop();
     cache.check();
 }
