@@ -37,10 +37,10 @@ for start in (at for at in range(0, size, SECTOR) if device[at:at + SECTOR] != m
             if got == new:
                 break
     else:
-        raise SystemExit(f"FLAZ_SEED={seed}: sector at {start} (block {start // 4096}) is neither what was "
+        raise SystemExit(f"round of seed {seed}: sector at {start} (block {start // 4096}) is neither what was "
                          f"acknowledged nor what was on its way when the server was killed")
 again = b"".join(h.pread(1 << 20, offset) for offset in range(0, size, 1 << 20))
-assert again == device, f"FLAZ_SEED={seed}: a second read gives something else"
+assert again == device, f"round of seed {seed}: a second read gives something else"
 model = bytearray(device)
 open(os.environ["FLAZ_READY"], "w").close()
 
@@ -83,7 +83,7 @@ def collect():
     for cookie in [cookie for cookie in reads if completed(cookie)]:
         offset, buffer = reads.pop(cookie)
         got = buffer.to_bytearray()
-        assert got == model[offset:offset + len(got)], f"FLAZ_SEED={seed}: {len(got)} bytes at {offset} are wrong"
+        assert got == model[offset:offset + len(got)], f"round of seed {seed}: {len(got)} bytes at {offset} are wrong"
 
 
 while not (h.aio_is_dead() or h.aio_is_closed()):
