@@ -1,0 +1,146 @@
+//! A codec and its level as users name them: `lz4`, `zstd:3`, `zstd:-5`, `zlib:6`, `lzo`, `none`.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Codec, CodecId, REGISTRY, find, lz4, none};
+
+/// Which codec to compress with, and how hard.
+///
+/// Invariant: the codec is registered and the level is one of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CodecSpec {
+    id: CodecId,
+    level: i8,
+}
+
+impl CodecSpec {
+    /// Every block is stored raw.
+    pub const NONE: Self = Self { id: CodecId::RAW, level: 0 };
+    /// LZ4, the default.
+    pub const LZ4: Self = Self { id: CodecId::LZ4, level: 0 };
+
+    /// The codec of number `id` at `level`, or at its default level; codecs without levels take 0.
+    ///
+    /// # Errors
+    /// If there is no such codec, or the codec has no such level.
+    pub fn new(id: CodecId, level: Option<i8>) -> Result<Self, SpecError> {
+        let codec = find(id).ok_or_else(|| SpecError::unknown(&id.to_string()))?;
+        match (&codec.levels, level) {
+            (None, None | Some(0)) => Ok(Self { id, level: 0 }),
+            (Some(levels), None) => Ok(Self { id, level: levels.default }),
+            (Some(levels), Some(level)) if levels.range.contains(&level) => Ok(Self { id, level }),
+            (_, Some(level)) => Err(SpecError::level(codec, &level.to_string())),
+        }
+    }
+
+    /// The number on disk.
+    #[must_use]
+    pub fn id(self) -> CodecId {
+        self.id
+    }
+
+    /// The level; 0 where a codec has none.
+    #[must_use]
+    pub fn level(self) -> i8 {
+        self.level
+    }
+
+    pub(super) fn codec(self) -> &'static Codec {
+        find(self.id).unwrap_or(if self.id == CodecId::RAW { &none::CODEC } else { &lz4::CODEC })
+    }
+}
+
+impl Default for CodecSpec {
+    fn default() -> Self {
+        Self::LZ4
+    }
+}
+
+impl fmt::Display for CodecSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let codec = self.codec();
+        match codec.levels {
+            Some(_) => write!(f, "{}:{}", codec.name, self.level),
+            None => f.write_str(codec.name),
+        }
+    }
+}
+
+impl fmt::Debug for CodecSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CodecSpec({self})")
+    }
+}
+
+impl FromStr for CodecSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (name, level) = match text.split_once(':') {
+            Some((name, level)) => (name, Some(level)),
+            None => (text, None),
+        };
+        let codec =
+            REGISTRY.iter().find(|codec| codec.name == name).ok_or_else(|| SpecError::unknown(text))?;
+        match level {
+            None => Self::new(codec.id, None),
+            Some(_) if codec.levels.is_none() => Err(SpecError::level(codec, text)),
+            Some(level) => {
+                let level = level.parse().map_err(|_| SpecError::level(codec, level))?;
+                Self::new(codec.id, Some(level))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for CodecSpec {
+    type Error = SpecError;
+
+    fn try_from(text: String) -> Result<Self, SpecError> {
+        text.parse()
+    }
+}
+
+impl From<CodecSpec> for String {
+    fn from(spec: CodecSpec) -> Self {
+        spec.to_string()
+    }
+}
+
+/// A codec or level that does not exist; the message lists those that do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SpecError(String);
+
+impl SpecError {
+    fn unknown(found: &str) -> Self {
+        let mut message = format!("no codec is called {found:?}; there are ");
+        for (n, codec) in REGISTRY.iter().enumerate() {
+            let joint = match n {
+                0 => "",
+                _ if n + 1 == REGISTRY.len() => " and ",
+                _ => ", ",
+            };
+            let _ = write!(message, "{joint}{}", codec.name);
+            if let Some(levels) = &codec.levels {
+                let (low, high) = (levels.range.start(), levels.range.end());
+                let _ = write!(message, "[:LEVEL] (level {low} to {high}, default {})", levels.default);
+            }
+        }
+        Self(message)
+    }
+
+    fn level(codec: &Codec, found: &str) -> Self {
+        Self(match &codec.levels {
+            Some(levels) => {
+                let (low, high) = (levels.range.start(), levels.range.end());
+                format!("{} has no level {found:?}: expected {low} to {high}, for example {}:{}", codec.name, codec.name, levels.default)
+            }
+            None => format!("{} has no levels: expected {:?}, found {found:?}", codec.name, codec.name),
+        })
+    }
+}

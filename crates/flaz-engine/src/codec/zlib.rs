@@ -1,0 +1,37 @@
+//! DEFLATE by libdeflate, levels 1 to 12.
+//!
+//! The streams are raw DEFLATE: the 6 bytes of header and checksum that zlib adds are in the extent's header
+//! already.
+
+use libdeflater::{CompressionLvl, Compressor, Decompressor};
+
+use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
+
+pub(super) static CODEC: Codec = Codec {
+    id: CodecId::ZLIB,
+    name: "zlib",
+    levels: Some(Levels { range: 1..=12, default: 6 }),
+    encoder: |level| {
+        let level = CompressionLvl::new(level.into()).unwrap_or_default();
+        Box::new(ZlibEncoder(Compressor::new(level)))
+    },
+    decoder: || Box::new(ZlibDecoder(Decompressor::new())),
+};
+
+struct ZlibEncoder(Compressor);
+
+struct ZlibDecoder(Decompressor);
+
+impl Encoder for ZlibEncoder {
+    fn compress(&mut self, block: &[u8], out: &mut [u8]) -> Option<usize> {
+        self.0.deflate_compress(block, out).ok()
+    }
+}
+
+impl Decoder for ZlibDecoder {
+    fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
+        let damaged = DecodeError::Damaged { codec: CodecId::ZLIB, input_bytes: input.len() };
+        let found = self.0.deflate_decompress(input, block).map_err(|_| damaged)?;
+        exactly(CodecId::ZLIB, block.len(), found)
+    }
+}
