@@ -18,6 +18,8 @@ pub enum DeviceOp {
     Discard,
     /// Writing zeroes without sending them.
     WriteZeroes,
+    /// Asking which parts are allocated.
+    Status,
 }
 
 impl fmt::Display for DeviceOp {
@@ -28,6 +30,7 @@ impl fmt::Display for DeviceOp {
             Self::Flush => "flush",
             Self::Discard => "discard",
             Self::WriteZeroes => "write-zeroes",
+            Self::Status => "status",
         })
     }
 }
@@ -88,4 +91,10 @@ pub trait Device: 'static {
 
     /// Makes a range read as zeroes; with `may_unmap` the device may deallocate it.
     async fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<(), DeviceError>;
+
+    /// Allocation of a range, as at most `runs_max` runs of `(bytes, is a hole)`: at least one unless `len` is 0;
+    /// together they may be shorter than `len`. A hole reads as zeroes. A device that does not know has none.
+    async fn status(&self, _offset: u64, len: u64, _runs_max: usize) -> Result<Vec<(u64, bool)>, DeviceError> {
+        Ok(vec![(len, false)])
+    }
 }

@@ -251,6 +251,10 @@ impl<D: Device, E: Env> Device for Emulated<D, E> {
         answer
     }
 
+    async fn status(&self, offset: u64, len: u64, runs_max: usize) -> Result<Vec<(u64, bool)>, DeviceError> {
+        self.device.status(offset, len, runs_max).await
+    }
+
     async fn flush(&self) -> Result<(), DeviceError> {
         self.device.flush().await
     }

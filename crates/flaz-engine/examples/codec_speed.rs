@@ -24,13 +24,21 @@ const ROUNDS: usize = 5;
 fn main() -> Result<(), Box<dyn Error>> {
     let named: Vec<String> = std::env::args().skip(1).collect();
     let named = match named.is_empty() {
-        true => ["lz4", "zstd:-5", "zstd:1", "zstd:3", "zlib:1", "zlib:6", "lzo"].map(String::from).to_vec(),
+        true => ["lz4", "zstd:-5", "zstd:1", "zstd:3", "zlib:1", "zlib:6", "lzo"]
+            .map(String::from)
+            .to_vec(),
         false => named,
     };
-    let specs = named.iter().map(|name| name.parse()).collect::<Result<Vec<CodecSpec>, _>>()?;
+    let specs = named
+        .iter()
+        .map(|name| name.parse())
+        .collect::<Result<Vec<CodecSpec>, _>>()?;
     let random = random_bytes(SAMPLE_BYTES);
     let samples = [
-        ("libraries (/usr/lib)", files(Path::new("/usr/lib"), |name| name.contains(".so"))),
+        (
+            "libraries (/usr/lib)",
+            files(Path::new("/usr/lib"), |name| name.contains(".so")),
+        ),
         ("text (/usr/share)", files(Path::new("/usr/share"), is_text)),
         ("random", random.clone()),
         ("base64 of random", base64(&random)),
@@ -47,19 +55,37 @@ fn report(name: &str, data: &[u8], specs: &[CodecSpec]) {
         println!("\n{name}: no such data here");
         return;
     }
-    let single = blocks.iter().filter(|block| single_value(block).is_some()).count();
+    let single = blocks
+        .iter()
+        .filter(|block| single_value(block).is_some())
+        .count();
     let hopeless = blocks.iter().filter(|block| looks_incompressible(block)).count();
-    println!("\n{name}: {} blocks, {single} of a single value, {hopeless} look incompressible", blocks.len());
+    println!(
+        "\n{name}: {} blocks, {single} of a single value, {hopeless} look incompressible",
+        blocks.len()
+    );
     let mut copy = vec![0; BLOCK];
     for (what, ns) in [
         ("copy", time(&blocks, |block| copy.copy_from_slice(block))),
-        ("crc32c", time(&blocks, |block| _ = black_box(crc32c::crc32c(block)))),
-        ("single_value", time(&blocks, |block| _ = black_box(single_value(block)))),
-        ("looks_incompressible", time(&blocks, |block| _ = black_box(looks_incompressible(block)))),
+        (
+            "crc32c",
+            time(&blocks, |block| _ = black_box(crc32c::crc32c(block))),
+        ),
+        (
+            "single_value",
+            time(&blocks, |block| _ = black_box(single_value(block))),
+        ),
+        (
+            "looks_incompressible",
+            time(&blocks, |block| _ = black_box(looks_incompressible(block))),
+        ),
     ] {
         println!("  {what:<22} {ns:8.0} ns");
     }
-    println!("  {:<10} {:>6} {:>7} {:>12} {:>14}", "codec", "raw", "ratio", "compress", "decompress");
+    println!(
+        "  {:<10} {:>6} {:>7} {:>12} {:>14}",
+        "codec", "raw", "ratio", "compress", "decompress"
+    );
     for &spec in specs {
         report_codec(spec, &blocks);
     }
@@ -90,7 +116,9 @@ fn report_codec(spec: CodecSpec, blocks: &[&[u8]]) {
     let decompress = match pieces.is_empty() {
         true => "-".to_owned(),
         false => {
-            let ns = time(&pieces, |input| _ = black_box(decoders.decompress(spec.id(), input, &mut block)));
+            let ns = time(&pieces, |input| {
+                _ = black_box(decoders.decompress(spec.id(), input, &mut block))
+            });
             format!("{ns:.0} ns")
         }
     };
@@ -98,7 +126,14 @@ fn report_codec(spec: CodecSpec, blocks: &[&[u8]]) {
     let ratio = (blocks.len() * BLOCK) as f64 / stored_bytes as f64;
     let name = spec.to_string();
     print!("  {name:<10} {share:>5.1}% {ratio:>7.3} {compress_ns:>9.0} ns {decompress:>14}");
-    println!("{}", if missed > 0 { format!("   {missed} wrongly called incompressible") } else { String::new() });
+    println!(
+        "{}",
+        if missed > 0 {
+            format!("   {missed} wrongly called incompressible")
+        } else {
+            String::new()
+        }
+    );
 }
 
 /// Nanoseconds a block, the best of some rounds.
@@ -116,7 +151,11 @@ fn time(blocks: &[&[u8]], mut work: impl FnMut(&[u8])) -> f64 {
 }
 
 fn is_text(name: &str) -> bool {
-    [".txt", ".html", ".py", ".h", ".xml", ".md", ".rst", ".pl", ".pm", ".svg"].iter().any(|end| name.ends_with(end))
+    [
+        ".txt", ".html", ".py", ".h", ".xml", ".md", ".rst", ".pl", ".pm", ".svg",
+    ]
+    .iter()
+    .any(|end| name.ends_with(end))
 }
 
 /// Contents of regular files under `root` whose names are wanted, one after the other.
@@ -125,7 +164,11 @@ fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> Vec<u8> {
     let mut data = Vec::new();
     let mut folders: Vec<PathBuf> = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        let mut entries: Vec<_> = std::fs::read_dir(&folder).into_iter().flatten().flatten().collect();
+        let mut entries: Vec<_> = std::fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .collect();
         entries.sort_by_key(std::fs::DirEntry::file_name);
         for entry in entries {
             let Ok(kind) = entry.file_type() else { continue };

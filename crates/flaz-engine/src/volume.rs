@@ -63,7 +63,10 @@ pub struct StatusExtent {
 /// A block device as front ends see it. Cheap to clone; every clone is the same device.
 ///
 /// Offsets and lengths may be any number of bytes. Futures may be dropped only at shutdown.
-#[expect(async_fn_in_trait, reason = "a volume handle belongs to one thread; no Send bound is wanted")]
+#[expect(
+    async_fn_in_trait,
+    reason = "a volume handle belongs to one thread; no Send bound is wanted"
+)]
 pub trait Volume: Clone + 'static {
     /// Size in bytes.
     fn size(&self) -> u64;

@@ -247,6 +247,12 @@ impl Device for FileDevice {
         )
     }
 
+    async fn status(&self, offset: u64, len: u64, runs_max: usize) -> Result<Vec<(u64, bool)>, DeviceError> {
+        let runs = FileDevice::status(self, offset, len, runs_max)
+            .map_err(|source| DeviceError::new(DeviceOp::Status, offset, len, source))?;
+        Ok(runs.into_iter().map(|run| (run.len, run.hole)).collect())
+    }
+
     async fn flush(&self) -> Result<(), DeviceError> {
         let (_, result) = Op::new(Request::DataSync { fd: self.raw_fd() }, Payload::None).await;
         if result < 0 {

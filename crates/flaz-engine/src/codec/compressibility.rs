@@ -15,7 +15,11 @@ pub fn single_value(block: &[u8]) -> Option<u8> {
             return None;
         }
     }
-    chunks.remainder().iter().all(|byte| *byte == first).then_some(first)
+    chunks
+        .remainder()
+        .iter()
+        .all(|byte| *byte == first)
+        .then_some(first)
 }
 
 /// dummy

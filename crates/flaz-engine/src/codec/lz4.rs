@@ -25,7 +25,10 @@ impl Encoder for Lz4 {
 
 impl Decoder for Lz4 {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        let damaged = DecodeError::Damaged { codec: CodecId::LZ4, input_bytes: input.len() };
+        let damaged = DecodeError::Damaged {
+            codec: CodecId::LZ4,
+            input_bytes: input.len(),
+        };
         let size = i32::try_from(block.len()).map_err(|_| damaged)?;
         let found = decompress_to_buffer(input, Some(size), block).map_err(|_| damaged)?;
         exactly(CodecId::LZ4, block.len(), found)

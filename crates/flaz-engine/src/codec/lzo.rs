@@ -25,7 +25,10 @@ impl Encoder for LzoEncoder {
 
 impl Decoder for LzoDecoder {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        let damaged = DecodeError::Damaged { codec: CodecId::LZO, input_bytes: input.len() };
+        let damaged = DecodeError::Damaged {
+            codec: CodecId::LZO,
+            input_bytes: input.len(),
+        };
         let found = decompress(input, block).map_err(|_| damaged)?;
         exactly(CodecId::LZO, block.len(), found)
     }

@@ -125,7 +125,15 @@ pub enum DecodeError {
 
 /// Checks the length that came out of a stream.
 fn exactly(codec: CodecId, expected: usize, found: usize) -> Result<(), DecodeError> {
-    if found == expected { Ok(()) } else { Err(DecodeError::Length { codec, expected, found }) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(DecodeError::Length {
+            codec,
+            expected,
+            found,
+        })
+    }
 }
 
 fn find(id: CodecId) -> Option<&'static Codec> {
@@ -158,8 +166,12 @@ impl Decoders {
     /// As [`Decoder::decompress`], and if there is no codec of that number.
     pub fn decompress(&mut self, id: CodecId, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
         let place = REGISTRY.iter().position(|codec| codec.id == id);
-        let Some(place) = place else { return Err(DecodeError::UnknownCodec(id.0)) };
-        self.made[place].get_or_insert_with(REGISTRY[place].decoder).decompress(input, block)
+        let Some(place) = place else {
+            return Err(DecodeError::UnknownCodec(id.0));
+        };
+        self.made[place]
+            .get_or_insert_with(REGISTRY[place].decoder)
+            .decompress(input, block)
     }
 }
 

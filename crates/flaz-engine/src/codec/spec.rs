@@ -19,9 +19,15 @@ pub struct CodecSpec {
 
 impl CodecSpec {
     /// Every block is stored raw.
-    pub const NONE: Self = Self { id: CodecId::RAW, level: 0 };
+    pub const NONE: Self = Self {
+        id: CodecId::RAW,
+        level: 0,
+    };
     /// LZ4, the default.
-    pub const LZ4: Self = Self { id: CodecId::LZ4, level: 0 };
+    pub const LZ4: Self = Self {
+        id: CodecId::LZ4,
+        level: 0,
+    };
 
     /// The codec of number `id` at `level`, or at its default level; codecs without levels take 0.
     ///
@@ -31,7 +37,10 @@ impl CodecSpec {
         let codec = find(id).ok_or_else(|| SpecError::unknown(&id.to_string()))?;
         match (&codec.levels, level) {
             (None, None | Some(0)) => Ok(Self { id, level: 0 }),
-            (Some(levels), None) => Ok(Self { id, level: levels.default }),
+            (Some(levels), None) => Ok(Self {
+                id,
+                level: levels.default,
+            }),
             (Some(levels), Some(level)) if levels.range.contains(&level) => Ok(Self { id, level }),
             (_, Some(level)) => Err(SpecError::level(codec, &level.to_string())),
         }
@@ -50,7 +59,11 @@ impl CodecSpec {
     }
 
     pub(super) fn codec(self) -> &'static Codec {
-        find(self.id).unwrap_or(if self.id == CodecId::RAW { &none::CODEC } else { &lz4::CODEC })
+        find(self.id).unwrap_or(if self.id == CodecId::RAW {
+            &none::CODEC
+        } else {
+            &lz4::CODEC
+        })
     }
 }
 
@@ -84,8 +97,10 @@ impl FromStr for CodecSpec {
             Some((name, level)) => (name, Some(level)),
             None => (text, None),
         };
-        let codec =
-            REGISTRY.iter().find(|codec| codec.name == name).ok_or_else(|| SpecError::unknown(text))?;
+        let codec = REGISTRY
+            .iter()
+            .find(|codec| codec.name == name)
+            .ok_or_else(|| SpecError::unknown(text))?;
         match level {
             None => Self::new(codec.id, None),
             Some(_) if codec.levels.is_none() => Err(SpecError::level(codec, text)),
@@ -128,7 +143,11 @@ impl SpecError {
             let _ = write!(message, "{joint}{}", codec.name);
             if let Some(levels) = &codec.levels {
                 let (low, high) = (levels.range.start(), levels.range.end());
-                let _ = write!(message, "[:LEVEL] (level {low} to {high}, default {})", levels.default);
+                let _ = write!(
+                    message,
+                    "[:LEVEL] (level {low} to {high}, default {})",
+                    levels.default
+                );
             }
         }
         Self(message)
@@ -138,9 +157,15 @@ impl SpecError {
         Self(match &codec.levels {
             Some(levels) => {
                 let (low, high) = (levels.range.start(), levels.range.end());
-                format!("{} has no level {found:?}: expected {low} to {high}, for example {}:{}", codec.name, codec.name, levels.default)
+                format!(
+                    "{} has no level {found:?}: expected {low} to {high}, for example {}:{}",
+                    codec.name, codec.name, levels.default
+                )
             }
-            None => format!("{} has no levels: expected {:?}, found {found:?}", codec.name, codec.name),
+            None => format!(
+                "{} has no levels: expected {:?}, found {found:?}",
+                codec.name, codec.name
+            ),
         })
     }
 }

@@ -10,7 +10,10 @@ use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
 pub(super) static CODEC: Codec = Codec {
     id: CodecId::ZLIB,
     name: "zlib",
-    levels: Some(Levels { range: 1..=12, default: 6 }),
+    levels: Some(Levels {
+        range: 1..=12,
+        default: 6,
+    }),
     encoder: |level| {
         let level = CompressionLvl::new(level.into()).unwrap_or_default();
         Box::new(ZlibEncoder(Compressor::new(level)))
@@ -30,7 +33,10 @@ impl Encoder for ZlibEncoder {
 
 impl Decoder for ZlibDecoder {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        let damaged = DecodeError::Damaged { codec: CodecId::ZLIB, input_bytes: input.len() };
+        let damaged = DecodeError::Damaged {
+            codec: CodecId::ZLIB,
+            input_bytes: input.len(),
+        };
         let found = self.0.deflate_decompress(input, block).map_err(|_| damaged)?;
         exactly(CodecId::ZLIB, block.len(), found)
     }

@@ -11,7 +11,10 @@ use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
 pub(super) static CODEC: Codec = Codec {
     id: CodecId::ZSTD,
     name: "zstd",
-    levels: Some(Levels { range: -7..=19, default: 1 }),
+    levels: Some(Levels {
+        range: -7..=19,
+        default: 1,
+    }),
     encoder: |level| Box::new(ZstdEncoder(compressor(level))),
     decoder: || Box::new(ZstdDecoder(decompressor())),
 };
@@ -28,14 +31,16 @@ fn compressor(level: i8) -> Compressor<'static> {
         CParameter::DictIdFlag(false),
         CParameter::Format(FrameFormat::Magicless),
     ] {
-        made.set_parameter(parameter).expect("the library knows the parameter");
+        made.set_parameter(parameter)
+            .expect("the library knows the parameter");
     }
     made
 }
 
 fn decompressor() -> Decompressor<'static> {
     let mut made = Decompressor::new().expect("the library has memory for a decompressor");
-    made.set_parameter(DParameter::Format(FrameFormat::Magicless)).expect("the library knows the parameter");
+    made.set_parameter(DParameter::Format(FrameFormat::Magicless))
+        .expect("the library knows the parameter");
     made
 }
 
@@ -47,7 +52,10 @@ impl Encoder for ZstdEncoder {
 
 impl Decoder for ZstdDecoder {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        let damaged = DecodeError::Damaged { codec: CodecId::ZSTD, input_bytes: input.len() };
+        let damaged = DecodeError::Damaged {
+            codec: CodecId::ZSTD,
+            input_bytes: input.len(),
+        };
         let found = self.0.decompress_to_buffer(input, block).map_err(|_| damaged)?;
         exactly(CodecId::ZSTD, block.len(), found)
     }

@@ -1,0 +1,345 @@
+//! A whole cache: created, opened, stopped; its superblock.
+//!
+//! [`LocalCache`] drives all shards on one thread (tests, trace replay). A host with several threads uses the same
+//! steps: [`open_superblock`], [`Shard::load_image`] on each thread, [`Shard::stop`] and [`Shard::save`],
+//! [`mark_clean`].
+
+use std::rc::Rc;
+
+use flaz_device::{Device, DeviceError, IoBuf};
+use uuid::Uuid;
+use zerocopy::IntoBytes;
+
+use crate::codec::CodecSpec;
+use crate::format::FormatError;
+use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::intent::IntentSector;
+use crate::format::superblock::{State, Superblock};
+use crate::router::LocalShards;
+use crate::settings::Settings;
+use crate::shard::{ImageError, Platform, Shard, ShardParts};
+use crate::stats::StatsSnapshot;
+use crate::units::Epoch;
+
+/// Why a cache could not be created, opened or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The cache device failed.
+    #[error("cache device: {0}")]
+    Device(#[from] DeviceError),
+    /// Neither superblock slot is valid.
+    #[error("not a usable flaz cache: slot 0: {first}; slot 1: {second} (create one with `flaz create`)")]
+    NoSuperblock {
+        /// What is wrong with slot 0.
+        first: FormatError,
+        /// What is wrong with slot 1.
+        second: FormatError,
+    },
+    /// The layout cannot be.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The device is too small to look at.
+    #[error("the cache device has {found} bytes, a cache needs at least {expected}")]
+    TooSmall {
+        /// Bytes needed.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// The index image of a shard could not be written.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// What a new cache is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Now, seconds since 1970.
+    pub created_unix_s: u64,
+    /// Sizes that the user chose.
+    pub wish: GeometryWish,
+    /// Codec for new blocks.
+    pub codec: CodecSpec,
+    /// Size of the origin in bytes.
+    pub origin_len: u64,
+    /// What tells the origin from another one.
+    pub origin_identity: String,
+    /// Where the origin is.
+    pub origin_path: String,
+}
+
+/// Lays out an empty cache. The old contents of the device are given up.
+///
+/// # Errors
+/// [`CacheError`] when the layout cannot be (nothing is written then) or the device fails.
+pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Superblock, CacheError> {
+    let sector_bytes = cache.alignment().max(512);
+    let geometry = Geometry::plan(cache.len(), sector_bytes, options.origin_len, options.wish)?;
+    let superblock = Superblock {
+        uuid: options.uuid,
+        generation: 1,
+        created_unix_s: options.created_unix_s,
+        geometry,
+        state: State::Empty,
+        epoch: Epoch(0),
+        valid_from_epoch: Epoch(1),
+        codec: options.codec,
+        origin_identity: options.origin_identity,
+        origin_path: options.origin_path,
+    };
+    let page = superblock.to_bytes()?;
+    // An old superblock must not survive a create that is cut short.
+    for slot in SUPERBLOCK_SLOTS {
+        cache.write_at(slot, IoBuf::zeroed(PAGE_BYTES), false).await.1?;
+    }
+    cache.flush().await?;
+    for shard in 0..geometry.shard_count {
+        cache
+            .write_at(
+                geometry.shard_state_offset(shard),
+                IoBuf::zeroed(PAGE_BYTES),
+                false,
+            )
+            .await
+            .1?;
+    }
+    clear_intents(cache, &geometry).await?;
+    cache
+        .discard(
+            geometry.data_offset(),
+            geometry.shard_offset(geometry.shard_count) - geometry.data_offset(),
+        )
+        .await?;
+    cache.flush().await?;
+    for slot in SUPERBLOCK_SLOTS {
+        cache.write_at(slot, IoBuf::copy_of(&page), false).await.1?;
+        cache.flush().await?;
+    }
+    Ok(superblock)
+}
+
+async fn clear_intents<C: Device>(cache: &C, geometry: &Geometry) -> Result<(), DeviceError> {
+    const CHUNK_BYTES: u64 = 1 << 20;
+    let mut at = 0;
+    while at < geometry.intent_len() {
+        let len = CHUNK_BYTES.min(geometry.intent_len() - at);
+        let mut buf = IoBuf::new(len as usize);
+        for (i, sector) in buf.chunks_exact_mut(512).enumerate() {
+            let number = (at / 512) as u32 + i as u32;
+            sector.copy_from_slice(IntentSector::clear(number, 0, 0).as_bytes());
+        }
+        cache
+            .write_at(geometry.intent_offset() + at, buf, false)
+            .await
+            .1?;
+        at += len;
+    }
+    Ok(())
+}
+
+/// Reads the superblock that counts.
+///
+/// # Errors
+/// [`CacheError`] when there is none.
+pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheError> {
+    let needed = SUPERBLOCK_SLOTS[1] + PAGE_BYTES as u64;
+    if cache.len() < needed {
+        return Err(CacheError::TooSmall {
+            expected: needed,
+            found: cache.len(),
+        });
+    }
+    let mut slots = Vec::new();
+    for slot in SUPERBLOCK_SLOTS {
+        let (page, result) = cache.read_at(slot, IoBuf::new(PAGE_BYTES)).await;
+        result?;
+        slots.push(Superblock::parse(&page, cache.len()));
+    }
+    let second = slots.pop().expect("two slots");
+    let first = slots.pop().expect("two slots");
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok(if second.generation > first.generation {
+            second
+        } else {
+            first
+        }),
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+        (Err(first), Err(second)) => Err(CacheError::NoSuperblock { first, second }),
+    }
+}
+
+/// Writes the next generation of the superblock into the slot of the older one, and flushes.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.generation += 1;
+    let slot = SUPERBLOCK_SLOTS[(superblock.generation % 2) as usize];
+    let page = superblock.to_bytes()?;
+    cache.flush().await?;
+    cache.write_at(slot, IoBuf::copy_of(&page), false).await.1?;
+    cache.flush().await?;
+    Ok(())
+}
+
+/// How a cache starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It was stopped in order: the index images of this epoch hold.
+    Warm(Epoch),
+    /// It was not stopped in order: nothing of it is used.
+    Cold,
+    /// It was never served.
+    Empty,
+}
+
+/// Marks the cache as being served, in a new epoch, and says how it starts.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<Start, CacheError> {
+    let start = match superblock.state {
+        State::Clean => Start::Warm(superblock.epoch),
+        State::Open => Start::Cold,
+        State::Empty => Start::Empty,
+    };
+    superblock.state = State::Open;
+    superblock.epoch = Epoch(superblock.epoch.0 + 1);
+    if !matches!(start, Start::Warm(_)) {
+        superblock.valid_from_epoch = superblock.epoch;
+    }
+    write_superblock(cache, superblock).await?;
+    Ok(start)
+}
+
+/// Gives up what earlier openings stored: after a crash, or when an index image is damaged.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.valid_from_epoch = superblock.epoch;
+    write_superblock(cache, superblock).await?;
+    let geometry = superblock.geometry;
+    let len = geometry.shard_offset(geometry.shard_count) - geometry.data_offset();
+    cache.discard(geometry.data_offset(), len).await?;
+    Ok(())
+}
+
+/// Marks the cache as stopped in order. Every shard must have been saved.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.state = State::Clean;
+    write_superblock(cache, superblock).await
+}
+
+/// A cache whose shards all live on one thread.
+pub struct LocalCache<P: Platform> {
+    cache: Rc<P::Cache>,
+    superblock: Superblock,
+    shards: LocalShards<P>,
+    /// How it started.
+    pub start: Start,
+}
+
+impl<P: Platform> LocalCache<P> {
+    /// Opens a cache: warm after a clean stop, else cold.
+    ///
+    /// # Errors
+    /// [`CacheError`] when there is no cache or the device fails.
+    pub async fn open(
+        env: P::Env,
+        cache: Rc<P::Cache>,
+        origin: Rc<P::Origin>,
+        settings: Settings,
+    ) -> Result<Self, CacheError> {
+        let mut superblock = read_superblock(&*cache).await?;
+        let mut start = open_superblock(&*cache, &mut superblock).await?;
+        let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
+            (0..superblock.geometry.shard_count)
+                .map(|number| {
+                    Shard::new(ShardParts {
+                        number,
+                        geometry: superblock.geometry,
+                        cache_id: superblock.cache_id(),
+                        epoch: superblock.epoch,
+                        env: env.clone(),
+                        cache: Rc::clone(&cache),
+                        origin: Rc::clone(&origin),
+                        settings: settings.clone(),
+                    })
+                })
+                .collect()
+        };
+        let mut shards = build(&superblock);
+        if let Start::Warm(epoch) = start {
+            for shard in &shards {
+                if let Err(error) = shard.load_image(epoch).await {
+                    tracing::warn!(%error, "the cache starts cold");
+                    start = Start::Cold;
+                    break;
+                }
+            }
+        }
+        if start == Start::Cold {
+            start_cold(&*cache, &mut superblock).await?;
+            shards = build(&superblock);
+        }
+        for shard in &shards {
+            shard.start();
+        }
+        Ok(Self {
+            cache,
+            superblock,
+            shards: LocalShards::new(shards),
+            start,
+        })
+    }
+
+    /// The shards.
+    #[must_use]
+    pub fn shards(&self) -> LocalShards<P> {
+        self.shards.clone()
+    }
+
+    /// The superblock of this opening.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Everything counted and held.
+    #[must_use]
+    pub fn stats(&self) -> StatsSnapshot {
+        let mut total = StatsSnapshot::default();
+        for shard in self.shards.iter() {
+            total.add(&shard.stats());
+        }
+        total
+    }
+
+    /// Changes settings of all shards.
+    pub fn set(&self, settings: &Settings) {
+        for shard in self.shards.iter() {
+            shard.set(settings);
+        }
+    }
+
+    /// Waits until everything admitted so far has been stored and regions are free again.
+    ///
+    /// # Errors
+    /// [`CacheError`] when the cache device fails; the next start is then cold.
+    pub async fn stop(mut self) -> Result<Superblock, CacheError> {
+        for shard in self.shards.iter() {
+            shard.stop().await;
+        }
+        for shard in self.shards.iter() {
+            shard.save().await?;
+        }
+        mark_clean(&*self.cache, &mut self.superblock).await?;
+        Ok(self.superblock)
+    }
+}

@@ -1,0 +1,433 @@
+//! Extents: a header, its block records, then fragments back to back.
+//!
+//! ```text
+//! 0                 64                      header_bytes                    extent length
+//! +-----------------+-----------+-----------+--------------+-----+----------+---------+
+//! | header, 64 B    | record 0  | record 1… | fragment 0   | pad | fragment…| zeroes  |
+//! +-----------------+-----------+-----------+--------------+-----+----------+---------+
+//! ```
+//!
+//! A fragment is an 8-byte header and its stored bytes, padded to 8 bytes. Fragments stand in the order of the
+//! records of a kind that has one, so that a record's place follows from the lengths before it.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::codec::CodecId;
+use crate::format::FormatError;
+use crate::policy::Ring;
+use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FLZX");
+/// Bytes of an extent's header without its records.
+pub const EXTENT_HEADER_BYTES: usize = 64;
+/// Bytes of a block record.
+pub const RECORD_BYTES: usize = 8;
+/// Bytes of a fragment's header.
+pub const FRAGMENT_HEADER_BYTES: usize = 8;
+/// Most bytes a fragment can take, header included.
+pub const FRAGMENT_BYTES_MAX: usize = FRAGMENT_HEADER_BYTES + BLOCK_BYTES;
+
+/// What a record says about its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    /// Stored as a fragment of this many bytes (without header and padding).
+    Fragment {
+        /// Stored bytes: 1 to 4096.
+        stored: u16,
+        /// Newer than the origin.
+        dirty: bool,
+    },
+    /// All 4096 bytes have this value; there is no fragment.
+    Fill {
+        /// The value.
+        value: u8,
+        /// Newer than the origin.
+        dirty: bool,
+    },
+    /// No longer cached: earlier records of the block are void.
+    Tombstone,
+}
+
+const KIND_FRAGMENT: u64 = 0;
+const KIND_FRAGMENT_DIRTY: u64 = 1;
+const KIND_FILL: u64 = 2;
+const KIND_FILL_DIRTY: u64 = 3;
+const KIND_TOMBSTONE: u64 = 4;
+
+/// One entry of an extent's list: 64 bits, from the highest: volume 8, block 40, kind 3, value 13.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// Volume of the block; 0 until a cache serves several.
+    pub volume: u8,
+    /// The block.
+    pub block: BlockNumber,
+    /// What is said about it.
+    pub kind: RecordKind,
+}
+
+impl Record {
+    /// The 64 bits on the device.
+    #[must_use]
+    pub fn pack(self) -> u64 {
+        let (kind, value) = match self.kind {
+            RecordKind::Fragment { stored, dirty: false } => (KIND_FRAGMENT, u64::from(stored)),
+            RecordKind::Fragment { stored, dirty: true } => (KIND_FRAGMENT_DIRTY, u64::from(stored)),
+            RecordKind::Fill { value, dirty: false } => (KIND_FILL, u64::from(value)),
+            RecordKind::Fill { value, dirty: true } => (KIND_FILL_DIRTY, u64::from(value)),
+            RecordKind::Tombstone => (KIND_TOMBSTONE, 0),
+        };
+        u64::from(self.volume) << 56 | self.block.0 << 16 | kind << 13 | value
+    }
+
+    /// Reads the 64 bits.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] for an unknown kind or a length that cannot be.
+    pub fn unpack(bits: u64) -> Result<Self, FormatError> {
+        let value = bits & 0x1fff;
+        let dirty = (bits >> 13) & 1 == 1;
+        let kind = match (bits >> 13) & 7 {
+            KIND_FRAGMENT | KIND_FRAGMENT_DIRTY if (1..=BLOCK_BYTES as u64).contains(&value) => {
+                RecordKind::Fragment {
+                    stored: value as u16,
+                    dirty,
+                }
+            }
+            KIND_FILL | KIND_FILL_DIRTY if value <= 255 => RecordKind::Fill {
+                value: value as u8,
+                dirty,
+            },
+            KIND_TOMBSTONE if value == 0 => RecordKind::Tombstone,
+            _ => {
+                return Err(FormatError::field(
+                    "block record",
+                    "kind and value",
+                    "a known pair",
+                    format!("{bits:#x}"),
+                ));
+            }
+        };
+        Ok(Self {
+            volume: (bits >> 56) as u8,
+            block: BlockNumber((bits >> 16) & BlockNumber::MAX.0),
+            kind,
+        })
+    }
+
+    /// Bytes that the record's fragment takes in the extent, header and padding included.
+    #[must_use]
+    pub fn fragment_bytes(self) -> usize {
+        match self.kind {
+            RecordKind::Fragment { stored, .. } => fragment_bytes(usize::from(stored)),
+            RecordKind::Fill { .. } | RecordKind::Tombstone => 0,
+        }
+    }
+}
+
+/// Bytes that a fragment of `stored` bytes takes, header and padding included.
+#[must_use]
+pub fn fragment_bytes(stored: usize) -> usize {
+    (FRAGMENT_HEADER_BYTES + stored).next_multiple_of(8)
+}
+
+/// What stands in front of every fragment's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct FragmentHeader {
+    /// CRC-32C, see [`fragment_checksum`].
+    pub checksum: U32,
+    /// Stored bytes that follow.
+    pub stored: U16,
+    /// Codec of the stored bytes.
+    pub codec: u8,
+    /// Zero.
+    pub flags: u8,
+}
+
+const _: () = assert!(size_of::<FragmentHeader>() == FRAGMENT_HEADER_BYTES);
+
+/// What tells a fragment from every other one that could stand in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentIdentity {
+    /// Volume of the block.
+    pub volume: u8,
+    /// The block.
+    pub block: BlockNumber,
+    /// Where the fragment's header lies in the shard's part.
+    pub location: Location,
+    /// Sequence of the first extent of this filling of the region.
+    pub fill: Sequence,
+}
+
+impl FragmentIdentity {
+    /// CRC-32C of the identity with the fragment's length and codec.
+    #[must_use]
+    pub fn checksum(&self, stored: u16, codec: CodecId) -> u32 {
+        let mut bytes = [0u8; 28];
+        bytes[..8].copy_from_slice(&(u64::from(self.volume) << 56 | self.block.0).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.location.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.fill.0.to_le_bytes());
+        bytes[24..26].copy_from_slice(&stored.to_le_bytes());
+        bytes[26] = codec.0;
+        crc32c::crc32c(&bytes)
+    }
+}
+
+/// Checksum of a fragment: CRC-32C of the 4096 bytes that come out of the codec, exclusive-or CRC-32C of its
+/// identity, length and codec.
+///
+/// So it finds damage, a wrong decoder, and also a fragment that is not the one looked for: written elsewhere,
+/// or left over from before the region was last reused. And a fragment can move without being decoded: see
+/// [`moved_checksum`].
+#[must_use]
+pub fn fragment_checksum(identity: &FragmentIdentity, stored: u16, codec: CodecId, plain_crc: u32) -> u32 {
+    plain_crc ^ identity.checksum(stored, codec)
+}
+
+/// Checksum of a fragment after a move. Damage that there is stays visible: the checksum of a damaged fragment
+/// stays wrong.
+#[must_use]
+pub fn moved_checksum(header: &FragmentHeader, from: &FragmentIdentity, to: &FragmentIdentity) -> u32 {
+    let (stored, codec) = (header.stored.get(), CodecId(header.codec));
+    header.checksum.get() ^ from.checksum(stored, codec) ^ to.checksum(stored, codec)
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawExtentHeader {
+    magic: U32,
+    checksum: U32,
+    cache: U32,
+    extent_bytes: U32,
+    sequence: U64,
+    fill: U64,
+    position: U64,
+    flushes: U64,
+    epoch: U32,
+    record_count: U16,
+    shard: U16,
+    ring: u8,
+    reserved: [u8; 7],
+}
+
+const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_HEADER_BYTES);
+
+/// The header of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentHeader {
+    /// First four bytes of the cache's UUID: extents of an earlier cache on this device are not ours.
+    pub cache: u32,
+    /// Bytes of the extent on the device, header included: a multiple of the sector size.
+    pub extent_bytes: u32,
+    /// Order within the shard, both rings together.
+    pub sequence: Sequence,
+    /// Sequence of the first extent of this filling of the region.
+    pub fill: Sequence,
+    /// Byte offset of the extent on the device.
+    pub position: u64,
+    /// Flushes acknowledged before the extent was sealed. Written as 0; room for ordered write-back.
+    pub flushes: u64,
+    /// Opening of the cache that wrote the extent.
+    pub epoch: Epoch,
+    /// Records that follow.
+    pub record_count: u16,
+    /// The shard.
+    pub shard: u16,
+    /// The ring that the region belonged to.
+    pub ring: Ring,
+}
+
+impl ExtentHeader {
+    /// Writes header, records and checksum to the start of `extent`, over `header_bytes` bytes.
+    ///
+    /// # Panics
+    /// If the records do not fit.
+    pub fn write(&self, records: &[u64], header_bytes: usize, extent: &mut [u8]) {
+        assert_eq!(records.len(), usize::from(self.record_count));
+        let area = &mut extent[..header_bytes];
+        area.fill(0);
+        let raw = RawExtentHeader {
+            magic: U32::new(MAGIC),
+            checksum: U32::new(0),
+            cache: U32::new(self.cache),
+            extent_bytes: U32::new(self.extent_bytes),
+            sequence: U64::new(self.sequence.0),
+            fill: U64::new(self.fill.0),
+            position: U64::new(self.position),
+            flushes: U64::new(self.flushes),
+            epoch: U32::new(self.epoch.0),
+            record_count: U16::new(self.record_count),
+            shard: U16::new(self.shard),
+            ring: self.ring.number(),
+            reserved: [0; 7],
+        };
+        area[..EXTENT_HEADER_BYTES].copy_from_slice(raw.as_bytes());
+        let room = area[EXTENT_HEADER_BYTES..].chunks_exact_mut(RECORD_BYTES);
+        assert!(
+            room.len() >= records.len(),
+            "{} records do not fit {header_bytes} bytes",
+            records.len()
+        );
+        for (place, record) in room.zip(records) {
+            place.copy_from_slice(&record.to_le_bytes());
+        }
+        let checksum = crc32c::crc32c(area);
+        area[4..8].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Reads the header of the extent at the start of `extent`.
+    ///
+    /// Lengths are checked against each other, not against the region: the caller knows what is left of it.
+    ///
+    /// # Errors
+    /// [`FormatError`] when there is no extent, or a damaged one.
+    pub fn parse(extent: &[u8], header_bytes: usize) -> Result<Self, FormatError> {
+        const WHAT: &str = "extent header";
+        let Some(area) = extent.get(..header_bytes) else {
+            return Err(FormatError::field(WHAT, "bytes", header_bytes, extent.len()));
+        };
+        let (raw, _) = RawExtentHeader::read_from_prefix(area)
+            .map_err(|_| FormatError::field(WHAT, "bytes", EXTENT_HEADER_BYTES, area.len()))?;
+        if raw.magic.get() != MAGIC {
+            return Err(FormatError::Magic {
+                what: WHAT,
+                expected: u64::from(MAGIC),
+                found: u64::from(raw.magic.get()),
+            });
+        }
+        let computed = super::checksum_without(area, 4);
+        if raw.checksum.get() != computed {
+            return Err(FormatError::Checksum {
+                what: WHAT,
+                stored: raw.checksum.get(),
+                computed,
+            });
+        }
+        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
+        if usize::from(raw.record_count.get()) > records_max {
+            return Err(FormatError::field(
+                WHAT,
+                "records",
+                format!("at most {records_max}"),
+                raw.record_count.get(),
+            ));
+        }
+        let Some(ring) = Ring::from_number(raw.ring) else {
+            return Err(FormatError::field(WHAT, "ring", "0 or 1", raw.ring));
+        };
+        if (raw.extent_bytes.get() as usize) < header_bytes {
+            return Err(FormatError::field(
+                WHAT,
+                "length",
+                format!("at least {header_bytes}"),
+                raw.extent_bytes.get(),
+            ));
+        }
+        Ok(Self {
+            cache: raw.cache.get(),
+            extent_bytes: raw.extent_bytes.get(),
+            sequence: Sequence(raw.sequence.get()),
+            fill: Sequence(raw.fill.get()),
+            position: raw.position.get(),
+            flushes: raw.flushes.get(),
+            epoch: Epoch(raw.epoch.get()),
+            record_count: raw.record_count.get(),
+            shard: raw.shard.get(),
+            ring,
+        })
+    }
+}
+
+/// The packed records of an extent whose header has been checked.
+pub fn records(extent: &[u8], count: u16) -> impl Iterator<Item = u64> {
+    extent[EXTENT_HEADER_BYTES..]
+        .chunks_exact(RECORD_BYTES)
+        .take(usize::from(count))
+        .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> ExtentHeader {
+        ExtentHeader {
+            cache: 0xdead_beef,
+            extent_bytes: 4096,
+            sequence: Sequence(9),
+            fill: Sequence(4),
+            position: 1 << 20,
+            flushes: 0,
+            epoch: Epoch(2),
+            record_count: 3,
+            shard: 1,
+            ring: Ring::Main,
+        }
+    }
+
+    fn some_records() -> Vec<u64> {
+        [
+            RecordKind::Fragment {
+                stored: 4096,
+                dirty: false,
+            },
+            RecordKind::Fill {
+                value: 255,
+                dirty: true,
+            },
+            RecordKind::Tombstone,
+        ]
+        .into_iter()
+        .enumerate()
+        .map(|(i, kind)| {
+            Record {
+                volume: 0,
+                block: BlockNumber(BlockNumber::MAX.0 - i as u64),
+                kind,
+            }
+            .pack()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn an_extent_reads_back() {
+        let mut extent = vec![0xaa; 4096];
+        header().write(&some_records(), 512, &mut extent);
+        let read = ExtentHeader::parse(&extent, 512).expect("valid");
+        assert_eq!(read, header());
+        assert_eq!(
+            records(&extent, read.record_count).collect::<Vec<_>>(),
+            some_records()
+        );
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_header_is_found() {
+        let mut extent = vec![0; 4096];
+        header().write(&some_records(), 512, &mut extent);
+        for bit in 0..512 * 8 {
+            extent[bit / 8] ^= 1 << (bit % 8);
+            assert!(ExtentHeader::parse(&extent, 512).is_err(), "bit {bit}");
+            extent[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn records_pack_and_unpack() {
+        for packed in some_records() {
+            assert_eq!(Record::unpack(packed).expect("valid").pack(), packed);
+        }
+        for bad in [
+            0,
+            4097,
+            KIND_FILL << 13 | 256,
+            KIND_TOMBSTONE << 13 | 1,
+            5 << 13,
+            7 << 13,
+        ] {
+            assert!(Record::unpack(bad).is_err(), "{bad:#x}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Where everything is on the cache device.
+//!
+//! ```text
+//! 0        superblock, slot 0 (4 KiB)
+//! 64 KiB   superblock, slot 1 (4 KiB)
+//! 128 KiB  shard states, one 4 KiB page a shard
+//!          intent bitmap, 512-byte sectors
+//!          (rounded up to 64 KiB)
+//!          shard 0: regions; shard 1: regions; ...
+//! ```
+
+use crate::format::FormatError;
+use crate::format::intent::INTENT_STRIPES;
+use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
+use crate::volume::STRIPE_BYTES;
+
+/// Byte offsets of the two superblock slots.
+pub const SUPERBLOCK_SLOTS: [u64; 2] = [0, 64 << 10];
+/// Bytes of a superblock, and of a shard state.
+pub const PAGE_BYTES: usize = 4096;
+const SHARD_STATES_OFFSET: u64 = 128 << 10;
+const AREA_ALIGNMENT: u64 = 64 << 10;
+
+/// Most shards a cache can have.
+pub const SHARDS_MAX: u32 = 256;
+/// Fewest regions of a shard: two open ones, two free ones, and something to reclaim.
+pub const REGIONS_MIN: u32 = 8;
+/// Most regions of a shard.
+pub const REGIONS_MAX: u32 = 1 << 20;
+/// Smallest and largest extent, in bytes.
+pub const EXTENT_BYTES: std::ops::RangeInclusive<u32> = (32 << 10)..=(256 << 10);
+/// Smallest and largest region, in bytes.
+pub const REGION_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(256 << 20);
+/// Most records of a region for each 4 KiB of it: bounds the index, whatever the data.
+pub const RECORDS_PER_BLOCK_MAX: u64 = 8;
+
+/// Sizes and places of a cache device. Fixed when the cache is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of the cache device that the cache uses.
+    pub device_len: u64,
+    /// Granularity of writes: 512 or 4096 bytes.
+    pub sector_bytes: u32,
+    /// Bytes of a full extent.
+    pub extent_bytes: u32,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// Number of shards.
+    pub shard_count: u32,
+    /// Regions of each shard.
+    pub regions_per_shard: u32,
+    /// Byte size of the origin that the intent bitmap covers.
+    pub origin_len: u64,
+}
+
+/// What the user asked for; zero or `None` means: choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GeometryWish {
+    /// Bytes of a full extent.
+    pub extent_bytes: Option<u32>,
+    /// Bytes of a region.
+    pub region_bytes: Option<u64>,
+    /// Number of shards.
+    pub shard_count: Option<u32>,
+}
+
+impl Geometry {
+    /// Lays a cache out on a device of `device_len` bytes.
+    ///
+    /// Unless told otherwise: 64 KiB extents; up to 8 shards of at least 64 MiB; regions of a 128th of a
+    /// shard, between 256 KiB and 16 MiB.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] when a wish cannot be had or the device is too small; it says what could be.
+    pub fn plan(
+        device_len: u64,
+        sector_bytes: u32,
+        origin_len: u64,
+        wish: GeometryWish,
+    ) -> Result<Self, FormatError> {
+        let extent_bytes = wish.extent_bytes.unwrap_or(64 << 10);
+        let shard_count = wish.shard_count.unwrap_or_else(|| {
+            ((device_len / (64 << 20)).clamp(1, 8) as u32)
+                .next_power_of_two()
+                .min(8)
+        });
+        let mut geometry = Self {
+            device_len,
+            sector_bytes,
+            extent_bytes,
+            region_bytes: 0,
+            shard_count,
+            regions_per_shard: 0,
+            origin_len,
+        };
+        if shard_count == 0 || shard_count > SHARDS_MAX {
+            return Err(FormatError::field(
+                "geometry",
+                "shards",
+                format!("1 to {SHARDS_MAX}"),
+                shard_count,
+            ));
+        }
+        let room = device_len.saturating_sub(geometry.data_offset()) / u64::from(shard_count);
+        let floor = (256 << 10).max(u64::from(extent_bytes) * 4);
+        geometry.region_bytes = wish.region_bytes.unwrap_or_else(|| {
+            let share = (room / 128).max(1);
+            let power = 1u64 << (63 - share.leading_zeros());
+            power.clamp(floor, (16 << 20).max(floor))
+        });
+        if geometry.region_bytes > 0 {
+            geometry.regions_per_shard = (room / geometry.region_bytes).min(u64::from(REGIONS_MAX)) as u32;
+        }
+        geometry.check(device_len)?;
+        Ok(geometry)
+    }
+
+    /// Checks every field against the others and against a device of `device_len` bytes.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] for the first field that cannot be.
+    pub fn check(&self, device_len: u64) -> Result<(), FormatError> {
+        let fail = |field, expected: String, found: String| {
+            Err(FormatError::field("geometry", field, expected, found))
+        };
+        if !matches!(self.sector_bytes, 512 | 4096) {
+            return fail("sector size", "512 or 4096".into(), self.sector_bytes.to_string());
+        }
+        if !EXTENT_BYTES.contains(&self.extent_bytes) || !self.extent_bytes.is_power_of_two() {
+            return fail(
+                "extent size",
+                "a power of two from 32 KiB to 256 KiB".into(),
+                self.extent_bytes.to_string(),
+            );
+        }
+        if !REGION_BYTES.contains(&self.region_bytes)
+            || !self.region_bytes.is_power_of_two()
+            || self.region_bytes < u64::from(self.extent_bytes) * 4
+        {
+            return fail(
+                "region size",
+                "a power of two from 128 KiB to 256 MiB, at least four extents".into(),
+                self.region_bytes.to_string(),
+            );
+        }
+        if self.shard_count == 0 || self.shard_count > SHARDS_MAX {
+            return fail(
+                "shards",
+                format!("1 to {SHARDS_MAX}"),
+                self.shard_count.to_string(),
+            );
+        }
+        if self.origin_len == 0 || self.origin_len > BlockNumber::MAX.offset() {
+            return fail(
+                "origin size",
+                format!("1 to {} bytes", BlockNumber::MAX.offset()),
+                self.origin_len.to_string(),
+            );
+        }
+        if self.regions_per_shard < REGIONS_MIN || self.regions_per_shard > REGIONS_MAX {
+            return fail(
+                "regions a shard",
+                format!(
+                    "{REGIONS_MIN} to {REGIONS_MAX} (use a larger cache device, a smaller --region-size or fewer --shards)"
+                ),
+                self.regions_per_shard.to_string(),
+            );
+        }
+        if self.shard_len() > Location::MAX.offset() {
+            return fail(
+                "shard size",
+                format!("at most {} bytes (use more --shards)", Location::MAX.offset()),
+                self.shard_len().to_string(),
+            );
+        }
+        if self.data_offset() + self.shard_len() * u64::from(self.shard_count)
+            > device_len.min(self.device_len)
+        {
+            return fail(
+                "device size",
+                "room for all the shards".into(),
+                format!("{device_len} bytes"),
+            );
+        }
+        Ok(())
+    }
+
+    /// Byte offset of a shard's state page.
+    #[must_use]
+    pub fn shard_state_offset(&self, shard: u32) -> u64 {
+        SHARD_STATES_OFFSET + u64::from(shard) * PAGE_BYTES as u64
+    }
+
+    /// Byte offset of the intent bitmap.
+    #[must_use]
+    pub fn intent_offset(&self) -> u64 {
+        self.shard_state_offset(self.shard_count)
+    }
+
+    /// Bytes of the intent bitmap, in whole pages.
+    #[must_use]
+    pub fn intent_len(&self) -> u64 {
+        let stripes = self.origin_len.div_ceil(STRIPE_BYTES);
+        (stripes.div_ceil(INTENT_STRIPES) * 512).next_multiple_of(PAGE_BYTES as u64)
+    }
+
+    /// Byte offset of shard 0's first region.
+    #[must_use]
+    pub fn data_offset(&self) -> u64 {
+        (self.intent_offset() + self.intent_len()).next_multiple_of(AREA_ALIGNMENT)
+    }
+
+    /// Bytes of one shard's part.
+    #[must_use]
+    pub fn shard_len(&self) -> u64 {
+        self.region_bytes * u64::from(self.regions_per_shard)
+    }
+
+    /// Byte offset on the device of a shard's part.
+    #[must_use]
+    pub fn shard_offset(&self, shard: u32) -> u64 {
+        self.data_offset() + self.shard_len() * u64::from(shard)
+    }
+
+    /// Bytes at the start of an extent for its header and records.
+    #[must_use]
+    pub fn header_bytes(&self) -> usize {
+        self.extent_bytes as usize / 128
+    }
+
+    /// Most records of one region.
+    #[must_use]
+    pub fn region_records_max(&self) -> usize {
+        (self.region_bytes / BLOCK_BYTES as u64 * RECORDS_PER_BLOCK_MAX) as usize
+    }
+
+    /// Number of blocks of the origin that one shard can own: the range of its [`LocalBlock`]s.
+    #[must_use]
+    pub fn local_blocks(&self) -> LocalBlock {
+        let stripes = self.origin_len.div_ceil(STRIPE_BYTES);
+        LocalBlock(stripes.div_ceil(u64::from(self.shard_count)) * crate::units::STRIPE_BLOCKS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_fit_their_devices() {
+        for len in [4u64 << 20, 64 << 20, 256 << 20, 10 << 30, 4 << 40] {
+            let plan = Geometry::plan(len, 512, 100 << 30, GeometryWish::default()).expect("fits");
+            assert!(plan.shard_offset(plan.shard_count) <= len);
+            assert!(plan.regions_per_shard >= REGIONS_MIN);
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_too_small_is_refused() {
+        let error = Geometry::plan(1 << 20, 512, 1 << 30, GeometryWish::default()).expect_err("too small");
+        assert!(error.to_string().contains("regions a shard"), "{error}");
+    }
+}

@@ -1,0 +1,93 @@
+//! What lies on the cache device: fixed little-endian layouts, described in prose in `docs/format.md`.
+//!
+//! | module | structure |
+//! |---|---|
+//! | [`geometry`] | where everything is |
+//! | [`superblock`] | identity, geometry and state, in two slots |
+//! | [`intent`] | sectors of the intent bitmap |
+//! | [`shard_state`] | one page a shard: where its index image is after a clean stop |
+//! | [`extent`] | extent header, block records, fragment headers |
+//! | [`summary`] | the list of a region's extents and records at its end |
+//!
+//! Everything here is pure: bytes in, values or a [`FormatError`] out. A cache device from elsewhere is
+//! hostile input: every length is checked against the geometry, which itself is checked against the device.
+
+pub mod extent;
+pub mod geometry;
+pub mod intent;
+pub mod shard_state;
+pub mod summary;
+pub mod superblock;
+
+/// Why bytes were refused: what was expected, what was found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// The structure does not begin with its magic number.
+    #[error("{what}: no magic number (expected {expected:#x}, found {found:#x})")]
+    Magic {
+        /// Which structure.
+        what: &'static str,
+        /// The magic number it has.
+        expected: u64,
+        /// What stood there.
+        found: u64,
+    },
+    /// The checksum does not match.
+    #[error("{what}: checksum mismatch (stored {stored:#010x}, computed {computed:#010x})")]
+    Checksum {
+        /// Which structure.
+        what: &'static str,
+        /// The checksum on the device.
+        stored: u32,
+        /// The checksum of what was read.
+        computed: u32,
+    },
+    /// A newer format.
+    #[error(
+        "format version {found} (this build reads version {expected}): use a newer flaz, or create the cache anew"
+    )]
+    Version {
+        /// What this build reads.
+        expected: u32,
+        /// What was found.
+        found: u32,
+    },
+    /// Features that this build does not know and must not ignore.
+    #[error("unknown features {0:#x}: use a newer flaz, or create the cache anew")]
+    Features(u64),
+    /// A field has a value it cannot have.
+    #[error("{what}: {field} is {found}, expected {expected}")]
+    Field {
+        /// Which structure.
+        what: &'static str,
+        /// Which field.
+        field: &'static str,
+        /// What was expected, in words.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
+}
+
+impl FormatError {
+    pub(crate) fn field(
+        what: &'static str,
+        field: &'static str,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Self {
+        Self::Field {
+            what,
+            field,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+}
+
+/// CRC-32C of `bytes` with the four bytes at `at` counted as zero.
+pub(crate) fn checksum_without(bytes: &[u8], at: usize) -> u32 {
+    let sum = crc32c::crc32c(&bytes[..at]);
+    let sum = crc32c::crc32c_append(sum, &[0; 4]);
+    crc32c::crc32c_append(sum, &bytes[at + 4..])
+}

@@ -1,0 +1,281 @@
+//! Region summaries: what a full region holds, so that reclaim and recovery need not read the region.
+//!
+//! ```text
+//! region end - summary length                                  region end - 64   region end
+//! +--------------------------------+---------------------------+-----------------+
+//! | extent entries, 24 B each      | packed records, 8 B each  | trailer, 64 B   |
+//! +--------------------------------+---------------------------+-----------------+
+//! ```
+//!
+//! The trailer is the region's last 64 bytes, so it is found without knowing anything else. Records stand in
+//! the order of their extents.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::format::extent::RECORD_BYTES;
+use crate::format::{FormatError, checksum_without};
+use crate::policy::Ring;
+use crate::units::{Epoch, Sequence};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FLZS");
+const WHAT: &str = "region summary";
+/// Bytes of the trailer at the region's end.
+pub const TRAILER_BYTES: usize = 64;
+/// Bytes of an extent's entry.
+pub const ENTRY_BYTES: usize = 24;
+
+/// One extent in a summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SummaryExtent {
+    /// Byte offset in the region.
+    pub offset: u32,
+    /// Bytes of the extent.
+    pub len: u32,
+    /// Order within the shard.
+    pub sequence: Sequence,
+    /// Opening that wrote it.
+    pub epoch: Epoch,
+    /// Its records in the summary.
+    pub record_count: u16,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEntry {
+    offset: U32,
+    len: U32,
+    sequence: U64,
+    epoch: U32,
+    record_count: U32,
+}
+
+const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawTrailer {
+    magic: U32,
+    checksum: U32,
+    cache: U32,
+    extent_count: U32,
+    record_count: U32,
+    shard: U32,
+    fill: U64,
+    position: U64,
+    ring: u8,
+    reserved: [u8; 23],
+}
+
+const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);
+
+/// What a region holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// First four bytes of the cache's UUID.
+    pub cache: u32,
+    /// The shard.
+    pub shard: u32,
+    /// The ring.
+    pub ring: Ring,
+    /// Sequence of the region's first extent.
+    pub fill: Sequence,
+    /// Byte offset of the region on the device.
+    pub position: u64,
+    /// The extents, in order.
+    pub extents: Vec<SummaryExtent>,
+    /// The packed records of all of them, in order.
+    pub records: Vec<u64>,
+}
+
+/// Bytes of a summary, trailer included, rounded up to sectors.
+#[must_use]
+pub fn summary_bytes(extents: usize, records: usize, sector_bytes: u32) -> u64 {
+    ((extents * ENTRY_BYTES + records * RECORD_BYTES + TRAILER_BYTES) as u64)
+        .next_multiple_of(u64::from(sector_bytes))
+}
+
+impl Summary {
+    /// Writes the summary so that it ends at the end of `area`; bytes before it become zero.
+    ///
+    /// # Panics
+    /// If `area` is smaller than [`summary_bytes`].
+    pub fn write(&self, area: &mut [u8]) {
+        area.fill(0);
+        let total = self.extents.len() * ENTRY_BYTES + self.records.len() * RECORD_BYTES + TRAILER_BYTES;
+        let start = area.len() - total;
+        let body = &mut area[start..];
+        let (entries, rest) = body.split_at_mut(self.extents.len() * ENTRY_BYTES);
+        for (place, extent) in entries.chunks_exact_mut(ENTRY_BYTES).zip(&self.extents) {
+            let raw = RawEntry {
+                offset: U32::new(extent.offset),
+                len: U32::new(extent.len),
+                sequence: U64::new(extent.sequence.0),
+                epoch: U32::new(extent.epoch.0),
+                record_count: U32::new(u32::from(extent.record_count)),
+            };
+            place.copy_from_slice(raw.as_bytes());
+        }
+        let (records, trailer) = rest.split_at_mut(self.records.len() * RECORD_BYTES);
+        for (place, record) in records.chunks_exact_mut(RECORD_BYTES).zip(&self.records) {
+            place.copy_from_slice(&record.to_le_bytes());
+        }
+        let raw = RawTrailer {
+            magic: U32::new(MAGIC),
+            checksum: U32::new(0),
+            cache: U32::new(self.cache),
+            extent_count: U32::new(self.extents.len() as u32),
+            record_count: U32::new(self.records.len() as u32),
+            shard: U32::new(self.shard),
+            fill: U64::new(self.fill.0),
+            position: U64::new(self.position),
+            ring: self.ring.number(),
+            reserved: [0; 23],
+        };
+        trailer.copy_from_slice(raw.as_bytes());
+        let checksum = crc32c::crc32c(body);
+        let at = total - TRAILER_BYTES + 4;
+        body[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Reads the trailer at the end of `tail` and says how many bytes the whole summary has.
+    ///
+    /// # Errors
+    /// [`FormatError`] when there is no trailer or it promises more than `len_max` bytes.
+    pub fn parse_len(tail: &[u8], len_max: u64) -> Result<usize, FormatError> {
+        let trailer = RawTrailer::read_from_suffix(tail)
+            .map_err(|_| FormatError::field(WHAT, "bytes", TRAILER_BYTES, tail.len()))?
+            .1;
+        if trailer.magic.get() != MAGIC {
+            return Err(FormatError::Magic {
+                what: WHAT,
+                expected: u64::from(MAGIC),
+                found: u64::from(trailer.magic.get()),
+            });
+        }
+        let total = u64::from(trailer.extent_count.get()) * ENTRY_BYTES as u64
+            + u64::from(trailer.record_count.get()) * RECORD_BYTES as u64
+            + TRAILER_BYTES as u64;
+        if total > len_max {
+            return Err(FormatError::field(
+                WHAT,
+                "length",
+                format!("at most {len_max}"),
+                total,
+            ));
+        }
+        Ok(total as usize)
+    }
+
+    /// Reads a summary that ends at the end of `tail`.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is damaged, or its parts do not agree.
+    pub fn parse(tail: &[u8]) -> Result<Self, FormatError> {
+        let total = Self::parse_len(tail, tail.len() as u64)?;
+        let body = &tail[tail.len() - total..];
+        let (rest, trailer) = RawTrailer::read_from_suffix(body)
+            .map_err(|_| FormatError::field(WHAT, "bytes", TRAILER_BYTES, body.len()))?;
+        let computed = checksum_without(body, total - TRAILER_BYTES + 4);
+        if trailer.checksum.get() != computed {
+            return Err(FormatError::Checksum {
+                what: WHAT,
+                stored: trailer.checksum.get(),
+                computed,
+            });
+        }
+        let Some(ring) = Ring::from_number(trailer.ring) else {
+            return Err(FormatError::field(WHAT, "ring", "0 or 1", trailer.ring));
+        };
+        let (entries, records) = rest.split_at(trailer.extent_count.get() as usize * ENTRY_BYTES);
+        let mut extents = Vec::with_capacity(entries.len() / ENTRY_BYTES);
+        let mut listed = 0u64;
+        for bytes in entries.chunks_exact(ENTRY_BYTES) {
+            let raw = RawEntry::read_from_bytes(bytes).expect("chunks have the entry's size");
+            let record_count = u16::try_from(raw.record_count.get()).map_err(|_| {
+                FormatError::field(
+                    WHAT,
+                    "records of an extent",
+                    "below 65536",
+                    raw.record_count.get(),
+                )
+            })?;
+            listed += u64::from(record_count);
+            extents.push(SummaryExtent {
+                offset: raw.offset.get(),
+                len: raw.len.get(),
+                sequence: Sequence(raw.sequence.get()),
+                epoch: Epoch(raw.epoch.get()),
+                record_count,
+            });
+        }
+        if listed != u64::from(trailer.record_count.get()) {
+            return Err(FormatError::field(
+                WHAT,
+                "records of all extents",
+                trailer.record_count.get(),
+                listed,
+            ));
+        }
+        let records = records
+            .chunks_exact(RECORD_BYTES)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes")))
+            .collect();
+        Ok(Self {
+            cache: trailer.cache.get(),
+            shard: trailer.shard.get(),
+            ring,
+            fill: Sequence(trailer.fill.get()),
+            position: trailer.position.get(),
+            extents,
+            records,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary() -> Summary {
+        Summary {
+            cache: 5,
+            shard: 2,
+            ring: Ring::Probation,
+            fill: Sequence(77),
+            position: 3 << 20,
+            extents: (0..4)
+                .map(|i| SummaryExtent {
+                    offset: i * 65_536,
+                    len: 65_536,
+                    sequence: Sequence(77 + u64::from(i)),
+                    epoch: Epoch(1),
+                    record_count: 2,
+                })
+                .collect(),
+            records: (0..8).map(|i| i << 16 | 100).collect(),
+        }
+    }
+
+    #[test]
+    fn a_summary_reads_back_and_finds_every_flipped_byte() {
+        let len = summary_bytes(4, 8, 512) as usize;
+        let mut area = vec![1; len];
+        summary().write(&mut area);
+        assert_eq!(Summary::parse(&area).expect("valid"), summary());
+        let total = 4 * ENTRY_BYTES + 8 * RECORD_BYTES + TRAILER_BYTES;
+        for at in len - total..len {
+            area[at] ^= 0x40;
+            assert!(Summary::parse(&area).is_err(), "byte {at}");
+            area[at] ^= 0x40;
+        }
+    }
+
+    #[test]
+    fn a_length_over_the_limit_is_refused_before_anything_is_read() {
+        let mut area = vec![0; 1024];
+        summary().write(&mut area);
+        area[1024 - TRAILER_BYTES + 16..1024 - TRAILER_BYTES + 20].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Summary::parse_len(&area[512..], 1 << 20).is_err());
+    }
+}

@@ -1,0 +1,313 @@
+//! The superblock: identity, geometry and state of a cache, in two slots that are written in turn.
+//!
+//! The valid slot with the higher generation counts. An update writes the other slot and flushes, so that a torn
+//! write leaves the older one.
+
+use uuid::Uuid;
+use zerocopy::little_endian::{I32, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::codec::{CodecId, CodecSpec};
+use crate::format::geometry::{Geometry, PAGE_BYTES};
+use crate::format::{FormatError, checksum_without};
+use crate::units::Epoch;
+use crate::volume::STRIPE_BYTES;
+
+/// First eight bytes of a cache device.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
+/// The format that this build reads and writes.
+pub const VERSION: u32 = 1;
+const WHAT: &str = "superblock";
+/// Longest identity of an origin, in bytes.
+pub const IDENTITY_BYTES_MAX: usize = 192;
+/// Longest path of an origin, in bytes.
+pub const PATH_BYTES_MAX: usize = 1024;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawSuperblock {
+    magic: U64,
+    version: U32,
+    checksum: U32,
+    features: U64,
+    uuid: [u8; 16],
+    generation: U64,
+    created_unix_s: U64,
+    device_len: U64,
+    region_bytes: U64,
+    sector_bytes: U32,
+    extent_bytes: U32,
+    shard_count: U32,
+    regions_per_shard: U32,
+    stripe_bytes: U32,
+    state: U32,
+    epoch: U32,
+    valid_from_epoch: U32,
+    codec: U32,
+    codec_level: I32,
+    volume_count: U32,
+    reserved: [u8; 396],
+    volumes: [RawVolume; 2],
+    reserved_end: [u8; 768],
+}
+
+const _: () = assert!(size_of::<RawSuperblock>() == PAGE_BYTES);
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawVolume {
+    number: U32,
+    identity_len: U32,
+    origin_len: U64,
+    path_len: U32,
+    reserved: U32,
+    identity: [u8; IDENTITY_BYTES_MAX],
+    path: [u8; PATH_BYTES_MAX],
+    reserved_end: [u8; 168],
+}
+
+const _: () = assert!(size_of::<RawVolume>() == 1408);
+
+/// Whether the cache was stopped in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Stopped in order: every shard's index image is valid.
+    Clean,
+    /// Being served, or its server died.
+    Open,
+    /// Created and never served: nothing is cached.
+    Empty,
+}
+
+/// Identity, geometry and state of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity of the cache.
+    pub uuid: Uuid,
+    /// Grows with every write of a superblock.
+    pub generation: u64,
+    /// When the cache was created, seconds since 1970.
+    pub created_unix_s: u64,
+    /// Sizes and places.
+    pub geometry: Geometry,
+    /// Stopped in order or not.
+    pub state: State,
+    /// Latest opening.
+    pub epoch: Epoch,
+    /// What earlier openings wrote is void.
+    pub valid_from_epoch: Epoch,
+    /// Codec for new blocks unless told otherwise.
+    pub codec: CodecSpec,
+    /// What tells the origin from another one.
+    pub origin_identity: String,
+    /// Where the origin was when the cache was created.
+    pub origin_path: String,
+}
+
+impl Superblock {
+    /// First four bytes of the UUID, as in extents.
+    #[must_use]
+    pub fn cache_id(&self) -> u32 {
+        let bytes = self.uuid.as_bytes();
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+
+    /// The page on the device.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] when identity or path are too long.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, FormatError> {
+        for (field, text, max) in [
+            ("origin identity", &self.origin_identity, IDENTITY_BYTES_MAX),
+            ("origin path", &self.origin_path, PATH_BYTES_MAX),
+        ] {
+            if text.len() > max {
+                return Err(FormatError::field(
+                    WHAT,
+                    field,
+                    format!("at most {max} bytes"),
+                    text.len(),
+                ));
+            }
+        }
+        let empty = RawVolume::read_from_bytes(&[0; size_of::<RawVolume>()]).expect("sizes are equal");
+        let mut volume = empty;
+        volume.identity_len = U32::new(self.origin_identity.len() as u32);
+        volume.origin_len = U64::new(self.geometry.origin_len);
+        volume.path_len = U32::new(self.origin_path.len() as u32);
+        volume.identity[..self.origin_identity.len()].copy_from_slice(self.origin_identity.as_bytes());
+        volume.path[..self.origin_path.len()].copy_from_slice(self.origin_path.as_bytes());
+        let geometry = &self.geometry;
+        let mut raw = RawSuperblock {
+            magic: U64::new(MAGIC),
+            version: U32::new(VERSION),
+            checksum: U32::new(0),
+            features: U64::new(0),
+            uuid: *self.uuid.as_bytes(),
+            generation: U64::new(self.generation),
+            created_unix_s: U64::new(self.created_unix_s),
+            device_len: U64::new(geometry.device_len),
+            region_bytes: U64::new(geometry.region_bytes),
+            sector_bytes: U32::new(geometry.sector_bytes),
+            extent_bytes: U32::new(geometry.extent_bytes),
+            shard_count: U32::new(geometry.shard_count),
+            regions_per_shard: U32::new(geometry.regions_per_shard),
+            stripe_bytes: U32::new(STRIPE_BYTES as u32),
+            state: U32::new(match self.state {
+                State::Clean => 0,
+                State::Open => 1,
+                State::Empty => 2,
+            }),
+            epoch: U32::new(self.epoch.0),
+            valid_from_epoch: U32::new(self.valid_from_epoch.0),
+            codec: U32::new(u32::from(self.codec.id().0)),
+            codec_level: I32::new(i32::from(self.codec.level())),
+            volume_count: U32::new(1),
+            reserved: [0; 396],
+            volumes: [volume, empty],
+            reserved_end: [0; 768],
+        };
+        raw.checksum = U32::new(crc32c::crc32c(raw.as_bytes()));
+        Ok(raw.as_bytes().to_vec())
+    }
+
+    /// Reads one slot and checks it against a device of `device_len` bytes.
+    ///
+    /// # Errors
+    /// [`FormatError`]: not a superblock, damaged, newer, or impossible on this device.
+    pub fn parse(page: &[u8], device_len: u64) -> Result<Self, FormatError> {
+        let raw = RawSuperblock::read_from_bytes(page)
+            .map_err(|_| FormatError::field(WHAT, "bytes", PAGE_BYTES, page.len()))?;
+        if raw.magic.get() != MAGIC {
+            return Err(FormatError::Magic {
+                what: WHAT,
+                expected: MAGIC,
+                found: raw.magic.get(),
+            });
+        }
+        let computed = checksum_without(page, 12);
+        if raw.checksum.get() != computed {
+            return Err(FormatError::Checksum {
+                what: WHAT,
+                stored: raw.checksum.get(),
+                computed,
+            });
+        }
+        if raw.version.get() != VERSION {
+            return Err(FormatError::Version {
+                expected: VERSION,
+                found: raw.version.get(),
+            });
+        }
+        if raw.features.get() != 0 {
+            return Err(FormatError::Features(raw.features.get()));
+        }
+        let fail =
+            |field, expected: &str, found: String| Err(FormatError::field(WHAT, field, expected, found));
+        if u64::from(raw.stripe_bytes.get()) != STRIPE_BYTES {
+            return fail("stripe size", "1048576", raw.stripe_bytes.get().to_string());
+        }
+        if raw.volume_count.get() != 1 {
+            return fail("volumes", "1", raw.volume_count.get().to_string());
+        }
+        let volume = &raw.volumes[0];
+        let geometry = Geometry {
+            device_len: raw.device_len.get(),
+            sector_bytes: raw.sector_bytes.get(),
+            extent_bytes: raw.extent_bytes.get(),
+            region_bytes: raw.region_bytes.get(),
+            shard_count: raw.shard_count.get(),
+            regions_per_shard: raw.regions_per_shard.get(),
+            origin_len: volume.origin_len.get(),
+        };
+        geometry.check(device_len)?;
+        let state = match raw.state.get() {
+            0 => State::Clean,
+            1 => State::Open,
+            2 => State::Empty,
+            other => return fail("state", "0 (clean), 1 (open) or 2 (empty)", other.to_string()),
+        };
+        let text = |bytes: &[u8], len: u32, field| {
+            bytes
+                .get(..len as usize)
+                .and_then(|bytes| std::str::from_utf8(bytes).ok())
+                .map(str::to_owned)
+                .ok_or_else(|| FormatError::field(WHAT, field, "UTF-8 of the length given", len))
+        };
+        let codec = u8::try_from(raw.codec.get())
+            .ok()
+            .zip(i8::try_from(raw.codec_level.get()).ok());
+        let Some((id, level)) = codec else {
+            return fail(
+                "codec",
+                "a known codec and level",
+                format!("{} level {}", raw.codec.get(), raw.codec_level.get()),
+            );
+        };
+        let level = if CodecSpec::new(CodecId(id), None).is_ok_and(|spec| spec.level() == level) {
+            None
+        } else {
+            Some(level)
+        };
+        let codec = CodecSpec::new(CodecId(id), level)
+            .map_err(|error| FormatError::field(WHAT, "codec", "a known codec and level", error))?;
+        Ok(Self {
+            uuid: Uuid::from_bytes(raw.uuid),
+            generation: raw.generation.get(),
+            created_unix_s: raw.created_unix_s.get(),
+            geometry,
+            state,
+            epoch: Epoch(raw.epoch.get()),
+            valid_from_epoch: Epoch(raw.valid_from_epoch.get()),
+            codec,
+            origin_identity: text(&volume.identity, volume.identity_len.get(), "origin identity")?,
+            origin_path: text(&volume.path, volume.path_len.get(), "origin path")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::GeometryWish;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            uuid: Uuid::from_bytes([7; 16]),
+            generation: 3,
+            created_unix_s: 1_700_000_000,
+            geometry: Geometry::plan(64 << 20, 512, 1 << 30, GeometryWish::default()).expect("fits"),
+            state: State::Clean,
+            epoch: Epoch(2),
+            valid_from_epoch: Epoch(1),
+            codec: CodecSpec::default(),
+            origin_identity: "file:inode=5".into(),
+            origin_path: "/dev/slow".into(),
+        }
+    }
+
+    #[test]
+    fn a_superblock_reads_back_and_finds_every_flipped_byte() {
+        let mut page = superblock().to_bytes().expect("fits");
+        assert_eq!(Superblock::parse(&page, 64 << 20), Ok(superblock()));
+        for at in 0..PAGE_BYTES {
+            page[at] ^= 4;
+            assert!(Superblock::parse(&page, 64 << 20).is_err(), "byte {at}");
+            page[at] ^= 4;
+        }
+    }
+
+    #[test]
+    fn a_superblock_of_a_larger_device_is_refused() {
+        let page = superblock().to_bytes().expect("fits");
+        let error = Superblock::parse(&page, 32 << 20).expect_err("the device is too small");
+        assert!(error.to_string().contains("device size"), "{error}");
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_refused() {
+        let mut long = superblock();
+        long.origin_path = "x".repeat(PATH_BYTES_MAX + 1);
+        assert!(long.to_bytes().is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! One index entry: where a block's fragment lies, in 64 bits.
+//!
+//! ```text
+//! 63..46  45     44     43..42  41    40..37     36..0
+//! tag     moved  dirty  hits    fill  sectors-1  location
+//! ```
+//! For a fill, `location` is that of its extent (a multiple of 64 units) and the low six location bits with
+//! the four bits of `sectors` hold the value. An entry of a cached block is never zero: location 0 is an extent
+//! header, and a fill has its bit set.
+
+use crate::units::Location;
+
+pub(super) const TAG_BITS: u32 = 18;
+pub(super) const TAG_SHIFT: u32 = 64 - TAG_BITS;
+pub(super) const MOVED_BIT: u64 = 1 << 45;
+const DIRTY_BIT: u64 = 1 << 44;
+const HITS_SHIFT: u32 = 42;
+const HITS_MASK: u64 = 3 << HITS_SHIFT;
+const FILL_BIT: u64 = 1 << 41;
+const SECTORS_SHIFT: u32 = 37;
+const LOCATION_MASK: u64 = (1 << SECTORS_SHIFT) - 1;
+/// All bits that are the entry's own, not the table's.
+pub(super) const VALUE_MASK: u64 = MOVED_BIT - 1;
+/// Extents start at multiples of this many units (512 bytes).
+const EXTENT_UNITS: u64 = 64;
+
+/// What the index says about a cached block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(pub(super) u64);
+
+/// Where a cached block's bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A fragment that starts here and whose last byte is in the `sectors`-th 512-byte sector from the one it
+    /// starts in.
+    Fragment {
+        /// Of the fragment's header.
+        location: Location,
+        /// 512-byte sectors it touches.
+        sectors: u32,
+    },
+    /// Every byte has this value.
+    Fill {
+        /// Of the extent that has the record.
+        extent: Location,
+        /// The value.
+        value: u8,
+    },
+}
+
+impl Entry {
+    /// An entry for a fragment of `bytes` bytes (header included) at `location`.
+    ///
+    /// # Panics
+    /// If the location or the length is out of range.
+    #[must_use]
+    pub fn fragment(location: Location, bytes: usize) -> Self {
+        let start = location.offset();
+        let sectors = (start + bytes as u64).div_ceil(512) - start / 512;
+        assert!(location <= Location::MAX && location.0 > 0 && (1..=16).contains(&sectors));
+        Self(location.0 | (sectors - 1) << SECTORS_SHIFT)
+    }
+
+    /// An entry for a block whose bytes all have `value`, recorded in `extent`.
+    ///
+    /// # Panics
+    /// If the extent is out of range or not at a sector.
+    #[must_use]
+    pub fn fill(extent: Location, value: u8) -> Self {
+        assert!(extent <= Location::MAX && extent.0.is_multiple_of(EXTENT_UNITS));
+        let value = u64::from(value);
+        Self(FILL_BIT | extent.0 | (value & 0x3f) | (value >> 6) << SECTORS_SHIFT)
+    }
+
+    /// The entry with a hit counter of `hits` (0 to 3).
+    #[must_use]
+    pub fn with_hits(self, hits: u8) -> Self {
+        Self(self.0 & !HITS_MASK | u64::from(hits.min(3)) << HITS_SHIFT)
+    }
+
+    /// The entry with its dirty bit set or cleared.
+    #[must_use]
+    pub fn with_dirty(self, dirty: bool) -> Self {
+        Self(self.0 & !DIRTY_BIT | if dirty { DIRTY_BIT } else { 0 })
+    }
+
+    /// Uses since the block was stored, saturating at 3.
+    #[must_use]
+    pub fn hits(self) -> u8 {
+        ((self.0 & HITS_MASK) >> HITS_SHIFT) as u8
+    }
+
+    /// Newer than the origin.
+    #[must_use]
+    pub fn dirty(self) -> bool {
+        self.0 & DIRTY_BIT != 0
+    }
+
+    /// Where the bytes are.
+    #[must_use]
+    pub fn place(self) -> Place {
+        let location = self.0 & LOCATION_MASK;
+        let sectors = (self.0 >> SECTORS_SHIFT) & 0xf;
+        if self.0 & FILL_BIT == 0 {
+            Place::Fragment {
+                location: Location(location),
+                sectors: sectors as u32 + 1,
+            }
+        } else {
+            let value = (location & 0x3f) | (sectors & 3) << 6;
+            Place::Fill {
+                extent: Location(location & !0x3f),
+                value: value as u8,
+            }
+        }
+    }
+
+    /// A location in the region that the entry lives in.
+    #[must_use]
+    pub fn location(self) -> Location {
+        match self.place() {
+            Place::Fragment { location, .. } => location,
+            Place::Fill { extent, .. } => extent,
+        }
+    }
+
+    /// Whether both entries lie at the same place, whatever their counters.
+    #[must_use]
+    pub fn same_place(self, other: Self) -> bool {
+        const PLACE: u64 = FILL_BIT | 0xf << SECTORS_SHIFT | LOCATION_MASK;
+        (self.0 ^ other.0) & PLACE == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_keep_what_they_are_given() {
+        for value in 0..=255 {
+            let entry = Entry::fill(Location(64 * 12_345), value).with_hits(2);
+            assert_eq!(
+                entry.place(),
+                Place::Fill {
+                    extent: Location(64 * 12_345),
+                    value
+                }
+            );
+            assert_eq!(entry.hits(), 2);
+        }
+        assert_ne!(Entry::fill(Location(0), 0).0, 0);
+        let entry = Entry::fragment(Location::MAX, 8).with_hits(9).with_dirty(true);
+        assert_eq!(
+            entry.place(),
+            Place::Fragment {
+                location: Location::MAX,
+                sectors: 1
+            }
+        );
+        assert_eq!((entry.hits(), entry.dirty()), (3, true));
+        // 4104 bytes from the last unit of a sector touch nine sectors.
+        let Place::Fragment { sectors, .. } = Entry::fragment(Location(63), 4104).place() else {
+            panic!()
+        };
+        assert_eq!(sectors, 9);
+    }
+}

@@ -1,0 +1,352 @@
+//! The index: block -> where its fragment lies. Exact, in memory, about 9 bytes a cached block.
+//!
+//! The index of a shard is split by hash into segments, each a cuckoo table that grows by an eighth on its own,
+//! so that the memory follows the number of cached blocks closely and no rebuild takes long.
+
+mod entry;
+mod segment;
+
+pub use entry::{Entry, Place};
+
+use crate::units::LocalBlock;
+use segment::{SLOTS, Segment};
+
+/// Entries that a segment has when the index is as large as planned: bounds the time of one rebuild.
+const SEGMENT_ENTRIES: u64 = 16 << 10;
+/// Most segments of a shard.
+const SEGMENTS_MAX: u64 = 1 << 16;
+/// Bytes in front of each segment of an index image: its number of buckets.
+const IMAGE_HEAD_BYTES: usize = 8;
+
+/// The index of one shard.
+#[derive(Debug)]
+pub struct Index {
+    segments: Vec<Segment>,
+    scramble: Scramble,
+    segment_bits: u32,
+    len: usize,
+}
+
+impl Index {
+    /// An empty index for blocks below `blocks`, planned for about `entries_planned` of them.
+    #[must_use]
+    pub fn new(blocks: LocalBlock, entries_planned: u64) -> Self {
+        let block_bits = 64 - blocks.0.max(2).saturating_sub(1).leading_zeros();
+        let segments = (entries_planned / SEGMENT_ENTRIES)
+            .clamp(1, SEGMENTS_MAX)
+            .next_power_of_two();
+        let segment_bits = segments.trailing_zeros().min(block_bits.saturating_sub(4));
+        let key_bits = block_bits - segment_bits;
+        Self {
+            segments: (0..1usize << segment_bits)
+                .map(|_| Segment::new(key_bits))
+                .collect(),
+            scramble: Scramble { bits: block_bits },
+            segment_bits,
+            len: 0,
+        }
+    }
+
+    fn split(&self, block: LocalBlock) -> (usize, u64) {
+        let key = self.scramble.forward(block.0);
+        let low = self.scramble.bits - self.segment_bits;
+        ((key >> low) as usize, key & ((1 << low) - 1))
+    }
+
+    fn join(&self, segment: usize, key: u64) -> LocalBlock {
+        let low = self.scramble.bits - self.segment_bits;
+        LocalBlock(self.scramble.backward((segment as u64) << low | key))
+    }
+
+    /// The entry of a block.
+    #[must_use]
+    pub fn get(&self, block: LocalBlock) -> Option<Entry> {
+        let (segment, key) = self.split(block);
+        self.segments[segment].get(key)
+    }
+
+    /// The entry of a block, whose hit counter goes up (to 3 at most).
+    pub fn hit(&mut self, block: LocalBlock) -> Option<Entry> {
+        let (segment, key) = self.split(block);
+        self.segments[segment].update(key, |entry| entry.with_hits(entry.hits() + 1))
+    }
+
+    /// Sets a block's entry; returns the one it had.
+    pub fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
+        let (segment, key) = self.split(block);
+        let old = self.segments[segment].insert(key, entry);
+        self.len += usize::from(old.is_none());
+        old
+    }
+
+    /// Forgets a block; returns the entry it had.
+    pub fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
+        let (segment, key) = self.split(block);
+        let old = self.segments[segment].remove(key);
+        self.len -= usize::from(old.is_some());
+        old
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no block is cached.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of memory that the index takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.segments.iter().map(Segment::memory_bytes).sum::<usize>()
+            + self.segments.capacity() * size_of::<Segment>()
+    }
+
+    /// Every cached block, in no useful order.
+    pub fn iter(&self) -> impl Iterator<Item = (LocalBlock, Entry)> + '_ {
+        self.segments
+            .iter()
+            .enumerate()
+            .flat_map(move |(number, segment)| {
+                segment
+                    .entries()
+                    .map(move |(key, entry)| (self.join(number, key), entry))
+            })
+    }
+
+    /// Bytes of [`Index::write_image`].
+    #[must_use]
+    pub fn image_bytes(&self) -> usize {
+        self.segments
+            .iter()
+            .map(|s| IMAGE_HEAD_BYTES + s.buckets().len() * SLOTS * 8)
+            .sum()
+    }
+
+    /// Appends the image of the index: for each segment its number of buckets, then the buckets.
+    pub fn write_image(&self, out: &mut Vec<u8>) {
+        out.reserve(self.image_bytes());
+        for segment in &self.segments {
+            out.extend_from_slice(&(segment.buckets().len() as u64).to_le_bytes());
+            for bits in segment.buckets().iter().flatten() {
+                out.extend_from_slice(&bits.to_le_bytes());
+            }
+        }
+    }
+
+    /// Fills an empty index of the same plan from an image. `valid` is asked about every entry; those that it
+    /// refuses, or that cannot be, are left out. Returns their number.
+    ///
+    /// # Errors
+    /// A description of what does not fit when the image is not one of this index.
+    pub fn read_image(
+        &mut self,
+        image: &[u8],
+        mut valid: impl FnMut(LocalBlock, Entry) -> bool,
+    ) -> Result<usize, String> {
+        let key_bits = self.scramble.bits - self.segment_bits;
+        let mut rest = image;
+        let mut segments = Vec::with_capacity(self.segments.len());
+        let mut refused = 0;
+        for number in 0..self.segments.len() {
+            let Some((head, body)) = rest.split_first_chunk::<IMAGE_HEAD_BYTES>() else {
+                return Err(format!(
+                    "index image ends before segment {number} of {}",
+                    self.segments.len()
+                ));
+            };
+            let buckets = u64::from_le_bytes(*head);
+            let len = usize::try_from(buckets)
+                .ok()
+                .and_then(|n| n.checked_mul(SLOTS * 8));
+            let Some((bytes, after)) = len.and_then(|len| body.split_at_checked(len)) else {
+                return Err(format!(
+                    "segment {number} promises {buckets} buckets, {} bytes are left",
+                    body.len()
+                ));
+            };
+            if (buckets as usize) < Segment::buckets_min(key_bits) {
+                return Err(format!("segment {number} has only {buckets} buckets"));
+            }
+            let table = bytes
+                .chunks_exact(SLOTS * 8)
+                .map(|bucket| {
+                    let mut slots = [0; SLOTS];
+                    for (slot, bytes) in slots.iter_mut().zip(bucket.chunks_exact(8)) {
+                        *slot = u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes"));
+                    }
+                    slots
+                })
+                .collect();
+            let (segment, bad) =
+                Segment::from_buckets(key_bits, table, |key, entry| valid(self.join(number, key), entry));
+            refused += bad;
+            segments.push(segment);
+            rest = after;
+        }
+        if !rest.is_empty() {
+            return Err(format!("{} bytes follow the last segment", rest.len()));
+        }
+        self.len = segments.iter().map(Segment::len).sum();
+        self.segments = segments;
+        Ok(refused)
+    }
+}
+
+/// A bijection on numbers of `bits` bits that scatters neighbours.
+#[derive(Clone, Copy, Debug)]
+struct Scramble {
+    bits: u32,
+}
+
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Inverse of [`MULTIPLIER`] modulo 2^64.
+const INVERSE: u64 = inverse(MULTIPLIER);
+
+/// Newton's iteration for the inverse of an odd number modulo 2^64.
+const fn inverse(odd: u64) -> u64 {
+    let mut x = odd;
+    let mut i = 0;
+    while i < 6 {
+        x = x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
+        i += 1;
+    }
+    x
+}
+
+impl Scramble {
+    fn mask(self) -> u64 {
+        u64::MAX >> (64 - self.bits)
+    }
+
+    fn shift(self) -> u32 {
+        self.bits.div_ceil(2)
+    }
+
+    fn forward(self, block: u64) -> u64 {
+        debug_assert!(block <= self.mask());
+        let mut x = block;
+        for _ in 0..2 {
+            x = x.wrapping_mul(MULTIPLIER) & self.mask();
+            x ^= x >> self.shift();
+        }
+        x.wrapping_mul(MULTIPLIER) & self.mask()
+    }
+
+    fn backward(self, key: u64) -> u64 {
+        let mut x = key.wrapping_mul(INVERSE) & self.mask();
+        for _ in 0..2 {
+            // The shift is at least half the width, so one step undoes it.
+            x ^= x >> self.shift();
+            x = x.wrapping_mul(INVERSE) & self.mask();
+        }
+        x
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Location;
+    use std::collections::BTreeMap;
+
+    fn entry(n: u64) -> Entry {
+        Entry::fragment(Location(n % (1 << 30) + 1), 2000)
+    }
+
+    /// A deterministic stream of numbers for the tests.
+    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut state = seed;
+        move |below| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        }
+    }
+
+    #[test]
+    fn scrambling_is_a_bijection() {
+        for bits in 4..=48 {
+            let scramble = Scramble { bits };
+            for x in (0..1000).chain([scramble.mask(), scramble.mask() / 2]) {
+                let x = x & scramble.mask();
+                assert_eq!(scramble.backward(scramble.forward(x)), x, "{bits} bits");
+            }
+        }
+    }
+
+    #[test]
+    fn the_index_agrees_with_a_map() {
+        for (blocks, planned) in [(1 << 12, 1000), (1 << 20, 200_000), (1 << 30, 50_000)] {
+            let mut index = Index::new(LocalBlock(blocks), planned);
+            let mut model = BTreeMap::new();
+            let mut next = numbers(blocks);
+            for step in 0..120_000u64 {
+                let block = LocalBlock(next(blocks.min(90_000)) * (blocks / blocks.min(90_000)));
+                if step < 80_000 && next(3) > 0 {
+                    assert_eq!(index.insert(block, entry(step)), model.insert(block, entry(step)));
+                } else {
+                    assert_eq!(index.remove(block), model.remove(&block));
+                }
+                let probe = LocalBlock(next(blocks));
+                assert_eq!(index.get(probe), model.get(&probe).copied());
+                assert_eq!(index.len(), model.len());
+            }
+            let mut all: Vec<_> = index.iter().collect();
+            all.sort_unstable_by_key(|(block, _)| *block);
+            assert_eq!(all, model.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn memory_stays_below_ten_bytes_an_entry_while_it_grows() {
+        let mut index = Index::new(LocalBlock(1 << 28), 300_000);
+        for n in 0..600_000u64 {
+            index.insert(LocalBlock(n * 397), entry(n));
+            if n > 20_000 && n % 5000 == 0 {
+                let each = index.memory_bytes() as f64 / index.len() as f64;
+                assert!(each <= 10.0, "{each} bytes each at {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn hits_saturate() {
+        let mut index = Index::new(LocalBlock(1 << 20), 1000);
+        index.insert(LocalBlock(5), entry(1));
+        for _ in 0..9 {
+            index.hit(LocalBlock(5));
+        }
+        assert_eq!(index.get(LocalBlock(5)).map(Entry::hits), Some(3));
+        assert_eq!(index.hit(LocalBlock(6)), None);
+    }
+
+    #[test]
+    fn an_image_reads_back_and_hostile_ones_are_refused() {
+        let mut index = Index::new(LocalBlock(1 << 20), 100_000);
+        for n in 0..50_000 {
+            index.insert(LocalBlock(n * 13), entry(n).with_hits((n % 4) as u8));
+        }
+        let mut image = Vec::new();
+        index.write_image(&mut image);
+        assert_eq!(image.len(), index.image_bytes());
+        let mut copy = Index::new(LocalBlock(1 << 20), 100_000);
+        assert_eq!(copy.read_image(&image, |_, _| true), Ok(0));
+        assert_eq!(copy.len(), index.len());
+        assert!(index.iter().all(|(block, entry)| copy.get(block) == Some(entry)));
+        let mut picky = Index::new(LocalBlock(1 << 20), 100_000);
+        let refused = picky
+            .read_image(&image, |block, _| block.0.is_multiple_of(2))
+            .expect("well-formed");
+        assert_eq!(refused + picky.len(), index.len());
+        let mut fresh = Index::new(LocalBlock(1 << 20), 100_000);
+        assert!(fresh.read_image(&image[..image.len() - 1], |_, _| true).is_err());
+        image[7] = 0xff;
+        assert!(fresh.read_image(&image, |_, _| true).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! One segment of the index: a bucketised cuckoo hash table of any number of buckets.
+//!
+//! A bucket is a cache line of eight entries. A key of `key_bits` bits has a home bucket, `key * n >> key_bits`,
+//! and an alternative one, `(hash(tag) - home) mod n`, an involution for any `n`. The tag is the key's distance
+//! from the smallest key of its home bucket. So home bucket and tag together *are* the key: the table is
+//! exact, it never takes one block for another, and it can be rebuilt with any other number of buckets.
+//!
+//! Invariants: a key is in the table once; an entry in its alternative bucket has the moved bit; the load stays
+//! below [`LOAD_MAX`] because the segment grows by an eighth before.
+
+use crate::index::entry::{Entry, MOVED_BIT, TAG_BITS, TAG_SHIFT, VALUE_MASK};
+
+/// Entries of a bucket: one cache line.
+pub(super) const SLOTS: usize = 8;
+/// The segment grows when more than this share of its slots is taken, in 1/256.
+const LOAD_MAX: usize = 244;
+/// Load after growing, in 1/256.
+const LOAD_GROWN: usize = 218;
+/// The segment shrinks below this load, in 1/256.
+const LOAD_MIN: usize = 150;
+/// Displacements tried before the segment grows instead.
+const KICKS_MAX: usize = 128;
+
+#[derive(Debug)]
+pub(super) struct Segment {
+    buckets: Vec<[u64; SLOTS]>,
+    len: usize,
+    key_bits: u32,
+}
+
+impl Segment {
+    pub(super) fn new(key_bits: u32) -> Self {
+        Self {
+            buckets: vec![[0; SLOTS]; Self::buckets_min(key_bits)],
+            len: 0,
+            key_bits,
+        }
+    }
+
+    /// Fewest buckets with which tags are wide enough to be exact.
+    pub(super) fn buckets_min(key_bits: u32) -> usize {
+        // One bit of slack for the rounding of bucket borders.
+        1usize << key_bits.saturating_sub(TAG_BITS - 1)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.buckets.capacity() * size_of::<[u64; SLOTS]>()
+    }
+
+    pub(super) fn buckets(&self) -> &[[u64; SLOTS]] {
+        &self.buckets
+    }
+
+    fn home(&self, key: u64) -> (usize, u64) {
+        let n = self.buckets.len() as u128;
+        let home = (u128::from(key) * n) >> self.key_bits;
+        (home as usize, key - self.first_key(home as usize))
+    }
+
+    /// Smallest key whose home is `bucket`.
+    fn first_key(&self, bucket: usize) -> u64 {
+        let n = self.buckets.len() as u128;
+        (((bucket as u128) << self.key_bits).div_ceil(n)) as u64
+    }
+
+    fn alternative(&self, bucket: usize, tag: u64) -> usize {
+        let n = self.buckets.len();
+        let hash = (tag.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24) as usize % n;
+        let sum = hash + n - bucket;
+        if sum >= n { sum - n } else { sum }
+    }
+
+    fn key_of(&self, bucket: usize, bits: u64) -> u64 {
+        let tag = bits >> TAG_SHIFT;
+        let home = if bits & MOVED_BIT == 0 {
+            bucket
+        } else {
+            self.alternative(bucket, tag)
+        };
+        self.first_key(home) + tag
+    }
+
+    fn find(&self, key: u64) -> Option<(usize, usize)> {
+        let (home, tag) = self.home(key);
+        let wanted = tag << TAG_SHIFT;
+        let scan = |bucket: usize, wanted: u64| {
+            self.buckets[bucket]
+                .iter()
+                .position(|&bits| bits != 0 && (bits ^ wanted) & !VALUE_MASK == 0)
+                .map(|slot| (bucket, slot))
+        };
+        scan(home, wanted).or_else(|| scan(self.alternative(home, tag), wanted | MOVED_BIT))
+    }
+
+    pub(super) fn get(&self, key: u64) -> Option<Entry> {
+        self.find(key)
+            .map(|(bucket, slot)| Entry(self.buckets[bucket][slot] & VALUE_MASK))
+    }
+
+    /// Replaces the entry of a key that is there; keeps the table's own bits.
+    pub(super) fn update(&mut self, key: u64, change: impl FnOnce(Entry) -> Entry) -> Option<Entry> {
+        let (bucket, slot) = self.find(key)?;
+        let bits = &mut self.buckets[bucket][slot];
+        let old = Entry(*bits & VALUE_MASK);
+        *bits = *bits & !VALUE_MASK | change(old).0 & VALUE_MASK;
+        Some(old)
+    }
+
+    /// Adds or replaces; returns what was there.
+    pub(super) fn insert(&mut self, key: u64, entry: Entry) -> Option<Entry> {
+        if let Some(old) = self.update(key, |_| entry) {
+            return Some(old);
+        }
+        if (self.len + 1) * 256 > self.buckets.len() * SLOTS * LOAD_MAX {
+            self.rebuild(LOAD_GROWN);
+        }
+        let (mut key, mut entry) = (key, entry);
+        let mut load = LOAD_GROWN;
+        while let Err(homeless) = self.place(key, entry) {
+            // Practically never: no path of displacements. A roomier table has one.
+            (key, entry) = homeless;
+            load = load * 7 / 8;
+            self.rebuild(load);
+        }
+        self.len += 1;
+        None
+    }
+
+    /// Puts an entry of an absent key in place, displacing others; hands one back if there is no path.
+    fn place(&mut self, key: u64, entry: Entry) -> Result<(), (u64, Entry)> {
+        let (home, tag) = self.home(key);
+        debug_assert!(tag < 1 << TAG_BITS);
+        let at_home = tag << TAG_SHIFT | entry.0 & VALUE_MASK;
+        let other = self.alternative(home, tag);
+        if self.put(home, at_home) || self.put(other, at_home | MOVED_BIT) {
+            return Ok(());
+        }
+        let (mut bucket, mut bits) = (home, at_home);
+        for kick in 0..KICKS_MAX {
+            // The victim rotates with the bits in hand, so that two buckets do not swap for ever.
+            let slot = ((bits >> 3) as usize ^ kick) % SLOTS;
+            std::mem::swap(&mut self.buckets[bucket][slot], &mut bits);
+            let tag = bits >> TAG_SHIFT;
+            bucket = self.alternative(bucket, tag);
+            bits ^= MOVED_BIT;
+            if self.put(bucket, bits) {
+                return Ok(());
+            }
+        }
+        Err((self.key_of(bucket, bits), Entry(bits & VALUE_MASK)))
+    }
+
+    fn put(&mut self, bucket: usize, bits: u64) -> bool {
+        let free = self.buckets[bucket].iter_mut().find(|slot| **slot == 0);
+        free.map(|slot| *slot = bits).is_some()
+    }
+
+    pub(super) fn remove(&mut self, key: u64) -> Option<Entry> {
+        let (bucket, slot) = self.find(key)?;
+        let old = Entry(self.buckets[bucket][slot] & VALUE_MASK);
+        self.buckets[bucket][slot] = 0;
+        self.len -= 1;
+        if self.len * 256 < self.buckets.len() * SLOTS * LOAD_MIN
+            && self.buckets.len() > Self::buckets_min(self.key_bits)
+        {
+            self.rebuild(LOAD_GROWN);
+        }
+        Some(old)
+    }
+
+    /// Rebuilds the table for a load of about `load`/256.
+    fn rebuild(&mut self, load: usize) {
+        let mut load = load;
+        loop {
+            let wanted = ((self.len + 1) * 256).div_ceil(SLOTS * load);
+            let n = wanted.max(Self::buckets_min(self.key_bits));
+            let mut next = Self {
+                buckets: vec![[0; SLOTS]; n],
+                len: self.len,
+                key_bits: self.key_bits,
+            };
+            if self.entries().all(|(key, entry)| next.place(key, entry).is_ok()) {
+                *self = next;
+                return;
+            }
+            load = load * 7 / 8;
+        }
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, Entry)> + '_ {
+        self.buckets.iter().enumerate().flat_map(move |(bucket, slots)| {
+            slots
+                .iter()
+                .filter(|&&bits| bits != 0)
+                .map(move |&bits| (self.key_of(bucket, bits), Entry(bits & VALUE_MASK)))
+        })
+    }
+
+    /// A segment from buckets of an index image. Every entry is checked: its key is in range, its place is
+    /// its home or alternative bucket, and `valid` likes it. Those that fail are left out and counted.
+    pub(super) fn from_buckets(
+        key_bits: u32,
+        buckets: Vec<[u64; SLOTS]>,
+        mut valid: impl FnMut(u64, Entry) -> bool,
+    ) -> (Self, usize) {
+        let mut segment = Self {
+            buckets,
+            len: 0,
+            key_bits,
+        };
+        let mut refused = 0;
+        for bucket in 0..segment.buckets.len() {
+            for slot in 0..SLOTS {
+                let bits = segment.buckets[bucket][slot];
+                if bits == 0 {
+                    continue;
+                }
+                let key = segment.key_of(bucket, bits);
+                let in_range = key >> key_bits == 0;
+                if in_range
+                    && segment.find(key) == Some((bucket, slot))
+                    && valid(key, Entry(bits & VALUE_MASK))
+                {
+                    segment.len += 1;
+                } else {
+                    segment.buckets[bucket][slot] = 0;
+                    refused += 1;
+                }
+            }
+        }
+        (segment, refused)
+    }
+}

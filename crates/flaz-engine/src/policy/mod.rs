@@ -1,0 +1,245 @@
+//! Which blocks are cached, and which stay: admission and reclaim.
+//!
+//! The engine keeps a shard's blocks in two rings of regions and asks a [`Policy`] three things: may this block
+//! enter, and where ([`Policy::admit`]); which ring gives up its oldest region ([`Policy::victim`]); and what
+//! becomes of each block of that region ([`Policy::reclaim`]). A policy sees no bytes, no addresses and no devices,
+//! and is owned by one shard. Adding one is one file and a line in [`PolicyKind`].
+//!
+//! Invariants every policy keeps, for the engine relies on them:
+//! - A block that is kept goes to [`Ring::Main`], so a reclaim needs room in one ring only.
+//! - However hot the cache is, at least one of 16 reclaimed blocks is dropped in the long run (see `reinsertion`),
+//!   so reclaiming ends.
+//! - Memory that grows with the cache is below 1.8 bytes a cached block.
+//! - Blocks of either ring can be reclaimed, whichever policy put them there: the policy may change between two
+//!   openings of a cache.
+
+mod fifo;
+mod ghost;
+mod reinsertion;
+mod s3_fifo;
+mod second_touch;
+mod sequential;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub use fifo::Fifo;
+pub use ghost::{FALSE_POSITIVES_MAX, Ghost};
+pub use s3_fifo::S3Fifo;
+pub use second_touch::SecondTouch;
+pub use sequential::{STREAMS_MAX, SequentialDetector};
+
+use reinsertion::ReinsertionBudget;
+
+/// The largest number of uses that is counted for a cached block.
+pub const HITS_MAX: u8 = 3;
+
+/// One of the two rings of regions of a shard. The numbers are those on the cache device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Ring {
+    /// Blocks that are new.
+    Probation = 0,
+    /// Blocks that have been used again.
+    Main = 1,
+}
+
+impl Ring {
+    /// Both, in the order of their numbers.
+    pub const ALL: [Ring; 2] = [Ring::Probation, Ring::Main];
+
+    /// The ring of a number read from the cache device; `None` where there is none.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Ring> {
+        match number {
+            0 => Some(Ring::Probation),
+            1 => Some(Ring::Main),
+            _ => None,
+        }
+    }
+
+    /// The number on the cache device.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// For arrays with an element for each ring.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.number())
+    }
+
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Ring {
+        match self {
+            Ring::Probation => Ring::Main,
+            Ring::Main => Ring::Probation,
+        }
+    }
+}
+
+impl fmt::Display for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Ring::Probation => "probation",
+            Ring::Main => "main",
+        })
+    }
+}
+
+/// Whether a block may enter the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It enters this ring.
+    To(Ring),
+    /// It stays outside.
+    Refuse,
+}
+
+/// What becomes of a cached block whose region is reclaimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It leaves the cache.
+    Drop,
+    /// It is written again.
+    Keep {
+        /// To the open region of this ring.
+        ring: Ring,
+        /// Uses it starts with, 0 to [`HITS_MAX`].
+        hits: u8,
+    },
+}
+
+/// How large the rings of a shard are, in bytes of regions. Open regions count whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingSizes {
+    /// Regions of the probation ring.
+    pub probation: u64,
+    /// Regions of the main ring.
+    pub main: u64,
+    /// All regions of the shard, free ones as well.
+    pub total: u64,
+}
+
+/// Decides what enters the cache and what stays. One a shard; see the module's text.
+pub trait Policy: Send {
+    /// A block that is not cached was read or written: may it enter, and where to?
+    ///
+    /// `key` is a well-mixed hash of the block ([`block_key`]), the same at every call for that block. Ask once
+    /// for each miss: a policy remembers that it was asked.
+    fn admit(&mut self, key: u64) -> Admission;
+
+    /// The fate of a cached block whose region is reclaimed. `hits`: uses since it was stored, at most
+    /// [`HITS_MAX`].
+    fn reclaim(&mut self, ring: Ring, key: u64, hits: u8) -> Fate;
+
+    /// Which ring gives up its oldest region next. Where that ring has none but an open one, take the other.
+    fn victim(&self, sizes: RingSizes) -> Ring;
+
+    /// How many blocks the shard caches now. Bounds the policy's memory; to be called at the reclaim of each region.
+    fn cached_blocks(&mut self, blocks: u64);
+
+    /// Memory the policy takes, in bytes.
+    fn memory_bytes(&self) -> usize;
+
+    /// Its name, as [`PolicyKind`] reads and prints it.
+    fn name(&self) -> &'static str;
+}
+
+/// The policies there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyKind {
+    /// [`S3Fifo`]: the best hit ratio.
+    #[default]
+    S3Fifo,
+    /// [`SecondTouch`]: the fewest writes to the SSD.
+    SecondTouch,
+    /// [`Fifo`]: the plainest.
+    Fifo,
+}
+
+impl PolicyKind {
+    /// All of them, the default first.
+    pub const ALL: [PolicyKind; 3] = [PolicyKind::S3Fifo, PolicyKind::SecondTouch, PolicyKind::Fifo];
+
+    /// The policy, for a shard whose regions hold at least `blocks` blocks: its capacity in bytes divided by
+    /// 4 KiB. With blocks that compress it will hold more, which [`Policy::cached_blocks`] tells.
+    #[must_use]
+    pub fn build(self, blocks: u64) -> Box<dyn Policy> {
+        match self {
+            PolicyKind::S3Fifo => Box::new(S3Fifo::new(blocks)),
+            PolicyKind::SecondTouch => Box::new(SecondTouch::new(blocks)),
+            PolicyKind::Fifo => Box::new(Fifo::new()),
+        }
+    }
+
+    /// `s3-fifo`, `second-touch` or `fifo`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyKind::S3Fifo => "s3-fifo",
+            PolicyKind::SecondTouch => "second-touch",
+            PolicyKind::Fifo => "fifo",
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no policy has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no policy is named {0:?}: expected s3-fifo, second-touch or fifo")]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = PolicyKind::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+/// The key by which policies know a block: every bit of it depends on every bit of the block's number.
+///
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). It can be undone, so no two blocks share a key.
+#[must_use]
+pub fn block_key(block: u64) -> u64 {
+    let mut key = block.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ (key >> 31)
+}
+
+/// The rule of policies with one ring: what was used is written again, with one use less.
+fn reinsert_used(budget: &mut ReinsertionBudget, hits: u8) -> Fate {
+    if budget.keeps(hits > 0) {
+        Fate::Keep {
+            ring: Ring::Main,
+            hits: hits - 1,
+        }
+    } else {
+        Fate::Drop
+    }
+}
+
+/// Policies with one ring leave probation to what another policy put there: it goes first.
+fn single_ring_victim(sizes: RingSizes) -> Ring {
+    if sizes.probation > 0 {
+        Ring::Probation
+    } else {
+        Ring::Main
+    }
+}
+
+#[cfg(test)]
+mod tests;

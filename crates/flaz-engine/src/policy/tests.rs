@@ -1,0 +1,178 @@
+//! Tests of the policies through their interface.
+
+use super::*;
+
+fn sizes(probation: u64, main: u64, total: u64) -> RingSizes {
+    RingSizes {
+        probation,
+        main,
+        total,
+    }
+}
+
+#[test]
+fn names_are_read_as_they_are_printed() {
+    for kind in PolicyKind::ALL {
+        assert_eq!(kind.to_string().parse(), Ok(kind));
+        assert_eq!(kind.build(0).name(), kind.name());
+        let json = serde_json::to_string(&kind).expect("a name");
+        assert_eq!(json, format!("\"{kind}\""));
+        assert_eq!(
+            serde_json::from_str::<PolicyKind>(&json).expect("the same name"),
+            kind
+        );
+    }
+    let error = "lru".parse::<PolicyKind>().expect_err("there is no LRU");
+    assert_eq!(
+        error.to_string(),
+        "no policy is named \"lru\": expected s3-fifo, second-touch or fifo"
+    );
+}
+
+#[test]
+fn ring_numbers_are_those_of_the_format() {
+    assert_eq!(Ring::ALL.map(Ring::number), [0, 1]);
+    for ring in Ring::ALL {
+        assert_eq!(Ring::from_number(ring.number()), Some(ring));
+        assert_ne!(ring.other(), ring);
+    }
+    assert_eq!(Ring::from_number(2), None);
+}
+
+#[test]
+fn block_keys_differ_in_their_high_bits() {
+    let mut high: Vec<u64> = (0..4096).map(|block| block_key(block) >> 44).collect();
+    high.sort_unstable();
+    high.dedup();
+    assert!(
+        high.len() > 4080,
+        "neighbours must not share a bucket: {} of 4096 differ",
+        high.len()
+    );
+}
+
+#[test]
+fn s3_fifo_promotes_what_was_used_and_remembers_the_rest() {
+    let mut policy = S3Fifo::new(10_000);
+    let (used, unused) = (block_key(1), block_key(2));
+    assert_eq!(policy.admit(used), Admission::To(Ring::Probation));
+    assert_eq!(policy.admit(unused), Admission::To(Ring::Probation));
+    assert_eq!(
+        policy.reclaim(Ring::Probation, used, 3),
+        Fate::Keep {
+            ring: Ring::Main,
+            hits: 0
+        }
+    );
+    assert_eq!(policy.reclaim(Ring::Probation, unused, 0), Fate::Drop);
+    assert_eq!(
+        policy.admit(unused),
+        Admission::To(Ring::Main),
+        "the ghost remembers it"
+    );
+    assert_eq!(policy.admit(unused), Admission::To(Ring::Probation), "once");
+}
+
+#[test]
+fn s3_fifo_forgets_what_main_drops() {
+    let mut policy = S3Fifo::new(10_000);
+    let key = block_key(1);
+    assert_eq!(
+        policy.reclaim(Ring::Main, key, 2),
+        Fate::Keep {
+            ring: Ring::Main,
+            hits: 1
+        }
+    );
+    assert_eq!(
+        policy.reclaim(Ring::Main, key, 1),
+        Fate::Keep {
+            ring: Ring::Main,
+            hits: 0
+        }
+    );
+    assert_eq!(policy.reclaim(Ring::Main, key, 0), Fate::Drop);
+    assert_eq!(policy.admit(key), Admission::To(Ring::Probation));
+}
+
+#[test]
+fn s3_fifo_takes_from_the_ring_that_is_over_its_share() {
+    let policy = S3Fifo::new(0);
+    assert_eq!(policy.victim(sizes(64, 0, 64)), Ring::Probation);
+    assert_eq!(policy.victim(sizes(7, 56, 64)), Ring::Probation);
+    assert_eq!(policy.victim(sizes(6, 57, 64)), Ring::Main);
+    assert_eq!(policy.victim(sizes(u64::MAX, 0, u64::MAX)), Ring::Probation);
+}
+
+#[test]
+fn second_touch_admits_at_the_second_miss() {
+    let mut policy = SecondTouch::new(10_000);
+    let key = block_key(1);
+    assert_eq!(policy.admit(key), Admission::Refuse);
+    assert_eq!(policy.admit(key), Admission::To(Ring::Main));
+    assert_eq!(
+        policy.admit(key),
+        Admission::Refuse,
+        "the ghost forgets what it let in"
+    );
+}
+
+#[test]
+fn policies_with_one_ring_empty_the_other_first() {
+    for kind in [PolicyKind::SecondTouch, PolicyKind::Fifo] {
+        let mut policy = kind.build(0);
+        assert_eq!(policy.victim(sizes(1, 62, 64)), Ring::Probation);
+        assert_eq!(policy.victim(sizes(0, 63, 64)), Ring::Main);
+        assert_eq!(
+            policy.reclaim(Ring::Probation, block_key(1), 2),
+            Fate::Keep {
+                ring: Ring::Main,
+                hits: 1
+            }
+        );
+    }
+}
+
+#[test]
+fn what_is_kept_goes_to_main_and_reclaiming_ends_however_hot_the_cache_is() {
+    for kind in PolicyKind::ALL {
+        let mut policy = kind.build(10_000);
+        let mut dropped = 0;
+        for block in 0..100_000 {
+            let ring = Ring::ALL[block as usize % 2];
+            match policy.reclaim(ring, block_key(block), HITS_MAX) {
+                Fate::Drop => dropped += 1,
+                Fate::Keep { ring, hits } => {
+                    assert_eq!(ring, Ring::Main, "{kind}");
+                    assert!(hits < HITS_MAX, "{kind}: a use is spent");
+                }
+            }
+        }
+        assert!(dropped >= 100_000 / 16 - 1, "{kind} dropped {dropped} of 100,000");
+        assert!(dropped <= 100_000 / 15, "{kind} dropped {dropped} of 100,000");
+    }
+}
+
+#[test]
+fn memory_stays_below_the_budget_of_each_cached_block() {
+    for kind in PolicyKind::ALL {
+        for capacity in [100_000_u64, 2_621_440] {
+            let mut policy = kind.build(capacity);
+            // Blocks compress better and better, then worse again; keys come in all the time.
+            for per_cent in (100..=400).step_by(7).chain((100..=400).rev().step_by(13)) {
+                let blocks = capacity * per_cent / 100;
+                policy.cached_blocks(blocks);
+                for block in 0..1000 {
+                    let key = block_key(per_cent * 1_000_000 + block);
+                    let _ = policy.admit(key);
+                    let _ = policy.reclaim(Ring::Probation, key, 0);
+                }
+                let bytes_a_block = policy.memory_bytes() as f64 / blocks as f64;
+                assert!(
+                    bytes_a_block <= 1.81,
+                    "{kind}: {bytes_a_block} bytes a block at {blocks} blocks"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! From a request to shards and back: splitting by stripe, joining, and reaching a shard wherever it lives.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use flaz_device::{Device, IoBuf};
+use futures_util::future::{join_all, try_join_all};
+
+use crate::policy::SequentialDetector;
+use crate::shard::{Platform, Shard};
+use crate::units::BLOCK_BYTES;
+use crate::units::BlockNumber;
+use crate::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
+
+/// Pieces of one request that are under way at a time.
+const PIECES_MAX: usize = 64;
+
+/// One request to one shard; its range lies in one stripe.
+#[derive(Debug)]
+pub enum Piece {
+    /// Read this many bytes.
+    Read {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        len: usize,
+        /// Do not admit misses.
+        bypass: bool,
+    },
+    /// Write.
+    Write {
+        /// Byte offset.
+        offset: u64,
+        /// What.
+        data: IoBuf,
+        /// Stable on return.
+        fua: bool,
+        /// Do not admit new blocks.
+        bypass: bool,
+    },
+    /// Give up.
+    Trim {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Stable on return.
+        fua: bool,
+    },
+    /// Zero.
+    WriteZeroes {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// The storage may be given back.
+        may_unmap: bool,
+        /// Stable on return.
+        fua: bool,
+    },
+}
+
+impl Piece {
+    /// Byte offset of the piece.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        match self {
+            Self::Read { offset, .. }
+            | Self::Write { offset, .. }
+            | Self::Trim { offset, .. }
+            | Self::WriteZeroes { offset, .. } => *offset,
+        }
+    }
+}
+
+/// The shards of a cache, wherever they live.
+#[expect(
+    async_fn_in_trait,
+    reason = "a handle belongs to one thread; no Send bound is wanted"
+)]
+pub trait Shards: Clone + 'static {
+    /// How many there are.
+    fn count(&self) -> u32;
+
+    /// Lets shard `number` carry out a piece. A read gives its data, everything else nothing.
+    ///
+    /// # Errors
+    /// [`IoError`] as the shard gives it.
+    async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError>;
+}
+
+/// Carries out a piece on its shard.
+///
+/// # Errors
+/// [`IoError`] as the shard gives it.
+pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Result<Option<IoBuf>, IoError> {
+    match piece {
+        Piece::Read { offset, len, bypass } => shard.read(offset, len, bypass).await.map(Some),
+        Piece::Write {
+            offset,
+            data,
+            fua,
+            bypass,
+        } => shard.write(offset, data, fua, bypass).await.map(|()| None),
+        Piece::Trim { offset, len, fua } => shard.trim(offset, len, fua).await.map(|()| None),
+        Piece::WriteZeroes {
+            offset,
+            len,
+            may_unmap,
+            fua,
+        } => shard
+            .write_zeroes(offset, len, may_unmap, fua)
+            .await
+            .map(|()| None),
+    }
+}
+
+/// Shards that all live on this thread.
+pub struct LocalShards<P: Platform>(Rc<[Rc<Shard<P>>]>);
+
+impl<P: Platform> LocalShards<P> {
+    /// The shards, in the order of their numbers.
+    #[must_use]
+    pub fn new(shards: Vec<Rc<Shard<P>>>) -> Self {
+        Self(shards.into())
+    }
+
+    /// Every shard.
+    pub fn iter(&self) -> impl Iterator<Item = &Rc<Shard<P>>> {
+        self.0.iter()
+    }
+}
+
+impl<P: Platform> Clone for LocalShards<P> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<P: Platform> Shards for LocalShards<P> {
+    fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {
+        run_piece(&self.0[number as usize], piece).await
+    }
+}
+
+struct Inner<S, O> {
+    shards: S,
+    origin: Rc<O>,
+    size: u64,
+    sequential: RefCell<SequentialDetector>,
+}
+
+/// The cached device, as front ends see it.
+pub struct CachedVolume<S, O>(Rc<Inner<S, O>>);
+
+impl<S, O> Clone for CachedVolume<S, O> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<S: Shards, O: Device> CachedVolume<S, O> {
+    /// A volume of `size` bytes.
+    #[must_use]
+    pub fn new(shards: S, origin: Rc<O>, size: u64, sequential_cutoff: u64) -> Self {
+        Self(Rc::new(Inner {
+            shards,
+            origin,
+            size,
+            sequential: RefCell::new(SequentialDetector::new(sequential_cutoff)),
+        }))
+    }
+
+    /// Changes the length from which sequential streams are not admitted; 0 admits all.
+    pub fn set_sequential_cutoff(&self, bytes: u64) {
+        self.0.sequential.borrow_mut().set_cutoff(bytes);
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.0.size => Ok(()),
+            _ => Err(IoError::OutOfRange {
+                offset,
+                len,
+                size: self.0.size,
+            }),
+        }
+    }
+
+    fn bypass(&self, offset: u64, len: u64) -> bool {
+        self.0.sequential.borrow_mut().bypasses(offset, len)
+    }
+
+    fn shard_of(&self, offset: u64) -> u32 {
+        BlockNumber(offset / BLOCK_BYTES as u64)
+            .in_shard(self.0.shards.count())
+            .0
+    }
+
+    async fn run(&self, piece: Piece) -> Result<Option<IoBuf>, IoError> {
+        self.0.shards.run(self.shard_of(piece.offset()), piece).await
+    }
+
+    /// Carries out one piece a stripe; the first error counts, after all have ended.
+    async fn each_stripe(
+        &self,
+        offset: u64,
+        len: u64,
+        piece: impl Fn(u64, u64) -> Piece,
+    ) -> Result<(), IoError> {
+        let mut at = offset;
+        let mut lens = segment_lens(offset, len).peekable();
+        let mut outcome = Ok(());
+        while lens.peek().is_some() {
+            let batch = lens.by_ref().take(PIECES_MAX).map(|len| {
+                let piece = piece(at, len as u64);
+                at += len as u64;
+                self.run(piece)
+            });
+            for result in join_all(batch.collect::<Vec<_>>()).await {
+                outcome = outcome.and(result.map(|_| ()));
+            }
+        }
+        outcome
+    }
+}
+
+impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
+    fn size(&self) -> u64 {
+        self.0.size
+    }
+
+    async fn read(&self, offset: u64, len: u32) -> Result<Segments, IoError> {
+        self.check(offset, u64::from(len))?;
+        let bypass = self.bypass(offset, u64::from(len));
+        let mut at = offset;
+        let mut pieces = segment_lens(offset, u64::from(len)).map(|len| {
+            let piece = Piece::Read {
+                offset: at,
+                len,
+                bypass,
+            };
+            at += len as u64;
+            piece
+        });
+        let Some(first) = pieces.next() else {
+            return Ok(Segments::new());
+        };
+        let rest: Vec<Piece> = pieces.collect();
+        if rest.is_empty() {
+            return Ok(self.run(first).await?.into_iter().collect());
+        }
+        let all = std::iter::once(first).chain(rest).map(|piece| self.run(piece));
+        Ok(try_join_all(all).await?.into_iter().flatten().collect())
+    }
+
+    async fn write(&self, offset: u64, mut data: Segments, fua: bool) -> Result<(), IoError> {
+        let len = data.iter().map(|segment| segment.len() as u64).sum();
+        self.check(offset, len)?;
+        let bypass = self.bypass(offset, len);
+        if data.len() == 1 {
+            let data = data.pop().expect("one");
+            return self
+                .run(Piece::Write {
+                    offset,
+                    data,
+                    fua,
+                    bypass,
+                })
+                .await
+                .map(|_| ());
+        }
+        let mut at = offset;
+        let pieces = data.into_iter().map(|data| {
+            let piece = Piece::Write {
+                offset: at,
+                data,
+                fua,
+                bypass,
+            };
+            at = piece.offset() + piece_len(&piece);
+            self.run(piece)
+        });
+        // All pieces end before the answer, also after an error: a late one must not overtake a retry.
+        join_all(pieces)
+            .await
+            .into_iter()
+            .try_for_each(|result| result.map(|_| ()))
+    }
+
+    async fn flush(&self) -> Result<(), IoError> {
+        self.0.origin.flush().await.map_err(IoError::Origin)
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {
+        self.check(offset, len)?;
+        self.each_stripe(offset, len, |offset, len| Piece::Trim { offset, len, fua })
+            .await
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<(), IoError> {
+        self.check(offset, len)?;
+        self.each_stripe(offset, len, |offset, len| Piece::WriteZeroes {
+            offset,
+            len,
+            may_unmap,
+            fua,
+        })
+        .await
+    }
+
+    async fn prefetch(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.check(offset, len)?;
+        self.each_stripe(offset, len, |offset, len| Piece::Read {
+            offset,
+            len: len as usize,
+            bypass: false,
+        })
+        .await
+    }
+
+    async fn block_status(
+        &self,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> Result<Vec<StatusExtent>, IoError> {
+        self.check(offset, len)?;
+        let extents = self
+            .0
+            .origin
+            .status(offset, len, extents_max)
+            .await
+            .map_err(IoError::Origin)?;
+        Ok(extents
+            .into_iter()
+            .map(|(len, hole)| StatusExtent {
+                len,
+                hole,
+                zero: hole,
+            })
+            .collect())
+    }
+}
+
+fn piece_len(piece: &Piece) -> u64 {
+    match piece {
+        Piece::Read { len, .. } => *len as u64,
+        Piece::Write { data, .. } => data.len() as u64,
+        Piece::Trim { len, .. } | Piece::WriteZeroes { len, .. } => *len,
+    }
+}

@@ -1,0 +1,58 @@
+//! What the user chooses and may change while the cache is being served.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::codec::CodecSpec;
+use crate::policy::PolicyKind;
+
+/// How writes and reads use the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// A write is acknowledged when the origin has it; the cache is filled as well.
+    #[default]
+    WriteThrough,
+    /// A write is acknowledged when the origin has it; a cached copy is dropped.
+    WriteAround,
+    /// The cache is neither read nor filled; writes drop cached copies, so that it can be used again later.
+    PassThrough,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WriteThrough => "write-through",
+            Self::WriteAround => "write-around",
+            Self::PassThrough => "pass-through",
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::WriteThrough, Self::WriteAround, Self::PassThrough]
+            .into_iter()
+            .find(|mode| mode.to_string() == text)
+            .ok_or_else(|| {
+                format!("unknown mode '{text}': expected write-through, write-around or pass-through")
+            })
+    }
+}
+
+/// What can be changed while the cache is being served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// How writes and reads use the cache.
+    pub mode: Mode,
+    /// Admission and reclaim.
+    pub policy: PolicyKind,
+    /// Codec for new blocks.
+    pub codec: CodecSpec,
+    /// Reads of a sequential stream beyond this many bytes are not admitted; 0 admits all.
+    pub sequential_cutoff: u64,
+}

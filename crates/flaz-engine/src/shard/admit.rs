@@ -1,0 +1,354 @@
+//! Admission: storing blocks off the caller's path.
+//!
+//! Readers and writers leave jobs in a bounded queue; one task a shard packs the blocks and appends them to
+//! the log. A block whose clock has ticked since its data was read is dropped (see [`super::clock`]).
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::{Env, IoBuf, Priority};
+use futures_util::future::join_all;
+
+use super::clock::Tick;
+use super::fragment::{self, Packed};
+use super::log::Append;
+use super::{JOB_BYTES_MAX, Platform, Shard, Shared};
+use crate::codec::{CodecSpec, Encoder};
+use crate::policy::{Admission, Ring};
+use crate::settings::Mode;
+use crate::stats::count;
+use crate::units::{BLOCK_BYTES, LocalBlock};
+
+/// Blocks of one job from which packing is spread over the cores.
+const PACK_SPLIT_BLOCKS_MIN: usize = 16;
+/// Blocks packed in place before other tasks get their turn.
+const PACK_YIELD_BLOCKS: usize = 8;
+
+/// A block that is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    /// Block within the job's buffer.
+    pub(super) index: usize,
+    /// Ring for a block that has no older copy.
+    pub(super) ring: Ring,
+    pub(super) hits: u8,
+    pub(super) tick: Tick,
+}
+
+/// Work for the admission task.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// Store blocks of a buffer whose first block is `first`, then settle others.
+    Store {
+        first: LocalBlock,
+        data: Shared,
+        candidates: Vec<Candidate>,
+        settle: Vec<LocalBlock>,
+    },
+    /// Write tombstones for blocks that are still obsolete.
+    Settle { blocks: Vec<LocalBlock> },
+}
+
+/// What packing gave for some blocks of a job.
+struct Batch {
+    items: Vec<(Candidate, Packed)>,
+    bytes: Vec<u8>,
+    encoder: (CodecSpec, Box<dyn Encoder + Send>),
+}
+
+impl Batch {
+    fn pack(
+        mut encoder: (CodecSpec, Box<dyn Encoder + Send>),
+        data: &[u8],
+        candidates: &[Candidate],
+        mut bytes: Vec<u8>,
+    ) -> Self {
+        bytes.clear();
+        let codec = encoder.0.id();
+        let items = candidates
+            .iter()
+            .map(|candidate| {
+                let block = &data[candidate.index * BLOCK_BYTES..][..BLOCK_BYTES];
+                (
+                    *candidate,
+                    fragment::pack(encoder.1.as_mut(), codec, block, &mut bytes),
+                )
+            })
+            .collect();
+        Self {
+            items,
+            bytes,
+            encoder,
+        }
+    }
+}
+
+impl<P: Platform> Shard<P> {
+    /// Offers blocks that were read from the origin; `ticks` are from before the read.
+    pub(super) fn offer_read(&self, first: LocalBlock, ticks: &[Tick], data: &Shared) {
+        if self.stopping.get() || self.mode() == Mode::PassThrough {
+            return;
+        }
+        let counters = &self.stats.counters;
+        let mut candidates = Vec::with_capacity(ticks.len());
+        for (index, &tick) in ticks.iter().enumerate() {
+            let block = LocalBlock(first.0 + index as u64);
+            if self.clock.read(block) != tick {
+                count(&counters.refused_overtaken, 1);
+                continue;
+            }
+            match self.policy.borrow_mut().admit(Self::key(block)) {
+                Admission::To(ring) => candidates.push(Candidate {
+                    index,
+                    ring,
+                    hits: 0,
+                    tick,
+                }),
+                Admission::Refuse => count(&counters.refused_policy, 1),
+            }
+        }
+        if candidates.is_empty() {
+            return;
+        }
+        let full = self.job_bytes.get() + data.len() > JOB_BYTES_MAX;
+        match self.job_slots.try_acquire(1) {
+            Some(slot) if !full => {
+                slot.forget();
+                self.push_job(Job::Store {
+                    first,
+                    data: Arc::clone(data),
+                    candidates,
+                    settle: Vec::new(),
+                });
+            }
+            _ => count(&counters.refused_queue_full, candidates.len() as u64),
+        }
+    }
+
+    /// Queues a job whose slot has been taken. A job with too much data becomes one that only settles.
+    pub(super) fn push_job(&self, job: Job) {
+        let job = match job {
+            Job::Store {
+                data,
+                first,
+                candidates,
+                mut settle,
+            } if self.job_bytes.get() + data.len() > JOB_BYTES_MAX && self.job_bytes.get() > 0 => {
+                count(&self.stats.counters.refused_queue_full, candidates.len() as u64);
+                settle.extend(candidates.iter().map(|c| LocalBlock(first.0 + c.index as u64)));
+                Job::Settle { blocks: settle }
+            }
+            job => job,
+        };
+        if let Job::Store { data, .. } = &job {
+            self.job_bytes.set(self.job_bytes.get() + data.len());
+        }
+        self.jobs.borrow_mut().push_back(job);
+        self.jobs_changed.notify_one();
+    }
+
+    /// Stores what is queued, in order, until the shard stops.
+    pub(super) async fn admit_task(shard: Rc<Self>) {
+        let mut scratch = Vec::new();
+        loop {
+            let job = shard.jobs.borrow_mut().pop_front();
+            let Some(job) = job else {
+                shard.storing.set(false);
+                shard.idle.notify_all();
+                if shard.stopping.get() {
+                    return;
+                }
+                shard.jobs_changed.notified().await;
+                continue;
+            };
+            shard.storing.set(true);
+            match job {
+                Job::Store {
+                    first,
+                    data,
+                    candidates,
+                    settle,
+                } => {
+                    let bytes = data.len();
+                    scratch = shard.store(first, data, candidates, scratch).await;
+                    shard.job_bytes.set(shard.job_bytes.get() - bytes);
+                    for block in settle {
+                        shard.settle(block).await;
+                    }
+                }
+                Job::Settle { blocks } => {
+                    for block in blocks {
+                        shard.settle(block).await;
+                    }
+                }
+            }
+            shard.job_slots.release(1);
+        }
+    }
+
+    async fn store(
+        self: &Rc<Self>,
+        first: LocalBlock,
+        data: Shared,
+        candidates: Vec<Candidate>,
+        scratch: Vec<u8>,
+    ) -> Vec<u8> {
+        if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
+            let share = candidates
+                .len()
+                .div_ceil(self.env.parallelism())
+                .max(PACK_SPLIT_BLOCKS_MIN / 2);
+            let jobs = candidates.chunks(share).map(|chunk| {
+                let (chunk, data, encoder) = (chunk.to_vec(), Arc::clone(&data), self.take_encoder());
+                self.env.compute(Priority::Write, move || {
+                    Batch::pack(encoder, &data, &chunk, Vec::new())
+                })
+            });
+            for batch in join_all(jobs).await {
+                self.store_batch(first, &data, &batch).await;
+                self.return_encoder(batch.encoder);
+            }
+            return scratch;
+        }
+        let mut scratch = scratch;
+        for chunk in candidates.chunks(PACK_YIELD_BLOCKS) {
+            let batch = Batch::pack(self.take_encoder(), &data, chunk, scratch);
+            self.store_batch(first, &data, &batch).await;
+            self.return_encoder(batch.encoder);
+            scratch = batch.bytes;
+            if candidates.len() > PACK_YIELD_BLOCKS {
+                self.env.yield_now().await;
+            }
+        }
+        scratch
+    }
+
+    async fn store_batch(self: &Rc<Self>, first: LocalBlock, data: &IoBuf, batch: &Batch) {
+        let spec = batch.encoder.0;
+        for (candidate, packed) in &batch.items {
+            let block = LocalBlock(first.0 + candidate.index as u64);
+            let (what, stored) = match *packed {
+                Packed::Fill(value) => (Append::Fill { value, dirty: false }, 0),
+                Packed::Compressed {
+                    codec,
+                    start,
+                    len,
+                    plain_crc,
+                } => {
+                    debug_assert_eq!(codec, spec.id());
+                    let stored = &batch.bytes[start..start + len];
+                    (
+                        Append::Packed {
+                            codec,
+                            stored,
+                            plain_crc,
+                            dirty: false,
+                        },
+                        len,
+                    )
+                }
+                Packed::Raw { plain_crc } => {
+                    let stored = &data[candidate.index * BLOCK_BYTES..][..BLOCK_BYTES];
+                    let codec = crate::codec::CodecId::RAW;
+                    (
+                        Append::Packed {
+                            codec,
+                            stored,
+                            plain_crc,
+                            dirty: false,
+                        },
+                        BLOCK_BYTES,
+                    )
+                }
+            };
+            if self.store_block(block, candidate, what).await {
+                self.count_stored(packed, stored as u64);
+            }
+        }
+    }
+
+    fn count_stored(&self, packed: &Packed, stored: u64) {
+        let counters = &self.stats.counters;
+        count(&counters.admitted_blocks, 1);
+        count(&counters.codec_in_bytes, BLOCK_BYTES as u64);
+        count(&counters.codec_out_bytes, stored);
+        let kind = match packed {
+            Packed::Fill(_) => &counters.fill_blocks,
+            Packed::Compressed { .. } => &counters.packed_blocks,
+            Packed::Raw { .. } => &counters.raw_blocks,
+        };
+        count(kind, 1);
+    }
+
+    /// Appends one block, unless a write has overtaken it or it is there already. Waits for room.
+    async fn store_block(
+        self: &Rc<Self>,
+        block: LocalBlock,
+        candidate: &Candidate,
+        what: Append<'_>,
+    ) -> bool {
+        loop {
+            if self.failed.get() {
+                return false;
+            }
+            // From here to `set_entry` nothing may await: see `super::clock` on the stale-admission race.
+            if self.clock.read(block) != candidate.tick {
+                count(&self.stats.counters.refused_overtaken, 1);
+                self.settle(block).await;
+                return false;
+            }
+            if self.index.borrow().get(block).is_some() {
+                // Another admission of the same data came first: the clock has not ticked since.
+                count(&self.stats.counters.refused_present, 1);
+                return false;
+            }
+            let ring = self.ring_of_old(block).unwrap_or(candidate.ring);
+            let entry = self
+                .log
+                .borrow_mut()
+                .append(ring, self.global(block), what, false);
+            if let Some(entry) = entry {
+                self.set_entry(block, entry.with_hits(candidate.hits));
+                self.obsolete.borrow_mut().remove(&block);
+                self.appended();
+                return true;
+            }
+            self.wait_for_room().await;
+        }
+    }
+
+    /// Leaves a tombstone for a block whose copy on the medium is void, unless a newer record came meanwhile.
+    pub(super) async fn settle(self: &Rc<Self>, block: LocalBlock) {
+        loop {
+            let ring = self.obsolete.borrow().get(&block).copied();
+            let Some(ring) = ring else { return };
+            if self.failed.get() {
+                self.obsolete.borrow_mut().clear();
+                return;
+            }
+            let entry = self
+                .log
+                .borrow_mut()
+                .append(ring, self.global(block), Append::Tombstone, false);
+            if entry.is_some() {
+                self.obsolete.borrow_mut().remove(&block);
+                count(&self.stats.counters.tombstones, 1);
+                self.appended();
+                return;
+            }
+            self.wait_for_room().await;
+        }
+    }
+
+    /// After every append: send what was sealed, and reclaim ahead of need.
+    pub(super) fn appended(self: &Rc<Self>) {
+        self.pump_writes();
+        self.want_reclaim();
+    }
+
+    async fn wait_for_room(self: &Rc<Self>) {
+        self.pump_writes();
+        self.want_reclaim();
+        self.room.notified().await;
+    }
+}

@@ -1,0 +1,71 @@
+//! The write clock: how an admission learns that a write has overtaken it.
+//!
+//! **The stale-admission race.** A reader misses block B and reads old data from the origin; a writer then
+//! writes B and is acknowledged; the reader's data, admitted afterwards, would be served as B's contents for
+//! ever. The rule: *a write that overtakes an admission wins; the admission is dropped.*
+//!
+//! Every write ticks the clocks of its blocks twice: before it goes to the origin and when the origin has
+//! answered. Whoever wants to admit data notes the clock *before* it asks the origin, and stores the data only
+//! if the clock still shows the same when it stores (no await in between). A read that began before or during
+//! the write sees a tick later; one that began after it reads the new data.
+//!
+//! Blocks share a bounded number of clocks by hash, so a false alarm is possible (a lost admission), a missed
+//! one is not.
+
+use std::cell::Cell;
+
+use crate::units::LocalBlock;
+
+/// Clocks of a shard (4 bytes each).
+const CLOCKS: usize = 4096;
+
+/// Ticks of the writes of one shard.
+#[derive(Debug)]
+pub(super) struct WriteClock {
+    clocks: Box<[Cell<u32>]>,
+}
+
+/// What the clock showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tick(u32);
+
+impl WriteClock {
+    pub(super) fn new() -> Self {
+        Self {
+            clocks: (0..CLOCKS).map(|_| Cell::new(0)).collect(),
+        }
+    }
+
+    fn clock(&self, block: LocalBlock) -> &Cell<u32> {
+        &self.clocks[(block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % CLOCKS]
+    }
+
+    /// What the clock of `block` shows now.
+    pub(super) fn read(&self, block: LocalBlock) -> Tick {
+        Tick(self.clock(block).get())
+    }
+
+    /// A write of `block` starts, or the origin has answered it.
+    pub(super) fn tick(&self, block: LocalBlock) {
+        let clock = self.clock(block);
+        clock.set(clock.get().wrapping_add(1));
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.clocks.len() * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_is_seen() {
+        let clock = WriteClock::new();
+        let before = clock.read(LocalBlock(9));
+        assert_eq!(clock.read(LocalBlock(9)), before);
+        clock.tick(LocalBlock(9));
+        assert_ne!(clock.read(LocalBlock(9)), before);
+    }
+}

@@ -1,0 +1,116 @@
+//! Packing blocks into fragments and getting them out again. Pure: bytes in, bytes out.
+
+use zerocopy::FromBytes;
+
+use crate::codec::{CodecId, Decoders, Encoder};
+use crate::format::extent::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, fragment_checksum};
+use crate::units::BLOCK_BYTES;
+
+/// A block that does not shrink by at least this much is stored raw.
+const SAVING_BYTES_MIN: usize = 64;
+
+/// How one block is to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packed {
+    /// All bytes equal.
+    Fill(u8),
+    /// `len` bytes from `start` of the batch's output.
+    Compressed {
+        codec: CodecId,
+        start: usize,
+        len: usize,
+        plain_crc: u32,
+    },
+    /// As it is.
+    Raw { plain_crc: u32 },
+}
+
+/// Packs one block, appending what the codec makes of it to `out`.
+pub(super) fn pack(encoder: &mut dyn Encoder, codec: CodecId, block: &[u8], out: &mut Vec<u8>) -> Packed {
+    if let Some(value) = crate::codec::compressibility::single_value(block) {
+        return Packed::Fill(value);
+    }
+    let plain_crc = crc32c::crc32c(block);
+    if codec == CodecId::RAW {
+        return Packed::Raw { plain_crc };
+    }
+    let start = out.len();
+    out.resize(start + BLOCK_BYTES - SAVING_BYTES_MIN, 0);
+    match encoder.compress(block, &mut out[start..]) {
+        Some(len) => {
+            out.truncate(start + len);
+            Packed::Compressed {
+                codec,
+                start,
+                len,
+                plain_crc,
+            }
+        }
+        None => {
+            out.truncate(start);
+            Packed::Raw { plain_crc }
+        }
+    }
+}
+
+/// Why a fragment is not what the index promised.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FragmentError {
+    #[error("fragment ends after {found} bytes, expected {expected}")]
+    Truncated { expected: usize, found: usize },
+    #[error("fragment has an impossible length of {0} bytes")]
+    Length(u16),
+    #[error("fragment does not decode: {0}")]
+    Codec(String),
+    #[error("fragment checksum mismatch (stored {stored:#010x}, computed {computed:#010x})")]
+    Checksum { stored: u32, computed: u32 },
+}
+
+/// The header and the stored bytes of the fragment at the start of `bytes`.
+pub(super) fn split(bytes: &[u8]) -> Result<(FragmentHeader, &[u8]), FragmentError> {
+    let truncated = |expected| FragmentError::Truncated {
+        expected,
+        found: bytes.len(),
+    };
+    let (header, rest) =
+        FragmentHeader::read_from_prefix(bytes).map_err(|_| truncated(FRAGMENT_HEADER_BYTES))?;
+    let stored = header.stored.get();
+    if stored == 0 || usize::from(stored) > BLOCK_BYTES {
+        return Err(FragmentError::Length(stored));
+    }
+    let stored = rest
+        .get(..usize::from(stored))
+        .ok_or_else(|| truncated(FRAGMENT_HEADER_BYTES + usize::from(header.stored.get())))?;
+    Ok((header, stored))
+}
+
+/// Restores a block from the fragment at the start of `bytes` and checks that it is the right one.
+///
+/// On an error `block` holds nothing that may be used.
+pub(crate) fn unpack(
+    decoders: &mut Decoders,
+    bytes: &[u8],
+    identity: &FragmentIdentity,
+    block: &mut [u8],
+) -> Result<(), FragmentError> {
+    let (header, stored) = split(bytes)?;
+    let codec = CodecId(header.codec);
+    if codec == CodecId::RAW {
+        if stored.len() != BLOCK_BYTES {
+            return Err(FragmentError::Length(header.stored.get()));
+        }
+        block.copy_from_slice(stored);
+    } else {
+        decoders
+            .decompress(codec, stored, block)
+            .map_err(|error| FragmentError::Codec(error.to_string()))?;
+    }
+    let computed = fragment_checksum(identity, header.stored.get(), codec, crc32c::crc32c(block));
+    if computed != header.checksum.get() {
+        return Err(FragmentError::Checksum {
+            stored: header.checksum.get(),
+            computed,
+        });
+    }
+    Ok(())
+}

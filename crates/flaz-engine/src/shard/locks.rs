@@ -1,0 +1,65 @@
+//! Locks on ranges of bytes of the exported device: writes of one block go one after the other.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use flaz_device::local::Notify;
+
+/// The ranges that are locked now. Held by operations in flight, whose number front ends limit.
+#[derive(Debug, Default)]
+pub(super) struct RangeLocks {
+    held: RefCell<Vec<(u64, Range<u64>)>>,
+    next_id: std::cell::Cell<u64>,
+    freed: Notify,
+}
+
+/// A locked range; unlocked when dropped.
+#[derive(Debug)]
+pub(super) struct RangeGuard<'a> {
+    locks: &'a RangeLocks,
+    id: u64,
+}
+
+impl RangeLocks {
+    /// Waits until nothing in `range` is locked, and locks it.
+    pub(super) async fn lock(&self, range: Range<u64>) -> RangeGuard<'_> {
+        loop {
+            {
+                let mut held = self.held.borrow_mut();
+                if held
+                    .iter()
+                    .all(|(_, other)| other.end <= range.start || range.end <= other.start)
+                {
+                    let id = self.next_id.get();
+                    self.next_id.set(id + 1);
+                    held.push((id, range));
+                    return RangeGuard { locks: self, id };
+                }
+            }
+            self.freed.notified().await;
+        }
+    }
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        self.locks.held.borrow_mut().retain(|(id, _)| *id != self.id);
+        self.locks.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn overlapping_ranges_wait_and_others_do_not() {
+        let locks = RangeLocks::default();
+        let first = locks.lock(0..4096).now_or_never().expect("free");
+        let _apart = locks.lock(4096..8192).now_or_never().expect("next to it");
+        assert!(locks.lock(1000..2000).now_or_never().is_none());
+        drop(first);
+        assert!(locks.lock(1000..2000).now_or_never().is_some());
+    }
+}

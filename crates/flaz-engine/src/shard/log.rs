@@ -1,0 +1,522 @@
+//! The log: open extents that take fragments, sealed extents on their way to the device, regions being filled.
+//!
+//! Appending is synchronous: a fragment's location is fixed when it is appended, and until its extent has
+//! landed it is served from memory. Writing is somebody else's task: [`Log::take_write`] hands out sealed
+//! extents and region summaries, [`Log::written`] takes the news back.
+//!
+//! Invariants: one open extent and one open region a ring at most; extents of a region lie back to back in
+//! sequence order; space for the summary is kept free at the region's end.
+
+use std::collections::VecDeque;
+
+use flaz_device::IoBuf;
+
+use crate::codec::CodecId;
+use crate::format::extent::{
+    EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_BYTES_MAX, FRAGMENT_HEADER_BYTES, FragmentHeader,
+    FragmentIdentity, RECORD_BYTES, Record, RecordKind, fragment_bytes,
+};
+use crate::format::geometry::Geometry;
+use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
+use crate::index::Entry;
+use crate::policy::Ring;
+use crate::shard::regions::{RegionState, Regions};
+use crate::units::{Epoch, Location, Sequence};
+use zerocopy::IntoBytes;
+
+/// Sealed extents and summaries that may be on their way to the device at a time.
+pub(super) const WRITES_IN_FLIGHT_MAX: usize = 8;
+
+/// What is appended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Append<'a> {
+    /// A fragment of freshly packed bytes: `plain_crc` is the CRC-32C of the 4096 bytes.
+    Packed {
+        codec: CodecId,
+        stored: &'a [u8],
+        plain_crc: u32,
+        dirty: bool,
+    },
+    /// A fragment that moves here: header and stored bytes as they were, and what it was.
+    Moved {
+        header: FragmentHeader,
+        stored: &'a [u8],
+        from: FragmentIdentity,
+        dirty: bool,
+    },
+    /// A block of equal bytes.
+    Fill { value: u8, dirty: bool },
+    /// The block is no longer cached.
+    Tombstone,
+}
+
+impl Append<'_> {
+    fn fragment_bytes(&self) -> usize {
+        match self {
+            Self::Packed { stored, .. } | Self::Moved { stored, .. } => fragment_bytes(stored.len()),
+            Self::Fill { .. } | Self::Tombstone => 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct OpenExtent {
+    /// Byte offset in the region.
+    offset: u32,
+    buf: IoBuf,
+    used: usize,
+    records: Vec<u64>,
+    sequence: Sequence,
+}
+
+#[derive(Debug)]
+struct OpenRegion {
+    number: u32,
+    extents: Vec<SummaryExtent>,
+    records: Vec<u64>,
+    extent: Option<OpenExtent>,
+}
+
+/// A write that waits for the device.
+#[derive(Debug)]
+pub(super) struct PendingWrite {
+    pub(super) region: u32,
+    /// Byte offset on the cache device.
+    pub(super) position: u64,
+    /// Where the extent starts in the shard's part; `None` for a summary.
+    pub(super) extent: Option<Location>,
+    pub(super) buf: IoBuf,
+}
+
+/// An extent that is sealed and not yet on the device: still read from memory.
+#[derive(Debug)]
+struct Flushing {
+    start: u64,
+    buf: IoBuf,
+}
+
+/// Identity of the shard for what it writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogIdentity {
+    pub(super) cache: u32,
+    pub(super) shard: u32,
+    pub(super) epoch: Epoch,
+}
+
+#[derive(Debug)]
+pub(super) struct Log {
+    geometry: Geometry,
+    identity: LogIdentity,
+    pub(super) regions: Regions,
+    pub(super) next_sequence: Sequence,
+    open: [Option<OpenRegion>; 2],
+    flushing: Vec<Flushing>,
+    queue: VecDeque<PendingWrite>,
+    writes_in_flight: usize,
+    finishing: Vec<u32>,
+}
+
+impl Log {
+    pub(super) fn new(geometry: Geometry, identity: LogIdentity) -> Self {
+        Self {
+            geometry,
+            identity,
+            regions: Regions::all_free(geometry.regions_per_shard),
+            next_sequence: Sequence(1),
+            open: [None, None],
+            flushing: Vec::new(),
+            queue: VecDeque::new(),
+            writes_in_flight: 0,
+            finishing: Vec::new(),
+        }
+    }
+
+    pub(super) fn region_of(&self, location: Location) -> u32 {
+        (location.offset() / self.geometry.region_bytes) as u32
+    }
+
+    /// The identity that a fragment of `block` has (or would have) at `location`.
+    pub(super) fn identity_at(
+        &self,
+        block: crate::units::BlockNumber,
+        location: Location,
+    ) -> FragmentIdentity {
+        let fill = self.regions.table[self.region_of(location) as usize].fill;
+        FragmentIdentity {
+            volume: 0,
+            block,
+            location,
+            fill,
+        }
+    }
+
+    /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
+    /// Returns the index entry (meaningless for a tombstone).
+    pub(super) fn append(
+        &mut self,
+        ring: Ring,
+        block: crate::units::BlockNumber,
+        what: Append<'_>,
+        for_reclaim: bool,
+    ) -> Option<Entry> {
+        let bytes = what.fragment_bytes();
+        self.make_room(ring, bytes, for_reclaim)?;
+        let slot = usize::from(ring.number());
+        let open = self.open[slot].as_mut().expect("room was made");
+        let extent = open.extent.as_mut().expect("room was made");
+        let extent_start = u64::from(open.number) * self.geometry.region_bytes + u64::from(extent.offset);
+        let location = Location::at(extent_start + extent.used as u64);
+        let fill = self.regions.table[open.number as usize].fill;
+        let identity = FragmentIdentity {
+            volume: 0,
+            block,
+            location,
+            fill,
+        };
+        let place = &mut extent.buf[extent.used..extent.used + bytes];
+        let (kind, entry) = match what {
+            Append::Packed {
+                codec,
+                stored,
+                plain_crc,
+                dirty,
+            } => {
+                let len = stored.len() as u16;
+                let checksum = crate::format::extent::fragment_checksum(&identity, len, codec, plain_crc);
+                write_fragment(place, checksum, codec, stored);
+                (
+                    RecordKind::Fragment { stored: len, dirty },
+                    Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
+                )
+            }
+            Append::Moved {
+                header,
+                stored,
+                from,
+                dirty,
+            } => {
+                let checksum = crate::format::extent::moved_checksum(&header, &from, &identity);
+                write_fragment(place, checksum, CodecId(header.codec), stored);
+                let len = stored.len() as u16;
+                (
+                    RecordKind::Fragment { stored: len, dirty },
+                    Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
+                )
+            }
+            Append::Fill { value, dirty } => (
+                RecordKind::Fill { value, dirty },
+                Entry::fill(Location::at(extent_start), value),
+            ),
+            Append::Tombstone => (RecordKind::Tombstone, Entry::fill(Location::at(extent_start), 0)),
+        };
+        extent.used += bytes;
+        extent.records.push(
+            Record {
+                volume: 0,
+                block,
+                kind,
+            }
+            .pack(),
+        );
+        Some(entry)
+    }
+
+    /// Makes sure that the open extent of `ring` takes one more record and `bytes` bytes.
+    fn make_room(&mut self, ring: Ring, bytes: usize, for_reclaim: bool) -> Option<()> {
+        let slot = usize::from(ring.number());
+        let header_bytes = self.geometry.header_bytes();
+        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
+        loop {
+            if let Some(open) = &self.open[slot] {
+                if let Some(extent) = &open.extent {
+                    if extent.records.len() < records_max && extent.used + bytes <= extent.buf.len() {
+                        return Some(());
+                    }
+                    if !self.may_write(for_reclaim) {
+                        return None;
+                    }
+                    self.seal(ring);
+                    continue;
+                }
+                if self.open_extent(ring) {
+                    continue;
+                }
+                if !self.may_write(for_reclaim) {
+                    return None;
+                }
+                self.close_region(ring);
+                continue;
+            }
+            let number = self.regions.take(ring, self.next_sequence, for_reclaim)?;
+            self.open[slot] = Some(OpenRegion {
+                number,
+                extents: Vec::new(),
+                records: Vec::new(),
+                extent: None,
+            });
+        }
+    }
+
+    /// Reclaim may queue twice as much, so that it never waits behind what waits for it.
+    fn may_write(&self, for_reclaim: bool) -> bool {
+        let limit = if for_reclaim {
+            2 * WRITES_IN_FLIGHT_MAX
+        } else {
+            WRITES_IN_FLIGHT_MAX
+        };
+        self.writes_in_flight + self.queue.len() < limit
+    }
+
+    /// Opens the next extent of the open region of `ring`; false if the region is full.
+    fn open_extent(&mut self, ring: Ring) -> bool {
+        let geometry = &self.geometry;
+        let header_bytes = geometry.header_bytes();
+        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
+        let open = self.open[usize::from(ring.number())]
+            .as_mut()
+            .expect("a region is open");
+        let used = u64::from(self.regions.table[open.number as usize].used);
+        let summary = summary_bytes(
+            open.extents.len() + 1,
+            open.records.len() + records_max,
+            geometry.sector_bytes,
+        );
+        let room = geometry
+            .region_bytes
+            .saturating_sub(used + summary)
+            .min(u64::from(geometry.extent_bytes));
+        let room = room as usize / geometry.sector_bytes as usize * geometry.sector_bytes as usize;
+        if room < header_bytes + FRAGMENT_BYTES_MAX
+            || open.records.len() + records_max > geometry.region_records_max()
+        {
+            return false;
+        }
+        let sequence = self.next_sequence;
+        self.next_sequence = Sequence(sequence.0 + 1);
+        open.extent = Some(OpenExtent {
+            offset: used as u32,
+            buf: IoBuf::new(room),
+            used: header_bytes,
+            records: Vec::with_capacity(records_max),
+            sequence,
+        });
+        true
+    }
+
+    /// Closes the open extent of `ring` and queues it for writing.
+    fn seal(&mut self, ring: Ring) {
+        let geometry = self.geometry;
+        let Some(open) = self.open[usize::from(ring.number())].as_mut() else {
+            return;
+        };
+        let Some(mut extent) = open.extent.take() else {
+            return;
+        };
+        let len = extent.used.next_multiple_of(geometry.sector_bytes as usize);
+        extent.buf[extent.used..len].fill(0);
+        extent.buf.set_len(len);
+        let start = u64::from(open.number) * geometry.region_bytes + u64::from(extent.offset);
+        let position = geometry.shard_offset(self.identity.shard) + start;
+        let region = &mut self.regions.table[open.number as usize];
+        let header = ExtentHeader {
+            cache: self.identity.cache,
+            extent_bytes: len as u32,
+            sequence: extent.sequence,
+            fill: region.fill,
+            position,
+            flushes: 0,
+            epoch: self.identity.epoch,
+            record_count: extent.records.len() as u16,
+            shard: self.identity.shard as u16,
+            ring,
+        };
+        header.write(&extent.records, geometry.header_bytes(), &mut extent.buf);
+        region.used += len as u32;
+        region.writes += 1;
+        open.extents.push(SummaryExtent {
+            offset: extent.offset,
+            len: len as u32,
+            sequence: extent.sequence,
+            epoch: self.identity.epoch,
+            record_count: extent.records.len() as u16,
+        });
+        open.records.extend_from_slice(&extent.records);
+        let copy = IoBuf::copy_of(&extent.buf);
+        self.flushing.push(Flushing {
+            start,
+            buf: extent.buf,
+        });
+        self.queue.push_back(PendingWrite {
+            region: open.number,
+            position,
+            extent: Some(Location::at(start)),
+            buf: copy,
+        });
+    }
+
+    /// Ends the open region of `ring`: its summary is queued, and it enters the ring when all is written.
+    fn close_region(&mut self, ring: Ring) {
+        let Some(open) = self.open[usize::from(ring.number())].take() else {
+            return;
+        };
+        let geometry = &self.geometry;
+        let start = u64::from(open.number) * geometry.region_bytes;
+        let region = &mut self.regions.table[open.number as usize];
+        let len = summary_bytes(open.extents.len(), open.records.len(), geometry.sector_bytes);
+        let summary = Summary {
+            cache: self.identity.cache,
+            shard: self.identity.shard,
+            ring,
+            fill: region.fill,
+            position: geometry.shard_offset(self.identity.shard) + start,
+            extents: open.extents,
+            records: open.records,
+        };
+        let mut buf = IoBuf::new(len as usize);
+        summary.write(&mut buf);
+        region.writes += 1;
+        self.finishing.push(open.number);
+        self.queue.push_back(PendingWrite {
+            region: open.number,
+            position: summary.position + geometry.region_bytes - len,
+            extent: None,
+            buf,
+        });
+    }
+
+    /// Seals both open extents, however full.
+    pub(super) fn seal_all(&mut self) {
+        for ring in Ring::ALL {
+            let has_records = self.open[usize::from(ring.number())]
+                .as_ref()
+                .and_then(|open| open.extent.as_ref())
+                .is_some_and(|extent| !extent.records.is_empty());
+            if has_records {
+                self.seal(ring);
+            } else if let Some(open) = self.open[usize::from(ring.number())].as_mut() {
+                open.extent = None;
+            }
+        }
+    }
+
+    /// The next write for the device, if the limit allows one.
+    pub(super) fn take_write(&mut self) -> Option<PendingWrite> {
+        if self.writes_in_flight >= WRITES_IN_FLIGHT_MAX {
+            return None;
+        }
+        let write = self.queue.pop_front()?;
+        self.writes_in_flight += 1;
+        Some(write)
+    }
+
+    /// A write has ended, well or not.
+    pub(super) fn written(&mut self, region: u32, extent: Option<Location>) {
+        self.writes_in_flight -= 1;
+        if let Some(start) = extent {
+            self.flushing.retain(|flushing| flushing.start != start.offset());
+        }
+        self.regions.table[region as usize].writes -= 1;
+        if self.regions.table[region as usize].writes == 0
+            && let Some(at) = self.finishing.iter().position(|&number| number == region)
+        {
+            self.finishing.swap_remove(at);
+            self.regions.finish(region);
+        }
+    }
+
+    /// Whether writes are queued or on their way.
+    pub(super) fn writing(&self) -> bool {
+        self.writes_in_flight > 0 || !self.queue.is_empty()
+    }
+
+    pub(super) fn writes_in_flight(&self) -> usize {
+        self.writes_in_flight + self.queue.len()
+    }
+
+    /// The bytes from `location` on to the end of its extent, if the extent is still in memory.
+    pub(super) fn in_memory(&self, location: Location) -> Option<&[u8]> {
+        let number = self.region_of(location);
+        let region = &self.regions.table[number as usize];
+        if region.state != RegionState::Open {
+            return None;
+        }
+        let offset = location.offset();
+        let find = |start: u64, buf: &'_ IoBuf| {
+            (start..start + buf.len() as u64)
+                .contains(&offset)
+                .then_some((offset - start) as usize)
+        };
+        for open in self.open.iter().flatten().filter(|open| open.number == number) {
+            if let Some(extent) = &open.extent {
+                let start = u64::from(number) * self.geometry.region_bytes + u64::from(extent.offset);
+                if let Some(at) = find(start, &extent.buf) {
+                    return Some(&extent.buf[at..]);
+                }
+            }
+        }
+        self.flushing
+            .iter()
+            .find_map(|flushing| find(flushing.start, &flushing.buf).map(|at| &flushing.buf[at..]))
+    }
+
+    /// The packed records of an extent of an open region, for dropping what a failed write lost.
+    pub(super) fn records_of(&self, extent: Location) -> Vec<u64> {
+        self.flushing
+            .iter()
+            .find(|flushing| flushing.start == extent.offset())
+            .and_then(|flushing| {
+                let header = ExtentHeader::parse(&flushing.buf, self.geometry.header_bytes()).ok()?;
+                Some(crate::format::extent::records(&flushing.buf, header.record_count).collect())
+            })
+            .unwrap_or_default()
+    }
+
+    /// Open regions with their extents and records, for the index image.
+    pub(super) fn open_regions(&self) -> impl Iterator<Item = (u32, &[SummaryExtent], &[u64])> {
+        self.open
+            .iter()
+            .flatten()
+            .map(|open| (open.number, &open.extents[..], &open.records[..]))
+    }
+
+    /// Takes an open region over from an index image.
+    pub(super) fn reopen(&mut self, ring: Ring, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
+        self.open[usize::from(ring.number())] = Some(OpenRegion {
+            number,
+            extents,
+            records,
+            extent: None,
+        });
+    }
+
+    /// Whether `ring` has an open region already.
+    pub(super) fn has_open(&self, ring: Ring) -> bool {
+        self.open[usize::from(ring.number())].is_some()
+    }
+
+    /// Memory that grows with the cache (not the bounded buffers).
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.regions.memory_bytes()
+            + self
+                .open
+                .iter()
+                .flatten()
+                .map(|o| {
+                    o.records.capacity() * RECORD_BYTES + o.extents.capacity() * size_of::<SummaryExtent>()
+                })
+                .sum::<usize>()
+    }
+}
+
+fn write_fragment(place: &mut [u8], checksum: u32, codec: CodecId, stored: &[u8]) {
+    let header = FragmentHeader {
+        checksum: checksum.into(),
+        stored: (stored.len() as u16).into(),
+        codec: codec.0,
+        flags: 0,
+    };
+    place[..FRAGMENT_HEADER_BYTES].copy_from_slice(header.as_bytes());
+    let (bytes, padding) = place[FRAGMENT_HEADER_BYTES..].split_at_mut(stored.len());
+    bytes.copy_from_slice(stored);
+    padding.fill(0);
+}

@@ -1,0 +1,481 @@
+//! A shard: an independent part of the cache, driven by one thread, without locks.
+//!
+//! | module | stage |
+//! |---|---|
+//! | [`read`] | hits, partial hits, misses, single-flight origin reads |
+//! | [`write`] | write-through, write-around, pass-through, trim, write-zeroes |
+//! | [`admit`] | storing blocks, off the caller's path |
+//! | [`reclaim`] | freeing the oldest regions |
+//! | [`image`] | the index image of a clean stop |
+//! | [`log`], [`regions`], [`fragment`] | where fragments lie, and what they look like |
+//! | [`clock`], [`locks`] | what keeps stale data out |
+//!
+//! Invariants:
+//! - An index entry of a clean block names a fragment with the bytes that the origin has, but for writes in
+//!   flight; a block's entry is dropped before its write is acknowledged.
+//! - Of all that the medium says about a block, the newest record dies last, or what is left says "not
+//!   cached": a new version goes to the ring that holds the old one ([`Shard::ring_of_old`]), a block changes
+//!   rings only at the reclaim that destroys its copy, and a block that is dropped and not stored again leaves
+//!   a tombstone in its ring.
+//! - No `RefCell` is borrowed across an await.
+
+mod admit;
+mod clock;
+mod fragment;
+mod image;
+mod locks;
+mod log;
+mod read;
+mod reclaim;
+mod regions;
+mod write;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::local::{Notify, Semaphore};
+use flaz_device::{Device, Env, IoBuf};
+
+use crate::codec::{CodecSpec, Decoders, Encoder};
+use crate::format::geometry::Geometry;
+use crate::index::{Entry, Index};
+use crate::policy::{Policy, PolicyKind, Ring, RingSizes};
+use crate::settings::{Mode, Settings};
+use crate::stats::{Holdings, Stats, StatsSnapshot, count};
+use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
+use admit::Job;
+use clock::WriteClock;
+use locks::RangeLocks;
+use log::{Log, LogIdentity};
+use read::Fetch;
+
+pub(crate) use fragment::unpack as unpack_fragment;
+pub use image::ImageError;
+pub(crate) use image::OpenRegionImage;
+
+/// Admissions and tombstones that may wait at a time. Writers wait for a place, readers go without.
+pub const JOBS_MAX: usize = 1024;
+/// Bytes of blocks that may wait to be stored; beyond it blocks are not stored.
+pub const JOB_BYTES_MAX: usize = 8 << 20;
+/// Failed operations of the cache device after which it is no longer used.
+pub const CACHE_ERRORS_MAX: u64 = 8;
+
+/// What an engine runs on: one type for each seam.
+pub trait Platform: 'static {
+    /// Time, tasks, randomness, other cores.
+    type Env: Env;
+    /// The cache device.
+    type Cache: Device;
+    /// The slow device.
+    type Origin: Device;
+}
+
+/// What a shard is made from.
+pub struct ShardParts<P: Platform> {
+    /// Number of the shard.
+    pub number: u32,
+    /// Sizes and places.
+    pub geometry: Geometry,
+    /// First four bytes of the cache's UUID.
+    pub cache_id: u32,
+    /// This opening.
+    pub epoch: Epoch,
+    /// Surroundings.
+    pub env: P::Env,
+    /// The cache device.
+    pub cache: Rc<P::Cache>,
+    /// The origin.
+    pub origin: Rc<P::Origin>,
+    /// What the user chose.
+    pub settings: Settings,
+}
+
+/// See the module's documentation.
+pub struct Shard<P: Platform> {
+    number: u32,
+    geometry: Geometry,
+    cache_id: u32,
+    epoch: Epoch,
+    env: P::Env,
+    cache: Rc<P::Cache>,
+    origin: Rc<P::Origin>,
+    settings: RefCell<Settings>,
+    index: RefCell<Index>,
+    log: RefCell<Log>,
+    policy: RefCell<Box<dyn Policy>>,
+    encoders: RefCell<Vec<(CodecSpec, Box<dyn Encoder + Send>)>>,
+    decoders: RefCell<Decoders>,
+    clock: WriteClock,
+    locks: RangeLocks,
+    fetches: RefCell<Vec<Rc<Fetch>>>,
+    /// Blocks whose copy on the medium is void, with no newer record of them yet, and that copy's ring. Each has
+    /// a job that will write the record. Bounded by the jobs.
+    obsolete: RefCell<BTreeMap<LocalBlock, Ring>>,
+    jobs: RefCell<VecDeque<Job>>,
+    job_bytes: Cell<usize>,
+    job_slots: Semaphore,
+    jobs_changed: Notify,
+    /// The admission task is storing something that is no longer in `jobs`.
+    storing: Cell<bool>,
+    idle: Notify,
+    /// A region became free or a write ended.
+    room: Notify,
+    reclaim_wanted: Notify,
+    reclaiming: Cell<bool>,
+    unpinned: Notify,
+    stopping: Cell<bool>,
+    failed: Cell<bool>,
+    stats: Stats,
+}
+
+impl<P: Platform> Shard<P> {
+    /// A shard with nothing in it. [`Shard::start`] sets its tasks going.
+    #[must_use]
+    pub fn new(parts: ShardParts<P>) -> Rc<Self> {
+        let ShardParts {
+            number,
+            geometry,
+            cache_id,
+            epoch,
+            env,
+            cache,
+            origin,
+            settings,
+        } = parts;
+        let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
+        let policy = settings.policy.build(geometry.shard_len() / BLOCK_BYTES as u64);
+        Rc::new(Self {
+            number,
+            geometry,
+            cache_id,
+            epoch,
+            env,
+            cache,
+            origin,
+            settings: RefCell::new(settings),
+            index: RefCell::new(Index::new(geometry.local_blocks(), planned)),
+            log: RefCell::new(Log::new(
+                geometry,
+                LogIdentity {
+                    cache: cache_id,
+                    shard: number,
+                    epoch,
+                },
+            )),
+            policy: RefCell::new(policy),
+            encoders: RefCell::new(Vec::new()),
+            decoders: RefCell::new(Decoders::default()),
+            clock: WriteClock::new(),
+            locks: RangeLocks::default(),
+            fetches: RefCell::new(Vec::new()),
+            obsolete: RefCell::new(BTreeMap::new()),
+            jobs: RefCell::new(VecDeque::new()),
+            job_bytes: Cell::new(0),
+            job_slots: Semaphore::new(JOBS_MAX),
+            jobs_changed: Notify::new(),
+            storing: Cell::new(false),
+            idle: Notify::new(),
+            room: Notify::new(),
+            reclaim_wanted: Notify::new(),
+            reclaiming: Cell::new(false),
+            unpinned: Notify::new(),
+            stopping: Cell::new(false),
+            failed: Cell::new(false),
+            stats: Stats::default(),
+        })
+    }
+
+    /// Starts the tasks that store admitted blocks and reclaim regions.
+    pub fn start(self: &Rc<Self>) {
+        self.env.spawn(Self::admit_task(Rc::clone(self)));
+        self.env.spawn(Self::reclaim_task(Rc::clone(self)));
+    }
+
+    /// The shard's number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Changes what can be changed while serving.
+    pub fn set(&self, change: &Settings) {
+        let policy_changed = {
+            let mut settings = self.settings.borrow_mut();
+            let changed = settings.policy != change.policy;
+            *settings = change.clone();
+            changed
+        };
+        if policy_changed {
+            self.set_policy(change.policy);
+        }
+    }
+
+    fn set_policy(&self, kind: PolicyKind) {
+        let mut policy = kind.build(self.geometry.shard_len() / BLOCK_BYTES as u64);
+        policy.cached_blocks(self.index.borrow().len() as u64);
+        *self.policy.borrow_mut() = policy;
+    }
+
+    fn mode(&self) -> Mode {
+        if self.failed.get() {
+            Mode::PassThrough
+        } else {
+            self.settings.borrow().mode
+        }
+    }
+
+    /// Everything that the shard counts and holds.
+    #[must_use]
+    pub fn stats(&self) -> StatsSnapshot {
+        let index = self.index.borrow();
+        let log = self.log.borrow();
+        let region_bytes = self.geometry.region_bytes;
+        let holdings = Holdings {
+            cached_blocks: index.len() as u64,
+            index_bytes: index.memory_bytes() as u64,
+            other_memory_bytes: (self.policy.borrow().memory_bytes()
+                + log.memory_bytes()
+                + self.clock.memory_bytes()) as u64,
+            capacity_bytes: self.geometry.shard_len(),
+            ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
+            free_bytes: log.regions.free.len() as u64 * region_bytes,
+            admission_queue: self.jobs.borrow().len() as u64 + u64::from(self.storing.get()),
+            cache_writes_queued: log.writes_in_flight() as u64,
+            origin_reads_in_flight: self.fetches.borrow().len() as u64,
+            cache_failed: self.failed.get(),
+        };
+        StatsSnapshot {
+            counts: self.stats.counters.counts(),
+            latencies: self.stats.latencies.borrow().clone(),
+            holdings,
+        }
+    }
+
+    fn global(&self, block: LocalBlock) -> BlockNumber {
+        block.global(self.number, self.geometry.shard_count)
+    }
+
+    fn local(&self, block: BlockNumber) -> LocalBlock {
+        let (shard, local) = block.in_shard(self.geometry.shard_count);
+        debug_assert_eq!(shard, self.number);
+        local
+    }
+
+    /// The name by which policies know a block.
+    fn key(block: LocalBlock) -> u64 {
+        crate::policy::block_key(block.0)
+    }
+
+    /// Number of blocks that lie wholly on the origin: only these are cached.
+    fn whole_blocks(&self) -> u64 {
+        self.geometry.origin_len / BLOCK_BYTES as u64
+    }
+
+    fn ring_of(&self, entry: Entry) -> Ring {
+        let log = self.log.borrow();
+        log.regions.table[log.region_of(entry.location()) as usize].ring
+    }
+
+    /// The ring that a new version must go to, because a copy of the block is still there.
+    fn ring_of_old(&self, block: LocalBlock) -> Option<Ring> {
+        let entry = self.index.borrow().get(block);
+        entry
+            .map(|entry| self.ring_of(entry))
+            .or_else(|| self.obsolete.borrow().get(&block).copied())
+    }
+
+    /// Sets a block's entry and keeps the regions' live counts right.
+    fn set_entry(&self, block: LocalBlock, entry: Entry) {
+        let old = self.index.borrow_mut().insert(block, entry);
+        self.count_live(entry, 1);
+        if let Some(old) = old {
+            self.count_live(old, -1);
+        }
+    }
+
+    /// Forgets a block and keeps the regions' live counts right.
+    fn remove_entry(&self, block: LocalBlock) -> Option<Entry> {
+        let old = self.index.borrow_mut().remove(block)?;
+        self.count_live(old, -1);
+        Some(old)
+    }
+
+    fn count_live(&self, entry: Entry, by: i32) {
+        let log = &mut *self.log.borrow_mut();
+        let number = log.region_of(entry.location()) as usize;
+        let region = &mut log.regions.table[number];
+        region.live = region
+            .live
+            .checked_add_signed(by)
+            .expect("live entries of a region are counted in pairs");
+    }
+
+    /// Drops a block because its cached copy is no longer what the origin has. Returns the ring in which a
+    /// record must now say so, if any.
+    fn retire(&self, block: LocalBlock) -> Option<Ring> {
+        if let Some(entry) = self.remove_entry(block) {
+            let ring = self.ring_of(entry);
+            self.obsolete.borrow_mut().insert(block, ring);
+            count(&self.stats.counters.dropped_blocks, 1);
+        }
+        self.obsolete.borrow().get(&block).copied()
+    }
+
+    /// Sends queued extents and summaries to the device, as far as the limit allows.
+    fn pump_writes(self: &Rc<Self>) {
+        loop {
+            let Some(write) = self.log.borrow_mut().take_write() else {
+                return;
+            };
+            let shard = Rc::clone(self);
+            self.env.spawn(async move {
+                let len = write.buf.len() as u64;
+                let (_, result) = shard.cache.write_at(write.position, write.buf, false).await;
+                shard.write_ended(write.region, write.extent, len, result);
+                shard.pump_writes();
+            });
+        }
+    }
+
+    fn write_ended(
+        self: &Rc<Self>,
+        region: u32,
+        extent: Option<Location>,
+        len: u64,
+        result: Result<(), flaz_device::DeviceError>,
+    ) {
+        match result {
+            Ok(()) => {
+                let counters = &self.stats.counters;
+                count(&counters.cache_write_bytes, len);
+                if extent.is_some() {
+                    count(&counters.extents_written, 1);
+                }
+            }
+            Err(error) => {
+                self.cache_error(&error);
+                if let Some(extent) = extent {
+                    self.drop_extent(extent);
+                }
+            }
+        }
+        self.log.borrow_mut().written(region, extent);
+        self.room.notify_all();
+        self.idle.notify_all();
+    }
+
+    /// Forgets the blocks of an extent that did not reach the device.
+    fn drop_extent(self: &Rc<Self>, extent: Location) {
+        let records = self.log.borrow().records_of(extent);
+        let end = Location(extent.0 + u64::from(self.geometry.extent_bytes) / crate::units::UNIT_BYTES);
+        for record in records
+            .into_iter()
+            .filter_map(|bits| crate::format::extent::Record::unpack(bits).ok())
+        {
+            let block = self.local(record.block);
+            let entry = self.index.borrow().get(block);
+            if let Some(entry) = entry.filter(|entry| (extent..end).contains(&entry.location())) {
+                self.drop_if_same(block, entry);
+            }
+        }
+    }
+
+    /// Counts an error of the cache device; after too many the device is no longer used.
+    fn cache_error(&self, error: &flaz_device::DeviceError) {
+        count(&self.stats.counters.cache_errors, 1);
+        tracing::warn!(shard = self.number, %error, "the cache device failed an operation");
+        if self.stats.counters.cache_errors.get() >= CACHE_ERRORS_MAX && !self.failed.replace(true) {
+            tracing::error!(
+                shard = self.number,
+                "the cache device failed {CACHE_ERRORS_MAX} times and is no longer used; I/O goes on with the \
+                 origin alone; the cache starts cold next time"
+            );
+            self.room.notify_all();
+            self.jobs_changed.notify_one();
+        }
+    }
+
+    /// Whether the cache device failed and is no longer used.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Reads from this shard's part of the cache device, widened to the device's alignment. Returns the buffer
+    /// and where in it `offset` is.
+    async fn read_cache(&self, offset: u64, len: u64) -> Result<(IoBuf, usize), flaz_device::DeviceError> {
+        let align = u64::from(self.cache.alignment());
+        let start = offset / align * align;
+        let end = (offset + len)
+            .next_multiple_of(align)
+            .min(self.geometry.shard_len());
+        let buf = IoBuf::new((end - start) as usize);
+        let position = self.geometry.shard_offset(self.number) + start;
+        let (buf, result) = self.cache.read_at(position, buf).await;
+        let counters = &self.stats.counters;
+        count(&counters.cache_reads, 1);
+        count(&counters.cache_read_bytes, end - start);
+        match result {
+            Ok(()) => Ok((buf, (offset - start) as usize)),
+            Err(error) => {
+                self.cache_error(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn pin(&self, location: Location) -> Pin<'_, P> {
+        let log = &mut *self.log.borrow_mut();
+        let region = log.region_of(location);
+        log.regions.table[region as usize].pins += 1;
+        Pin { shard: self, region }
+    }
+
+    /// Space in the two rings, for the policy.
+    fn ring_sizes(&self) -> RingSizes {
+        let log = self.log.borrow();
+        let region_bytes = self.geometry.region_bytes;
+        RingSizes {
+            probation: log.regions.count(Ring::Probation) * region_bytes,
+            main: log.regions.count(Ring::Main) * region_bytes,
+            total: self.geometry.shard_len(),
+        }
+    }
+
+    /// Takes an encoder for the current codec from the pool, or makes one.
+    fn take_encoder(&self) -> (CodecSpec, Box<dyn Encoder + Send>) {
+        let wanted = self.settings.borrow().codec;
+        let mut pool = self.encoders.borrow_mut();
+        pool.retain(|(spec, _)| *spec == wanted);
+        pool.pop()
+            .unwrap_or_else(|| (wanted, crate::codec::encoder(wanted)))
+    }
+
+    fn return_encoder(&self, encoder: (CodecSpec, Box<dyn Encoder + Send>)) {
+        self.encoders.borrow_mut().push(encoder);
+    }
+}
+
+/// A region that must not be discarded while its data is being read.
+struct Pin<'a, P: Platform> {
+    shard: &'a Shard<P>,
+    region: u32,
+}
+
+impl<P: Platform> Drop for Pin<'_, P> {
+    fn drop(&mut self) {
+        let left = {
+            let region = &mut self.shard.log.borrow_mut().regions.table[self.region as usize];
+            region.pins -= 1;
+            region.pins
+        };
+        if left == 0 {
+            self.shard.unpinned.notify_all();
+        }
+    }
+}
+
+/// Data shared between an answer and an admission.
+type Shared = Arc<IoBuf>;

@@ -1,0 +1,604 @@
+//! Reading: hits from the cache device, misses from the origin, both at once for a partial hit.
+//!
+//! A miss is answered first and admitted afterwards. Two readers of one missed block cause one origin read
+//! (single-flight); nobody joins a read that a write has overtaken.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::local::Notify;
+use flaz_device::{Device, Env, IoBuf, Nanos, Priority};
+use futures_util::future::{join, join_all};
+
+use super::admit::Job;
+use super::clock::Tick;
+use super::fragment::{self, FragmentError};
+use super::{Platform, Shard, Shared};
+use crate::format::extent::FragmentIdentity;
+use crate::index::{Entry, Place};
+use crate::settings::Mode;
+use crate::stats::count;
+use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
+use crate::volume::IoError;
+
+/// Longest read of the cache device that gathers neighbouring fragments, in bytes.
+const GATHER_BYTES_MAX: u64 = 128 << 10;
+/// Bytes between two fragments that are read along rather than read apart.
+const GATHER_GAP_MAX: u64 = 4 << 10;
+/// Hits of one request from which decoding is spread over the cores.
+const DECODE_SPLIT_BLOCKS_MIN: usize = 32;
+
+/// An origin read that others may join.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    first: LocalBlock,
+    ticks: Vec<Tick>,
+    /// `None` while in flight.
+    result: RefCell<Option<Result<Shared, ()>>>,
+    done: Notify,
+}
+
+impl Fetch {
+    fn covers(&self, block: LocalBlock) -> Option<usize> {
+        let index = block.0.checked_sub(self.first.0)?;
+        (index < self.ticks.len() as u64).then_some(index as usize)
+    }
+
+    async fn wait(&self) -> Result<Shared, IoError> {
+        loop {
+            if let Some(result) = &*self.result.borrow() {
+                return result.clone().map_err(|()| IoError::OriginShared);
+            }
+            self.done.notified().await;
+        }
+    }
+}
+
+/// A hit that is on the cache device.
+#[derive(Clone, Copy, Debug)]
+struct Hit {
+    /// Block within the request.
+    index: usize,
+    block: LocalBlock,
+    entry: Entry,
+    identity: FragmentIdentity,
+    /// Bytes of the shard's part that the fragment touches, in whole sectors.
+    start: u64,
+    end: u64,
+}
+
+/// Neighbouring hits, read at once.
+#[derive(Debug)]
+struct Gather {
+    start: u64,
+    end: u64,
+    hits: Vec<Hit>,
+}
+
+/// What a request found in the cache.
+#[derive(Debug, Default)]
+struct Found {
+    blocks: u64,
+    hits: Vec<Hit>,
+    missed: Vec<usize>,
+}
+
+impl<P: Platform> Shard<P> {
+    /// Reads `len` bytes at byte `offset` of the exported device; the range lies in one stripe of this shard.
+    /// With `bypass`, misses are not admitted.
+    ///
+    /// # Errors
+    /// [`IoError`] when the origin fails for a block that is not cached.
+    pub async fn read(self: &Rc<Self>, offset: u64, len: usize, bypass: bool) -> Result<IoBuf, IoError> {
+        let started = self.env.now();
+        let first = offset / BLOCK_BYTES as u64;
+        let last = (offset + len as u64 - 1) / BLOCK_BYTES as u64;
+        let whole = last < self.whole_blocks();
+        if self.mode() == Mode::PassThrough || !whole {
+            let result = self.read_around(offset, len).await;
+            let blocks = last - first + 1;
+            self.count_read(started, len, 0, blocks);
+            return result;
+        }
+        let blocks = (last - first + 1) as usize;
+        let local = self.local(BlockNumber(first));
+        let (mut out, found) = match self.read_one_cached(local, blocks).await {
+            Some(out) => (out, 1),
+            None => self.read_many(local, blocks, bypass).await?,
+        };
+        self.count_read(started, len, found, blocks as u64 - found);
+        let skip = (offset - first * BLOCK_BYTES as u64) as usize;
+        if skip > 0 {
+            out.copy_within(skip..skip + len, 0);
+        }
+        out.set_len(len);
+        Ok(out)
+    }
+
+    fn count_read(&self, started: Nanos, len: usize, found: u64, missed: u64) {
+        let took = self.env.now().since(started);
+        let counters = &self.stats.counters;
+        count(&counters.reads, 1);
+        count(&counters.read_bytes, len as u64);
+        count(&counters.hit_blocks, found);
+        count(&counters.miss_blocks, missed);
+        let latencies = &mut *self.stats.latencies.borrow_mut();
+        if missed == 0 {
+            count(&counters.read_hits, 1);
+            latencies.read_hit.record(took);
+        } else {
+            count(
+                if found > 0 {
+                    &counters.read_partial_hits
+                } else {
+                    &counters.read_misses
+                },
+                1,
+            );
+            latencies.read_miss.record(took);
+        }
+    }
+
+    /// Reads from the origin, past the cache. Any range on the device.
+    pub(super) async fn read_around(&self, offset: u64, len: usize) -> Result<IoBuf, IoError> {
+        let align = u64::from(self.origin.alignment());
+        let start = offset / align * align;
+        let end = (offset + len as u64)
+            .next_multiple_of(align)
+            .min(self.geometry.origin_len);
+        let (mut buf, result) = self
+            .origin
+            .read_at(start, IoBuf::new((end - start) as usize))
+            .await;
+        self.count_origin_read(end - start, result.is_err());
+        result.map_err(IoError::Origin)?;
+        let skip = (offset - start) as usize;
+        if skip > 0 {
+            buf.copy_within(skip..skip + len, 0);
+        }
+        buf.set_len(len);
+        Ok(buf)
+    }
+
+    fn count_origin_read(&self, len: u64, failed: bool) {
+        let counters = &self.stats.counters;
+        count(&counters.origin_reads, 1);
+        count(&counters.origin_read_bytes, len);
+        count(&counters.origin_errors, u64::from(failed));
+    }
+
+    /// The fast path: one block, cached. No allocation but the answer's pooled buffer.
+    async fn read_one_cached(self: &Rc<Self>, block: LocalBlock, blocks: usize) -> Option<IoBuf> {
+        if blocks != 1 {
+            return None;
+        }
+        // The hit is counted here only if it succeeds; `read_many` looks again otherwise.
+        let entry = self.index.borrow().get(block)?;
+        let mut out = IoBuf::new(BLOCK_BYTES);
+        self.load(block, entry, &mut out).await.then(|| {
+            self.index.borrow_mut().hit(block);
+            out
+        })
+    }
+
+    /// Restores the block that `entry` names into `out`. False: it could not be had, and is no longer cached.
+    pub(super) async fn load(self: &Rc<Self>, block: LocalBlock, entry: Entry, out: &mut [u8]) -> bool {
+        match self.load_from_memory(block, entry, out) {
+            Some(Ok(())) => return true,
+            Some(Err(error)) => {
+                self.drop_bad(block, entry, &error);
+                return false;
+            }
+            None => {}
+        }
+        let hit = self.hit(0, block, entry);
+        let pin = self.pin(entry.location());
+        let read = self.read_cache(hit.start, hit.end - hit.start).await;
+        drop(pin);
+        let Ok((buf, at)) = read else {
+            self.drop_if_same(block, entry);
+            return false;
+        };
+        let skip = at + (hit.identity.location.offset() - hit.start) as usize;
+        let result = fragment::unpack(&mut self.decoders.borrow_mut(), &buf[skip..], &hit.identity, out);
+        match result {
+            Ok(()) => true,
+            Err(error) => {
+                self.drop_bad(block, entry, &error);
+                false
+            }
+        }
+    }
+
+    /// Fills, and fragments whose extent is still in memory. `None`: the device must be read.
+    fn load_from_memory(
+        &self,
+        block: LocalBlock,
+        entry: Entry,
+        out: &mut [u8],
+    ) -> Option<Result<(), FragmentError>> {
+        let location = match entry.place() {
+            Place::Fill { value, .. } => {
+                out.fill(value);
+                return Some(Ok(()));
+            }
+            Place::Fragment { location, .. } => location,
+        };
+        let log = self.log.borrow();
+        let bytes = log.in_memory(location)?;
+        count(&self.stats.counters.memory_hit_blocks, 1);
+        let identity = log.identity_at(self.global(block), location);
+        Some(fragment::unpack(
+            &mut self.decoders.borrow_mut(),
+            bytes,
+            &identity,
+            out,
+        ))
+    }
+
+    fn hit(&self, index: usize, block: LocalBlock, entry: Entry) -> Hit {
+        let Place::Fragment { location, sectors } = entry.place() else {
+            unreachable!("fills are never on the device")
+        };
+        let start = location.offset() / 512 * 512;
+        let end = start + u64::from(sectors) * 512;
+        let identity = self.log.borrow().identity_at(self.global(block), location);
+        Hit {
+            index,
+            block,
+            entry,
+            identity,
+            start,
+            end,
+        }
+    }
+
+    /// A fragment turned out bad: a miss, counted, and the block is dropped.
+    fn drop_bad(self: &Rc<Self>, block: LocalBlock, entry: Entry, error: &FragmentError) {
+        count(&self.stats.counters.checksum_failures, 1);
+        tracing::warn!(
+            shard = self.number,
+            block = self.global(block).0,
+            location = entry.location().offset(),
+            %error,
+            "dropped a bad fragment; the origin is read instead"
+        );
+        self.drop_if_same(block, entry);
+    }
+
+    /// Forgets a block whose copy cannot be used, if the index still names that copy. A tombstone follows: the
+    /// copy may be readable again some day, when the origin has long changed.
+    pub(super) fn drop_if_same(self: &Rc<Self>, block: LocalBlock, entry: Entry) {
+        let now = self.index.borrow().get(block);
+        if !now.is_some_and(|now| now.same_place(entry)) {
+            return;
+        }
+        self.retire(block);
+        let job = Job::Settle { blocks: vec![block] };
+        if let Some(slot) = self.job_slots.try_acquire(1) {
+            slot.forget();
+            self.push_job(job);
+            return;
+        }
+        let shard = Rc::clone(self);
+        self.env.spawn(async move {
+            shard.job_slots.acquire(1).await.forget();
+            shard.push_job(job);
+        });
+    }
+
+    /// The general path. Returns whole blocks and how many of them were found in the cache.
+    async fn read_many(
+        self: &Rc<Self>,
+        first: LocalBlock,
+        blocks: usize,
+        bypass: bool,
+    ) -> Result<(IoBuf, u64), IoError> {
+        let mut out = IoBuf::new(blocks * BLOCK_BYTES);
+        let mut found = self.look_up(first, blocks, &mut out);
+        let hits = std::mem::take(&mut found.hits);
+        let (bad, missed) = if hits.is_empty() {
+            (Vec::new(), self.read_missed(first, &found.missed, bypass).await)
+        } else if found.missed.is_empty() {
+            (self.read_hits(hits, &mut out).await, Ok(Vec::new()))
+        } else {
+            join(
+                self.read_hits(hits, &mut out),
+                self.read_missed(first, &found.missed, bypass),
+            )
+            .await
+        };
+        for (index, data, at) in missed? {
+            out[index * BLOCK_BYTES..][..data.len() - at].copy_from_slice(&data[at..]);
+        }
+        found.blocks -= bad.len() as u64;
+        for (index, data, at) in self.read_missed(first, &bad, bypass).await? {
+            out[index * BLOCK_BYTES..][..data.len() - at].copy_from_slice(&data[at..]);
+        }
+        Ok((out, found.blocks))
+    }
+
+    /// Sorts the blocks of a request into those served from memory (into `out`), hits on the device, misses.
+    fn look_up(self: &Rc<Self>, first: LocalBlock, blocks: usize, out: &mut [u8]) -> Found {
+        let mut found = Found::default();
+        for index in 0..blocks {
+            let block = LocalBlock(first.0 + index as u64);
+            let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
+            let entry = self.index.borrow_mut().hit(block);
+            let Some(entry) = entry else {
+                found.missed.push(index);
+                continue;
+            };
+            match self.load_from_memory(block, entry, place) {
+                Some(Ok(())) => found.blocks += 1,
+                Some(Err(error)) => {
+                    self.drop_bad(block, entry, &error);
+                    found.missed.push(index);
+                }
+                None => {
+                    found.blocks += 1;
+                    found.hits.push(self.hit(index, block, entry));
+                }
+            }
+        }
+        found
+    }
+
+    /// Reads and restores hits into `out`; returns the indexes of those that could not be had.
+    async fn read_hits(self: &Rc<Self>, hits: Vec<Hit>, out: &mut [u8]) -> Vec<usize> {
+        let total = hits.len();
+        let groups = gather(hits);
+        let split = total >= DECODE_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1;
+        let mut bad = Vec::new();
+        // Reads of all groups go out together; decoding starts as they arrive.
+        let reads = groups.into_iter().map(|group| async move {
+            let pins: Vec<_> = group
+                .hits
+                .iter()
+                .map(|hit| self.pin(hit.identity.location))
+                .collect();
+            let read = self.read_cache(group.start, group.end - group.start).await;
+            drop(pins);
+            let plain = match read {
+                Ok((buf, at)) if split => self.decode_elsewhere(buf, at, &group).await,
+                Ok((buf, at)) => decode(&mut self.decoders.borrow_mut(), &buf[at..], &group),
+                Err(_) => group.hits.iter().map(|_| Err(None)).collect(),
+            };
+            (group, plain)
+        });
+        for (group, plain) in join_all(reads).await {
+            for (hit, result) in group.hits.iter().zip(plain) {
+                match result {
+                    Ok(block) => out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block),
+                    Err(error) => {
+                        match error {
+                            Some(error) => self.drop_bad(hit.block, hit.entry, &error),
+                            None => self.drop_if_same(hit.block, hit.entry),
+                        }
+                        bad.push(hit.index);
+                    }
+                }
+            }
+        }
+        bad.sort_unstable();
+        bad
+    }
+
+    /// Decodes a group on another core.
+    async fn decode_elsewhere(&self, buf: IoBuf, at: usize, group: &Gather) -> Vec<Decoded> {
+        let copy = Gather {
+            start: group.start,
+            end: group.end,
+            hits: group.hits.clone(),
+        };
+        self.env
+            .compute(Priority::Read, move || {
+                decode(&mut crate::codec::Decoders::default(), &buf[at..], &copy)
+            })
+            .await
+    }
+
+    /// Reads missed blocks (sorted indexes) from the origin, neighbours together; gives runs of data: the index
+    /// of the first block, the buffer, and where in it the run starts.
+    async fn read_missed(
+        self: &Rc<Self>,
+        first: LocalBlock,
+        missed: &[usize],
+        bypass: bool,
+    ) -> Result<Vec<(usize, Shared, usize)>, IoError> {
+        let mut runs = self.split_missed(first, missed);
+        // One run is the rule: no boxes for it.
+        if runs.len() == 1 {
+            let (index, run) = runs.pop().expect("one");
+            return Ok(self
+                .read_run(index, first, run, bypass)
+                .await?
+                .into_iter()
+                .collect());
+        }
+        let reads = runs
+            .into_iter()
+            .map(|(index, run)| self.read_run(index, first, run, bypass));
+        let mut all = Vec::new();
+        for result in join_all(reads).await {
+            all.extend(result?);
+        }
+        Ok(all)
+    }
+
+    /// Cuts misses into runs of neighbours that either join one read in flight or start one.
+    fn split_missed(&self, first: LocalBlock, missed: &[usize]) -> Vec<(usize, Run)> {
+        let fetches = self.fetches.borrow();
+        let mut runs: Vec<(usize, Run)> = Vec::new();
+        for &index in missed {
+            let block = LocalBlock(first.0 + index as u64);
+            let joined = fetches.iter().find_map(|fetch| {
+                let within = fetch.covers(block)?;
+                (self.clock.read(block) == fetch.ticks[within]).then(|| (Rc::clone(fetch), within))
+            });
+            match (&joined, runs.last_mut()) {
+                (None, Some((start, Run::Own { blocks }))) if *start + *blocks == index => *blocks += 1,
+                (
+                    Some((fetch, within)),
+                    Some((
+                        start,
+                        Run::Join {
+                            fetch: last,
+                            from,
+                            blocks,
+                        },
+                    )),
+                ) if Rc::ptr_eq(fetch, last) && *start + *blocks == index && *from + *blocks == *within => {
+                    *blocks += 1;
+                }
+                _ => runs.push((
+                    index,
+                    match joined {
+                        Some((fetch, from)) => Run::Join {
+                            fetch,
+                            from,
+                            blocks: 1,
+                        },
+                        None => Run::Own { blocks: 1 },
+                    },
+                )),
+            }
+        }
+        runs
+    }
+
+    async fn read_run(
+        self: &Rc<Self>,
+        index: usize,
+        first: LocalBlock,
+        run: Run,
+        bypass: bool,
+    ) -> Result<Option<(usize, Shared, usize)>, IoError> {
+        match run {
+            Run::Own { blocks } => {
+                let data = self
+                    .fetch(LocalBlock(first.0 + index as u64), blocks, bypass)
+                    .await?;
+                Ok(Some((index, data, 0)))
+            }
+            Run::Join { fetch, from, blocks } => {
+                count(&self.stats.counters.joined_reads, 1);
+                let data = fetch.wait().await?;
+                let slice = &data[from * BLOCK_BYTES..(from + blocks) * BLOCK_BYTES];
+                Ok(Some((index, Arc::new(IoBuf::copy_of(slice)), 0)))
+            }
+        }
+    }
+
+    /// Reads whole blocks from the origin for all who want them, then offers them for admission.
+    async fn fetch(
+        self: &Rc<Self>,
+        first: LocalBlock,
+        blocks: usize,
+        bypass: bool,
+    ) -> Result<Shared, IoError> {
+        let ticks: Vec<Tick> = (0..blocks as u64)
+            .map(|i| self.clock.read(LocalBlock(first.0 + i)))
+            .collect();
+        let fetch = Rc::new(Fetch {
+            first,
+            ticks,
+            result: RefCell::new(None),
+            done: Notify::new(),
+        });
+        self.fetches.borrow_mut().push(Rc::clone(&fetch));
+        let guard = FetchGuard {
+            shard: self,
+            fetch: &fetch,
+        };
+        let offset = self.global(first).offset();
+        let (buf, result) = self
+            .origin
+            .read_at(offset, IoBuf::new(blocks * BLOCK_BYTES))
+            .await;
+        self.count_origin_read(buf.len() as u64, result.is_err());
+        let data = Arc::new(buf);
+        let shared = if result.is_ok() {
+            Ok(Arc::clone(&data))
+        } else {
+            Err(())
+        };
+        *fetch.result.borrow_mut() = Some(shared);
+        drop(guard);
+        result.map_err(IoError::Origin)?;
+        if bypass {
+            count(&self.stats.counters.refused_sequential, blocks as u64);
+        } else {
+            self.offer_read(first, &fetch.ticks, &data);
+        }
+        Ok(data)
+    }
+}
+
+/// Takes a fetch off the list when it ends, also when its reader is dropped.
+struct FetchGuard<'a, P: Platform> {
+    shard: &'a Shard<P>,
+    fetch: &'a Rc<Fetch>,
+}
+
+impl<P: Platform> Drop for FetchGuard<'_, P> {
+    fn drop(&mut self) {
+        self.shard
+            .fetches
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, self.fetch));
+        self.fetch.result.borrow_mut().get_or_insert(Err(()));
+        self.fetch.done.notify_all();
+    }
+}
+
+/// A run of missed neighbours.
+enum Run {
+    /// Read by this request.
+    Own { blocks: usize },
+    /// Part of a read in flight.
+    Join {
+        fetch: Rc<Fetch>,
+        from: usize,
+        blocks: usize,
+    },
+}
+
+type Decoded = Result<IoBuf, Option<FragmentError>>;
+
+fn decode(decoders: &mut crate::codec::Decoders, bytes: &[u8], group: &Gather) -> Vec<Decoded> {
+    group
+        .hits
+        .iter()
+        .map(|hit| {
+            let mut block = IoBuf::new(BLOCK_BYTES);
+            let skip = (hit.identity.location.offset() - group.start) as usize;
+            fragment::unpack(decoders, &bytes[skip..], &hit.identity, &mut block).map_err(Some)?;
+            Ok(block)
+        })
+        .collect()
+}
+
+/// Groups hits whose fragments are close together.
+fn gather(mut hits: Vec<Hit>) -> Vec<Gather> {
+    hits.sort_unstable_by_key(|hit| hit.start);
+    let mut groups: Vec<Gather> = Vec::new();
+    for hit in hits {
+        match groups.last_mut() {
+            Some(group)
+                if hit.start <= group.end + GATHER_GAP_MAX
+                    && hit.end.max(group.end) - group.start <= GATHER_BYTES_MAX =>
+            {
+                group.end = group.end.max(hit.end);
+                group.hits.push(hit);
+            }
+            _ => groups.push(Gather {
+                start: hit.start,
+                end: hit.end,
+                hits: vec![hit],
+            }),
+        }
+    }
+    groups
+}

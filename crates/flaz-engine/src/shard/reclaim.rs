@@ -1,0 +1,327 @@
+//! Reclaim: freeing whole regions, oldest first, so that nothing is ever compacted.
+//!
+//! The policy says which ring gives up its oldest region and what becomes of each block in it: dropped, or
+//! stored again because it was used. Stored again means copied as it is, without decoding: damage stays
+//! visible (see [`crate::format::extent::moved_checksum`]). The region is discarded before it is reused.
+
+use std::rc::Rc;
+
+use flaz_device::{Device, Env};
+
+use super::log::Append;
+use super::regions::FREE_REGIONS_LOW;
+use super::{Platform, Shard, fragment};
+use crate::format::FormatError;
+use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
+use crate::format::summary::Summary;
+use crate::index::Entry;
+use crate::policy::{Fate, Ring};
+use crate::stats::count;
+use crate::units::{BlockNumber, LocalBlock, Location};
+
+/// Records judged before other tasks get their turn.
+const JUDGE_YIELD_RECORDS: usize = 256;
+/// Longest read that gathers fragments to store again, in bytes.
+const GATHER_BYTES_MAX: u64 = 256 << 10;
+/// Bytes between two such fragments that are read along rather than read apart.
+const GATHER_GAP_MAX: u64 = 8 << 10;
+/// First read of a region's summary, in bytes: most summaries are shorter.
+const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
+
+/// A block that is to be stored again.
+#[derive(Clone, Copy, Debug)]
+struct Survivor {
+    block: LocalBlock,
+    entry: Entry,
+    ring: Ring,
+    hits: u8,
+    start: u64,
+    end: u64,
+}
+
+impl<P: Platform> Shard<P> {
+    pub(super) fn want_reclaim(&self) {
+        if self.log.borrow().regions.free.len() < FREE_REGIONS_LOW && !self.reclaiming.get() {
+            self.reclaim_wanted.notify_one();
+        }
+    }
+
+    /// Keeps regions free ahead of need, until the shard stops.
+    pub(super) async fn reclaim_task(shard: Rc<Self>) {
+        loop {
+            while !shard.stopping.get()
+                && !shard.failed.get()
+                && shard.log.borrow().regions.free.len() < FREE_REGIONS_LOW
+            {
+                shard.reclaiming.set(true);
+                if !shard.reclaim_one(true).await {
+                    break;
+                }
+            }
+            shard.reclaiming.set(false);
+            shard.idle.notify_all();
+            if shard.stopping.get() {
+                return;
+            }
+            shard.reclaim_wanted.notified().await;
+        }
+    }
+
+    /// Reclaims one region; false if no ring has one. With `keep`, used blocks are stored again.
+    pub(super) async fn reclaim_one(self: &Rc<Self>, keep: bool) -> bool {
+        let victim = self.policy.borrow().victim(self.ring_sizes());
+        let taken = {
+            let mut log = self.log.borrow_mut();
+            let other = if victim == Ring::Main {
+                Ring::Probation
+            } else {
+                Ring::Main
+            };
+            log.regions
+                .take_oldest(victim)
+                .or_else(|| log.regions.take_oldest(other))
+        };
+        let Some(number) = taken else { return false };
+        let cached = self.index.borrow().len() as u64;
+        self.policy.borrow_mut().cached_blocks(cached);
+        let ring = self.log.borrow().regions.table[number as usize].ring;
+        match self.read_summary(number).await {
+            Ok(summary) => {
+                let survivors = self.judge(number, ring, &summary, keep).await;
+                self.store_again(&survivors).await;
+            }
+            Err(error) => {
+                tracing::warn!(shard = self.number, region = number, %error, "dropped a region without a summary");
+            }
+        }
+        self.sweep(number);
+        self.free_region(number).await;
+        true
+    }
+
+    async fn read_summary(&self, number: u32) -> Result<Summary, String> {
+        let region_bytes = self.geometry.region_bytes;
+        let end = (u64::from(number) + 1) * region_bytes;
+        let guess = SUMMARY_GUESS_BYTES.min(region_bytes);
+        let (buf, at) = self
+            .read_cache(end - guess, guess)
+            .await
+            .map_err(|error| error.to_string())?;
+        let tail = &buf[at..at + guess as usize];
+        let len = Summary::parse_len(tail, region_bytes).map_err(|error| error.to_string())? as u64;
+        let parsed = if len <= guess {
+            Summary::parse(tail)
+        } else {
+            let (buf, at) = self
+                .read_cache(end - len, len)
+                .await
+                .map_err(|error| error.to_string())?;
+            Summary::parse(&buf[at..at + len as usize])
+        };
+        let summary = parsed.map_err(|error| error.to_string())?;
+        self.check_summary(number, &summary)
+            .map_err(|error| error.to_string())?;
+        Ok(summary)
+    }
+
+    /// Whether the summary is that of this filling of the region.
+    fn check_summary(&self, number: u32, summary: &Summary) -> Result<(), FormatError> {
+        const WHAT: &str = "region summary";
+        let fill = self.log.borrow().regions.table[number as usize].fill;
+        let position =
+            self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
+        if summary.cache != self.cache_id {
+            return Err(FormatError::field(WHAT, "cache", self.cache_id, summary.cache));
+        }
+        if summary.position != position {
+            return Err(FormatError::field(WHAT, "position", position, summary.position));
+        }
+        if summary.fill != fill {
+            return Err(FormatError::field(WHAT, "fill", fill.0, summary.fill.0));
+        }
+        Ok(())
+    }
+
+    /// Decides the fate of each block in the region. Those to be dropped are dropped.
+    async fn judge(&self, number: u32, ring: Ring, summary: &Summary, keep: bool) -> Vec<Survivor> {
+        let mut survivors = Vec::new();
+        let mut records = summary.records.iter();
+        let mut judged = 0;
+        for extent in &summary.extents {
+            let start = u64::from(number) * self.geometry.region_bytes + u64::from(extent.offset);
+            let mut at = start + self.geometry.header_bytes() as u64;
+            for &bits in records.by_ref().take(usize::from(extent.record_count)) {
+                let Ok(record) = Record::unpack(bits) else { break };
+                if at + record.fragment_bytes() as u64 > start + u64::from(extent.len) {
+                    break;
+                }
+                if let Some(survivor) = self.judge_one(ring, record, start, at, keep) {
+                    survivors.push(survivor);
+                }
+                at += record.fragment_bytes() as u64;
+                judged += 1;
+                if judged % JUDGE_YIELD_RECORDS == 0 {
+                    self.env.yield_now().await;
+                }
+            }
+        }
+        survivors
+    }
+
+    fn judge_one(&self, ring: Ring, record: Record, extent: u64, at: u64, keep: bool) -> Option<Survivor> {
+        let written = match record.kind {
+            RecordKind::Fragment { stored, .. } => {
+                Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
+            }
+            RecordKind::Fill { value, .. } => Entry::fill(Location::at(extent), value),
+            RecordKind::Tombstone => return None,
+        };
+        if record.block.0 >= self.whole_blocks()
+            || record.block.in_shard(self.geometry.shard_count).0 != self.number
+        {
+            return None;
+        }
+        let block = self.local(record.block);
+        let entry = self
+            .index
+            .borrow()
+            .get(block)
+            .filter(|entry| entry.same_place(written))?;
+        let fate = if keep {
+            self.policy
+                .borrow_mut()
+                .reclaim(ring, Self::key(block), entry.hits())
+        } else {
+            Fate::Drop
+        };
+        match fate {
+            Fate::Drop => {
+                self.remove_entry(block);
+                count(&self.stats.counters.reclaimed_blocks, 1);
+                None
+            }
+            Fate::Keep { ring, hits } => {
+                let end = at + record.fragment_bytes() as u64;
+                Some(Survivor {
+                    block,
+                    entry,
+                    ring,
+                    hits,
+                    start: at,
+                    end,
+                })
+            }
+        }
+    }
+
+    /// Copies the surviving fragments to the open extents of their rings.
+    async fn store_again(self: &Rc<Self>, survivors: &[Survivor]) {
+        let mut rest = survivors;
+        while let Some(first) = rest.first() {
+            let mut end = first.end;
+            let mut taken = 1;
+            while let Some(next) = rest.get(taken) {
+                if next.start > end + GATHER_GAP_MAX || next.end - first.start > GATHER_BYTES_MAX {
+                    break;
+                }
+                end = end.max(next.end);
+                taken += 1;
+            }
+            let (group, after) = rest.split_at(taken);
+            rest = after;
+            let only_fills = end == first.start;
+            let read = if only_fills {
+                None
+            } else {
+                self.read_cache(first.start, end - first.start).await.ok()
+            };
+            for survivor in group {
+                let bytes = read.as_ref().map(|(buf, at)| {
+                    let skip = at + (survivor.start - first.start) as usize;
+                    &buf[skip..skip + (survivor.end - survivor.start) as usize]
+                });
+                self.store_one_again(survivor, bytes.unwrap_or_default()).await;
+            }
+        }
+    }
+
+    async fn store_one_again(self: &Rc<Self>, survivor: &Survivor, bytes: &[u8]) {
+        let global: BlockNumber = self.global(survivor.block);
+        loop {
+            let still = self.index.borrow().get(survivor.block);
+            let Some(entry) = still.filter(|entry| entry.same_place(survivor.entry)) else {
+                return;
+            };
+            let what = match entry.place() {
+                crate::index::Place::Fill { value, .. } => Append::Fill {
+                    value,
+                    dirty: entry.dirty(),
+                },
+                crate::index::Place::Fragment { location, .. } => {
+                    let Ok((header, stored)) = fragment::split(bytes) else {
+                        return;
+                    };
+                    let from = self.log.borrow().identity_at(global, location);
+                    Append::Moved {
+                        header,
+                        stored,
+                        from,
+                        dirty: entry.dirty(),
+                    }
+                }
+            };
+            let appended = self.log.borrow_mut().append(survivor.ring, global, what, true);
+            if let Some(new) = appended {
+                // Hits that came since the verdict count for the next one.
+                let hits = survivor
+                    .hits
+                    .max(entry.hits().saturating_sub(survivor.entry.hits()));
+                self.set_entry(survivor.block, new.with_hits(hits).with_dirty(entry.dirty()));
+                count(&self.stats.counters.reinserted_blocks, 1);
+                self.pump_writes();
+                return;
+            }
+            if self.failed.get() {
+                return;
+            }
+            self.pump_writes();
+            self.room.notified().await;
+        }
+    }
+
+    /// Drops what the index still has in the region: blocks that no summary listed, or that could not be moved.
+    fn sweep(&self, number: u32) {
+        let live = self.log.borrow().regions.table[number as usize].live;
+        if live == 0 {
+            return;
+        }
+        let left: Vec<LocalBlock> = {
+            let (index, log) = (self.index.borrow(), self.log.borrow());
+            index
+                .iter()
+                .filter(|(_, e)| log.region_of(e.location()) == number)
+                .map(|(block, _)| block)
+                .collect()
+        };
+        for block in left {
+            self.remove_entry(block);
+            count(&self.stats.counters.reclaimed_blocks, 1);
+        }
+    }
+
+    /// Waits for readers, discards the region and frees it.
+    async fn free_region(&self, number: u32) {
+        while self.log.borrow().regions.table[number as usize].pins > 0 {
+            self.unpinned.notified().await;
+        }
+        let region_bytes = self.geometry.region_bytes;
+        let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
+        if let Err(error) = self.cache.discard(position, region_bytes).await {
+            self.cache_error(&error);
+        }
+        count(&self.stats.counters.discarded_bytes, region_bytes);
+        count(&self.stats.counters.regions_reclaimed, 1);
+        self.log.borrow_mut().regions.release(number);
+        self.room.notify_all();
+    }
+}

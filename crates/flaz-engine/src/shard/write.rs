@@ -1,0 +1,287 @@
+//! Writing: to the origin first, into the cache afterwards.
+//!
+//! Writes of one block go one after the other. A block's cached copy is dropped before its write is
+//! acknowledged, and the clocks tick before and after the origin write (see [`super::clock`]), so that neither a
+//! cached nor a just-read old version survives it. In every mode: a cache that is passed through stays true.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::{Device, DeviceError, Env, IoBuf};
+
+use super::admit::{Candidate, Job};
+use super::{Platform, Shard};
+use crate::policy::Admission;
+use crate::settings::Mode;
+use crate::stats::count;
+use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
+use crate::volume::IoError;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// The touched blocks of an unaligned write, as far as their new contents are known.
+struct Staged {
+    data: IoBuf,
+    known: Vec<bool>,
+}
+
+impl<P: Platform> Shard<P> {
+    /// Writes `data` at byte `offset` of the exported device; the range lies in one stripe of this shard. With
+    /// `fua` it is stable on return; with `bypass` new blocks are not admitted.
+    ///
+    /// # Errors
+    /// [`IoError::Origin`] when the origin fails; the range then holds old or new data, and none of it is cached.
+    pub async fn write(
+        self: &Rc<Self>,
+        offset: u64,
+        data: IoBuf,
+        fua: bool,
+        bypass: bool,
+    ) -> Result<(), IoError> {
+        let started = self.env.now();
+        let len = data.len() as u64;
+        let blocks = touched(offset, len);
+        self.job_slots.acquire(1).await.forget();
+        let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        let aligned = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
+        let staged = if aligned {
+            None
+        } else {
+            Some(self.stage(offset, &data, &blocks).await)
+        };
+        self.tick(&blocks);
+        let (data, result) = self.write_origin(offset, data, fua).await;
+        self.tick(&blocks);
+        let staged = staged.unwrap_or_else(|| Staged {
+            data,
+            known: vec![true; (blocks.end - blocks.start) as usize],
+        });
+        self.after_change(&blocks, result.is_ok().then_some(staged), bypass);
+        drop(lock);
+        let counters = &self.stats.counters;
+        count(&counters.writes, 1);
+        count(&counters.write_bytes, len);
+        self.stats
+            .latencies
+            .borrow_mut()
+            .write
+            .record(self.env.now().since(started));
+        result.map_err(IoError::Origin)
+    }
+
+    /// Gives a range up; it lies in one stripe of this shard. Partly covered sectors of the origin are kept.
+    ///
+    /// # Errors
+    /// [`IoError::Origin`] when the origin fails.
+    pub async fn trim(self: &Rc<Self>, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {
+        let started = self.env.now();
+        let align = u64::from(self.origin.alignment());
+        let inner = offset.next_multiple_of(align)..(offset + len) / align * align;
+        count(&self.stats.counters.trims, 1);
+        if inner.start >= inner.end {
+            return Ok(());
+        }
+        let blocks = touched(inner.start, inner.end - inner.start);
+        self.job_slots.acquire(1).await.forget();
+        let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        self.tick(&blocks);
+        let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
+        if fua && result.is_ok() {
+            result = self.origin.flush().await;
+        }
+        self.tick(&blocks);
+        self.after_change(&blocks, None, true);
+        drop(lock);
+        self.stats
+            .latencies
+            .borrow_mut()
+            .trim
+            .record(self.env.now().since(started));
+        self.origin_result(result)
+    }
+
+    /// Makes a range read as zeroes; it lies in one stripe of this shard.
+    ///
+    /// # Errors
+    /// [`IoError::Origin`] when the origin fails.
+    pub async fn write_zeroes(
+        self: &Rc<Self>,
+        offset: u64,
+        len: u64,
+        may_unmap: bool,
+        fua: bool,
+    ) -> Result<(), IoError> {
+        let align = u64::from(self.origin.alignment());
+        count(&self.stats.counters.write_zeroes, 1);
+        if !offset.is_multiple_of(align) || !len.is_multiple_of(align) {
+            // Odd edges need the sectors around them: an ordinary write knows how.
+            return self.write(offset, IoBuf::zeroed(len as usize), fua, true).await;
+        }
+        let started = self.env.now();
+        let blocks = touched(offset, len);
+        self.job_slots.acquire(1).await.forget();
+        let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        self.tick(&blocks);
+        let result = self.origin.write_zeroes(offset, len, may_unmap, fua).await;
+        self.tick(&blocks);
+        self.after_change(&blocks, None, true);
+        drop(lock);
+        self.stats
+            .latencies
+            .borrow_mut()
+            .trim
+            .record(self.env.now().since(started));
+        self.origin_result(result)
+    }
+
+    fn origin_result(&self, result: Result<(), DeviceError>) -> Result<(), IoError> {
+        count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
+        result.map_err(IoError::Origin)
+    }
+
+    fn tick(&self, blocks: &Range<u64>) {
+        for block in blocks.clone() {
+            self.clock.tick(self.local(BlockNumber(block)));
+        }
+    }
+
+    /// Lays the touched blocks of an unaligned write out: whole ones from `data`, parts over what is cached.
+    async fn stage(self: &Rc<Self>, offset: u64, data: &[u8], blocks: &Range<u64>) -> Staged {
+        let start = blocks.start * BLOCK;
+        let mut image = IoBuf::new(((blocks.end - blocks.start) * BLOCK) as usize);
+        let mut known = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        let end = offset + data.len() as u64;
+        for block in blocks.clone() {
+            let whole = block * BLOCK >= offset && (block + 1) * BLOCK <= end;
+            known.push(
+                whole
+                    || self
+                        .load_for_merge(block, &mut image[(block * BLOCK - start) as usize..])
+                        .await,
+            );
+        }
+        image[(offset - start) as usize..][..data.len()].copy_from_slice(data);
+        Staged { data: image, known }
+    }
+
+    async fn load_for_merge(self: &Rc<Self>, block: u64, place: &mut [u8]) -> bool {
+        if self.mode() != Mode::WriteThrough || block >= self.whole_blocks() {
+            return false;
+        }
+        let local = self.local(BlockNumber(block));
+        let entry = self.index.borrow().get(local);
+        let Some(entry) = entry else { return false };
+        self.load(local, entry, &mut place[..BLOCK_BYTES]).await
+    }
+
+    /// Writes to the origin, widened to its alignment by reading the sectors at the edges.
+    async fn write_origin(&self, offset: u64, data: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
+        let align = u64::from(self.origin.alignment());
+        let end = offset + data.len() as u64;
+        let wide = offset / align * align..end.next_multiple_of(align);
+        let counters = &self.stats.counters;
+        count(&counters.origin_writes, 1);
+        count(&counters.origin_write_bytes, wide.end - wide.start);
+        let (data, result) = if wide == (offset..end) {
+            self.origin.write_at(offset, data, fua).await
+        } else {
+            let result = self.write_widened(offset, &data, wide, fua).await;
+            (data, result)
+        };
+        count(&counters.origin_errors, u64::from(result.is_err()));
+        (data, result)
+    }
+
+    async fn write_widened(
+        &self,
+        offset: u64,
+        data: &[u8],
+        wide: Range<u64>,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        let align = self.origin.alignment() as usize;
+        let mut buf = IoBuf::new((wide.end - wide.start) as usize);
+        let len = buf.len();
+        let (head, result) = self.origin.read_at(wide.start, IoBuf::new(align)).await;
+        result?;
+        buf[..align].copy_from_slice(&head);
+        if len > align {
+            let (tail, result) = self
+                .origin
+                .read_at(wide.end - align as u64, IoBuf::new(align))
+                .await;
+            result?;
+            buf[len - align..].copy_from_slice(&tail);
+        }
+        buf[(offset - wide.start) as usize..][..data.len()].copy_from_slice(data);
+        self.origin.write_at(wide.start, buf, fua).await.1
+    }
+
+    /// Drops the cached copies of changed blocks and queues what follows: the new contents (`staged`, as far as
+    /// known and wanted), tombstones for the rest. Takes over the job slot that the caller holds.
+    fn after_change(&self, blocks: &Range<u64>, staged: Option<Staged>, bypass: bool) {
+        let admit = self.mode() == Mode::WriteThrough && !self.stopping.get();
+        let mut candidates = Vec::new();
+        let mut settle = Vec::new();
+        for (index, block) in blocks.clone().enumerate() {
+            let local = self.local(BlockNumber(block));
+            let hits = self
+                .index
+                .borrow()
+                .get(local)
+                .map_or(0, |entry| entry.hits().saturating_add(1));
+            let old_ring = self.retire(local);
+            let known = staged.as_ref().is_some_and(|staged| staged.known[index]);
+            let ring = if admit && known && block < self.whole_blocks() {
+                old_ring.or_else(|| self.admit_written(local, bypass))
+            } else {
+                None
+            };
+            match (ring, old_ring) {
+                (Some(ring), _) => {
+                    candidates.push(Candidate {
+                        index,
+                        ring,
+                        hits: hits.min(3),
+                        tick: self.clock.read(local),
+                    });
+                }
+                (None, Some(_)) => settle.push(local),
+                (None, None) => {}
+            }
+        }
+        match staged {
+            Some(staged) if !candidates.is_empty() => {
+                let first = self.local(BlockNumber(blocks.start));
+                self.push_job(Job::Store {
+                    first,
+                    data: Arc::new(staged.data),
+                    candidates,
+                    settle,
+                });
+            }
+            _ if !settle.is_empty() => self.push_job(Job::Settle { blocks: settle }),
+            _ => self.job_slots.release(1),
+        }
+    }
+
+    fn admit_written(&self, block: LocalBlock, bypass: bool) -> Option<crate::policy::Ring> {
+        if bypass {
+            count(&self.stats.counters.refused_sequential, 1);
+            return None;
+        }
+        match self.policy.borrow_mut().admit(Self::key(block)) {
+            Admission::To(ring) => Some(ring),
+            Admission::Refuse => {
+                count(&self.stats.counters.refused_policy, 1);
+                None
+            }
+        }
+    }
+}
+
+/// Numbers of the blocks that a range touches.
+fn touched(offset: u64, len: u64) -> Range<u64> {
+    offset / BLOCK..(offset + len).div_ceil(BLOCK)
+}

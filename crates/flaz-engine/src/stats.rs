@@ -1,0 +1,283 @@
+//! What a shard counts. Plain cells: a shard belongs to one thread.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one shard, live.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Cell<u64>,)*
+        }
+
+        /// Counters at one moment; those of several shards add up.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// The counts now.
+            #[must_use]
+            pub fn counts(&self) -> Counts {
+                Counts { $($name: self.$name.get(),)* }
+            }
+        }
+
+        impl Counts {
+            /// Adds another shard's counts.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Read requests (pieces of one stripe) answered.
+    reads,
+    /// Bytes read by clients.
+    read_bytes,
+    /// Read requests answered from the cache alone.
+    read_hits,
+    /// Read requests answered partly from the cache.
+    read_partial_hits,
+    /// Read requests answered from the origin alone.
+    read_misses,
+    /// Blocks found in the cache.
+    hit_blocks,
+    /// Hits served from an extent still in memory.
+    memory_hit_blocks,
+    /// Blocks not found in the cache.
+    miss_blocks,
+    /// Write requests (pieces of one stripe).
+    writes,
+    /// Bytes written by clients.
+    write_bytes,
+    /// Trim requests (pieces of one stripe).
+    trims,
+    /// Write-zeroes requests (pieces of one stripe).
+    write_zeroes,
+    /// Reads sent to the origin.
+    origin_reads,
+    /// Bytes read from the origin.
+    origin_read_bytes,
+    /// Writes sent to the origin.
+    origin_writes,
+    /// Bytes written to the origin.
+    origin_write_bytes,
+    /// Origin operations that failed.
+    origin_errors,
+    /// Reads that joined another reader's origin read.
+    joined_reads,
+    /// Blocks stored in the cache, reinsertion apart.
+    admitted_blocks,
+    /// Not stored: the policy said no.
+    refused_policy,
+    /// Not stored: part of a long sequential stream.
+    refused_sequential,
+    /// Not stored: too much was waiting to be stored.
+    refused_queue_full,
+    /// Not stored: a write overtook the data.
+    refused_overtaken,
+    /// Not stored: already there.
+    refused_present,
+    /// Blocks dropped by writes, trims and write-zeroes.
+    dropped_blocks,
+    /// Tombstones written.
+    tombstones,
+    /// Bytes given to the codec.
+    codec_in_bytes,
+    /// Bytes that came out (raw blocks count 4096, fills 0).
+    codec_out_bytes,
+    /// Blocks stored compressed.
+    packed_blocks,
+    /// Blocks stored raw because they do not compress.
+    raw_blocks,
+    /// Blocks of one value, stored without a fragment.
+    fill_blocks,
+    /// Bytes written to the cache device.
+    cache_write_bytes,
+    /// Bytes read from the cache device.
+    cache_read_bytes,
+    /// Reads sent to the cache device.
+    cache_reads,
+    /// Extents written.
+    extents_written,
+    /// Bytes of written extents that are header or padding.
+    extent_overhead_bytes,
+    /// Fragments whose checksum or codec stream was bad.
+    checksum_failures,
+    /// Operations of the cache device that failed.
+    cache_errors,
+    /// Regions reclaimed.
+    regions_reclaimed,
+    /// Blocks stored again at reclaim because they were used.
+    reinserted_blocks,
+    /// Blocks dropped at reclaim.
+    reclaimed_blocks,
+    /// Bytes discarded on the cache device.
+    discarded_bytes,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &Cell<u64>, by: u64) {
+    counter.set(counter.get() + by);
+}
+
+/// Largest latency that is told apart, in nanoseconds (100 s).
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+
+/// A latency histogram in nanoseconds with two significant digits (HDR).
+#[derive(Clone, Debug)]
+pub struct Latency(Histogram<u64>);
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self(Histogram::new_with_bounds(100, LATENCY_NS_MAX, 2).expect("constant bounds are valid"))
+    }
+}
+
+impl Latency {
+    /// Counts one operation.
+    pub fn record(&mut self, took: Duration) {
+        self.0
+            .saturating_record((took.as_nanos() as u64).clamp(100, LATENCY_NS_MAX));
+    }
+
+    /// Adds another histogram.
+    pub fn add(&mut self, other: &Self) {
+        // Equal bounds: cannot fail.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// Count, mean and percentiles.
+    #[must_use]
+    pub fn summary(&self) -> LatencySummary {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        LatencySummary {
+            count: self.0.len(),
+            mean_us: self.0.mean() / 1000.0,
+            p50_us: us(self.0.value_at_quantile(0.5)),
+            p90_us: us(self.0.value_at_quantile(0.9)),
+            p99_us: us(self.0.value_at_quantile(0.99)),
+            p999_us: us(self.0.value_at_quantile(0.999)),
+            max_us: if self.0.is_empty() { 0.0 } else { us(self.0.max()) },
+        }
+    }
+}
+
+/// A latency distribution in a few numbers, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LatencySummary {
+    /// Operations counted.
+    pub count: u64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Largest.
+    pub max_us: f64,
+}
+
+/// Latencies of a shard by kind of operation.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    /// Reads answered from the cache alone.
+    pub read_hit: Latency,
+    /// Reads that needed the origin.
+    pub read_miss: Latency,
+    /// Writes.
+    pub write: Latency,
+    /// Trims and write-zeroes.
+    pub trim: Latency,
+}
+
+impl Latencies {
+    /// Adds another shard's.
+    pub fn add(&mut self, other: &Self) {
+        self.read_hit.add(&other.read_hit);
+        self.read_miss.add(&other.read_miss);
+        self.write.add(&other.write);
+        self.trim.add(&other.trim);
+    }
+}
+
+/// Everything that a shard counts.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) counters: Counters,
+    pub(crate) latencies: RefCell<Latencies>,
+}
+
+/// What a shard (or, added up, a cache) holds now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Holdings {
+    /// Blocks in the cache.
+    pub cached_blocks: u64,
+    /// Bytes of memory that the index takes.
+    pub index_bytes: u64,
+    /// Bytes of memory for ghosts, region tables and all else that grows with the cache.
+    pub other_memory_bytes: u64,
+    /// Bytes of all regions.
+    pub capacity_bytes: u64,
+    /// Bytes of regions in use, per ring: probation, main.
+    pub ring_bytes: [u64; 2],
+    /// Bytes of free regions.
+    pub free_bytes: u64,
+    /// Admissions that wait to be stored.
+    pub admission_queue: u64,
+    /// Extent and summary writes queued or on their way.
+    pub cache_writes_queued: u64,
+    /// Origin reads in flight.
+    pub origin_reads_in_flight: u64,
+    /// Whether the cache device failed and is no longer used.
+    pub cache_failed: bool,
+}
+
+impl Holdings {
+    /// Adds another shard's.
+    pub fn add(&mut self, other: &Self) {
+        self.cached_blocks += other.cached_blocks;
+        self.index_bytes += other.index_bytes;
+        self.other_memory_bytes += other.other_memory_bytes;
+        self.capacity_bytes += other.capacity_bytes;
+        self.ring_bytes[0] += other.ring_bytes[0];
+        self.ring_bytes[1] += other.ring_bytes[1];
+        self.free_bytes += other.free_bytes;
+        self.admission_queue += other.admission_queue;
+        self.cache_writes_queued += other.cache_writes_queued;
+        self.origin_reads_in_flight += other.origin_reads_in_flight;
+        self.cache_failed |= other.cache_failed;
+    }
+}
+
+/// Counters, latencies and holdings of a shard or a cache at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct StatsSnapshot {
+    /// Counters.
+    pub counts: Counts,
+    /// Latency histograms.
+    pub latencies: Latencies,
+    /// What is held.
+    pub holdings: Holdings,
+}
+
+impl StatsSnapshot {
+    /// Adds another shard's.
+    pub fn add(&mut self, other: &Self) {
+        self.counts.add(&other.counts);
+        self.latencies.add(&other.latencies);
+        self.holdings.add(&other.holdings);
+    }
+}
