@@ -1,1 +1,7 @@
-fn main() {}
+//! The program `flaz`; everything is in the library beside it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    flaz_cli::run(std::env::args_os())
+}

@@ -1,0 +1,360 @@
+//! Commands and options, and the help a user reads. No behaviour here.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::demo::DemoArgs;
+use crate::log::LogArgs;
+use crate::settings::{Codec, Emulation, Mode, NbdAddress, Policy};
+use crate::size;
+
+const ABOUT: &str = "A transparent, compressed SSD cache for block devices";
+
+const OVERVIEW: &str = "\
+A transparent, compressed SSD cache for block devices.
+
+flaz puts a cache device (an SSD, a partition or a file, which it then owns whole) in front of an origin \
+(the slow device with the data) and serves the origin's contents to NBD clients. Every cached block is \
+compressed, so that the SSD holds more of the origin. Nothing of flaz is ever stored on the origin.
+
+Sizes: 4096, 64KiB, 10G, 1.5GiB. K, M, G, T, P and KiB, MiB, .. are powers of 1024; kB, MB, .. are powers of 1000.
+
+Exit status: 0 done, 1 failed, 2 wrong usage. Results go to standard output, messages to standard error.";
+
+const EXAMPLES: &str = "\
+Examples:
+  flaz demo                                        see what a compressed cache is worth, in a minute
+  flaz create /dev/nvme0n1p3 --origin /dev/sdb     make a cache device
+  flaz serve /dev/nvme0n1p3 --nbd unix:/run/d.sock serve the origin through it
+  nbd-client -unix /run/d.sock /dev/nbd0           attach it to this machine
+  flaz status /dev/nvme0n1p3 --watch 1             see what it does";
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(name = "flaz", version, about = ABOUT, long_about = OVERVIEW, after_help = EXAMPLES)]
+#[command(max_term_width = 110, disable_help_subcommand = true)]
+pub struct Cli {
+    /// About the log.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make a cache device for an origin
+    Create(CreateArgs),
+    /// Serve an origin through its cache device, in the foreground
+    Serve(ServeArgs),
+    /// Show what a cache holds and does
+    Status(StatusArgs),
+    /// Change settings of a running cache
+    Set(SetArgs),
+    /// Stop a running cache cleanly
+    Stop(StopArgs),
+    /// Verify a cache device that is not in use
+    Check(CheckArgs),
+    /// List what is stored on a cache device that is not in use
+    Dump(DumpArgs),
+    /// Show on real data of this machine what a compressed cache is worth
+    Demo(DemoArgs),
+    /// Write shell completions or the manual
+    #[command(hide = true)]
+    Generate(GenerateArgs),
+}
+
+/// `flaz create`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A device that is mounted or swapped on is always refused. One that is held by another device, or that \
+carries a file system, a partition table or another flaz cache, is refused unless --force says that its \
+contents may go. Nothing is written before everything was checked.
+
+Examples:
+  flaz create /dev/nvme0n1p3 --origin /dev/sdb
+  flaz create /var/cache/flaz.img --size 20G --origin /srv/disk.img --codec zstd:3")]
+pub struct CreateArgs {
+    /// Cache device: a block device or a regular file. Its contents are lost
+    #[arg(value_name = "CACHE")]
+    pub cache: PathBuf,
+    /// The device or file to cache; it is not changed
+    #[arg(long, value_name = "ORIGIN")]
+    pub origin: PathBuf,
+    /// Codec for new blocks: lz4, zstd[:LEVEL] (-7 to 19, 1 if left out), zlib, lzo or none
+    #[arg(long, value_name = "CODEC", default_value = "lz4")]
+    pub codec: Codec,
+    /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
+    pub extent_size: u64,
+    /// Size of a region, the unit of reclaim: a multiple of the extent size [default: 16MiB, less on a small cache]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub region_size: Option<u64>,
+    /// Number of shards, fixed for the life of the cache; at least as many as threads will serve it
+    /// [default: by size]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=SHARDS_MAX))]
+    pub shards: Option<u32>,
+    /// Create CACHE as a (sparse) regular file of this size if it is not there
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Overwrite whatever CACHE carries. A mounted device is refused nevertheless
+    #[arg(long)]
+    pub force: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Most shards a cache can have.
+pub const SHARDS_MAX: i64 = 4096;
+/// Most threads a daemon can have.
+pub const THREADS_MAX: i64 = 1024;
+/// Most NBD addresses a daemon can have.
+pub const NBD_ADDRESSES_MAX: usize = 16;
+
+fn extent_size(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text).map_err(|error| error.to_string())?;
+    if bytes.is_power_of_two() && (32 << 10..=256 << 10).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err("expected 32KiB, 64KiB, 128KiB or 256KiB".to_owned())
+    }
+}
+
+/// `flaz serve`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Runs in the foreground until SIGTERM, SIGINT or `flaz stop`, then stops cleanly: the next start is warm. A \
+second signal stops at once, without that. Under systemd (Type=notify) readiness is announced.
+
+Examples:
+  flaz serve /dev/nvme0n1p3 --nbd unix:/run/flaz/disk.sock
+  flaz serve cache.img --nbd tcp:127.0.0.1:10809 --insecure-tcp --mode write-around
+  flaz serve cache.img --emulate-origin hdd        as if the origin were a hard disk")]
+pub struct ServeArgs {
+    /// Cache device made by `flaz create`
+    #[arg(value_name = "CACHE")]
+    pub cache: PathBuf,
+    /// Where the origin is now, if it has moved since `flaz create`; it must be the same one
+    #[arg(long, value_name = "PATH")]
+    pub origin: Option<PathBuf>,
+    /// Where NBD clients connect: unix:PATH (mode 0600) or tcp:HOST:PORT; may be given several times
+    /// [default: unix:UUID.nbd in the runtime directory]
+    #[arg(long, value_name = "ADDRESS")]
+    pub nbd: Vec<NbdAddress>,
+    /// Allow tcp: addresses, over which everybody who reaches the port reads and writes all data
+    #[arg(long)]
+    pub insecure_tcp: bool,
+    /// When writes are acknowledged, and what becomes of the cached copy
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Mode::WriteThrough)]
+    pub mode: Mode,
+    /// Threads that drive shards [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
+    pub threads: Option<u32>,
+    /// Which blocks are admitted, and which survive
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t = Policy::S3Fifo)]
+    pub policy: Policy,
+    /// Do not admit sequential runs longer than this; 0 admits all
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
+    pub sequential_cutoff: u64,
+    /// Codec for new blocks: lz4, zstd[:LEVEL], zlib, lzo or none [default: as created]
+    #[arg(long, value_name = "CODEC")]
+    pub codec: Option<Codec>,
+    /// Start with an empty cache where the cached data may not belong to the origin any more
+    #[arg(long)]
+    pub discard_cache: bool,
+    /// Refuse writes from clients
+    #[arg(long)]
+    pub read_only: bool,
+    /// Control socket, for status, set and stop [default: UUID.sock in the runtime directory]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// For demonstrations and tests: slow the origin down to such a device
+    #[arg(long, value_name = "DEVICE", value_enum)]
+    pub emulate_origin: Option<Emulation>,
+    /// For demonstrations and tests: slow the cache device down to such a device
+    #[arg(long, value_name = "DEVICE", value_enum)]
+    pub emulate_cache: Option<Emulation>,
+}
+
+/// Which cache a command is about: by its device, or by its control socket.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub struct TargetArgs {
+    /// Cache device; its UUID tells the control socket
+    #[arg(value_name = "CACHE")]
+    pub cache: Option<PathBuf>,
+    /// Control socket, if it is not at its default place
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+}
+
+/// `flaz status`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A cache that is not running is described from its superblock; that needs the right to read the device.
+
+Examples:
+  flaz status /dev/nvme0n1p3
+  flaz status --control /run/flaz/mine.sock --json | jq .live.lookups
+  flaz status cache.img --watch 2")]
+pub struct StatusArgs {
+    /// Which cache.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Print JSON (one line a report with --watch)
+    #[arg(long)]
+    pub json: bool,
+    /// Repeat every so many seconds until interrupted [default without a value: 2]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = interval)]
+    pub watch: Option<Duration>,
+}
+
+/// `flaz set`.
+#[derive(Args, Debug)]
+#[command(override_usage = "flaz set [OPTIONS] <CACHE | --control PATH> <KEY=VALUE>...")]
+#[command(after_help = "\
+Keys:
+  mode               write-through, write-around or pass-through
+  policy, admission  s3-fifo, second-touch or fifo
+  codec              lz4, zstd[:LEVEL], zlib, lzo or none; for new blocks, old ones stay as they are
+  sequential-cutoff  a size; longer sequential runs are not admitted; 0 admits all
+
+Takes effect at once and lasts until the daemon stops. All of the keys are changed, or none.
+
+Examples:
+  flaz set /dev/nvme0n1p3 mode=write-around
+  flaz set --control /run/flaz/mine.sock codec=zstd:3 sequential-cutoff=4M")]
+pub struct SetArgs {
+    /// Cache device (left out with --control), then what to change
+    #[arg(value_name = "CACHE | KEY=VALUE", required = true)]
+    pub words: Vec<String>,
+    /// Control socket, if it is not at its default place
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print the settings then in force as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `flaz stop`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Returns when the daemon has finished what was in flight and has closed the cache cleanly.
+
+Example:
+  flaz stop /dev/nvme0n1p3 --timeout 30")]
+pub struct StopArgs {
+    /// Which cache.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Give up waiting after so many seconds; the daemon goes on stopping
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = interval)]
+    pub timeout: Duration,
+}
+
+/// `flaz check`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Reads the whole cache device and verifies superblock, headers, checksums, and that every fragment \
+decompresses; says how many there are of each kind. Changes nothing. Exit status 1 if something is wrong.")]
+pub struct CheckArgs {
+    /// Cache device
+    #[arg(value_name = "CACHE")]
+    pub cache: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `flaz dump`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+One line for each superblock, region, extent and fragment, in the order of the device; with --json one JSON \
+object a line. The bytes of the blocks are not shown.")]
+pub struct DumpArgs {
+    /// Cache device
+    #[arg(value_name = "CACHE")]
+    pub cache: PathBuf,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `flaz generate`, for packagers.
+#[derive(Args, Debug)]
+pub struct GenerateArgs {
+    /// What to write
+    #[command(subcommand)]
+    pub what: Generate,
+}
+
+/// What `flaz generate` writes.
+#[derive(Subcommand, Debug)]
+pub enum Generate {
+    /// Completions for a shell, to standard output
+    Completions {
+        /// Which shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Manual pages, one file a command
+    Man {
+        /// Existing directory to write to
+        #[arg(value_name = "DIRECTORY")]
+        directory: PathBuf,
+    },
+}
+
+/// Longest interval or timeout in seconds: a year.
+const INTERVAL_MAX_S: f64 = 365.0 * 86_400.0;
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds, as in 2 or 0.5".to_owned())?;
+    if !(0.1..=INTERVAL_MAX_S).contains(&seconds) {
+        return Err("expected from 0.1 seconds to a year".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_has_help() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_manual() {
+        let cli = Cli::try_parse_from(["flaz", "serve", "c"]).unwrap();
+        let Command::Serve(serve) = cli.command else { panic!("not serve") };
+        assert_eq!((serve.mode, serve.policy, serve.sequential_cutoff), (Mode::WriteThrough, Policy::S3Fifo, 0));
+        let cli = Cli::try_parse_from(["flaz", "create", "c", "--origin", "o"]).unwrap();
+        let Command::Create(create) = cli.command else { panic!("not create") };
+        assert_eq!((create.codec, create.extent_size, create.force), (Codec::Lz4, 64 << 10, false));
+    }
+
+    #[test]
+    fn negative_zstd_levels_need_no_quoting() {
+        let cli = Cli::try_parse_from(["flaz", "create", "c", "--origin", "o", "--codec", "zstd:-7"]).unwrap();
+        assert!(matches!(cli.command, Command::Create(CreateArgs { codec: Codec::Zstd(-7), .. })));
+    }
+}

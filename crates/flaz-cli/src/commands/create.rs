@@ -1,0 +1,38 @@
+//! `flaz create`: checks everything, then formats.
+
+use super::output;
+use super::spec::CreateSpec;
+use crate::args::CreateArgs;
+use crate::error::Failure;
+use crate::host;
+use crate::page;
+use crate::safety;
+
+/// Runs `flaz create`.
+///
+/// # Errors
+/// The cache device is not to be touched, the origin cannot be one, or formatting failed. A file that was
+/// made for this is removed again.
+pub fn run(args: &CreateArgs) -> Result<(), Failure> {
+    let origin = safety::origin(&args.origin)?;
+    let claim = safety::claim_for_create(&args.cache, &origin, args.size, args.force)?;
+    let made = claim.was_made();
+    let spec = CreateSpec {
+        cache: claim,
+        origin: args.origin.clone(),
+        codec: args.codec,
+        extent_bytes: args.extent_size,
+        region_bytes: args.region_size,
+        shards: args.shards,
+    };
+    let report = match host::create(&spec) {
+        Ok(report) => report,
+        Err(error) => {
+            if made && let Err(error) = std::fs::remove_file(&args.cache) {
+                tracing::warn!("{} was made but cannot be removed: {error}", args.cache.display());
+            }
+            return Err(Failure::host("create", &args.cache)(error));
+        }
+    };
+    if args.json { output::print_json(&report, true) } else { output::print(&page::created(&report)) }
+}

@@ -1,0 +1,36 @@
+//! One file a command: from options to output. What touches data is in [`crate::host`].
+
+mod check;
+mod create;
+mod dump;
+mod generate;
+mod output;
+mod serve;
+mod set;
+pub mod spec;
+mod status;
+mod stop;
+mod target;
+
+use crate::args::Command;
+use crate::error::Failure;
+
+/// Runs a command.
+///
+/// # Errors
+/// What the user is told on standard error, with the exit status.
+pub fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Create(args) => create::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Set(args) => set::run(&args),
+        Command::Stop(args) => stop::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Demo(args) => {
+            crate::demo::run(&args).map_err(|error| Failure::Other { what: "demo", source: error.into() })
+        }
+        Command::Generate(args) => generate::run(&args),
+    }
+}

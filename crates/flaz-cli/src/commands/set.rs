@@ -1,0 +1,69 @@
+//! `flaz set`: settings of a running cache.
+
+use std::path::PathBuf;
+
+use super::{output, target};
+use crate::args::SetArgs;
+use crate::control::client::ANSWER;
+use crate::control::{Reply, Request};
+use crate::error::Failure;
+use crate::page;
+use crate::settings::SettingsPatch;
+
+/// Runs `flaz set`.
+///
+/// # Errors
+/// A setting that is none, no daemon, or the daemon refuses.
+pub fn run(args: &SetArgs) -> Result<(), Failure> {
+    let (cache, assignments) = split(args)?;
+    let patch = SettingsPatch::parse(assignments)?;
+    let mut client = target::require(cache.as_deref(), args.control.as_deref())?;
+    match client.ask(&Request::Set(patch), ANSWER)? {
+        Reply::Settings(settings) if args.json => output::print_json(&settings, true),
+        Reply::Settings(settings) => output::print(&format!("{}\n", page::settings(&settings))),
+        _ => Err(client.unexpected("set").into()),
+    }
+}
+
+/// With --control all words are assignments; without it the first one is the cache.
+fn split(args: &SetArgs) -> Result<(Option<PathBuf>, &[String]), Failure> {
+    let (cache, assignments) = match (&args.control, args.words.as_slice()) {
+        (None, [cache, assignments @ ..]) => (Some(PathBuf::from(cache)), assignments),
+        (Some(_), [cache, assignments @ ..]) if !cache.contains('=') => (Some(PathBuf::from(cache)), assignments),
+        (_, words) => (None, words),
+    };
+    if assignments.is_empty() {
+        return Err(Failure::Usage(
+            "set: expected CACHE (or --control PATH) and at least one KEY=VALUE, as in \
+             `flaz set /dev/nvme0n1p3 mode=write-around`"
+                .to_owned(),
+        ));
+    }
+    Ok((cache, assignments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(control: Option<&str>, words: &[&str]) -> SetArgs {
+        SetArgs {
+            words: words.iter().map(|word| (*word).to_owned()).collect(),
+            control: control.map(PathBuf::from),
+            json: false,
+        }
+    }
+
+    #[test]
+    fn the_cache_is_the_first_word_unless_the_socket_is_named() {
+        let given = args(None, &["/a=b", "mode=write-around"]);
+        let (cache, assignments) = split(&given).unwrap();
+        assert_eq!((cache, assignments.len()), (Some(PathBuf::from("/a=b")), 1));
+        let given = args(Some("/s"), &["mode=write-around"]);
+        assert_eq!(split(&given).unwrap().0, None);
+        let given = args(Some("/s"), &["/c", "mode=write-around"]);
+        assert_eq!(split(&given).unwrap().0, Some(PathBuf::from("/c")));
+        assert!(split(&args(None, &["/c"])).is_err());
+        assert!(split(&args(None, &["mode=write-around"])).is_err());
+    }
+}

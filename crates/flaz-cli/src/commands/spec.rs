@@ -1,0 +1,65 @@
+//! What a command asks of the host, after options were checked and defaults found.
+
+use std::path::PathBuf;
+
+use crate::safety::Claim;
+use crate::settings::{Codec, Emulation, NbdAddress, Settings};
+
+/// A cache to be made.
+#[derive(Debug)]
+pub struct CreateSpec {
+    /// The cache device, open for reading and writing, checked, and held against others while this lives.
+    pub cache: Claim,
+    /// The origin: exists, is a file or a block device, and is not the cache.
+    pub origin: PathBuf,
+    /// Codec for new blocks, kept in the superblock.
+    pub codec: Codec,
+    /// Size of a full extent in bytes: a power of two, 32 KiB to 256 KiB.
+    pub extent_bytes: u64,
+    /// Size of a region in bytes, or what suits the cache's size.
+    pub region_bytes: Option<u64>,
+    /// Number of shards, or what suits the cache's size.
+    pub shards: Option<u32>,
+}
+
+/// A cache to be served.
+#[derive(Clone, Debug)]
+pub struct ServeSpec {
+    /// The cache device.
+    pub cache: PathBuf,
+    /// Where the origin is, if not where the superblock says.
+    pub origin: Option<PathBuf>,
+    /// At least one address.
+    pub nbd: Vec<NbdAddress>,
+    /// Mode, policy and sequential cut-off.
+    pub mode: crate::settings::Mode,
+    /// Admission and reclaim.
+    pub policy: crate::settings::Policy,
+    /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
+    pub sequential_cutoff_bytes: u64,
+    /// Codec for new blocks, or what the superblock says.
+    pub codec: Option<Codec>,
+    /// Threads that drive shards, or one a core.
+    pub threads: Option<u32>,
+    /// Start empty where the cached data may not belong to the origin.
+    pub discard_cache: bool,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Slow the origin down.
+    pub emulate_origin: Option<Emulation>,
+    /// Slow the cache device down.
+    pub emulate_cache: Option<Emulation>,
+}
+
+impl ServeSpec {
+    /// The settings to start with, given the codec in the superblock.
+    #[must_use]
+    pub fn settings(&self, superblock_codec: Codec) -> Settings {
+        Settings {
+            mode: self.mode,
+            policy: self.policy,
+            codec: self.codec.unwrap_or(superblock_codec),
+            sequential_cutoff_bytes: self.sequential_cutoff_bytes,
+        }
+    }
+}

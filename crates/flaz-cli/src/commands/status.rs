@@ -1,0 +1,51 @@
+//! `flaz status`: live through the control socket, else what the superblock says.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Instant;
+
+use super::{output, target};
+use crate::args::StatusArgs;
+use crate::control::client::ANSWER;
+use crate::control::{Reply, Request};
+use crate::error::Failure;
+use crate::host;
+use crate::page;
+use crate::report::StatusReport;
+
+/// Runs `flaz status`.
+///
+/// # Errors
+/// Neither the daemon nor the superblock could be asked.
+pub fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let Some(interval) = args.watch else {
+        let report = ask(args.target.cache.as_deref(), args.target.control.as_deref())?;
+        return if args.json { output::print_json(&report, true) } else { output::print(&page::status(&report)) };
+    };
+    let mut earlier: Option<(Instant, StatusReport)> = None;
+    loop {
+        let now = Instant::now();
+        let report = ask(args.target.cache.as_deref(), args.target.control.as_deref())?;
+        if args.json {
+            output::print_json(&report, false)?;
+        } else {
+            let since = earlier.as_ref().map(|(then, report)| (report, now.duration_since(*then)));
+            // On a terminal each page replaces the last one; in a file they follow each other.
+            let (before, after) = if std::io::stdout().is_terminal() { ("\x1b[H\x1b[2J", "") } else { ("", "\n") };
+            output::print(&format!("{before}{}{after}", page::watch(&report, since)))?;
+        }
+        earlier = Some((now, report));
+        std::thread::sleep(interval.saturating_sub(now.elapsed()));
+    }
+}
+
+fn ask(cache: Option<&Path>, control: Option<&Path>) -> Result<StatusReport, Failure> {
+    match (target::find(cache, control)?, cache) {
+        (Some(mut client), _) => match client.ask(&Request::Status {}, ANSWER)? {
+            Reply::Status(report) => Ok(*report),
+            _ => Err(client.unexpected("status").into()),
+        },
+        (None, Some(cache)) => host::offline_status(cache).map_err(Failure::host("status of", cache)),
+        (None, None) => Err(Failure::Usage("expected CACHE or --control PATH".to_owned())),
+    }
+}

@@ -1,0 +1,114 @@
+//! The user's end of the control socket.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::ControlError;
+use super::protocol::{REPLY_LINE_MAX, Reply, Request};
+use super::server::peer_uid;
+
+/// How long a daemon may take to answer a question.
+pub const ANSWER: Duration = Duration::from_secs(10);
+
+/// A connection to a daemon.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the daemon on the control socket `path`. `owner_uid` is who may serve it besides root and
+    /// this user: the owner of the cache.
+    ///
+    /// # Errors
+    /// Nobody listens there, somebody else does, or the user may not.
+    pub fn connect(path: &Path, owner_uid: Option<u32>) -> Result<Self, ControlError> {
+        let path = path.to_owned();
+        let stream = match super::connect(&path) {
+            Ok(stream) => stream,
+            Err(source) => {
+                return Err(match source.kind() {
+                    ErrorKind::NotFound | ErrorKind::ConnectionRefused => ControlError::NotRunning { path },
+                    ErrorKind::PermissionDenied => ControlError::Denied { path },
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                        ControlError::TimedOut { path, seconds: super::CONNECT.as_secs_f64(), advice: "" }
+                    }
+                    _ => ControlError::Talk { path, source },
+                });
+            }
+        };
+        let uid = peer_uid(&stream).map_err(|source| ControlError::Talk { path: path.clone(), source })?;
+        let trusted = [0, rustix::process::geteuid().as_raw()];
+        if !trusted.contains(&uid) && owner_uid != Some(uid) {
+            return Err(ControlError::Stranger { path, uid });
+        }
+        Ok(Self { path, stream: BufReader::new(stream) })
+    }
+
+    /// Where the daemon listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Asks one thing and waits for the answer, at most `timeout`. A [`Reply::Refused`] comes as an error.
+    ///
+    /// # Errors
+    /// No answer, one that is not understood, or a refusal.
+    pub fn ask(&mut self, request: &Request, timeout: Duration) -> Result<Reply, ControlError> {
+        let deadline = Instant::now() + timeout;
+        let late = |path: &Path| ControlError::TimedOut {
+            path: path.to_owned(),
+            seconds: timeout.as_secs_f64(),
+            advice: match request {
+                Request::Stop { .. } => ": it goes on stopping; --timeout SECONDS waits longer",
+                _ => "",
+            },
+        };
+        let path = self.path.clone();
+        let talk = |source: std::io::Error| match source.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => late(&path),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ControlError::HungUp { path: path.clone() },
+            _ => ControlError::Talk { path: path.clone(), source },
+        };
+        self.stream.get_ref().set_write_timeout(Some(timeout)).map_err(talk)?;
+        // A daemon that refuses a client answers before it has read anything, so a failed send is not yet the end.
+        let sent = self.stream.get_mut().write_all(request.to_line().as_bytes());
+        let mut line = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(late(&path));
+            }
+            self.stream.get_ref().set_read_timeout(Some(left)).map_err(talk)?;
+            let room = (REPLY_LINE_MAX - line.len()) as u64;
+            match (&mut self.stream).take(room).read_until(b'\n', &mut line) {
+                Ok(_) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(talk(error)),
+            }
+        }
+        if line.is_empty() {
+            sent.map_err(talk)?;
+            return Err(ControlError::HungUp { path });
+        }
+        let garbled = |detail: String| ControlError::Garbled { path: path.clone(), detail };
+        if !line.ends_with(b"\n") {
+            return Err(garbled(format!("no line's end within {} bytes", line.len())));
+        }
+        let text = std::str::from_utf8(&line).map_err(|error| garbled(error.to_string()))?;
+        match Reply::parse(text).map_err(|error| garbled(error.to_string()))? {
+            Reply::Refused(message) => Err(ControlError::Refused { message }),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The error for a reply that does not fit the question.
+    #[must_use]
+    pub fn unexpected(&self, question: &str) -> ControlError {
+        ControlError::Garbled { path: self.path.clone(), detail: format!("not an answer to '{question}'") }
+    }
+}

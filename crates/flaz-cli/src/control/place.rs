@@ -1,0 +1,163 @@
+//! Where the sockets of a cache are, if the user does not say: named by its UUID, in the runtime directory.
+//!
+//! The runtime directory is `$FLAZ_RUNTIME_DIR`, else `/run/flaz` for root, else `$XDG_RUNTIME_DIR/flaz`,
+//! else `/tmp/flaz-UID`. The daemon makes it with mode 0700 and refuses one that others could have prepared.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use uuid::Uuid;
+
+use super::ControlError;
+
+/// Runtime directories and how they were found.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// What `FLAZ_RUNTIME_DIR` says.
+    pub own: Option<PathBuf>,
+    /// What `XDG_RUNTIME_DIR` says.
+    pub xdg: Option<PathBuf>,
+    /// Who asks.
+    pub uid: u32,
+}
+
+impl Places {
+    /// As this process has them.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let directory = |name| {
+            std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        Self { own: directory("FLAZ_RUNTIME_DIR"), xdg: directory("XDG_RUNTIME_DIR"), uid: geteuid().as_raw() }
+    }
+
+    /// The directory in which a daemon of this user puts its sockets.
+    #[must_use]
+    pub fn daemon_directory(&self) -> PathBuf {
+        match (&self.own, self.uid, &self.xdg) {
+            (Some(own), _, _) => own.clone(),
+            (None, 0, _) => PathBuf::from("/run/flaz"),
+            (None, _, Some(xdg)) => xdg.join("flaz"),
+            (None, uid, None) => PathBuf::from(format!("/tmp/flaz-{uid}")),
+        }
+    }
+
+    /// Where a client looks for the control socket of a cache whose file belongs to `owner_uid`, in order:
+    /// where this user's daemon would be, then root's, then the owner's.
+    #[must_use]
+    pub fn control_candidates(&self, uuid: &Uuid, owner_uid: Option<u32>) -> Vec<PathBuf> {
+        let mut directories = vec![self.daemon_directory(), PathBuf::from("/run/flaz")];
+        if let Some(xdg) = &self.xdg {
+            directories.push(xdg.join("flaz"));
+        }
+        for uid in [Some(self.uid), owner_uid].into_iter().flatten() {
+            directories.push(PathBuf::from(format!("/run/user/{uid}/flaz")));
+            directories.push(PathBuf::from(format!("/tmp/flaz-{uid}")));
+        }
+        let mut candidates: Vec<PathBuf> = Vec::new();
+        for directory in directories {
+            let path = control_socket(&directory, uuid);
+            if !candidates.contains(&path) {
+                candidates.push(path);
+            }
+        }
+        candidates
+    }
+}
+
+/// The control socket of a cache in a runtime directory.
+#[must_use]
+pub fn control_socket(directory: &Path, uuid: &Uuid) -> PathBuf {
+    directory.join(format!("{uuid}.sock"))
+}
+
+/// The NBD socket of a cache in a runtime directory.
+#[must_use]
+pub fn nbd_socket(directory: &Path, uuid: &Uuid) -> PathBuf {
+    directory.join(format!("{uuid}.nbd"))
+}
+
+/// Makes the runtime directory if it is missing, and makes sure that nobody else can put things into it.
+///
+/// # Errors
+/// It cannot be made, is another user's, is writable for others, or is no directory (a link is none).
+pub fn prepare_directory(path: &Path) -> Result<(), ControlError> {
+    let uid = geteuid().as_raw();
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(source) => {
+            return Err(ControlError::Make {
+                what: "make the runtime directory (FLAZ_RUNTIME_DIR chooses another)",
+                path: path.to_owned(),
+                source,
+            });
+        }
+    }
+    let metadata = std::fs::symlink_metadata(path).map_err(|source| ControlError::Make {
+        what: "look at the runtime directory",
+        path: path.to_owned(),
+        source,
+    })?;
+    let found = if !metadata.is_dir() {
+        "something that is no directory".to_owned()
+    } else if metadata.uid() != uid {
+        format!("a directory of user {}", metadata.uid())
+    } else if metadata.mode() & 0o022 != 0 {
+        format!("mode {:03o}", metadata.mode() & 0o777)
+    } else {
+        return Ok(());
+    };
+    Err(ControlError::UnsafeDirectory { path: path.to_owned(), uid, found })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn places(own: Option<&str>, xdg: Option<&str>, uid: u32) -> Places {
+        Places { own: own.map(PathBuf::from), xdg: xdg.map(PathBuf::from), uid }
+    }
+
+    #[test]
+    fn directory_by_environment_then_user() {
+        let directory = |own, xdg, uid| places(own, xdg, uid).daemon_directory();
+        assert_eq!(directory(Some("/x"), Some("/run/user/0"), 0), Path::new("/x"));
+        assert_eq!(directory(None, Some("/run/user/0"), 0), Path::new("/run/flaz"));
+        assert_eq!(directory(None, Some("/run/user/7"), 7), Path::new("/run/user/7/flaz"));
+        assert_eq!(directory(None, None, 7), Path::new("/tmp/flaz-7"));
+    }
+
+    #[test]
+    fn root_finds_the_daemon_of_the_files_owner() {
+        let uuid = Uuid::from_u128(5);
+        let candidates = places(None, None, 0).control_candidates(&uuid, Some(7));
+        assert_eq!(candidates[0], Path::new("/run/flaz/00000000-0000-0000-0000-000000000005.sock"));
+        assert!(candidates.contains(&PathBuf::from(format!("/tmp/flaz-7/{uuid}.sock"))));
+        let unique: std::collections::BTreeSet<_> = candidates.iter().collect();
+        assert_eq!(unique.len(), candidates.len());
+    }
+
+    #[test]
+    fn directories_others_could_prepare_are_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let fresh = scratch.path().join("fresh");
+        prepare_directory(&fresh).unwrap();
+        assert_eq!(std::fs::metadata(&fresh).unwrap().mode() & 0o777, 0o700);
+        prepare_directory(&fresh).unwrap();
+
+        std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(prepare_directory(&fresh).unwrap_err().to_string().contains("mode 777"));
+        std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o700)).unwrap();
+
+        let link = scratch.path().join("link");
+        symlink(&fresh, &link).unwrap();
+        assert!(matches!(prepare_directory(&link), Err(ControlError::UnsafeDirectory { .. })));
+        let missing_parent = scratch.path().join("no/such");
+        assert!(matches!(prepare_directory(&missing_parent), Err(ControlError::Make { .. })));
+    }
+}

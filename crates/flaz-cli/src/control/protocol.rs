@@ -1,0 +1,232 @@
+//! The lines: one request, one reply, each a JSON object.
+//!
+//! ```text
+//! > {"v":1,"cmd":"status"}
+//! < {"v":1,"ok":true,"status":{..}}                  a StatusReport
+//! > {"v":1,"cmd":"set","mode":"write-around"}        keys as of `flaz set`, sequential-cutoff in bytes
+//! < {"v":1,"ok":true,"settings":{..}}                all settings then in force
+//! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
+//! < {"v":1,"ok":true}
+//! > {"v":1,"cmd":"fly"}
+//! < {"v":1,"ok":false,"error":"unknown variant `fly`, .."}
+//! ```
+//!
+//! `v` may be left out. A daemon refuses versions it does not know; within one version fields are only added.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::report::StatusReport;
+use crate::settings::{Settings, SettingsPatch};
+
+/// Version of the protocol.
+pub const PROTOCOL_VERSION: u64 = 1;
+/// Longest request line in bytes, its end included.
+pub const REQUEST_LINE_MAX: usize = 16 << 10;
+/// Longest reply line in bytes, its end included.
+pub const REPLY_LINE_MAX: usize = 4 << 20;
+
+/// What a client wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Everything the daemon knows about itself.
+    Status {},
+    /// Change settings; all of them or none.
+    Set(SettingsPatch),
+    /// Stop cleanly.
+    Stop {
+        /// Answer when stopped, not at once.
+        #[serde(default = "yes")]
+        wait: bool,
+    },
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// To a status request.
+    Status(Box<StatusReport>),
+    /// To a set request: the settings then in force.
+    Settings(Settings),
+    /// Done, or, to a stop that does not wait, begun.
+    Done,
+    /// Refused or failed, in words for the user.
+    Refused(String),
+}
+
+/// A reply as it travels.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    v: u64,
+    ok: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    status: Option<Box<StatusReport>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settings: Option<Settings>,
+}
+
+/// Why a line is no request or no reply, in words for the user.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// Not a JSON object.
+    #[error("expected one JSON object a line: {0}")]
+    Json(String),
+    /// Another version.
+    #[error("protocol version {found}: this end speaks version {PROTOCOL_VERSION}")]
+    Version {
+        /// As found.
+        found: String,
+    },
+    /// JSON, but not what was expected.
+    #[error("{0}")]
+    Content(String),
+}
+
+impl Request {
+    /// Reads a line. Never trusts it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(line: &str) -> Result<Self, LineError> {
+        let object = versioned_object(line)?;
+        serde_json::from_value(Value::Object(object)).map_err(|error| LineError::Content(error.to_string()))
+    }
+
+    /// The line, with its end.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let mut object = Map::new();
+        object.insert("v".to_owned(), PROTOCOL_VERSION.into());
+        if let Ok(Value::Object(fields)) = serde_json::to_value(self) {
+            object.extend(fields);
+        }
+        Value::Object(object).to_string() + "\n"
+    }
+}
+
+impl Reply {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(line: &str) -> Result<Self, LineError> {
+        // The version first: a reply of another version may have another shape.
+        let mut object = versioned_object(line)?;
+        object.insert("v".to_owned(), PROTOCOL_VERSION.into());
+        let wire: Wire = serde_json::from_value(Value::Object(object))
+            .map_err(|error| LineError::Content(error.to_string()))?;
+        Ok(match wire {
+            Wire { ok: false, error, .. } => Self::Refused(error.unwrap_or_else(|| "no reason given".to_owned())),
+            Wire { status: Some(status), .. } => Self::Status(status),
+            Wire { settings: Some(settings), .. } => Self::Settings(settings),
+            Wire { .. } => Self::Done,
+        })
+    }
+
+    /// The line, with its end.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let mut wire = Wire { v: PROTOCOL_VERSION, ok: true, error: None, status: None, settings: None };
+        match self {
+            Self::Status(status) => wire.status = Some(status.clone()),
+            Self::Settings(settings) => wire.settings = Some(settings.clone()),
+            Self::Done => {}
+            Self::Refused(message) => {
+                wire.ok = false;
+                wire.error = Some(message.clone());
+            }
+        }
+        let text = serde_json::to_string(&wire).unwrap_or_else(|error| {
+            // A path that is not UTF-8 has no JSON form.
+            let message = Value::from(format!("the reply has no JSON form: {error}"));
+            format!(r#"{{"v":{PROTOCOL_VERSION},"ok":false,"error":{message}}}"#)
+        });
+        text + "\n"
+    }
+}
+
+/// The object on a line, its version checked and taken out.
+fn versioned_object(line: &str) -> Result<Map<String, Value>, LineError> {
+    let mut object: Map<String, Value> =
+        serde_json::from_str(line).map_err(|error| LineError::Json(error.to_string()))?;
+    match object.remove("v") {
+        None => {}
+        Some(version) if version.as_u64() == Some(PROTOCOL_VERSION) => {}
+        Some(version) => return Err(LineError::Version { found: version.to_string() }),
+    }
+    Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Codec, Mode, Policy};
+
+    #[test]
+    fn requests_read_back_as_written() {
+        let patch = SettingsPatch { codec: Some(Codec::Zstd(-3)), ..SettingsPatch::default() };
+        for request in [Request::Status {}, Request::Set(patch), Request::Stop { wait: false }] {
+            assert_eq!(Request::parse(&request.to_line()), Ok(request));
+        }
+    }
+
+    #[test]
+    fn requests_as_documented() {
+        assert_eq!(Request::parse(r#"{"cmd":"status"}"#), Ok(Request::Status {}));
+        assert_eq!(Request::parse(r#"{"cmd":"stop"}"#), Ok(Request::Stop { wait: true }));
+        let set = Request::parse(r#"{"v":1,"cmd":"set","mode":"write-around","sequential-cutoff":4096}"#);
+        let patch = SettingsPatch {
+            mode: Some(Mode::WriteAround),
+            sequential_cutoff: Some(4096),
+            ..SettingsPatch::default()
+        };
+        assert_eq!(set, Ok(Request::Set(patch)));
+    }
+
+    #[test]
+    fn wrong_requests_are_refused() {
+        for (line, word) in [
+            ("", "one JSON object"),
+            ("[]", "one JSON object"),
+            ("{}", "cmd"),
+            (r#"{"cmd":"fly"}"#, "fly"),
+            (r#"{"v":2,"cmd":"status"}"#, "version 2"),
+            (r#"{"v":"x","cmd":"status"}"#, "version"),
+            (r#"{"cmd":"status","x":1}"#, "x"),
+            (r#"{"cmd":"set","moed":"write-around"}"#, "moed"),
+            (r#"{"cmd":"set","codec":"zstd:99"}"#, "-7"),
+            (r#"{"cmd":"stop","wait":3}"#, "boolean"),
+        ] {
+            let error = Request::parse(line).expect_err(line).to_string();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+        assert!(Request::parse(&"[".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn replies_read_back_as_written() {
+        let settings = Settings {
+            mode: Mode::PassThrough,
+            policy: Policy::Fifo,
+            codec: Codec::None,
+            sequential_cutoff_bytes: 0,
+        };
+        for reply in [
+            Reply::Status(Box::new(crate::page::tests::example())),
+            Reply::Settings(settings),
+            Reply::Done,
+            Reply::Refused("no\nway \"".to_owned()),
+        ] {
+            let line = reply.to_line();
+            assert_eq!(line.matches('\n').count(), 1, "one line: {line}");
+            assert_eq!(Reply::parse(&line), Ok(reply));
+        }
+    }
+}

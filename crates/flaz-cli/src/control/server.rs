@@ -1,0 +1,359 @@
+//! The daemon's end of the control socket: plain threads, one that accepts and one a client.
+//!
+//! Limits: [`CLIENTS_MAX`] clients, [`REQUEST_LINE_MAX`] bytes a request, [`IDLE`] between requests,
+//! [`SEND`] for a client to take a reply. A client over a limit is answered with the reason where that is
+//! possible, and hung up on.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::ControlError;
+use super::protocol::{REQUEST_LINE_MAX, Reply, Request};
+
+/// Clients at a time.
+pub const CLIENTS_MAX: usize = 16;
+/// How long a client may say nothing.
+pub const IDLE: Duration = Duration::from_secs(30);
+/// How long a client may leave a reply in the socket.
+pub const SEND: Duration = Duration::from_secs(5);
+/// How long a stopping server waits for replies on their way.
+const LINGER: Duration = Duration::from_secs(2);
+/// How long another process may hold the directory's lock while it sets up a socket.
+const LOCK: Duration = Duration::from_secs(2);
+/// Longest path of a socket in bytes: `sun_path` holds 108, one of which ends it.
+pub const PATH_MAX: usize = 107;
+const BACKLOG: i32 = 16;
+
+/// What answers requests. Called from several threads at once; a `stop` that waits may block.
+pub trait ControlHandler: Send + Sync {
+    /// Answers one request.
+    fn handle(&self, request: Request) -> Reply;
+}
+
+/// A control socket being served, until [`Server::close`] or drop.
+pub struct Server {
+    path: PathBuf,
+    /// Device and inode of the socket file, so that only our own is removed.
+    identity: (u64, u64),
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    handler: Arc<dyn ControlHandler>,
+    closing: AtomicBool,
+    clients: AtomicUsize,
+    /// Streams of the clients, to end their reading when closing.
+    streams: Mutex<Vec<(usize, UnixStream)>>,
+}
+
+impl Server {
+    /// Makes the socket at `path`, mode 0600, and answers requests on it with `handler`.
+    ///
+    /// # Errors
+    /// Somebody listens there already, another kind of file is there, or the socket could not be made.
+    pub fn start(path: &Path, handler: Arc<dyn ControlHandler>) -> Result<Self, ControlError> {
+        let listener = bind(path)?;
+        let make = |what| move |source| ControlError::Make { what, path: path.to_owned(), source };
+        let metadata = std::fs::symlink_metadata(path).map_err(make("look at the control socket"))?;
+        let shared = Arc::new(Shared {
+            handler,
+            closing: AtomicBool::new(false),
+            clients: AtomicUsize::new(0),
+            streams: Mutex::new(Vec::new()),
+        });
+        let acceptor = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || accept_loop(&listener, &shared)
+            })
+            .map_err(make("start a thread for the control socket"))?;
+        Ok(Self {
+            path: path.to_owned(),
+            identity: (metadata.dev(), metadata.ino()),
+            shared,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes no more requests, gives replies on their way a moment, and removes the socket.
+    pub fn close(mut self) {
+        self.close_now();
+    }
+
+    fn close_now(&mut self) {
+        let Some(acceptor) = self.acceptor.take() else { return };
+        self.shared.closing.store(true, Ordering::SeqCst);
+        // The acceptor sits in accept(): a connection of our own wakes it up.
+        let awake = super::connect(&self.path).is_ok();
+        for (_, stream) in self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // A client that waits for nothing is hung up on; replies can still be written.
+            let _ = stream.shutdown(std::net::Shutdown::Read);
+        }
+        let deadline = Instant::now() + LINGER;
+        while self.shared.clients.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if awake {
+            let _ = acceptor.join();
+        }
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
+        if ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.close_now();
+    }
+}
+
+/// A listening socket at `path`, in place of a stale one. Two daemons that start at the same moment are kept
+/// apart by a lock on the directory.
+fn bind(path: &Path) -> Result<UnixListener, ControlError> {
+    let len = path.as_os_str().len();
+    if len > PATH_MAX {
+        return Err(ControlError::PathTooLong { path: path.to_owned(), len, max: PATH_MAX });
+    }
+    let make = |what| move |source: io::Error| ControlError::Make { what, path: path.to_owned(), source };
+    let _lock = lock_directory(path).map_err(make("lock the directory of the control socket"))?;
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(source) => return Err(make("look at the control socket")(source)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(ControlError::NotASocket { path: path.to_owned() });
+        }
+        Ok(_) => match super::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                tracing::debug!("replacing the stale control socket {}", path.display());
+                std::fs::remove_file(path).map_err(make("remove the stale control socket"))?;
+            }
+            Err(source) if source.kind() != ErrorKind::WouldBlock => {
+                return Err(make("find out who listens on the control socket")(source));
+            }
+            Ok(_) | Err(_) => return Err(ControlError::InUse { path: path.to_owned() }),
+        },
+    }
+    listen(path).map_err(|error| make("make the control socket")(error.into()))
+}
+
+/// Binds with mode 0600 from the first moment: on Linux a socket file takes its mode from the socket itself.
+fn listen(path: &Path) -> Result<UnixListener, rustix::io::Errno> {
+    let socket: OwnedFd =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}
+
+fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let directory = OwnedFd::from(std::fs::File::open(parent)?);
+    let deadline = Instant::now() + LOCK;
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn accept_loop(listener: &UnixListener, shared: &Arc<Shared>) {
+    let mut number = 0;
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => {
+                if shared.closing.load(Ordering::SeqCst) {
+                    return;
+                }
+                // Out of descriptors, most likely: others must finish first.
+                tracing::warn!("control socket: accept failed: {error}");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if shared.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        number += 1;
+        if let Err((mut stream, message)) = admit(stream, number, shared) {
+            let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
+            let _ = stream.write_all(Reply::Refused(message).to_line().as_bytes());
+        }
+    }
+}
+
+/// Starts a thread for a client, if it may be here and there is room.
+fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), (UnixStream, String)> {
+    let uid = match peer_uid(&stream) {
+        Ok(uid) => uid,
+        Err(error) => return Err((stream, format!("cannot tell who you are: {error}"))),
+    };
+    let own = rustix::process::geteuid().as_raw();
+    if uid != 0 && uid != own {
+        tracing::warn!("control socket: refused user {uid}");
+        return Err((stream, format!("only root and user {own} may control this daemon, you are user {uid}")));
+    }
+    if shared.clients.load(Ordering::SeqCst) >= CLIENTS_MAX {
+        return Err((stream, format!("{CLIENTS_MAX} clients are connected, which is the limit: try again later")));
+    }
+    let copy = match stream.try_clone() {
+        Ok(copy) => copy,
+        Err(error) => return Err((stream, format!("cannot serve another client: {error}"))),
+    };
+    lock_streams(shared).push((number, copy));
+    shared.clients.fetch_add(1, Ordering::SeqCst);
+    let thread = std::thread::Builder::new().name(format!("control-{number}")).spawn({
+        let shared = Arc::clone(shared);
+        move || {
+            let _leaving = Leaving { shared: &shared, number };
+            if let Err(error) = serve_client(&stream, &shared) {
+                tracing::debug!("control client {number}: {error}");
+            }
+        }
+    });
+    if let Err(error) = thread {
+        tracing::warn!("control socket: no thread for a client: {error}");
+        leave(shared, number);
+    }
+    Ok(())
+}
+
+/// Gives a client's place back, also when its thread panics.
+struct Leaving<'a> {
+    shared: &'a Shared,
+    number: usize,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        leave(self.shared, self.number);
+    }
+}
+
+fn leave(shared: &Shared, number: usize) {
+    lock_streams(shared).retain(|(other, _)| *other != number);
+    shared.clients.fetch_sub(1, Ordering::SeqCst);
+}
+
+fn lock_streams(shared: &Shared) -> std::sync::MutexGuard<'_, Vec<(usize, UnixStream)>> {
+    shared.streams.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The user at the other end.
+///
+/// # Errors
+/// The system does not say.
+pub(super) fn peer_uid(stream: &impl AsFd) -> io::Result<u32> {
+    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
+}
+
+fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    stream.set_write_timeout(Some(SEND))?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let line = match read_line(&mut reader, stream)? {
+            Line::End => return Ok(()),
+            Line::TooLong => {
+                let message = format!("a request line has at most {REQUEST_LINE_MAX} bytes");
+                return send(stream, &Reply::Refused(message));
+            }
+            Line::NotText => return send(stream, &Reply::Refused("a request is UTF-8 text".to_owned())),
+            Line::Late => {
+                let message = format!("no request within {} s: the connection is closed", IDLE.as_secs());
+                return send(stream, &Reply::Refused(message));
+            }
+            Line::Whole(line) => line,
+        };
+        let reply = match Request::parse(&line) {
+            Ok(request) => shared.handler.handle(request),
+            Err(error) => Reply::Refused(error.to_string()),
+        };
+        send(stream, &reply)?;
+    }
+}
+
+fn send(mut stream: &UnixStream, reply: &Reply) -> io::Result<()> {
+    stream.write_all(reply.to_line().as_bytes())
+}
+
+enum Line {
+    Whole(String),
+    End,
+    TooLong,
+    NotText,
+    Late,
+}
+
+/// Reads a line within [`IDLE`] for all of it, so that a byte now and then does not hold a place for ever.
+fn read_line(reader: &mut BufReader<&UnixStream>, stream: &UnixStream) -> io::Result<Line> {
+    let deadline = Instant::now() + IDLE;
+    let mut line = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Line::Late);
+        }
+        stream.set_read_timeout(Some(left))?;
+        let available = match reader.fill_buf() {
+            Ok(available) => available,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+            Err(error) => return Err(error),
+        };
+        if available.is_empty() {
+            // A half line at the end is a client that died.
+            return Ok(Line::End);
+        }
+        let (taken, ended) = match available.iter().position(|byte| *byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (available.len(), false),
+        };
+        if line.len() + taken > REQUEST_LINE_MAX {
+            // Take what has arrived, or closing would reset the connection and lose the answer.
+            drain(reader, stream);
+            return Ok(Line::TooLong);
+        }
+        line.extend_from_slice(&available[..taken]);
+        reader.consume(taken);
+        if ended {
+            return Ok(String::from_utf8(line).map_or(Line::NotText, Line::Whole));
+        }
+    }
+}
+
+/// Reads away what a client has sent already, up to a limit.
+fn drain(reader: &mut BufReader<&UnixStream>, stream: &UnixStream) {
+    const DRAINED_MAX: u64 = 1 << 20;
+    let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
+    let _ = io::copy(&mut reader.take(DRAINED_MAX), &mut io::sink());
+}

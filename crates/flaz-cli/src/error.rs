@@ -1,0 +1,200 @@
+//! How a command fails: the message on standard error and the exit status.
+//!
+//! A message is one paragraph, `flaz: WHAT: EXPECTED, FOUND, WHAT TO DO`, with its chain of causes; never a
+//! backtrace.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::control::ControlError;
+use crate::safety::SafetyError;
+use crate::settings::SettingError;
+
+/// Exit status of a command that failed.
+pub const EXIT_FAILURE: u8 = 1;
+/// Exit status of a command line that makes no sense.
+pub const EXIT_USAGE: u8 = 2;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line makes no sense, in a way that the parser cannot see.
+    #[error("{0}")]
+    Usage(String),
+    /// A setting in it makes no sense.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// The device is not to be touched.
+    #[error(transparent)]
+    Safety(#[from] SafetyError),
+    /// The running cache could not be asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The host failed.
+    #[error("{what} {}", path.display())]
+    Host {
+        /// The command.
+        what: &'static str,
+        /// The cache.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// No daemon serves the cache, and the command needs one.
+    #[error(
+        "{}: not running: start it with `flaz serve`; a daemon whose control socket is not at its default \
+         place is found with --control PATH", cache.display()
+    )]
+    NoDaemon {
+        /// The cache.
+        cache: PathBuf,
+    },
+    /// The command did what it should, and that is bad news which is already on standard output.
+    #[error("{0}")]
+    BadNews(String),
+    /// A part of the system failed.
+    #[error("{what}")]
+    System {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another program within the program failed.
+    #[error("{what}")]
+    Other {
+        /// What was being done.
+        what: &'static str,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// Whoever read standard output has gone: no failure.
+    #[error("standard output was closed")]
+    ReaderGone,
+    /// Standard output cannot be written, for another reason.
+    #[error("standard output cannot be written")]
+    Output(#[source] io::Error),
+}
+
+impl Failure {
+    /// Turns a host's error into a failure of the command `what` on the cache `path`.
+    pub fn host(what: &'static str, path: &Path) -> impl FnOnce(Box<dyn Error + Send + Sync>) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Host { what, path, source }
+    }
+
+    /// Turns an I/O error into a failure of `what`.
+    pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+
+    /// A failed write to standard output.
+    #[must_use]
+    pub fn output(source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::BrokenPipe { Self::ReaderGone } else { Self::Output(source) }
+    }
+
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Setting(_) => EXIT_USAGE,
+            Self::Safety(error) if error.is_usage() => EXIT_USAGE,
+            _ => EXIT_FAILURE,
+        }
+    }
+}
+
+/// The message of `error` with its causes, each said once.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Prints a failure; the exit status to end with.
+pub fn report(failure: &Failure) -> ExitCode {
+    // Standard error may be closed too; there is nobody left to tell then.
+    let _ = writeln!(io::stderr(), "flaz: {}", chain(failure));
+    ExitCode::from(failure.exit_status())
+}
+
+/// Prints what the parser has to say: help, version, or what is wrong with the command line.
+pub fn usage(refused: &clap::Error) -> ExitCode {
+    if !refused.use_stderr() {
+        // A closed pipe is the reader's choice.
+        let _ = refused.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = refused.render();
+    let text = text.to_string();
+    let _ = writeln!(io::stderr(), "flaz: {}", text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// A panic is a bug: it says so in one line, and the backtrace stays out unless `RUST_BACKTRACE` asks for it.
+pub fn replace_panic_message() {
+    let with_backtrace = std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0");
+    let standard = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if with_backtrace {
+            standard(panic);
+        }
+        let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+        let message = panic
+            .payload_as_str()
+            .unwrap_or("no message")
+            .lines()
+            .collect::<Vec<_>>()
+            .join(" | ");
+        let _ = writeln!(
+            io::stderr(),
+            "flaz: internal error{place}: {message}; this is a bug in flaz, please report it with this line"
+        );
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer of inner")]
+    struct Repeats(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("inner")]
+    struct Inner;
+
+    #[test]
+    fn causes_are_said_once() {
+        assert_eq!(chain(&Repeats(Inner)), "outer of inner");
+        let failure = Failure::system("reading /x")(io::Error::from_raw_os_error(13));
+        assert_eq!(chain(&failure), "reading /x: Permission denied (os error 13)");
+        let host = Failure::host("check", Path::new("/c"))(Box::new(Repeats(Inner)));
+        assert_eq!(chain(&host), "check /c: outer of inner");
+    }
+
+    #[test]
+    fn closed_pipes_are_no_failure() {
+        assert!(matches!(Failure::output(io::ErrorKind::BrokenPipe.into()), Failure::ReaderGone));
+        assert!(matches!(Failure::output(io::ErrorKind::StorageFull.into()), Failure::Output(_)));
+    }
+
+    #[test]
+    fn usage_and_failure_differ_in_status() {
+        assert_eq!(Failure::Usage(String::new()).exit_status(), EXIT_USAGE);
+        assert_eq!(Failure::Setting(SettingError::Twice(String::new())).exit_status(), EXIT_USAGE);
+        assert_eq!(Failure::BadNews(String::new()).exit_status(), EXIT_FAILURE);
+    }
+}

@@ -1,0 +1,54 @@
+//! The command line of flaz: what a user types, sees, and is protected from.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`args`] | commands and options, with their help |
+//! | [`commands`] | one file a command: from options to output |
+//! | [`control`] | the socket by which a running cache is asked and told |
+//! | [`safety`] | what must be known about a device before it is overwritten |
+//! | [`host`] | the daemon: devices, threads, the engine's assembly |
+//! | [`demo`] | `flaz demo` |
+//! | [`report`], [`page`] | what a cache says about itself, and that on a page for people |
+//! | [`settings`], [`size`] | words and numbers as people write them |
+//! | [`log`], [`error`] | what goes to standard error, and the exit status |
+//!
+//! Results go to standard output, everything else to standard error. Exit status: 0 done, 1 failed, 2 wrong
+//! usage. A reader that goes away (`flaz dump | head`) ends the program quietly.
+
+pub mod args;
+pub mod commands;
+pub mod control;
+pub mod demo;
+pub mod error;
+pub mod host;
+pub mod log;
+pub mod page;
+pub mod report;
+pub mod safety;
+pub mod settings;
+pub mod size;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::error::Failure;
+
+/// Runs the program with `args`, the first of which is its own name, and says how it ended.
+pub fn run<I>(args: I) -> ExitCode
+where
+    I: IntoIterator<Item: Into<OsString> + Clone>,
+{
+    error::replace_panic_message();
+    let cli = match args::Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(refused) => return error::usage(&refused),
+    };
+    log::start(&cli.log);
+    match commands::run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::ReaderGone) => ExitCode::SUCCESS,
+        Err(failure) => error::report(&failure),
+    }
+}
