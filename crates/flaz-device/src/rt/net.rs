@@ -91,7 +91,6 @@ impl Stream {
             fd: self.fd.as_raw_fd(),
             ptr: target.as_mut_ptr(),
             len,
-            poll_first: false,
         };
         let (payload, result) = Op::new(request, Payload::Buf(buf)).await;
         (payload.into_buf(), check(result))

@@ -52,7 +52,6 @@ pub(crate) enum Request {
         fd: RawFd,
         ptr: *mut u8,
         len: u32,
-        poll_first: bool,
     },
     Send {
         fd: RawFd,

@@ -27,8 +27,6 @@ const BATCH: usize = 64;
 const SUBMIT_EARLY: usize = 8;
 /// Attempts to submit while the kernel says that it is out of memory or that completions are in the way.
 const SUBMIT_ATTEMPTS_MAX: u32 = 10_000;
-/// `IORING_RECVSEND_POLL_FIRST`: the socket is known to be empty, do not try to receive first.
-const POLL_FIRST: u16 = 1;
 
 /// A completion: `user_data` and result.
 pub(crate) type Completion = (u64, i32);
@@ -248,7 +246,11 @@ impl Inner {
         let queued = self.uring.submission().len();
         if queued >= SUBMIT_EARLY {
             // SAFETY: no argument is passed, and entries are valid as said in `push`.
-            let result = unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued as u32, 0, 0, None) };
+            let result = unsafe {
+                self.uring
+                    .submitter()
+                    .enter::<libc::sigset_t>(queued as u32, 0, 0, None)
+            };
             // After an error they are still queued, and the next regular submission deals with it.
             drop(result);
         }
@@ -324,14 +326,7 @@ fn entry(request: Request) -> Entry {
         Request::Accept { fd } => opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
             .flags(libc::SOCK_CLOEXEC)
             .build(),
-        Request::Recv {
-            fd,
-            ptr,
-            len,
-            poll_first,
-        } => opcode::Recv::new(Fd(fd), ptr, len)
-            .ioprio(if poll_first { POLL_FIRST } else { 0 })
-            .build(),
+        Request::Recv { fd, ptr, len } => opcode::Recv::new(Fd(fd), ptr, len).build(),
         Request::Send { fd, ptr, len } => opcode::Send::new(Fd(fd), ptr, len)
             .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
             .build(),
