@@ -1,0 +1,503 @@
+//! The data of the demo: real files of this machine, laid one after another into an image.
+//!
+//! Which files: all regular files under the given folders, in an order that looks random and is the same every
+//! time (a hash of the path), so that every folder is there with its share. Only whole 4 KiB blocks of a file
+//! are taken: padding would compress for nothing and flatter the ratio. For each block the checksum is kept.
+
+use std::collections::HashSet;
+use std::fs::{self, File, Metadata};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::error::DemoError;
+use super::interrupt::Interrupt;
+use super::oracle::{BLOCK_BYTES, checksum};
+use super::random::{Random, mix};
+
+/// Folders whose files are taken when the user names none.
+pub const DEFAULT_FOLDERS: [&str; 2] = ["/usr/lib", "/usr/share"];
+/// Least data that makes a demo.
+pub const BYTES_MIN: u64 = 8 << 20;
+/// Directory entries looked at, so that a huge tree does not take all day.
+const ENTRIES_MAX: usize = 1_000_000;
+/// Of a longer file only the start is taken, so that a few giants do not crowd out the rest.
+const FILE_BLOCKS_MAX: u64 = 2048;
+/// Files below this many blocks are taken only when the others do not fill the image.
+const FILE_BLOCKS_USUAL: u64 = 4;
+/// Popularity is given to pieces of at most this many blocks: parts of a large file are not equally hot.
+pub const PIECE_BLOCKS_MAX: u32 = 64;
+
+/// Consecutive blocks of one file that are popular together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// First block on the emulated disk.
+    pub first: u32,
+    /// Number of blocks, at least 1.
+    pub blocks: u32,
+}
+
+/// Where the data came from and how much there is, for the report.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct DataSummary {
+    /// Folders, or "random bytes".
+    pub source: String,
+    /// Bytes of the image.
+    pub bytes: u64,
+    /// Files taken.
+    pub files: u64,
+    /// Files there were to choose from.
+    pub candidates: u64,
+    /// Pieces that have a popularity of their own.
+    pub pieces: u64,
+    /// Share of the image's bytes by folder, largest first; at most eight.
+    pub folders: Vec<(String, f64)>,
+    /// Blocks that are all zero.
+    pub zero_blocks: u64,
+    /// True when the walk stopped early because there were too many files.
+    pub walk_cut_short: bool,
+}
+
+/// An image on disk and what is known of it.
+#[derive(Debug)]
+pub struct DataSet {
+    /// The image file; nobody writes to it any more.
+    pub image: PathBuf,
+    /// Checksum of each block.
+    pub checksums: Vec<u32>,
+    /// All pieces, in the order of the image.
+    pub pieces: Vec<Piece>,
+    /// For the report.
+    pub summary: DataSummary,
+}
+
+impl DataSet {
+    /// Number of blocks.
+    pub fn blocks(&self) -> u32 {
+        self.checksums.len() as u32
+    }
+
+    /// Lays files from `folders` into a new file `image`, at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// When a folder cannot be read, the files hold less than [`BYTES_MIN`], the image cannot be written, or a
+    /// signal came. Files that cannot be read are skipped.
+    pub fn from_folders(
+        folders: &[PathBuf],
+        bytes_max: u64,
+        image: &Path,
+        interrupt: &Interrupt,
+    ) -> Result<Self, DemoError> {
+        let (mut candidates, walk_cut_short) = walk(folders, interrupt)?;
+        candidates.sort_by(|left, right| {
+            left.order
+                .cmp(&right.order)
+                .then_with(|| left.path.cmp(&right.path))
+        });
+        let mut layout = Layout::create(image)?;
+        let mut shares = Shares::new(folders);
+        for candidate in &candidates {
+            interrupt.check()?;
+            let room = bytes_max / BLOCK_BYTES as u64 - layout.blocks();
+            let blocks = candidate.blocks.min(FILE_BLOCKS_MAX);
+            if room == 0 {
+                break;
+            }
+            // A file that does not fit is passed over: a smaller one will.
+            if blocks > room {
+                continue;
+            }
+            let Ok(taken) = layout.add_file(&candidate.path, blocks)? else {
+                continue;
+            };
+            shares.add(&candidate.path, taken);
+        }
+        let mut set = layout.finish(image)?;
+        if set.summary.bytes < BYTES_MIN {
+            let places: Vec<_> = folders
+                .iter()
+                .map(|folder| folder.display().to_string())
+                .collect();
+            return Err(DemoError::NoData {
+                places: places.join(", "),
+                found: set.summary.bytes,
+                needed: BYTES_MIN,
+            });
+        }
+        let names: Vec<_> = folders
+            .iter()
+            .map(|folder| folder.display().to_string())
+            .collect();
+        set.summary.source = format!("files of {}", names.join(" and "));
+        set.summary.candidates = candidates.len() as u64;
+        set.summary.folders = shares.largest(set.summary.bytes);
+        set.summary.walk_cut_short = walk_cut_short;
+        Ok(set)
+    }
+
+    /// Fills a new file `image` with `bytes` random bytes in pieces of 16 to 256 KiB: data that no codec shrinks.
+    ///
+    /// # Errors
+    /// When the image cannot be written or a signal came.
+    pub fn random(bytes: u64, seed: u64, image: &Path, interrupt: &Interrupt) -> Result<Self, DemoError> {
+        let mut random = Random::stream(seed, 0xda7a);
+        let mut layout = Layout::create(image)?;
+        let mut data = Vec::new();
+        loop {
+            interrupt.check()?;
+            let room = bytes / BLOCK_BYTES as u64 - layout.blocks();
+            if room == 0 {
+                break;
+            }
+            let blocks = (4 + random.below(u64::from(PIECE_BLOCKS_MAX) - 3)).min(room);
+            data.resize(blocks as usize * BLOCK_BYTES, 0);
+            random.fill(&mut data);
+            layout.add(&data)?;
+        }
+        let mut set = layout.finish(image)?;
+        set.summary.source = "random bytes".into();
+        set.summary.candidates = set.summary.files;
+        Ok(set)
+    }
+}
+
+struct Candidate {
+    path: PathBuf,
+    blocks: u64,
+    /// Usual files first, then by hash of the path.
+    order: (bool, u64),
+}
+
+/// Finds the regular files with at least one whole block, each inode once. Says whether it stopped early.
+fn walk(folders: &[PathBuf], interrupt: &Interrupt) -> Result<(Vec<Candidate>, bool), DemoError> {
+    let mut candidates = Vec::new();
+    let mut inodes = HashSet::new();
+    let mut entries = 0;
+    for folder in folders {
+        // The folders that were asked for must be there; what lies below may be unreadable.
+        fs::read_dir(folder).map_err(DemoError::file("read the folder", folder))?;
+        let mut pending = vec![folder.clone()];
+        while let Some(current) = pending.pop() {
+            interrupt.check()?;
+            let Ok(listing) = fs::read_dir(&current) else {
+                continue;
+            };
+            let mut paths: Vec<PathBuf> = listing.filter_map(|entry| Some(entry.ok()?.path())).collect();
+            paths.sort_unstable();
+            for path in paths {
+                entries += 1;
+                if entries > ENTRIES_MAX {
+                    return Ok((candidates, true));
+                }
+                let Ok(metadata) = fs::symlink_metadata(&path) else {
+                    continue;
+                };
+                if metadata.is_dir() {
+                    pending.push(path);
+                } else if let Some(blocks) = usable_blocks(&metadata)
+                    && inodes.insert((metadata.dev(), metadata.ino()))
+                {
+                    let order = (blocks < FILE_BLOCKS_USUAL, hash(&path));
+                    candidates.push(Candidate { path, blocks, order });
+                }
+            }
+        }
+    }
+    Ok((candidates, false))
+}
+
+fn usable_blocks(metadata: &Metadata) -> Option<u64> {
+    let kind = metadata.file_type();
+    let special = kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device();
+    let blocks = metadata.len() / BLOCK_BYTES as u64;
+    (metadata.is_file() && !special && blocks > 0).then_some(blocks)
+}
+
+/// FNV-1a, then mixed: the order of the files.
+fn hash(path: &Path) -> u64 {
+    let fold = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    mix(path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, fold))
+}
+
+/// The image while it is being written.
+struct Layout {
+    path: PathBuf,
+    out: BufWriter<File>,
+    checksums: Vec<u32>,
+    pieces: Vec<Piece>,
+    files: u64,
+    zero_blocks: u64,
+    data: Vec<u8>,
+}
+
+impl Layout {
+    fn create(path: &Path) -> Result<Self, DemoError> {
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(DemoError::file("create", path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            out: BufWriter::with_capacity(1 << 20, file),
+            checksums: Vec::new(),
+            pieces: Vec::new(),
+            files: 0,
+            zero_blocks: 0,
+            data: Vec::new(),
+        })
+    }
+
+    fn blocks(&self) -> u64 {
+        self.checksums.len() as u64
+    }
+
+    /// Appends the first `blocks` blocks of a file; the inner error is the file's and no reason to stop.
+    fn add_file(&mut self, path: &Path, blocks: u64) -> Result<io::Result<u64>, DemoError> {
+        let mut data = std::mem::take(&mut self.data);
+        data.clear();
+        let read =
+            open_regular(path).and_then(|file| file.take(blocks * BLOCK_BYTES as u64).read_to_end(&mut data));
+        // It may have shrunk meanwhile: then the whole blocks that are left.
+        data.truncate(data.len() / BLOCK_BYTES * BLOCK_BYTES);
+        let result = match read {
+            Ok(_) => self.add(&data).map(|()| Ok(data.len() as u64)),
+            Err(error) => Ok(Err(error)),
+        };
+        self.data = data;
+        result
+    }
+
+    /// Appends one file's data, whole blocks, cut into pieces.
+    fn add(&mut self, data: &[u8]) -> Result<(), DemoError> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.files += 1;
+        for piece in data.chunks(PIECE_BLOCKS_MAX as usize * BLOCK_BYTES) {
+            let blocks = (piece.len() / BLOCK_BYTES) as u32;
+            self.pieces.push(Piece {
+                first: self.checksums.len() as u32,
+                blocks,
+            });
+            for block in piece.chunks_exact(BLOCK_BYTES) {
+                self.zero_blocks += u64::from(block.iter().all(|&byte| byte == 0));
+                self.checksums.push(checksum(block));
+            }
+        }
+        self.out
+            .write_all(data)
+            .map_err(DemoError::file("write", &self.path))
+    }
+
+    fn finish(self, image: &Path) -> Result<DataSet, DemoError> {
+        self.out
+            .into_inner()
+            .map_err(|error| DemoError::file("write", image)(error.into_error()))?;
+        let summary = DataSummary {
+            bytes: self.checksums.len() as u64 * BLOCK_BYTES as u64,
+            files: self.files,
+            pieces: self.pieces.len() as u64,
+            zero_blocks: self.zero_blocks,
+            ..DataSummary::default()
+        };
+        Ok(DataSet {
+            image: image.to_owned(),
+            checksums: self.checksums,
+            pieces: self.pieces,
+            summary,
+        })
+    }
+}
+
+/// Opens without following a link that has taken the file's place, and without waiting on a pipe.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("no longer a regular file"))
+    }
+}
+
+/// Bytes by folder: two levels below the folders named.
+struct Shares<'a> {
+    roots: &'a [PathBuf],
+    bytes: Vec<(String, u64)>,
+}
+
+impl<'a> Shares<'a> {
+    fn new(roots: &'a [PathBuf]) -> Self {
+        Self {
+            roots,
+            bytes: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, path: &Path, bytes: u64) {
+        let root = self.roots.iter().find(|root| path.starts_with(root));
+        let folder = root.map_or_else(PathBuf::new, |root| {
+            let below = path
+                .strip_prefix(root)
+                .ok()
+                .and_then(Path::parent)
+                .and_then(|rest| rest.iter().next());
+            below.map_or_else(|| root.clone(), |name| root.join(name))
+        });
+        let name = folder.display().to_string();
+        match self.bytes.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += bytes,
+            None => self.bytes.push((name, bytes)),
+        }
+    }
+
+    fn largest(mut self, total: u64) -> Vec<(String, f64)> {
+        self.bytes
+            .sort_by(|left, right| right.1.cmp(&left.1).then_with(|| left.0.cmp(&right.0)));
+        self.bytes.truncate(8);
+        self.bytes
+            .into_iter()
+            .map(|(name, bytes)| (name, bytes as f64 / total as f64))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn tree() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let root = folder.path();
+        fs::create_dir_all(root.join("data/deep/er")).expect("folders");
+        let mut random = Random::stream(1, 0);
+        for number in 0..40 {
+            let mut data = vec![0; 400_000 + number * 1111];
+            random.fill(&mut data);
+            let name = if number % 2 == 0 {
+                format!("data/f{number}")
+            } else {
+                format!("data/deep/er/f{number}")
+            };
+            fs::write(root.join(name), data).expect("a file");
+        }
+        fs::write(root.join("data/tiny"), b"less than a block").expect("a file");
+        fs::write(root.join("data/zeros"), vec![0; 5 * BLOCK_BYTES]).expect("a file");
+        fs::hard_link(root.join("data/f0"), root.join("data/again")).expect("a link");
+        symlink("/etc/passwd", root.join("data/link")).expect("a link");
+        symlink(".", root.join("data/loop")).expect("a link");
+        rustix::fs::mkfifoat(rustix::fs::CWD, root.join("data/pipe"), rustix::fs::Mode::RUSR)
+            .expect("a pipe");
+        folder
+    }
+
+    #[test]
+    fn the_image_is_the_files_and_the_same_every_time() {
+        let folder = tree();
+        let build = |name: &str| {
+            let image = folder.path().join(name);
+            DataSet::from_folders(
+                &[folder.path().join("data")],
+                12 << 20,
+                &image,
+                &Interrupt::default(),
+            )
+            .expect("builds")
+        };
+        let (set, again) = (build("one.img"), build("two.img"));
+        assert_eq!(set.checksums, again.checksums);
+        assert_eq!(set.pieces, again.pieces);
+
+        let bytes = fs::read(&set.image).expect("the image");
+        assert_eq!(bytes.len() as u64, set.summary.bytes);
+        assert!(
+            set.summary.bytes <= 12 << 20 && set.summary.bytes > 11 << 20,
+            "{}",
+            set.summary.bytes
+        );
+        let sums: Vec<u32> = bytes.chunks(BLOCK_BYTES).map(checksum).collect();
+        assert_eq!(sums, set.checksums);
+        // 40 files, the zeros; not the tiny one, the links, the pipe, or the second name of an inode.
+        assert_eq!(set.summary.candidates, 41);
+        let mut next = 0;
+        for piece in &set.pieces {
+            assert_eq!(piece.first, next);
+            assert!((1..=PIECE_BLOCKS_MAX).contains(&piece.blocks));
+            next += piece.blocks;
+        }
+        assert_eq!(next, set.blocks());
+        let share: f64 = set.summary.folders.iter().map(|(_, share)| share).sum();
+        assert!((share - 1.0).abs() < 1e-9, "{:?}", set.summary.folders);
+    }
+
+    #[test]
+    fn everything_is_taken_when_it_fits() {
+        let folder = tree();
+        let image = folder.path().join("image");
+        let set = DataSet::from_folders(
+            &[folder.path().join("data")],
+            1 << 30,
+            &image,
+            &Interrupt::default(),
+        )
+        .expect("builds");
+        assert_eq!(set.summary.files, 41);
+        assert_eq!(set.summary.zero_blocks, 5);
+    }
+
+    #[test]
+    fn too_little_data_and_missing_folders_are_said() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let build = |data: &Path| {
+            let _ = fs::remove_file(folder.path().join("image"));
+            DataSet::from_folders(
+                &[data.to_owned()],
+                1 << 30,
+                &folder.path().join("image"),
+                &Interrupt::default(),
+            )
+        };
+        assert!(matches!(build(folder.path()), Err(DemoError::NoData { .. })));
+        let error = build(&folder.path().join("absent")).expect_err("absent");
+        assert!(error.to_string().contains("absent"), "{error}");
+    }
+
+    #[test]
+    fn an_interrupt_stops_the_walk() {
+        let folder = tree();
+        let interrupt = Interrupt::default();
+        interrupt.raise();
+        let result = DataSet::from_folders(
+            &[folder.path().join("data")],
+            1 << 30,
+            &folder.path().join("image"),
+            &interrupt,
+        );
+        assert!(matches!(result, Err(DemoError::Interrupted)));
+    }
+
+    #[test]
+    fn random_data_is_seeded_and_whole() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let build = |name: &str, seed| {
+            DataSet::random(8 << 20, seed, &folder.path().join(name), &Interrupt::default()).expect("builds")
+        };
+        let (one, same, other) = (build("1", 1), build("2", 1), build("3", 2));
+        assert_eq!(one.checksums, same.checksums);
+        assert_ne!(one.checksums, other.checksums);
+        assert_eq!(one.blocks(), 2048);
+    }
+}

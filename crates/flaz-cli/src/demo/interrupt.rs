@@ -1,0 +1,212 @@
+//! Ctrl-C and SIGTERM: the first asks everybody to stop, the second ends the program at once.
+//!
+//! Invariants: a signal is never lost, a child registered here never outlives the program, and a pid is only
+//! signalled while its child has not been reaped (both happen under one lock), so that no stranger is killed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+
+use super::error::DemoError;
+
+/// How often waiting code looks whether it should stop.
+pub const POLL: Duration = Duration::from_millis(20);
+
+/// Shared by everybody who may have to stop. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt {
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stopping: AtomicBool,
+    left_behind: Mutex<LeftBehind>,
+}
+
+/// What the second signal has to get rid of.
+#[derive(Debug, Default)]
+struct LeftBehind {
+    children: BTreeMap<u32, Child>,
+    folder: Option<PathBuf>,
+}
+
+impl Interrupt {
+    /// Whether the demo should stop.
+    pub fn raised(&self) -> bool {
+        self.state.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Asks everybody to stop, as the first signal does.
+    pub fn raise(&self) {
+        self.state.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// For `?` in every loop.
+    ///
+    /// # Errors
+    /// [`DemoError::Interrupted`] once a signal has come.
+    pub fn check(&self) -> Result<(), DemoError> {
+        if self.raised() {
+            Err(DemoError::Interrupted)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sleeps for `time` or until a signal comes.
+    ///
+    /// # Errors
+    /// [`DemoError::Interrupted`] when it came.
+    pub fn sleep(&self, time: Duration) -> Result<(), DemoError> {
+        let until = Instant::now() + time;
+        loop {
+            self.check()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(POLL));
+        }
+    }
+
+    /// Takes charge of a child; returns its pid.
+    pub fn adopt(&self, child: Child) -> u32 {
+        let pid = child.id();
+        self.left_behind().children.insert(pid, child);
+        pid
+    }
+
+    /// Does something with a child in charge, under the lock; `None` when it has been released.
+    pub fn with_child<T>(&self, pid: u32, act: impl FnOnce(&mut Child) -> T) -> Option<T> {
+        self.left_behind().children.get_mut(&pid).map(act)
+    }
+
+    /// Kills and reaps a child, if it is still there.
+    pub fn finish(&self, pid: u32) {
+        let mut left_behind = self.left_behind();
+        if let Some(child) = left_behind.children.get_mut(&pid) {
+            end(child);
+        }
+        left_behind.children.remove(&pid);
+    }
+
+    /// The folder to remove on the second signal.
+    pub fn remember_folder(&self, folder: Option<PathBuf>) {
+        self.left_behind().folder = folder;
+    }
+
+    fn left_behind(&self) -> MutexGuard<'_, LeftBehind> {
+        // A poisoned lock still protects whole values: nothing here is half done when a panic passes.
+        self.state
+            .left_behind
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn abandon(&self) {
+        let mut left_behind = self.left_behind();
+        left_behind.children.values_mut().for_each(end);
+        if let Some(folder) = &left_behind.folder {
+            // Nobody is left to tell of a failure but the caller's terminal, which has the exit status.
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+fn end(child: &mut Child) {
+    // Either fails only when the child has already been reaped: then there is nothing to end.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Listens to the signals for as long as it lives.
+#[derive(Debug)]
+pub struct SignalWatch {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SignalWatch {
+    /// Starts to listen to SIGINT, SIGTERM and SIGHUP.
+    ///
+    /// # Errors
+    /// When the system refuses the handlers or the thread.
+    pub fn start(interrupt: &Interrupt) -> Result<Self, DemoError> {
+        let failed = |what| DemoError::file(what, "signal handlers");
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed("install"))?;
+        let handle = signals.handle();
+        let interrupt = interrupt.clone();
+        let thread = std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                for signal in signals.forever() {
+                    if interrupt.raised() {
+                        interrupt.abandon();
+                        std::process::exit(128 + signal);
+                    }
+                    interrupt.raise();
+                }
+            })
+            .map_err(failed("start the thread for"))?;
+        Ok(Self {
+            handle,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for SignalWatch {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            // It can only have panicked in `exit`, which does not return.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_raised_interrupt_ends_a_sleep() {
+        let interrupt = Interrupt::default();
+        assert!(interrupt.sleep(Duration::from_millis(1)).is_ok());
+        interrupt.raise();
+        let start = Instant::now();
+        assert!(matches!(
+            interrupt.sleep(Duration::from_secs(60)),
+            Err(DemoError::Interrupted)
+        ));
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn abandoning_kills_children_and_removes_the_folder() {
+        let interrupt = Interrupt::default();
+        let folder = tempfile::tempdir().expect("a temporary folder").keep();
+        std::fs::write(folder.join("file"), b"x").expect("a file in it");
+        let child = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let pid = interrupt.adopt(child);
+        interrupt.remember_folder(Some(folder.clone()));
+        interrupt.abandon();
+        assert!(!folder.exists());
+        let status = interrupt
+            .with_child(pid, Child::try_wait)
+            .expect("still listed")
+            .expect("waitable");
+        assert!(status.is_some(), "the child still runs");
+        interrupt.finish(pid);
+        assert!(interrupt.with_child(pid, |_| ()).is_none());
+    }
+}

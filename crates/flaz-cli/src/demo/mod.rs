@@ -1,0 +1,209 @@
+//! `flaz demo`: what a compressed cache is worth, on data of this machine, in a minute, without root.
+//!
+//! Real files are laid on an emulated hard disk. The same read-mostly requests of several clients then go
+//! through a real NBD socket three times: without a cache, with a cache that does not compress, and with one
+//! that does, the SSD a quarter of the data. Every byte read is checked. The result is a table, a page
+//! ([`page`]) and, on request, JSON ([`outcome`]).
+//!
+//! How to read it: [`dataset`] makes the image, [`workload`] the requests, [`clients`] send them over [`nbd`]
+//! and check the answers with the [`oracle`], [`server`] drives the real program as child processes,
+//! [`session`] puts these together to one run.
+//!
+//! Invariants: everything made lies in one folder ([`scratch`]) that is gone at the end, whatever the end;
+//! no child outlives the program ([`interrupt`]); a run with wrong data never makes a report.
+
+mod clients;
+mod dataset;
+mod error;
+mod interrupt;
+mod nbd;
+mod options;
+mod oracle;
+mod outcome;
+mod page;
+mod progress;
+mod random;
+mod sampler;
+mod scratch;
+mod server;
+mod session;
+mod table;
+mod workload;
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub use error::DemoError;
+pub use options::DemoArgs;
+
+use dataset::DataSet;
+use interrupt::{Interrupt, SignalWatch};
+use options::Plan;
+use outcome::{OUTCOME_SCHEMA, Outcome, Parameters, Variant};
+use progress::Progress;
+use scratch::Scratch;
+use server::Flaz;
+use session::Session;
+use workload::Workload;
+
+/// What the emulated disk is called. Its figures are those of `--emulate-origin hdd`.
+const EMULATED_DISK: &str = "an emulated hard disk (12.6 ms a random access, 100 MB/s)";
+/// Room for logs, sockets and metadata beside image, disk and cache.
+const SLACK_BYTES: u64 = 16 << 20;
+/// About how long it takes to collect the files.
+const COLLECT: Duration = Duration::from_secs(3);
+
+/// Runs the demo and shows the result.
+///
+/// # Errors
+/// Anything that kept it from its end; what it had made is removed before this returns.
+pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
+    let plan = args.plan()?;
+    let interrupt = Interrupt::default();
+    let signals = SignalWatch::start(&interrupt)?;
+    // A place that cannot be written to is found now, not after a minute.
+    for path in plan.html.iter().chain(&plan.json) {
+        drop(draft(path)?);
+    }
+    let outcome = measure(&plan, &interrupt);
+    drop(signals);
+    let outcome = outcome?;
+    let json =
+        serde_json::to_string_pretty(&outcome).map_err(|error| DemoError::Status(error.to_string()))? + "\n";
+    if let Some(path) = &plan.html {
+        write(path, &page::html(&outcome))?;
+    }
+    if let Some(path) = &plan.json {
+        write(path, &json)?;
+    }
+    let text = if plan.json_to_stdout {
+        json
+    } else {
+        table::text(&outcome, colour())
+    };
+    let mut stdout = std::io::stdout().lock();
+    let shown = stdout.write_all(text.as_bytes()).and_then(|()| match &plan.html {
+        Some(path) if !plan.json_to_stdout => writeln!(stdout, "\nCharts: {}", path.display()),
+        _ => Ok(()),
+    });
+    match shown.and_then(|()| stdout.flush()) {
+        // A reader that has seen enough, such as `head`, is no failure.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(DemoError::file("write to", "standard output")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<Outcome, DemoError> {
+    let begin = Instant::now();
+    let program = std::env::current_exe().map_err(DemoError::file("find", "the program itself"))?;
+    let flaz = Flaz::new(program, interrupt);
+    let needed = 2 * plan.data_bytes + plan.ssd_bytes_for(plan.data_bytes) + SLACK_BYTES;
+    let scratch = Scratch::create(plan.folder.as_deref(), needed, plan.keep, interrupt)?;
+    let mut progress = Progress::start(COLLECT + Session::time_planned(plan.measured));
+    if plan.keep {
+        progress.note(&format!("Keeping everything in {}", scratch.path().display()));
+    }
+
+    progress.step(plan.collecting(), COLLECT);
+    let image = scratch.path().join("image");
+    let data = match &plan.folders {
+        Some(folders) => DataSet::from_folders(folders, plan.data_bytes, &image, interrupt)?,
+        None => DataSet::random(plan.data_bytes, plan.seed, &image, interrupt)?,
+    };
+    let workload = Workload::new(
+        &data,
+        plan.seed,
+        plan.clients,
+        plan.skew,
+        plan.write_percent / 100.0,
+    );
+    let session = Session {
+        flaz: &flaz,
+        data: &data,
+        workload: &workload,
+        ssd_bytes: plan.ssd_bytes_for(data.summary.bytes),
+        codec: &plan.codec,
+        warmup_requests: plan.warmup_requests(data.summary.bytes),
+        measured: plan.measured,
+        interrupt,
+    };
+    let mut runs = Vec::new();
+    for (variant, name) in Variant::ALL.into_iter().zip(["1", "2", "3"]) {
+        runs.push(session.run(variant, scratch.subfolder(name)?, &mut progress)?);
+    }
+    interrupt.check()?;
+    let parameters = Parameters {
+        ssd_bytes: session.ssd_bytes,
+        codec: plan.codec.clone(),
+        clients: plan.clients,
+        skew: plan.skew,
+        write_percent: plan.write_percent,
+        seed: plan.seed,
+        warmup_requests: session.warmup_requests,
+        measured_s: plan.measured.as_secs_f64(),
+        hottest_quarter_share: workload.share_of_hottest(0.25),
+        emulated_disk: EMULATED_DISK.to_owned(),
+        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64),
+        machine: machine(),
+        files_in_memory: scratch.in_memory(),
+    };
+    Ok(Outcome {
+        schema: OUTCOME_SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        parameters,
+        data: data.summary.clone(),
+        runs,
+        total_s: begin.elapsed().as_secs_f64(),
+    })
+}
+
+/// A draft beside a file of the user's that takes its name at the end: it is written whole or not at all.
+fn draft(path: &Path) -> Result<tempfile::NamedTempFile, DemoError> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    tempfile::Builder::new()
+        .prefix(".flaz-demo-")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .tempfile_in(folder)
+        .map_err(DemoError::file("create", path))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), DemoError> {
+    let mut draft = draft(path)?;
+    draft
+        .write_all(text.as_bytes())
+        .map_err(DemoError::file("write", path))?;
+    draft
+        .persist(path)
+        .map(drop)
+        .map_err(|error| DemoError::file("write", path)(error.error))
+}
+
+fn colour() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Kernel and processor, as far as they are known.
+fn machine() -> String {
+    let name = rustix::system::uname();
+    let kernel = format!(
+        "{} {}",
+        name.sysname().to_string_lossy(),
+        name.release().to_string_lossy()
+    );
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| {
+        line.strip_prefix("model name")?
+            .split_once(": ")
+            .map(|(_, name)| name)
+    });
+    match model {
+        Some(model) => format!("{kernel}, {model}"),
+        None => format!("{kernel}, {}", name.machine().to_string_lossy()),
+    }
+}

@@ -1,0 +1,294 @@
+//! Options of `flaz demo`, and the plan that they and the defaults make.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::dataset::{BYTES_MIN, DEFAULT_FOLDERS};
+use super::error::DemoError;
+use crate::settings::Codec;
+use crate::size;
+
+/// Most clients.
+const CLIENTS_MAX: i64 = 64;
+/// Most data: 1 TiB keeps block numbers and run times within reason.
+const DATA_BYTES_MAX: u64 = 1 << 40;
+const DATA_BYTES_DEFAULT: u64 = 256 << 20;
+const DATA_BYTES_QUICK: u64 = 64 << 20;
+const MEASURED_S_DEFAULT: f64 = 12.0;
+const MEASURED_S_QUICK: f64 = 2.0;
+/// The cache is this part of the data.
+const SSD_PART: u64 = 4;
+/// Requests that warm a cache up, for each MiB of data: each hot block is touched several times.
+const WARMUP_REQUESTS_PER_MIB: u64 = 200;
+/// Where the page goes.
+const HTML_DEFAULT: &str = "flaz-demo.html";
+
+/// `flaz demo`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Lays files of this machine on an emulated hard disk and sends the same requests through a real NBD socket \
+three times: without a cache, with an uncompressed cache, with a compressed one. Takes about a minute and \
+needs no root. Files are only read; everything made is removed at the end, also after Ctrl-C.
+
+Examples:
+  flaz demo
+  flaz demo --data ~/Documents --codec zstd:3
+  flaz demo --data random          the worst case: data that does not compress
+  flaz demo --json | jq '.runs[].iops'")]
+pub struct DemoArgs {
+    /// Folder whose files are the data (may be given several times), or the word 'random' [default: /usr/lib and
+    /// /usr/share]
+    #[arg(long, value_name = "DIR|random")]
+    pub data: Vec<PathBuf>,
+    /// Data laid on the emulated disk, at most [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Size of the SSD [default: a quarter of the data]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub cache_size: Option<u64>,
+    /// Codec of the compressed run: lz4, zstd[:LEVEL], zlib or lzo
+    #[arg(long, value_name = "CODEC", default_value = "lz4")]
+    pub codec: Codec,
+    /// Clients at a time, each with one request in flight
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=CLIENTS_MAX))]
+    pub clients: u32,
+    /// Share of the requests that write
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
+    pub writes: f64,
+    /// How unequal popularity is: exponent of the Zipf distribution, 0 is equal
+    #[arg(long, value_name = "S", default_value = "0.9", value_parser = skew)]
+    pub skew: f64,
+    /// Seconds measured in each of the three runs [default: 12]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Seed of the requests: the same seed, the same requests
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// A quarter of the data and 2 seconds a run: to see that it works, not for figures
+    #[arg(long)]
+    pub quick: bool,
+    /// Where the page with the charts goes
+    #[arg(long, value_name = "PATH", default_value = HTML_DEFAULT)]
+    pub html: PathBuf,
+    /// Write no page
+    #[arg(long, conflicts_with = "html")]
+    pub no_html: bool,
+    /// Print JSON instead of the table, or with =PATH write it there as well
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+    /// Where to work: a folder on a disk with about 2.3 times the size of the data free [default: $TMPDIR, /var/tmp
+    /// or /tmp]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Keep the logs and the image instead of removing them
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Options with defaults filled in and checked.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Folders with the data; none for random bytes.
+    pub folders: Option<Vec<PathBuf>>,
+    /// Most bytes of data.
+    pub data_bytes: u64,
+    ssd_bytes: Option<u64>,
+    /// Codec of the compressed run.
+    pub codec: String,
+    /// Number of clients.
+    pub clients: u32,
+    /// Percent of writes.
+    pub write_percent: f64,
+    /// Zipf exponent.
+    pub skew: f64,
+    /// Time measured in each run.
+    pub measured: Duration,
+    /// Seed.
+    pub seed: u64,
+    /// Where the page goes, if anywhere.
+    pub html: Option<PathBuf>,
+    /// A file for JSON.
+    pub json: Option<PathBuf>,
+    /// Whether JSON takes the table's place.
+    pub json_to_stdout: bool,
+    /// Where to work.
+    pub folder: Option<PathBuf>,
+    /// Whether to keep what is made.
+    pub keep: bool,
+}
+
+impl DemoArgs {
+    /// Checks the options and fills in the defaults.
+    ///
+    /// # Errors
+    /// [`DemoError::Usage`] where they make no sense.
+    pub fn plan(&self) -> Result<Plan, DemoError> {
+        let random = self.data.iter().any(|data| data.as_os_str() == "random");
+        let folders = match (&self.data[..], random) {
+            ([], _) => Some(
+                DEFAULT_FOLDERS
+                    .map(PathBuf::from)
+                    .into_iter()
+                    .filter(|folder| folder.is_dir())
+                    .collect(),
+            ),
+            ([_], true) => None,
+            (_, true) => {
+                let message = "--data random stands alone; a folder of that name is --data ./random";
+                return Err(DemoError::Usage(message.into()));
+            }
+            (folders, false) => Some(folders.to_vec()),
+        };
+        let (size, measured_s) = match self.quick {
+            true => (DATA_BYTES_QUICK, MEASURED_S_QUICK),
+            false => (DATA_BYTES_DEFAULT, MEASURED_S_DEFAULT),
+        };
+        let data_bytes = self.size.unwrap_or(size);
+        if !(BYTES_MIN..=DATA_BYTES_MAX).contains(&data_bytes) {
+            return Err(DemoError::Usage(format!(
+                "--size: expected {} to {}, found {}",
+                size::HumanBytes(BYTES_MIN),
+                size::HumanBytes(DATA_BYTES_MAX),
+                size::HumanBytes(data_bytes)
+            )));
+        }
+        if self.codec == Codec::None {
+            let message = "--codec none: that is the uncompressed run, which is made anyway; name a codec that compresses";
+            return Err(DemoError::Usage(message.into()));
+        }
+        let json_to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        Ok(Plan {
+            folders,
+            data_bytes,
+            ssd_bytes: self.cache_size,
+            codec: self.codec.to_string(),
+            clients: self.clients,
+            write_percent: self.writes,
+            skew: self.skew,
+            measured: Duration::from_secs_f64(self.seconds.unwrap_or(measured_s)),
+            seed: self.seed,
+            html: (!self.no_html).then(|| self.html.clone()),
+            json: self.json.clone().filter(|_| !json_to_stdout),
+            json_to_stdout,
+            folder: self.dir.clone(),
+            keep: self.keep,
+        })
+    }
+}
+
+impl Plan {
+    /// Size of the SSD for so much data: whole MiB.
+    pub fn ssd_bytes_for(&self, data_bytes: u64) -> u64 {
+        self.ssd_bytes
+            .unwrap_or_else(|| (data_bytes / SSD_PART).next_multiple_of(1 << 20))
+    }
+
+    /// Requests to warm up on so much data.
+    pub fn warmup_requests(&self, data_bytes: u64) -> u64 {
+        (data_bytes >> 20) * WARMUP_REQUESTS_PER_MIB
+    }
+
+    /// For the progress bar.
+    pub fn collecting(&self) -> String {
+        match &self.folders {
+            None => "making random data".into(),
+            Some(folders) => {
+                let names: Vec<_> = folders
+                    .iter()
+                    .map(|folder| folder.display().to_string())
+                    .collect();
+                format!("collecting files of {}", names.join(", "))
+            }
+        }
+    }
+}
+
+fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (least..=most).contains(&value) => Ok(value),
+        _ => Err(format!("expected a number from {least} to {most}")),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    number(text, 0.0, 100.0)
+}
+
+fn skew(text: &str) -> Result<f64, String> {
+    number(text, 0.0, 3.0)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    number(text, 0.5, 3600.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        demo: DemoArgs,
+    }
+
+    fn plan(words: &[&str]) -> Result<Plan, String> {
+        let command =
+            Command::try_parse_from([&["flaz"], words].concat()).map_err(|error| error.to_string())?;
+        command.demo.plan().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_help() {
+        let plan = plan(&[]).expect("nothing is needed");
+        assert_eq!(plan.data_bytes, 256 << 20);
+        assert_eq!(plan.ssd_bytes_for(100 << 20), 25 << 20);
+        assert_eq!(plan.measured, Duration::from_secs(12));
+        assert_eq!(plan.codec, "lz4");
+        assert_eq!(plan.html.expect("a page"), PathBuf::from("flaz-demo.html"));
+        assert!(!plan.json_to_stdout && plan.json.is_none());
+    }
+
+    #[test]
+    fn json_goes_to_standard_output_or_to_a_file() {
+        assert!(plan(&["--json"]).expect("fine").json_to_stdout);
+        let file = plan(&["--json=here.json"]).expect("fine");
+        assert_eq!(
+            (file.json_to_stdout, file.json),
+            (false, Some("here.json".into()))
+        );
+    }
+
+    #[test]
+    fn data_is_folders_or_random_and_not_both() {
+        assert!(plan(&["--data", "random"]).expect("fine").folders.is_none());
+        let folders = plan(&["--data", "/a", "--data", "./random"])
+            .expect("fine")
+            .folders;
+        assert_eq!(folders, Some(vec!["/a".into(), "./random".into()]));
+        assert!(plan(&["--data", "/a", "--data", "random"]).is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_was_expected() {
+        for words in [
+            ["--writes", "101"],
+            ["--skew", "-1"],
+            ["--seconds", "0"],
+            ["--clients", "0"],
+            ["--size", "1M"],
+            ["--codec", "none"],
+            ["--skew", "NaN"],
+        ] {
+            assert!(plan(&words).is_err(), "{words:?}");
+        }
+        assert!(
+            plan(&["--size", "1M"])
+                .expect_err("too small")
+                .contains("8.00 MiB")
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! The four charts of the page.
+
+use super::svg::{Drawing, Scale, round_step, ticks};
+use crate::demo::outcome::{Holdings, Outcome, Run, Variant};
+use crate::size::{HumanBytes, HumanCount};
+
+const WIDTH: f64 = 600.0;
+const HEIGHT: f64 = 320.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = HEIGHT - 46.0;
+const LEFT: f64 = 62.0;
+/// Room for the labels at the ends of the lines.
+const RIGHT: f64 = WIDTH - 104.0;
+/// Bytes in a MiB.
+const MIB: f64 = (1u64 << 20) as f64;
+
+/// The class that gives a variant its colour and dashes.
+pub fn class(variant: Variant) -> &'static str {
+    match variant {
+        Variant::NoCache => "c0",
+        Variant::Uncompressed => "c1",
+        Variant::Compressed => "c2",
+    }
+}
+
+fn y_scale(most: f64) -> Scale {
+    Scale {
+        least: 0.0,
+        most,
+        from: BOTTOM,
+        to: TOP,
+        logarithmic: false,
+    }
+}
+
+fn x_scale(most: f64, from: f64, to: f64) -> Scale {
+    Scale {
+        least: 0.0,
+        most: most.max(f64::MIN_POSITIVE),
+        from,
+        to,
+        logarithmic: false,
+    }
+}
+
+fn percent_ticks() -> Vec<(f64, String)> {
+    (0..=5)
+        .map(|fifth| (f64::from(fifth) / 5.0, format!("{} %", fifth * 20)))
+        .collect()
+}
+
+/// A number without needless zeros.
+fn plain(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn second_ticks(most: f64) -> Vec<(f64, String)> {
+    ticks(most, round_step(most, 7))
+        .into_iter()
+        .map(|second| (second, plain(second)))
+        .collect()
+}
+
+/// One line with spots to point at.
+fn series(drawing: &mut Drawing, run: &Run, points: &[((f64, f64), String)]) {
+    let places: Vec<(f64, f64)> = points.iter().map(|(place, _)| *place).collect();
+    drawing.path(&format!("line {}", class(run.variant)), &places);
+    for (place, title) in points {
+        drawing.spot(
+            class(run.variant),
+            *place,
+            &format!("{}: {title}", run.variant.title()),
+        );
+    }
+}
+
+/// Hit ratio over the requests of the warm-up, then over the seconds of the measured phase.
+pub fn hit_ratio(outcome: &Outcome) -> String {
+    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Hit ratio during the warm-up and over time");
+    let y = y_scale(1.0);
+    let split = LEFT + (RIGHT - LEFT) * 0.36;
+    let warmup_most = outcome
+        .runs
+        .iter()
+        .flat_map(|run| &run.warmup)
+        .map(|(requests, _)| *requests)
+        .max();
+    let left = x_scale(warmup_most.unwrap_or(1) as f64 / 1000.0, LEFT, split - 12.0);
+    let right = x_scale(outcome.parameters.measured_s, split + 12.0, RIGHT);
+    drawing.rectangle(
+        "shade",
+        (left.from, TOP),
+        (left.to - left.from, BOTTOM - TOP),
+        "warm-up",
+    );
+    drawing.y_axis(left, y, &percent_ticks(), Some("share of blocks read"));
+    let unlabelled: Vec<_> = percent_ticks()
+        .into_iter()
+        .map(|(value, _)| (value, String::new()))
+        .collect();
+    drawing.y_axis(right, y, &unlabelled, None);
+    let thousands = ticks(left.most, round_step(left.most, 3));
+    let thousands: Vec<_> = thousands.into_iter().map(|value| (value, plain(value))).collect();
+    drawing.x_axis(left, y, &thousands, "warm-up: thousand requests");
+    drawing.x_axis(right, y, &second_ticks(right.most), "measured: seconds");
+    let mut labels = Vec::new();
+    for run in &outcome.runs {
+        let point =
+            |x: f64, ratio: f64, when: String| ((x, y.at(ratio)), format!("{:.1} % {when}", ratio * 100.0));
+        let warmup: Vec<_> = run
+            .warmup
+            .iter()
+            .map(|(requests, ratio)| {
+                let when = format!("after {} requests to warm up", HumanCount(*requests));
+                point(left.at(*requests as f64 / 1000.0), *ratio, when)
+            })
+            .collect();
+        series(&mut drawing, run, &warmup);
+        let measured: Vec<_> = run
+            .hit_ratio_series
+            .iter()
+            .map(|(second, ratio)| point(right.at(*second), *ratio, format!("at {second:.1} s")))
+            .collect();
+        series(&mut drawing, run, &measured);
+        if run.variant != Variant::NoCache {
+            let text = format!("{} {:.1} %", short(run.variant), run.hit_ratio * 100.0);
+            labels.push((y.at(run.hit_ratio), class(run.variant).to_owned(), text));
+        } else {
+            labels.push((
+                y.at(0.0),
+                class(run.variant).to_owned(),
+                short(run.variant).to_owned(),
+            ));
+        }
+    }
+    drawing.labels(RIGHT + 8.0, labels, (TOP + 4.0, BOTTOM));
+    drawing.finish()
+}
+
+fn short(variant: Variant) -> &'static str {
+    match variant {
+        Variant::NoCache => "no cache",
+        Variant::Uncompressed => "uncompr.",
+        Variant::Compressed => "compr.",
+    }
+}
+
+/// Requests a second over the seconds of the measured phase.
+pub fn throughput(outcome: &Outcome) -> String {
+    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Requests a second over time");
+    let highest = outcome
+        .runs
+        .iter()
+        .flat_map(|run| &run.iops_series)
+        .map(|(_, iops)| *iops)
+        .fold(1.0, f64::max);
+    let step = round_step(highest, 5);
+    let y = y_scale((highest / step).ceil() * step);
+    let x = x_scale(outcome.parameters.measured_s, LEFT, RIGHT);
+    let y_ticks: Vec<_> = ticks(y.most, step)
+        .into_iter()
+        .map(|iops| (iops, HumanCount(iops as u64).to_string()))
+        .collect();
+    drawing.y_axis(x, y, &y_ticks, Some("requests a second"));
+    drawing.x_axis(x, y, &second_ticks(x.most), "measured: seconds");
+    let mut labels = Vec::new();
+    for run in &outcome.runs {
+        let points: Vec<_> = run
+            .iops_series
+            .iter()
+            .map(|(second, iops)| {
+                (
+                    (x.at(*second), y.at(*iops)),
+                    format!("{iops:.0} requests a second at {second:.1} s"),
+                )
+            })
+            .collect();
+        series(&mut drawing, run, &points);
+        let text = format!("{} {}", short(run.variant), HumanCount(run.iops.round() as u64));
+        labels.push((y.at(run.iops), class(run.variant).to_owned(), text));
+    }
+    drawing.labels(RIGHT + 8.0, labels, (TOP + 4.0, BOTTOM));
+    drawing.finish()
+}
+
+/// Share of the requests that were answered within a time, over that time.
+pub fn latency(outcome: &Outcome) -> String {
+    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Share of requests answered within a time");
+    let all = || {
+        outcome
+            .runs
+            .iter()
+            .flat_map(|run| &run.latency_cdf)
+            .map(|(micros, _)| *micros)
+    };
+    let power = |micros: f64, round: fn(f64) -> f64| 10f64.powf(round(micros.max(1.0).log10()));
+    let least = power(all().fold(1e6, f64::min), f64::floor);
+    let most = power(all().fold(10.0, f64::max), f64::ceil).max(least * 10.0);
+    let x = Scale {
+        least,
+        most,
+        from: LEFT,
+        to: RIGHT,
+        logarithmic: true,
+    };
+    let y = y_scale(1.0);
+    drawing.y_axis(x, y, &percent_ticks(), Some("share of requests"));
+    let mut marks = Vec::new();
+    let mut decade = least;
+    while decade <= most * 1.001 {
+        marks.push((decade, latency_label(decade)));
+        marks.extend(
+            (2..10)
+                .map(|times| (decade * f64::from(times), String::new()))
+                .filter(|(mark, _)| *mark < most),
+        );
+        decade *= 10.0;
+    }
+    drawing.x_axis(x, y, &marks, "latency (logarithmic)");
+    let mut labels = Vec::new();
+    for run in &outcome.runs {
+        let points: Vec<(f64, f64)> = run
+            .latency_cdf
+            .iter()
+            .map(|(micros, share)| (x.at(*micros), y.at(*share)))
+            .collect();
+        drawing.path(&format!("line {}", class(run.variant)), &points);
+        for ((micros, share), place) in run.latency_cdf.iter().zip(points).step_by(3) {
+            let text = format!(
+                "{}: {:.1} % within {}",
+                run.variant.title(),
+                share * 100.0,
+                micro_text(*micros)
+            );
+            drawing.spot(class(run.variant), place, &text);
+        }
+        labels.push(run);
+    }
+    // Medians are marked on the axis of shares, where the lines cross the half.
+    for run in labels {
+        let place = (x.at(run.latency_us.p50), y.at(0.5));
+        let text = format!(
+            "{}: median {}",
+            run.variant.title(),
+            micro_text(run.latency_us.p50)
+        );
+        drawing.rectangle(
+            &format!("mark {}", class(run.variant)),
+            (place.0 - 4.0, place.1 - 4.0),
+            (8.0, 8.0),
+            &text,
+        );
+    }
+    let ends = outcome.runs.iter().zip([0.12, 0.24, 0.36]);
+    let labels = ends.map(|(run, share)| {
+        let text = format!("{}: {}", short(run.variant), micro_text(run.latency_us.mean));
+        (y.at(1.0 - share), class(run.variant).to_owned(), text)
+    });
+    drawing.text("line-label", "start", (RIGHT + 8.0, TOP + 12.0), "mean latency");
+    drawing.labels(RIGHT + 8.0, labels.collect(), (TOP + 30.0, BOTTOM));
+    drawing.finish()
+}
+
+fn latency_label(micros: f64) -> String {
+    match micros {
+        micros if micros < 999.0 => format!("{micros:.0} µs"),
+        micros if micros < 999_000.0 => format!("{:.0} ms", micros / 1e3),
+        micros => format!("{:.0} s", micros / 1e6),
+    }
+}
+
+/// A latency as the tables have it, with the proper letter.
+pub fn micro_text(micros: f64) -> String {
+    crate::size::HumanMicros(micros).to_string().replace(" us", " µs")
+}
+
+/// What the SSD's space is used for, and beside it the data that this stands for.
+pub fn holdings(outcome: &Outcome) -> String {
+    let held: Vec<(&Run, Holdings)> = outcome
+        .runs
+        .iter()
+        .filter_map(|run| Some((run, run.holdings?)))
+        .collect();
+    let mut drawing = Drawing::new(WIDTH, HEIGHT, "What the SSD holds");
+    let highest = held
+        .iter()
+        .flat_map(|(_, held)| [held.ssd_bytes, held.logical_bytes])
+        .max()
+        .unwrap_or(1);
+    let x = Scale {
+        least: 0.0,
+        most: highest as f64 / MIB * 1.04,
+        from: 130.0,
+        to: WIDTH - 20.0,
+        logarithmic: false,
+    };
+    let y = Scale {
+        least: 0.0,
+        most: 1.0,
+        from: BOTTOM - 26.0,
+        to: TOP,
+        logarithmic: false,
+    };
+    let marks: Vec<_> = ticks(x.most, round_step(x.most, 8))
+        .into_iter()
+        .map(|mib| (mib, plain(mib)))
+        .collect();
+    drawing.x_axis(x, y, &marks, "MiB");
+    drawing.line("axis", (x.from, y.from), (x.from, y.to));
+    let row_height = (y.from - y.to) / held.len().max(1) as f64;
+    for ((run, held), row) in held.iter().zip(0..) {
+        let top = y.to + f64::from(row) * row_height + 6.0;
+        let bar = (row_height - 30.0) / 2.0;
+        drawing.text(
+            &format!("line-label {}", class(run.variant)),
+            "end",
+            (x.from - 10.0, top + 12.0),
+            run.variant.title(),
+        );
+        drawing.text("tick", "end", (x.from - 10.0, top + bar - 4.0), "space used");
+        drawing.text(
+            "tick",
+            "end",
+            (x.from - 10.0, top + bar * 1.5 + 11.0),
+            "data held",
+        );
+        let mut at = 0.0;
+        for (kind, what, bytes) in segments(held) {
+            let from = x.at(at / MIB);
+            at += bytes as f64;
+            let title = format!("{}: {} for {what}", run.variant.title(), HumanBytes(bytes));
+            let class = format!("{kind} {}", class(run.variant));
+            drawing.rectangle(&class, (from, top), (x.at(at / MIB) - from, bar), &title);
+        }
+        let to = x.at(held.logical_bytes as f64 / MIB);
+        let title = format!(
+            "{}: stands for {} of data",
+            run.variant.title(),
+            HumanBytes(held.logical_bytes)
+        );
+        drawing.rectangle(
+            &format!("held {}", class(run.variant)),
+            (x.from, top + bar + 4.0),
+            (to - x.from, bar),
+            &title,
+        );
+        let text = format!(
+            "{} ({:.2}× the SSD)",
+            HumanBytes(held.logical_bytes),
+            held.effective()
+        );
+        drawing.text("bar-label", "end", (to - 8.0, top + bar * 1.5 + 8.5), &text);
+    }
+    let ssd = x.at(outcome.parameters.ssd_bytes as f64 / MIB);
+    drawing.line("limit", (ssd, y.from), (ssd, y.to));
+    let mut at = x.from;
+    for (kind, name, width) in [
+        ("live", "cached blocks", 118.0),
+        ("other", "headers, padding, dropped", 186.0),
+        ("free", "free", 58.0),
+        ("metadata", "metadata", 80.0),
+    ] {
+        drawing.rectangle(&format!("{kind} key"), (at, HEIGHT - 20.0), (12.0, 12.0), name);
+        drawing.text("tick", "start", (at + 17.0, HEIGHT - 10.0), name);
+        at += width;
+    }
+    drawing.finish()
+}
+
+/// The parts of the SSD's space: class, name, bytes.
+fn segments(held: &Holdings) -> [(&'static str, &'static str, u64); 4] {
+    [
+        ("live", "cached blocks", held.fragment_bytes),
+        ("other", "headers, padding and dropped blocks", held.other_bytes),
+        ("free", "regions kept free", held.free_bytes),
+        (
+            "metadata",
+            "superblocks, index and other metadata",
+            held.metadata_bytes,
+        ),
+    ]
+}

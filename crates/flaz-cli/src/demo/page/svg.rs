@@ -1,0 +1,292 @@
+//! Drawing: scales with round ticks, a frame with axes, lines, labels that keep apart. Everything is text.
+//!
+//! Colours and fonts come from the page's style sheet by class, so that a drawing follows light and dark.
+
+use std::fmt::Write;
+
+/// Text as it may stand in an element or an attribute.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // Not allowed in XML at all.
+            control if control.is_control() && control != '\n' && control != '\t' => escaped.push('\u{fffd}'),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// From values to places along one axis.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale {
+    /// Value at the start of the axis.
+    pub least: f64,
+    /// Value at its end.
+    pub most: f64,
+    /// Place of the start, in drawing units.
+    pub from: f64,
+    /// Place of the end.
+    pub to: f64,
+    /// Whether equal factors are equally far apart.
+    pub logarithmic: bool,
+}
+
+impl Scale {
+    /// The place of `value`, which is kept within the axis.
+    pub fn at(&self, value: f64) -> f64 {
+        let part = if self.logarithmic {
+            (value.max(f64::MIN_POSITIVE) / self.least).ln() / (self.most / self.least).ln()
+        } else {
+            (value - self.least) / (self.most - self.least)
+        };
+        let part = if part.is_finite() {
+            part.clamp(0.0, 1.0)
+        } else {
+            0.0
+        };
+        self.from + part * (self.to - self.from)
+    }
+}
+
+/// A round step that divides 0 to `most` into at most `parts` parts.
+pub fn round_step(most: f64, parts: u32) -> f64 {
+    let rough = (most / f64::from(parts)).max(f64::MIN_POSITIVE);
+    let power = 10f64.powf(rough.log10().floor());
+    let factor = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .into_iter()
+        .find(|factor| factor * power >= rough * (1.0 - 1e-9));
+    factor.unwrap_or(10.0) * power
+}
+
+/// Multiples of `step` from 0 up to `most`.
+pub fn ticks(most: f64, step: f64) -> Vec<f64> {
+    let count = (most / step * (1.0 + 1e-9)).floor() as u32;
+    (0..=count).map(|tick| f64::from(tick) * step).collect()
+}
+
+/// A drawing being made.
+#[derive(Debug)]
+pub struct Drawing {
+    body: String,
+    width: f64,
+    height: f64,
+    description: String,
+}
+
+impl Drawing {
+    /// An empty drawing; `description` is for those who do not see it.
+    pub fn new(width: f64, height: f64, description: &str) -> Self {
+        Self {
+            body: String::new(),
+            width,
+            height,
+            description: description.to_owned(),
+        }
+    }
+
+    /// The drawing as an `svg` element.
+    pub fn finish(self) -> String {
+        format!(
+            "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\" xmlns=\"http://www.w3.org/2000/svg\">\n{}</svg>\n",
+            self.width,
+            self.height,
+            escape(&self.description),
+            self.body
+        )
+    }
+
+    fn push(&mut self, element: std::fmt::Arguments<'_>) {
+        // Writing to a String does not fail.
+        let _ = writeln!(self.body, "{element}");
+    }
+
+    /// A straight line.
+    pub fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+        self.push(format_args!(
+            "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
+        ));
+    }
+
+    /// A rectangle; `title` appears when pointed at.
+    pub fn rectangle(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64), title: &str) {
+        self.push(format_args!(
+            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"><title>{}</title></rect>",
+            width.max(0.0),
+            escape(title)
+        ));
+    }
+
+    /// Text; `anchor` is `start`, `middle` or `end`.
+    pub fn text(&mut self, class: &str, anchor: &str, (x, y): (f64, f64), text: &str) {
+        self.push(format_args!(
+            "<text class=\"{class}\" text-anchor=\"{anchor}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>",
+            escape(text)
+        ));
+    }
+
+    /// Text along the left side, read from below.
+    pub fn upright_text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
+        self.push(format_args!(
+            "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x:.1} {y:.1}) rotate(-90)\">{}</text>",
+            escape(text)
+        ));
+    }
+
+    /// A line through `points`.
+    pub fn path(&mut self, class: &str, points: &[(f64, f64)]) {
+        if points.is_empty() {
+            return;
+        }
+        let mut data = String::with_capacity(points.len() * 14);
+        for (position, (x, y)) in points.iter().enumerate() {
+            let _ = write!(data, "{}{x:.1} {y:.1}", if position == 0 { "M" } else { "L" });
+        }
+        self.push(format_args!("<path class=\"{class}\" d=\"{data}\"/>"));
+    }
+
+    /// An invisible spot that shows `title` when pointed at.
+    pub fn spot(&mut self, class: &str, (x, y): (f64, f64), title: &str) {
+        self.push(format_args!(
+            "<circle class=\"spot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{}</title></circle>",
+            escape(title)
+        ));
+    }
+
+    /// Horizontal grid lines with numbers at the left, and the axis title.
+    pub fn y_axis(&mut self, x: Scale, y: Scale, ticks: &[(f64, String)], title: Option<&str>) {
+        for (value, label) in ticks {
+            let place = y.at(*value);
+            let class = if *value == y.least { "axis" } else { "grid" };
+            self.line(class, (x.from, place), (x.to, place));
+            if !label.is_empty() {
+                self.text("tick", "end", (x.from - 7.0, place + 4.0), label);
+            }
+        }
+        if let Some(title) = title {
+            self.upright_text("axis-title", (12.0, (y.from + y.to) / 2.0), title);
+        }
+    }
+
+    /// Vertical marks with numbers below, and the axis title.
+    pub fn x_axis(&mut self, x: Scale, y: Scale, ticks: &[(f64, String)], title: &str) {
+        for (value, label) in ticks {
+            let place = x.at(*value);
+            self.line(
+                if label.is_empty() { "grid faint" } else { "grid" },
+                (place, y.from),
+                (place, y.to),
+            );
+            self.text("tick", "middle", (place, y.from + 17.0), label);
+        }
+        self.text(
+            "axis-title",
+            "middle",
+            ((x.from + x.to) / 2.0, y.from + 36.0),
+            title,
+        );
+    }
+
+    /// Labels at the right of lines: moved apart where they would touch, as little as possible.
+    pub fn labels(&mut self, x: f64, mut labels: Vec<(f64, String, String)>, limits: (f64, f64)) {
+        const APART: f64 = 15.0;
+        labels.sort_by(|left, right| left.0.total_cmp(&right.0));
+        let mut least = limits.0;
+        for label in &mut labels {
+            label.0 = label.0.max(least);
+            least = label.0 + APART;
+        }
+        let mut most = limits.1;
+        for label in labels.iter_mut().rev() {
+            label.0 = label.0.min(most);
+            most = label.0 - APART;
+        }
+        for (y, class, text) in labels {
+            self.text(&format!("line-label {class}"), "start", (x, y + 4.0), &text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_round_and_cover_the_axis() {
+        assert_eq!(round_step(100.0, 5), 20.0);
+        assert_eq!(round_step(330.0, 5), 100.0);
+        assert_eq!(round_step(12.0, 6), 2.0);
+        assert_eq!(round_step(64.0, 8), 10.0);
+        assert_eq!(ticks(1.0, 0.25).len(), 5);
+        assert!(round_step(0.0, 5) > 0.0);
+    }
+
+    #[test]
+    fn scales_map_ends_to_ends_and_keep_strays_inside() {
+        let linear = Scale {
+            least: 0.0,
+            most: 10.0,
+            from: 100.0,
+            to: 0.0,
+            logarithmic: false,
+        };
+        assert_eq!(
+            (linear.at(0.0), linear.at(10.0), linear.at(5.0), linear.at(99.0)),
+            (100.0, 0.0, 50.0, 0.0)
+        );
+        let log = Scale {
+            least: 10.0,
+            most: 1000.0,
+            from: 0.0,
+            to: 200.0,
+            logarithmic: true,
+        };
+        assert!((log.at(100.0) - 100.0).abs() < 1e-9);
+        assert_eq!(log.at(0.0), 0.0);
+        let empty = Scale {
+            least: 0.0,
+            most: 0.0,
+            from: 3.0,
+            to: 9.0,
+            logarithmic: false,
+        };
+        assert_eq!(empty.at(0.0), 3.0);
+    }
+
+    #[test]
+    fn labels_keep_apart_and_inside() {
+        let mut drawing = Drawing::new(100.0, 100.0, "");
+        let label = |y, text: &str| (y, "c0".to_owned(), text.to_owned());
+        drawing.labels(
+            0.0,
+            vec![label(90.0, "a"), label(91.0, "b"), label(20.0, "c")],
+            (10.0, 90.0),
+        );
+        let body = drawing.finish();
+        let y_of = |text: &str| {
+            let line = body
+                .lines()
+                .find(|line| line.contains(&format!(">{text}<")))
+                .expect("the label");
+            let (_, rest) = line.split_once(" y=\"").expect("a place");
+            rest.split('"')
+                .next()
+                .and_then(|number| number.parse::<f64>().ok())
+                .expect("a number")
+        };
+        assert_eq!((y_of("c"), y_of("a"), y_of("b")), (24.0, 79.0, 94.0));
+    }
+
+    #[test]
+    fn markup_in_text_is_harmless() {
+        assert_eq!(
+            escape("<a href='x'>&\"\u{1}"),
+            "&lt;a href=&#39;x&#39;&gt;&amp;&quot;\u{fffd}"
+        );
+    }
+}

@@ -1,0 +1,359 @@
+//! The real program at work: `flaz create`, `serve` and `check` as child processes, asked over its control socket.
+//!
+//! The only place that knows how a server is started and asked. Children are in the charge of
+//! [`Interrupt`], so that none is left behind.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+
+use super::error::DemoError;
+use super::interrupt::{Interrupt, POLL};
+use crate::control::{Client, ControlError, Reply, Request};
+use crate::error::chain;
+use crate::report::{CheckReport, LiveReport};
+
+/// How long a server may take to be ready, or to stop.
+const START_STOP_MAX: Duration = Duration::from_secs(30);
+/// How long it may take to tell its counters.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How much of a child's log an error shows.
+const LOG_TAIL_LINES: usize = 12;
+const LOG_TAIL_BYTES: usize = 4096;
+/// `USER_HZ`: the unit of times in /proc, the same on every architecture that Rust runs Linux on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Everything about one cache on one emulated disk.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The cache file.
+    pub cache: PathBuf,
+    /// The file that plays the slow disk.
+    pub origin: PathBuf,
+    /// Where NBD clients connect.
+    pub socket: PathBuf,
+    control: PathBuf,
+    log: PathBuf,
+}
+
+impl Place {
+    /// In a folder that exists.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            cache: folder.join("cache.img"),
+            origin: folder.join("origin.img"),
+            socket: folder.join("nbd.sock"),
+            control: folder.join("ctl.sock"),
+            log: folder.join("flaz.log"),
+        }
+    }
+}
+
+/// The program `flaz`.
+#[derive(Debug, Clone)]
+pub struct Flaz {
+    program: PathBuf,
+    interrupt: Interrupt,
+}
+
+impl Flaz {
+    /// The program at `program`; children go to `interrupt`.
+    pub fn new(program: PathBuf, interrupt: &Interrupt) -> Self {
+        Self {
+            program,
+            interrupt: interrupt.clone(),
+        }
+    }
+
+    /// Makes a cache file of `bytes` bytes.
+    ///
+    /// # Errors
+    /// When `flaz create` fails.
+    pub fn create(&self, place: &Place, bytes: u64, codec: &str) -> Result<(), DemoError> {
+        let bytes = bytes.to_string();
+        let arguments: [&OsStr; 9] = [
+            "create".as_ref(),
+            place.cache.as_os_str(),
+            "--origin".as_ref(),
+            place.origin.as_os_str(),
+            "--size".as_ref(),
+            bytes.as_ref(),
+            "--codec".as_ref(),
+            codec.as_ref(),
+            "--quiet".as_ref(),
+        ];
+        self.output(&arguments).map(drop)
+    }
+
+    /// Verifies a cache that is not served any more.
+    ///
+    /// # Errors
+    /// When `flaz check` fails, which it does when something is wrong.
+    pub fn check(&self, place: &Place) -> Result<CheckReport, DemoError> {
+        let arguments: [&OsStr; 4] = [
+            "check".as_ref(),
+            place.cache.as_os_str(),
+            "--json".as_ref(),
+            "--quiet".as_ref(),
+        ];
+        parsed("flaz check", &self.output(&arguments)?)
+    }
+
+    /// Serves a cache; returns when it accepts clients. `slow` emulates a hard disk.
+    ///
+    /// # Errors
+    /// When the server ends or is not ready in time.
+    pub fn serve(&self, place: &Place, mode: &str, slow: bool) -> Result<Server<'_>, DemoError> {
+        let mut nbd = OsString::from("unix:");
+        nbd.push(&place.socket);
+        let mut arguments: Vec<&OsStr> = vec![
+            "serve".as_ref(),
+            place.cache.as_os_str(),
+            "--nbd".as_ref(),
+            &nbd,
+            "--mode".as_ref(),
+            mode.as_ref(),
+            "--control".as_ref(),
+            place.control.as_os_str(),
+        ];
+        if slow {
+            arguments.extend([OsStr::new("--emulate-origin"), OsStr::new("hdd")]);
+        }
+        let failed = DemoError::file("write", &place.log);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&place.log)
+            .map_err(failed)?;
+        let command = shown(&arguments);
+        let child = self
+            .command(&arguments)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(|error| self.child_error(&command, error, ""))?;
+        let pid = self.interrupt.adopt(child);
+        let server = Server {
+            flaz: self,
+            place: place.clone(),
+            pid,
+            command,
+        };
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    fn command(&self, arguments: &[&OsStr]) -> Command {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new(&self.program);
+        // In a process group of its own: Ctrl-C on the terminal comes to the demo, which stops its children.
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .process_group(0)
+            .env("NO_COLOR", "1");
+        command
+    }
+
+    /// Runs a short command and returns what it prints.
+    fn output(&self, arguments: &[&OsStr]) -> Result<Vec<u8>, DemoError> {
+        let command = shown(arguments);
+        let output = self
+            .command(arguments)
+            .output()
+            .map_err(|error| self.child_error(&command, error, ""))?;
+        self.interrupt.check()?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(self.child_error(&command, output.status, &String::from_utf8_lossy(&output.stderr)))
+    }
+
+    fn child_error(&self, command: &str, reason: impl ToString, log: &str) -> DemoError {
+        let lines: Vec<&str> = log.trim_end().lines().collect();
+        let tail = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
+        let log = tail.iter().map(|line| format!("\n  | {line}")).collect();
+        DemoError::Child {
+            command: command.to_owned(),
+            reason: reason.to_string(),
+            log,
+        }
+    }
+}
+
+/// A running `flaz serve`. Killed when dropped; [`stop`](Self::stop) it for a clean end.
+#[derive(Debug)]
+pub struct Server<'a> {
+    flaz: &'a Flaz,
+    place: Place,
+    pid: u32,
+    command: String,
+}
+
+impl Server<'_> {
+    /// Where NBD clients connect.
+    pub fn socket(&self) -> &Path {
+        &self.place.socket
+    }
+
+    /// What the cache counts.
+    ///
+    /// # Errors
+    /// When it does not answer, or not with a report of a running cache.
+    pub fn counters(&self) -> Result<LiveReport, DemoError> {
+        let unanswered = |error: ControlError| DemoError::Status(chain(&error));
+        let mut client = Client::connect(&self.place.control, None).map_err(unanswered)?;
+        let reply = client.ask(&Request::Status {}, ANSWER_MAX).map_err(unanswered)?;
+        let Reply::Status(report) = reply else {
+            return Err(DemoError::Status(
+                "not an answer to the question for the status".into(),
+            ));
+        };
+        report
+            .live
+            .ok_or_else(|| DemoError::Status("the cache is not running".into()))
+    }
+
+    /// CPU time used so far, user and system, in seconds, as the kernel counts it.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn cpu_seconds(&self) -> Result<f64, DemoError> {
+        let path = PathBuf::from(format!("/proc/{}/stat", self.pid));
+        let text = std::fs::read_to_string(&path).map_err(DemoError::file("read", &path))?;
+        cpu_seconds_in(&text).ok_or_else(|| DemoError::Status(format!("{} has another form", path.display())))
+    }
+
+    /// Stops it cleanly: the cache is warm at the next start.
+    ///
+    /// # Errors
+    /// When it does not stop in time or says that something went wrong.
+    pub fn stop(self) -> Result<(), DemoError> {
+        // A pid is valid here: it came from a child that is not reaped while it is in charge of `Interrupt`.
+        let signalled = self.flaz.interrupt.with_child(self.pid, |child| {
+            let pid = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+        });
+        if let Some(Err(errno)) = signalled {
+            return Err(self.error(io::Error::from(errno)));
+        }
+        let until = Instant::now() + START_STOP_MAX;
+        loop {
+            match self.exited()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(self.error(status)),
+                None if Instant::now() > until => {
+                    return Err(self.error("it did not stop within 30 s of SIGTERM"));
+                }
+                None => self.flaz.interrupt.sleep(POLL / 4)?,
+            }
+        }
+    }
+
+    fn wait_until_ready(&self) -> Result<(), DemoError> {
+        let until = Instant::now() + START_STOP_MAX;
+        while UnixStream::connect(&self.place.socket).is_err()
+            || UnixStream::connect(&self.place.control).is_err()
+        {
+            if let Some(status) = self.exited()? {
+                return Err(self.error(format!("it ended before it was ready: {status}")));
+            }
+            if Instant::now() > until {
+                return Err(self.error("it accepted no client within 30 s"));
+            }
+            self.flaz.interrupt.sleep(POLL / 4)?;
+        }
+        Ok(())
+    }
+
+    fn exited(&self) -> Result<Option<ExitStatus>, DemoError> {
+        match self.flaz.interrupt.with_child(self.pid, Child::try_wait) {
+            Some(Ok(status)) => Ok(status),
+            Some(Err(error)) => Err(self.error(error)),
+            None => Err(DemoError::Interrupted),
+        }
+    }
+
+    fn error(&self, reason: impl ToString) -> DemoError {
+        self.flaz
+            .child_error(&self.command, reason, &log_tail(&self.place.log))
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        self.flaz.interrupt.finish(self.pid);
+    }
+}
+
+fn parsed<T: DeserializeOwned>(command: &str, json: &[u8]) -> Result<T, DemoError> {
+    serde_json::from_slice(json).map_err(|error| DemoError::Status(format!("`{command} --json`: {error}")))
+}
+
+fn shown(arguments: &[&OsStr]) -> String {
+    let words = arguments.iter().map(|word| word.to_string_lossy());
+    words.fold("flaz".to_owned(), |line, word| line + " " + &word)
+}
+
+fn log_tail(path: &Path) -> String {
+    let mut text = Vec::new();
+    // What cannot be read cannot be shown; the error that is being made says what matters.
+    let _ = File::open(path).and_then(|file| file.take(64 << 20).read_to_end(&mut text));
+    let start = text.len().saturating_sub(LOG_TAIL_BYTES);
+    String::from_utf8_lossy(&text[start..]).into_owned()
+}
+
+/// utime and stime in the text of /proc/PID/stat; the name in it may contain anything but ends with `)`.
+fn cpu_seconds_in(stat: &str) -> Option<f64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+    let (user, system) = (times.next()?.ok()?, times.next()?.ok()?);
+    Some((user + system) as f64 / TICKS_PER_SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_read_past_strange_names() {
+        let stat = "42 (a b) c) S 1 42 42 0 -1 4194304 100 0 0 0 250 75 0 0 20 0 3 0 12345 1000 10";
+        assert_eq!(cpu_seconds_in(stat), Some(3.25));
+        assert_eq!(cpu_seconds_in("nonsense"), None);
+        let own = std::fs::read_to_string("/proc/self/stat").expect("procfs");
+        assert!(cpu_seconds_in(&own).is_some());
+    }
+
+    #[test]
+    fn a_server_that_ends_at_once_is_reported_with_its_log() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("flaz");
+        std::fs::write(&program, "#!/bin/sh\necho it hurts >&2\nexit 3\n").expect("a script");
+        let mut mode = std::fs::metadata(&program).expect("there").permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        std::fs::set_permissions(&program, mode).expect("executable");
+        let interrupt = Interrupt::default();
+        let flaz = Flaz::new(program, &interrupt);
+        let place = Place::new(folder.path());
+        let error = flaz
+            .serve(&place, "write-through", true)
+            .expect_err("it ends")
+            .to_string();
+        assert!(
+            error.contains("it hurts") && error.contains("exit status: 3"),
+            "{error}"
+        );
+        assert!(error.contains("--emulate-origin hdd"), "{error}");
+        let error = flaz.create(&place, 1, "lz4").expect_err("it ends").to_string();
+        assert!(
+            error.contains("it hurts") && error.contains("flaz create"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,361 @@
+//! One run of the workload: lay out the disk, start the cache, warm it up, restart it on the slow disk, measure,
+//! check everything.
+//!
+//! The warm-up runs on an origin at full speed, because on a disk of 79 requests a second it would take a
+//! quarter of an hour. Then the server is stopped cleanly and started again with the disk slowed down: the cache is warm, as
+//! after any clean stop. Without a cache there is nothing to warm up.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::clients::{Observed, Phase, SLICE, Until, check_disk};
+use super::dataset::DataSet;
+use super::error::DemoError;
+use super::interrupt::{Interrupt, POLL};
+use super::oracle::{BLOCK_BYTES, Oracle};
+use super::outcome::{Holdings, Latency, Run, Variant};
+use super::progress::Progress;
+use super::sampler::{Sample, Sampler, hit_ratios};
+use super::server::{Flaz, Place, Server};
+use super::workload::Workload;
+use crate::report::LiveReport;
+
+/// Phases by number: each has its own sequence of requests.
+const PHASE_WARMUP: u32 = 0;
+const PHASE_MEASURED: u32 = 1;
+/// Hit ratios are means over this time, so that the few requests of a slow disk make a line and no cloud.
+pub const WINDOW_S: f64 = 2.0;
+/// The same for the warm-up, which is quick.
+const WARMUP_WINDOW_S: f64 = 0.5;
+/// Throughput is shown for slices of this many [`SLICE`]s.
+const SLICES_SHOWN: usize = 5;
+/// Points of the latency distribution for each factor of ten.
+const CDF_POINTS_PER_DECADE: i32 = 40;
+
+/// What all runs have in common.
+#[derive(Debug)]
+pub struct Session<'a> {
+    /// The program.
+    pub flaz: &'a Flaz,
+    /// The image and its checksums.
+    pub data: &'a DataSet,
+    /// The requests.
+    pub workload: &'a Workload,
+    /// Size of the cache.
+    pub ssd_bytes: u64,
+    /// Codec of the compressed run.
+    pub codec: &'a str,
+    /// Requests to warm up.
+    pub warmup_requests: u64,
+    /// Time to measure.
+    pub measured: Duration,
+    /// Whether to stop.
+    pub interrupt: &'a Interrupt,
+}
+
+/// What one phase on one server gave.
+struct Measured {
+    observed: Observed,
+    samples: Vec<Sample>,
+    cpu_s: f64,
+    counters: LiveReport,
+}
+
+impl Session<'_> {
+    /// Runs one variant in `folder`, which exists and is empty, and leaves it without the large files.
+    ///
+    /// # Errors
+    /// Whatever went wrong; wrong data above all.
+    pub fn run(&self, variant: Variant, folder: PathBuf, progress: &mut Progress) -> Result<Run, DemoError> {
+        let place = Place::new(&folder);
+        let oracle = Oracle::new(&self.data.checksums);
+        progress.step(format!("{}: laying out the disk", variant.title()), LAYOUT);
+        self.lay_out(&place)?;
+        let codec = if variant == Variant::Compressed {
+            self.codec
+        } else {
+            "none"
+        };
+        self.flaz.create(&place, self.ssd_bytes, codec)?;
+        let mode = if variant == Variant::NoCache {
+            "pass-through"
+        } else {
+            "write-through"
+        };
+
+        let warmup = match variant {
+            Variant::NoCache => None,
+            Variant::Uncompressed | Variant::Compressed => {
+                progress.step(
+                    format!("{}: warming up, disk at full speed", variant.title()),
+                    WARMUP,
+                );
+                let server = self.flaz.serve(&place, mode, false)?;
+                let until = Until::Requests(self.warmup_requests);
+                let warmup = self.phase(variant, PHASE_WARMUP, until, &server, &oracle, progress)?;
+                server.stop()?;
+                Some(warmup)
+            }
+        };
+        progress.step(
+            format!("{}: measuring on the slow disk", variant.title()),
+            self.measured,
+        );
+        let server = self.flaz.serve(&place, mode, true)?;
+        let until = Until::Elapsed(self.measured);
+        let measured = self.phase(variant, PHASE_MEASURED, until, &server, &oracle, progress)?;
+        server.stop()?;
+
+        progress.step(
+            format!("{}: checking what is on the disks", variant.title()),
+            CHECK,
+        );
+        check_disk(&place.origin, self.data.blocks(), &oracle, self.interrupt)?;
+        let fragments_verified = match variant {
+            Variant::NoCache => 0,
+            _ => fragments(&self.flaz.check(&place)?.good),
+        };
+        let mut run = self.report(variant, &measured, warmup.as_ref());
+        run.fragments_verified = fragments_verified;
+        for file in [&place.origin, &place.cache] {
+            fs::remove_file(file).map_err(DemoError::file("remove", file))?;
+        }
+        Ok(run)
+    }
+
+    /// A fresh copy of the image plays the disk.
+    fn lay_out(&self, place: &Place) -> Result<(), DemoError> {
+        self.interrupt.check()?;
+        fs::copy(&self.data.image, &place.origin).map_err(DemoError::file("write", &place.origin))?;
+        // What is still to be written back would slow the first requests down.
+        let disk = fs::File::options()
+            .write(true)
+            .open(&place.origin)
+            .map_err(DemoError::file("open", &place.origin))?;
+        disk.sync_all().map_err(DemoError::file("sync", &place.origin))
+    }
+
+    fn phase(
+        &self,
+        variant: Variant,
+        number: u32,
+        until: Until,
+        server: &Server<'_>,
+        oracle: &Oracle<'_>,
+        progress: &Progress,
+    ) -> Result<Measured, DemoError> {
+        let name = match number {
+            PHASE_WARMUP => format!("the warm-up, {}", variant.title()),
+            _ => format!("the measured phase, {}", variant.title()),
+        };
+        let phase = Phase {
+            name: &name,
+            number,
+            socket: server.socket(),
+            data: self.data,
+            workload: self.workload,
+            oracle,
+            until,
+        };
+        let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let cpu_before = server.cpu_seconds()?;
+        let (observed, samples) = std::thread::scope(|scope| {
+            // The scope waits for its threads: also when this closure panics they must end.
+            let _stop = StopOnDrop(&stop);
+            let sampler = Sampler::start(scope, server, &done, &stop);
+            scope.spawn(|| show(until, &done, &stop, progress));
+            let observed = phase.run(self.interrupt, &done);
+            let samples = sampler.finish();
+            Ok::<_, DemoError>((observed?, samples?))
+        })?;
+        let cpu_s = server.cpu_seconds()? - cpu_before;
+        let counters = server.counters()?;
+        Ok(Measured {
+            observed,
+            samples,
+            cpu_s,
+            counters,
+        })
+    }
+
+    fn report(&self, variant: Variant, measured: &Measured, warmup: Option<&Measured>) -> Run {
+        let Measured {
+            observed,
+            samples,
+            counters,
+            cpu_s,
+        } = measured;
+        let seconds = observed.elapsed.as_secs_f64();
+        let requests = observed.requests();
+        let cached = variant != Variant::NoCache;
+        let lookups = counters.lookups;
+        let looked_up = lookups.hit_blocks + lookups.miss_blocks;
+        let hit_ratio = if cached && looked_up > 0 {
+            lookups.hit_blocks as f64 / looked_up as f64
+        } else {
+            0.0
+        };
+        let written = counters.traffic.cache_written_bytes;
+        let written_before = warmup.map_or(0, |warmup| warmup.counters.traffic.cache_written_bytes);
+        let bytes_read = observed.bytes_read + warmup.map_or(0, |warmup| warmup.observed.bytes_read);
+        Run {
+            variant,
+            requests,
+            reads: observed.reads,
+            writes: observed.writes,
+            iops: requests as f64 / seconds,
+            mib_per_s: (observed.bytes_read + observed.bytes_written) as f64 / seconds / f64::from(1 << 20),
+            latency_us: latency(observed),
+            latency_cdf: latency_cdf(observed),
+            hit_ratio,
+            cpu_s: *cpu_s,
+            cpu_us_per_request: if requests > 0 {
+                cpu_s * 1e6 / requests as f64
+            } else {
+                0.0
+            },
+            ssd_written_bytes: if cached { written_before + written } else { 0 },
+            ssd_written_measured_bytes: if cached { written } else { 0 },
+            holdings: cached.then(|| self.holdings(counters, warmup)),
+            warmup: warmup.map_or_else(Vec::new, |warmup| {
+                let ratios = hit_ratios(&warmup.samples, WARMUP_WINDOW_S);
+                ratios
+                    .into_iter()
+                    .map(|(_, requests, ratio)| (requests, ratio))
+                    .collect()
+            }),
+            hit_ratio_series: if cached {
+                hit_ratios(samples, WINDOW_S)
+                    .into_iter()
+                    .map(|(second, _, ratio)| (second, ratio))
+                    .collect()
+            } else {
+                vec![(0.0, 0.0), (seconds, 0.0)]
+            },
+            iops_series: iops_series(&observed.slices, self.measured),
+            restarted_warm: cached && counters.daemon.started_warm,
+            blocks_verified: bytes_read / BLOCK_BYTES as u64,
+            disk_bytes_verified: u64::from(self.data.blocks()) * BLOCK_BYTES as u64,
+            fragments_verified: 0,
+        }
+    }
+
+    fn holdings(&self, counters: &LiveReport, warmup: Option<&Measured>) -> Holdings {
+        let space = counters.space;
+        let before = warmup.map(|warmup| warmup.counters.codec).unwrap_or_default();
+        let raw = counters.codec.raw_blocks + before.raw_blocks;
+        let stored = raw + counters.codec.compressed_blocks + before.compressed_blocks;
+        Holdings {
+            ssd_bytes: self.ssd_bytes,
+            cached_blocks: space.cached_blocks,
+            logical_bytes: space.cached_bytes,
+            fragment_bytes: space.fragment_bytes,
+            other_bytes: space.used_bytes.saturating_sub(space.fragment_bytes),
+            free_bytes: space.capacity_bytes.saturating_sub(space.used_bytes),
+            metadata_bytes: self.ssd_bytes.saturating_sub(space.capacity_bytes),
+            raw_share: if stored > 0 {
+                raw as f64 / stored as f64
+            } else {
+                0.0
+            },
+            single_value_blocks: counters.codec.single_value_blocks + before.single_value_blocks,
+        }
+    }
+
+    /// About how long all runs take.
+    pub fn time_planned(measured: Duration) -> Duration {
+        (LAYOUT + CHECK + measured) * 3 + WARMUP * 2
+    }
+}
+
+/// Rough times of the steps that are not measured, for the progress bar alone.
+const LAYOUT: Duration = Duration::from_millis(700);
+const WARMUP: Duration = Duration::from_millis(5000);
+const CHECK: Duration = Duration::from_millis(700);
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Moves the bar while the clients work.
+fn show(until: Until, done: &AtomicU64, stop: &AtomicBool, progress: &Progress) {
+    let begin = std::time::Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        progress.part(match until {
+            Until::Requests(all) => done.load(Ordering::Relaxed) as f64 / all.max(1) as f64,
+            Until::Elapsed(time) => begin.elapsed().as_secs_f64() / time.as_secs_f64().max(0.001),
+        });
+        std::thread::sleep(POLL);
+    }
+}
+
+fn fragments(good: &std::collections::BTreeMap<String, u64>) -> u64 {
+    good.iter()
+        .filter(|(kind, _)| kind.starts_with("fragment"))
+        .map(|(_, count)| count)
+        .sum()
+}
+
+fn latency(observed: &Observed) -> Latency {
+    let histogram = &observed.latency_us;
+    let at = |quantile| histogram.value_at_quantile(quantile) as f64;
+    Latency {
+        mean: histogram.mean(),
+        p50: at(0.5),
+        p90: at(0.9),
+        p99: at(0.99),
+        p999: at(0.999),
+        max: histogram.max() as f64,
+    }
+}
+
+/// Share of the requests at or below each of a row of latencies, evenly apart on a logarithmic scale.
+fn latency_cdf(observed: &Observed) -> Vec<(f64, f64)> {
+    let histogram = &observed.latency_us;
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let at = |step: i32| 10f64.powf(f64::from(step) / f64::from(CDF_POINTS_PER_DECADE));
+    let mut points = Vec::new();
+    for step in 0.. {
+        let micros = at(step);
+        let share = histogram.quantile_below(micros as u64);
+        if share > 0.0 {
+            // The last point of zero is where the line starts.
+            if points.is_empty() && step > 0 {
+                points.push((at(step - 1), 0.0));
+            }
+            points.push((micros, share));
+        }
+        if share >= 1.0 {
+            break;
+        }
+    }
+    points
+}
+
+fn iops_series(slices: &[u32], measured: Duration) -> Vec<(f64, f64)> {
+    let slice_s = SLICE.as_secs_f64();
+    // Requests that were under way at the end fall into a slice after it: it is not whole, so it is not shown.
+    let whole = (measured.as_secs_f64() / slice_s) as usize;
+    let mut slices = slices.to_vec();
+    slices.resize(whole, 0);
+    slices
+        .chunks_exact(SLICES_SHOWN)
+        .zip(0..)
+        .map(|(chunk, position)| {
+            let width_s = slice_s * SLICES_SHOWN as f64;
+            let requests: u32 = chunk.iter().sum();
+            (
+                (f64::from(position) + 0.5) * width_s,
+                f64::from(requests) / width_s,
+            )
+        })
+        .collect()
+}
