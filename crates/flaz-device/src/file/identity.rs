@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
 
 use super::Kind;
 
@@ -35,17 +35,10 @@ impl Identity {
 fn of_file(fd: &std::os::fd::OwnedFd, path: &Path) -> Identity {
     let wanted = StatxFlags::INO | StatxFlags::BTIME;
     match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, wanted) {
-        Ok(stat) => {
-            let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
-            let birth = match known {
-                true => format!("{}.{:09}", stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
-                false => "unknown".into(), // the file system does not keep it
-            };
-            Identity {
-                id: format!("file:inode={},birth={birth}", stat.stx_ino),
-                description: format!("file {} (inode {})", path.display(), stat.stx_ino),
-            }
-        }
+        Ok(stat) => Identity {
+            id: format!("file:{}", inode_and_birth(&stat)),
+            description: format!("file {} (inode {})", path.display(), stat.stx_ino),
+        },
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "no statx: the file is known by its path only");
             Identity {
@@ -54,6 +47,15 @@ fn of_file(fd: &std::os::fd::OwnedFd, path: &Path) -> Identity {
             }
         }
     }
+}
+
+fn inode_and_birth(stat: &Statx) -> String {
+    let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    let birth = match known {
+        true => format!("{}.{:09}", stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
+        false => "unknown".into(), // the file system does not keep it
+    };
+    format!("inode={},birth={birth}", stat.stx_ino)
 }
 
 fn of_block_device(fd: &std::os::fd::OwnedFd, path: &Path, len: u64) -> Identity {
@@ -86,12 +88,15 @@ fn block_identity(directory: &Path, path: &Path, len: u64) -> Identity {
         (Some(number), None) => format!(",partition={number}"),
         (None, _) => String::new(),
     };
-    let id = format!("block:{name}{place},bytes={len}");
-    let weak = if strong {
-        ""
-    } else {
-        "; it has no serial number, so it is known by its name and size only"
+    // A device with a name of its own may grow and is still the same.
+    let (size, weak) = match strong {
+        true => (String::new(), ""),
+        false => (
+            format!(",bytes={len}"),
+            "; it has no serial number, so it is known by its name and size only",
+        ),
     };
+    let id = format!("block:{name}{place}{size}");
     Identity {
         description: format!("block device {} ({name}{place}{weak})", path.display()),
         id,
@@ -107,11 +112,21 @@ fn hardware_name(disk: &Path) -> Option<String> {
         ("device/wwid", "wwid"),
         ("serial", "serial"),
         ("device/serial", "serial"),
-        ("loop/backing_file", "loop"),
     ];
-    attributes
+    let found = attributes
         .iter()
-        .find_map(|(file, label)| Some(format!("{label}={}", attribute(disk, file)?)))
+        .find_map(|(file, label)| Some(format!("{label}={}", attribute(disk, file)?)));
+    found.or_else(|| loop_name(disk))
+}
+
+/// A loop device is the file behind it, whichever number it has today.
+fn loop_name(disk: &Path) -> Option<String> {
+    let backing = attribute(disk, "loop/backing_file")?;
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    Some(match rustix::fs::statx(CWD, &backing, AtFlags::empty(), wanted) {
+        Ok(stat) => format!("loop=[{}]", inode_and_birth(&stat)),
+        Err(_) => format!("loop={backing}"), // in another mount namespace, or deleted
+    })
 }
 
 /// A sysfs attribute on one line, if it is there and says anything.
@@ -120,4 +135,69 @@ fn attribute(directory: &Path, name: &str) -> Option<String> {
     let text = String::from_utf8_lossy(&text[..text.len().min(ATTRIBUTE_MAX)]);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sysfs(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        for (name, text) in files {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.parent().expect("a file in a directory")).expect("directory");
+            fs::write(path, text).expect("attribute");
+        }
+        directory
+    }
+
+    #[test]
+    fn a_partition_is_known_by_its_disk_and_its_place() {
+        let disk = sysfs(&[
+            ("wwid", "eui.0025385b71b0a1f4\n"),
+            ("serial", "not looked at\n"),
+            ("nvme0n1p2/partition", "2\n"),
+            ("nvme0n1p2/start", "1050624\n"),
+        ]);
+        let found = block_identity(&disk.path().join("nvme0n1p2"), Path::new("/dev/x"), 512);
+        assert_eq!(
+            found.id,
+            "block:wwid=eui.0025385b71b0a1f4,partition=2,start=1050624"
+        );
+        assert!(
+            found.description.starts_with("block device /dev/x (wwid=eui"),
+            "{}",
+            found.description
+        );
+        let whole = block_identity(disk.path(), Path::new("/dev/x"), 1024);
+        assert_eq!(whole.id, "block:wwid=eui.0025385b71b0a1f4");
+    }
+
+    #[test]
+    fn a_disk_without_a_name_of_its_own_says_so() {
+        let disk = sysfs(&[("sdz/size", "8\n"), ("sdz/serial", "  \n")]);
+        let found = block_identity(&disk.path().join("sdz"), Path::new("/dev/sdz"), 4096);
+        assert_eq!(found.id, "block:name=sdz,bytes=4096");
+        assert!(
+            found.description.contains("no serial number"),
+            "{}",
+            found.description
+        );
+    }
+
+    #[test]
+    fn device_mapper_and_loop_devices_are_known_by_what_makes_them() {
+        let mapped = sysfs(&[("dm/uuid", "LVM-abc\n"), ("wwid", "x")]);
+        assert_eq!(
+            block_identity(mapped.path(), Path::new("/dev/dm-0"), 0).id,
+            "block:dm=LVM-abc"
+        );
+        let backing = tempfile::NamedTempFile::new().expect("scratch file");
+        let looped = sysfs(&[("loop/backing_file", &backing.path().to_string_lossy())]);
+        let id = block_identity(looped.path(), Path::new("/dev/loop0"), 0).id;
+        assert!(id.starts_with("block:loop=[inode="), "{id}");
+        let gone = sysfs(&[("loop/backing_file", "/nonexistent/image (deleted)\n")]);
+        let id = block_identity(gone.path(), Path::new("/dev/loop0"), 0).id;
+        assert_eq!(id, "block:loop=/nonexistent/image (deleted)");
+    }
 }

@@ -73,6 +73,8 @@ impl Stream {
         if flags.contains(rustix::fs::OFlags::NONBLOCK) {
             rustix::fs::fcntl_setfl(&fd, flags.difference(rustix::fs::OFlags::NONBLOCK))?;
         }
+        // Batches are whole messages: waiting for more to send would only delay them. Unix sockets refuse.
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
         Ok(Self { fd })
     }
 

@@ -281,7 +281,10 @@ impl Drop for Op {
     fn drop(&mut self) {
         let Stage::Entered(index) = self.stage else { return };
         let mut ops = self.core.ops.borrow_mut();
-        let entry = &mut ops.entries[index as usize];
+        // Nothing is there any more if the runtime had to leak its operations.
+        let Some(entry) = ops.entries.get_mut(index as usize) else {
+            return;
+        };
         match std::mem::replace(&mut entry.state, State::Abandoned) {
             State::Done(result) => {
                 let payload = ops.release(index);
