@@ -8,8 +8,9 @@ mod ram_volume;
 use std::error::Error;
 use std::sync::Arc;
 
-use flaz_device::Env;
 use flaz_device::rt::{Config, Rt, Runtime};
+use flaz_device::{Env, IoBuf};
+use flaz_engine::volume::{STRIPE_BYTES, Volume};
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
 use ram_volume::RamVolume;
 
@@ -25,22 +26,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&address, Limits::default(), shutdown)?;
     println!("{}", address.uri(""));
     runtime.block_on(async {
-        let env = Rt;
         let volume = RamVolume::new(size);
-        volume.fill();
+        // Memory that was never written would be read from holes, which is too easy.
+        for stripe in 0..size / STRIPE_BYTES {
+            let mut data = IoBuf::new(STRIPE_BYTES as usize);
+            data.fill(stripe as u8 | 1);
+            volume.write(stripe * STRIPE_BYTES, vec![data], false).await?;
+        }
         let service = Service {
             export: Arc::new(Export::new(size).with_description("RAM disk")?),
             limits: Limits::default(),
             counters: Arc::new(Counters::default()),
         };
         server
-            .run(&env, |incoming| {
-                env.spawn(serve_connection(
-                    incoming,
-                    volume.clone(),
-                    env.clone(),
-                    service.clone(),
-                ));
+            .run(&Rt, |incoming| {
+                Rt.spawn(serve_connection(incoming, volume.clone(), Rt, service.clone()));
             })
             .await?;
         Ok(())

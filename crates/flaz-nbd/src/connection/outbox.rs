@@ -43,6 +43,15 @@ impl Outbox {
         }
     }
 
+    /// Swaps the replies that wait for the empty `batch`; what they weigh is nothing if there are none.
+    fn take(&self, batch: &mut SendBatch) -> Weight {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.weight.requests > 0 {
+            std::mem::swap(&mut waiting.batch, batch);
+        }
+        std::mem::take(&mut waiting.weight)
+    }
+
     /// Wakes the sender even if there is nothing to send.
     pub(super) fn wake(&self) {
         self.ready.notify_one();
@@ -55,9 +64,8 @@ impl<V: Volume> Connection<V> {
         let mut batch = SendBatch::new();
         let mut broken = false;
         loop {
-            let mut waiting = self.outbox.waiting.borrow_mut();
-            if waiting.weight.requests == 0 {
-                drop(waiting);
+            let weight = self.outbox.take(&mut batch);
+            if weight.requests == 0 {
                 if self.closing.get() {
                     return;
                 }
@@ -65,9 +73,6 @@ impl<V: Volume> Connection<V> {
                 self.outbox.ready.notified().await;
                 continue;
             }
-            std::mem::swap(&mut waiting.batch, &mut batch);
-            let weight = std::mem::take(&mut waiting.weight);
-            drop(waiting);
             if !broken {
                 let (sent, outcome) = self.stream.send_all(batch).await;
                 batch = sent;

@@ -7,11 +7,14 @@ use flaz_device::local::Notify;
 use flaz_device::{DeviceError, DeviceOp, IoBuf};
 use flaz_engine::volume::{IoError, STRIPE_BYTES, Segments, StatusExtent, Volume, segment_lens};
 
+/// A stripe, or nothing where nothing was written.
+type Stripe = Option<Box<[u8]>>;
+
 /// A disk in memory. Memory is allocated a stripe at a time, when it is first written.
 #[derive(Clone)]
 pub struct RamVolume {
     size: u64,
-    stripes: Rc<RefCell<Vec<Option<Box<[u8]>>>>>,
+    stripes: Rc<RefCell<Vec<Stripe>>>,
     /// What tests change and look at.
     pub probe: Rc<Probe>,
 }
@@ -42,14 +45,6 @@ impl RamVolume {
             size,
             stripes: Rc::new(RefCell::new(vec![None; stripes])),
             probe: Rc::default(),
-        }
-    }
-
-    /// Gives every stripe its memory, as a disk that was written to once has it.
-    #[allow(dead_code, reason = "not every user of this file measures")]
-    pub fn fill(&self) {
-        for (number, stripe) in self.stripes.borrow_mut().iter_mut().enumerate() {
-            *stripe = Some(vec![number as u8 | 1; STRIPE_BYTES as usize].into());
         }
     }
 
@@ -89,12 +84,7 @@ impl RamVolume {
     }
 
     /// Calls `each` with a stripe and the range in it, for every piece of a range of the disk.
-    fn pieces(
-        &self,
-        offset: u64,
-        len: u64,
-        mut each: impl FnMut(&mut Option<Box<[u8]>>, std::ops::Range<usize>),
-    ) {
+    fn pieces(&self, offset: u64, len: u64, mut each: impl FnMut(&mut Stripe, std::ops::Range<usize>)) {
         let mut stripes = self.stripes.borrow_mut();
         let mut at = offset;
         for piece in segment_lens(offset, len) {
@@ -105,7 +95,7 @@ impl RamVolume {
     }
 }
 
-fn memory(stripe: &mut Option<Box<[u8]>>) -> &mut [u8] {
+fn memory(stripe: &mut Stripe) -> &mut [u8] {
     stripe.get_or_insert_with(|| vec![0; STRIPE_BYTES as usize].into())
 }
 
