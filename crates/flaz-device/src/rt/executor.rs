@@ -11,8 +11,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::compute;
-use super::op::{OPS_MAX, OpTable, settle};
-use super::ring::{Completion, Ring};
+use super::driver::Driver;
+use super::op::{OpTable, settle};
+use super::ring::Completion;
 use super::task::{Body, MAIN, Shared, TaskTable, TaskWaker};
 use super::timer::{Sleep, Timers};
 use crate::{Env, Nanos, Priority};
@@ -26,22 +27,39 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
 }
 
+/// How operations are done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// io_uring; threads where it is forbidden, which is said once in the log.
+    #[default]
+    Auto,
+    /// io_uring or nothing.
+    IoUring,
+    /// Threads that block for files, `poll` for sockets: slower, and everywhere.
+    Threads,
+}
+
 /// How to set a runtime up.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// How operations are done.
+    pub backend: Backend,
     /// Operations collected before they are handed to the kernel, at most: a power of two.
     pub sq_entries: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { sq_entries: 512 }
+        Self {
+            backend: Backend::default(),
+            sq_entries: 512,
+        }
     }
 }
 
 /// State of a thread's runtime.
 pub(crate) struct Core {
-    pub(crate) ring: Ring,
+    pub(crate) driver: Driver,
     pub(crate) ops: RefCell<OpTable>,
     pub(crate) timers: RefCell<Timers>,
     shared: Arc<Shared>,
@@ -107,19 +125,20 @@ impl Runtime {
     /// Makes the runtime of this thread.
     ///
     /// # Errors
-    /// If io_uring cannot be used; the message says why and what to do.
+    /// If io_uring is asked for by name and cannot be used (the message says why and what to do), or there
+    /// are no descriptors left.
     ///
     /// # Panics
     /// If this thread has a runtime already.
     pub fn new(config: Config) -> io::Result<Self> {
-        let cq_entries = (2 * OPS_MAX as u32).max(2 * config.sq_entries);
-        let ring = Ring::new(config.sq_entries, cq_entries)?;
         let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        let shared = Arc::new(Shared::new(eventfd));
+        let driver = Driver::new(&config, &shared)?;
         let core = Rc::new(Core {
-            ring,
+            driver,
             ops: RefCell::default(),
             timers: RefCell::default(),
-            shared: Arc::new(Shared::new(eventfd)),
+            shared,
             tasks: RefCell::default(),
             ready: RefCell::default(),
             yielded: RefCell::default(),
@@ -131,6 +150,12 @@ impl Runtime {
             *current = Some(Rc::clone(&core));
         });
         Ok(Self { core })
+    }
+
+    /// How operations are done: never [`Backend::Auto`].
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.core.driver.backend()
     }
 
     /// Runs `future` and every task spawned meanwhile, until `future` ends. Tasks that are left go on in the
@@ -221,15 +246,14 @@ impl Core {
     fn turn(&self, completions: &mut Vec<Completion>) {
         let busy = !self.ready.borrow().is_empty() || !self.yielded.borrow().is_empty();
         if busy || !self.shared.prepare_sleep() {
-            self.ring.submit_and_poll();
+            self.driver.submit_and_poll();
         } else {
             let timeout = self
                 .timers
                 .borrow()
                 .first()
                 .map(|deadline| deadline.since(monotonic()));
-            self.ring.arm_wake(self.shared.eventfd());
-            self.ring.submit_and_wait(timeout);
+            self.driver.submit_and_wait(timeout, &self.shared);
             self.shared.awake();
         }
         self.reap(completions);
@@ -245,7 +269,7 @@ impl Core {
     }
 
     fn reap(&self, completions: &mut Vec<Completion>) {
-        self.ring.completions(completions);
+        self.driver.completions(completions);
         if completions.is_empty() {
             return;
         }
@@ -276,15 +300,14 @@ impl Core {
     fn drain(&self) {
         let pending = self.ops.borrow().pending();
         for index in pending {
-            self.ring.cancel(u64::from(index));
+            self.driver.cancel(u64::from(index));
         }
-        self.ring.cancel_wake();
-        self.ring.submit_all();
+        self.driver.close();
         let deadline = monotonic().after(DRAIN_MAX);
         let mut completions = Vec::new();
         loop {
             self.reap(&mut completions);
-            if self.ops.borrow().in_flight() == 0 && !self.ring.wake_armed() {
+            if self.ops.borrow().in_flight() == 0 && self.driver.is_closed() {
                 return;
             }
             let left = deadline.since(monotonic());
@@ -294,10 +317,10 @@ impl Core {
                     "the kernel does not end I/O operations within {DRAIN_MAX:?}: leaking their buffers"
                 );
                 self.ops.borrow_mut().leak();
-                self.ring.leak();
+                self.driver.leak();
                 return;
             }
-            self.ring.submit_and_wait(Some(left));
+            self.driver.wait_closed(left);
         }
     }
 }

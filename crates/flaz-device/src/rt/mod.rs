@@ -9,6 +9,7 @@
 //! | `executor` | the loop: poll ready tasks, hand all new operations to the kernel at once, wait only if idle |
 //! | `task` | slots of tasks, their wakers, the inbox for wakes from other threads |
 //! | `ring` | io_uring: set-up with fallbacks, submission, completions |
+//! | `threads`, `driver` | the same without io_uring, where it is forbidden; the choice between the two |
 //! | `op` | one operation as a future, and the table that owns buffers while the kernel uses them |
 //! | `timer` | sleeping tasks by deadline |
 //! | `net`, `batch` | sockets: accept, receive, send many replies with one call |
@@ -25,6 +26,7 @@
 
 mod batch;
 pub mod compute;
+mod driver;
 mod executor;
 pub mod mailbox;
 pub mod net;
@@ -32,10 +34,11 @@ mod oneshot;
 mod op;
 mod ring;
 mod task;
+mod threads;
 mod timer;
 
 pub use batch::SendBatch;
-pub use executor::{Config, Rt, Runtime};
+pub use executor::{Backend, Config, Rt, Runtime};
 pub use oneshot::{Lost, OneReceiver, OneSender, RecvTimeoutError, oneshot};
 
 pub(crate) use op::{Op, Payload, Request};

@@ -66,7 +66,7 @@ pub(crate) enum Request {
 
 impl Request {
     /// Whether it may wait for a peer for ever, so that giving it up must cancel it.
-    fn is_open_ended(self) -> bool {
+    pub(crate) fn is_open_ended(self) -> bool {
         matches!(
             self,
             Self::Accept { .. } | Self::Recv { .. } | Self::Send { .. } | Self::SendMsg { .. }
@@ -251,7 +251,7 @@ impl Future for Op {
                 let index = ops.insert(payload, request.is_open_ended(), cx.waker().clone());
                 drop(ops);
                 this.stage = Stage::Entered(index);
-                this.core.ring.push(request, u64::from(index));
+                this.core.driver.push(request, u64::from(index));
                 Poll::Pending
             }
             Stage::Entered(index) => {
@@ -296,11 +296,11 @@ impl Drop for Op {
                 drop(ops);
                 drop(waker);
                 if open_ended {
-                    self.core.ring.cancel(u64::from(index));
+                    self.core.driver.cancel(u64::from(index));
                 }
                 // The owner of the descriptor may close it next, and its number may then mean another file:
                 // the kernel must have taken its own reference before.
-                self.core.ring.submit_all();
+                self.core.driver.submit_all();
             }
             State::Free | State::Abandoned => unreachable!("operation {index} lost its entry"),
         }

@@ -67,6 +67,11 @@ impl Shared {
                 Err(now) => head = now,
             }
         }
+        self.rouse();
+    }
+
+    /// Ends the sleep of the runtime's thread, if it sleeps. What it is to see must have been written before.
+    pub(crate) fn rouse(&self) {
         // Pairs with the fence in `prepare_sleep`: either we see `sleeping`, or the sleeper sees our push.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {

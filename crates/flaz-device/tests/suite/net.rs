@@ -8,12 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::rt::net::{Listener, Stream};
-use flaz_device::rt::{Config, Rt, Runtime, SendBatch};
+use flaz_device::rt::{Rt, SendBatch};
 use flaz_device::{Env, IoBuf};
 
-fn runtime() -> Runtime {
-    Runtime::new(Config::default()).expect("io_uring works on this machine")
-}
+use crate::runtime;
 
 /// Sends back what comes, until the peer ends.
 async fn echo(fd: OwnedFd) {

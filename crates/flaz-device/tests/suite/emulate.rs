@@ -2,10 +2,12 @@
 
 use flaz_device::emulate::{Emulated, Model, Preset};
 use flaz_device::file::{FileDevice, OpenMode};
-use flaz_device::rt::{Config, Rt, Runtime};
+use flaz_device::rt::Rt;
 use flaz_device::{Device, Env, IoBuf};
 use futures_util::future::join_all;
 use std::time::Duration;
+
+use crate::runtime;
 
 fn device(model: Model) -> (tempfile::NamedTempFile, Emulated<FileDevice, Rt>) {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("scratch file");
@@ -17,32 +19,30 @@ fn device(model: Model) -> (tempfile::NamedTempFile, Emulated<FileDevice, Rt>) {
 #[test]
 fn data_comes_through_and_takes_the_models_time() {
     let (_file, device) = device(Preset::Hdd.model());
-    Runtime::new(Config::default())
-        .expect("io_uring")
-        .block_on(async {
-            let before = Rt.now();
-            let mut data = IoBuf::zeroed(4096);
-            data.fill(7);
-            device.write_at(1 << 20, data, false).await.1.expect("write");
-            let (buf, result) = device.read_at(1 << 20, IoBuf::new(4096)).await;
-            result.expect("read");
-            assert!(buf.iter().all(|byte| *byte == 7));
-            let took = Rt.now().since(before);
-            assert!(
-                took >= Duration::from_micros(2 * 12_600),
-                "two accesses in {took:?}"
-            );
-            assert!(
-                device.read_at(1, IoBuf::new(1)).await.1.is_err(),
-                "errors come through"
-            );
-            device.flush().await.expect("flush");
-            device.discard(0, 4096).await.expect("discard");
-            device
-                .write_zeroes(1 << 20, 4096, true, false)
-                .await
-                .expect("zero");
-        });
+    runtime().block_on(async {
+        let before = Rt.now();
+        let mut data = IoBuf::zeroed(4096);
+        data.fill(7);
+        device.write_at(1 << 20, data, false).await.1.expect("write");
+        let (buf, result) = device.read_at(1 << 20, IoBuf::new(4096)).await;
+        result.expect("read");
+        assert!(buf.iter().all(|byte| *byte == 7));
+        let took = Rt.now().since(before);
+        assert!(
+            took >= Duration::from_micros(2 * 12_600),
+            "two accesses in {took:?}"
+        );
+        assert!(
+            device.read_at(1, IoBuf::new(1)).await.1.is_err(),
+            "errors come through"
+        );
+        device.flush().await.expect("flush");
+        device.discard(0, 4096).await.expect("discard");
+        device
+            .write_zeroes(1 << 20, 4096, true, false)
+            .await
+            .expect("zero");
+    });
 }
 
 /// Clones on two threads share the one actuator: together they take as long as one after the other.
@@ -58,13 +58,11 @@ fn clones_on_several_threads_are_one_device() {
         .map(|thread| {
             let device = device.clone();
             std::thread::spawn(move || {
-                Runtime::new(Config::default())
-                    .expect("io_uring")
-                    .block_on(async {
-                        let offsets = (0..5u64).map(|number| (thread << 20) + (4 - number) * 65_536);
-                        let reads = join_all(offsets.map(|at| device.read_at(at, IoBuf::new(4096)))).await;
-                        assert!(reads.into_iter().all(|(_, result)| result.is_ok()));
-                    });
+                runtime().block_on(async {
+                    let offsets = (0..5u64).map(|number| (thread << 20) + (4 - number) * 65_536);
+                    let reads = join_all(offsets.map(|at| device.read_at(at, IoBuf::new(4096)))).await;
+                    assert!(reads.into_iter().all(|(_, result)| result.is_ok()));
+                });
             })
         })
         .collect();

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use flaz_device::file::{FileDevice, Kind, OpenError, OpenMode, Run};
-use flaz_device::rt::{Config, Runtime};
 use flaz_device::{Device, DeviceOp, IoBuf};
 use futures_util::future::join_all;
+
+use crate::runtime;
 
 const EXCLUSIVE: OpenMode = OpenMode {
     read_only: false,
@@ -45,9 +46,7 @@ impl Scratch {
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
-    Runtime::new(Config::default())
-        .expect("io_uring works on this machine")
-        .block_on(future)
+    runtime().block_on(future)
 }
 
 fn pattern(len: usize, seed: u8) -> IoBuf {

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use flaz_device::Env;
 use flaz_device::rt::mailbox::channel;
-use flaz_device::rt::{Config, Lost, RecvTimeoutError, Rt, Runtime, oneshot};
+use flaz_device::rt::{Lost, RecvTimeoutError, Rt, oneshot};
 use futures_util::future::join_all;
 
-fn runtime() -> Runtime {
-    Runtime::new(Config::default()).expect("io_uring works on this machine")
-}
+use crate::runtime;
 
 #[test]
 fn a_full_queue_gives_the_value_back() {

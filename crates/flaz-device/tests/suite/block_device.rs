@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use flaz_device::file::{FileDevice, Kind, OpenError, OpenMode, Run};
-use flaz_device::rt::{Config, Runtime};
 use flaz_device::{Device, IoBuf};
+
+use crate::runtime;
 
 const LEN: u64 = 16 << 20;
 const EXCLUSIVE: OpenMode = OpenMode {
@@ -73,43 +74,41 @@ fn a_block_device_is_read_written_discarded_and_kept_from_others() {
     let error = FileDevice::open(&disk.path, EXCLUSIVE).expect_err("it is in use");
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
 
-    Runtime::new(Config::default())
-        .expect("io_uring")
-        .block_on(async {
-            let block = usize::try_from(device.alignment()).expect("small");
-            let fresh = |byte: u8| {
-                let mut buf = IoBuf::new(1 << 20);
-                buf.fill(byte);
-                buf
-            };
-            for mebibyte in 0..4u64 {
-                device
-                    .write_at(mebibyte << 20, fresh(9), mebibyte == 3)
-                    .await
-                    .1
-                    .expect("write");
-            }
-            device.flush().await.expect("flush");
-            device.discard(0, 1 << 20).await.expect("discard");
+    runtime().block_on(async {
+        let block = usize::try_from(device.alignment()).expect("small");
+        let fresh = |byte: u8| {
+            let mut buf = IoBuf::new(1 << 20);
+            buf.fill(byte);
+            buf
+        };
+        for mebibyte in 0..4u64 {
             device
-                .write_zeroes(1 << 20, 1 << 20, true, true)
-                .await
-                .expect("zero by unmapping");
-            device
-                .write_zeroes(2 << 20, block as u64, false, false)
-                .await
-                .expect("zero one sector");
-            let (buf, result) = device.read_at(0, IoBuf::new(4 << 20)).await;
-            result.expect("read");
-            // A discarded range may hold anything; on a loop device it is a hole in a file.
-            let zeroes = buf.iter().take_while(|byte| **byte == 0).count();
-            assert_eq!(zeroes, (2 << 20) + block);
-            assert!(buf[zeroes..].iter().all(|byte| *byte == 9));
-            let error = device
-                .read_at(LEN, IoBuf::new(block))
+                .write_at(mebibyte << 20, fresh(9), mebibyte == 3)
                 .await
                 .1
-                .expect_err("over the end");
-            assert!(error.to_string().contains("ends at"), "{error}");
-        });
+                .expect("write");
+        }
+        device.flush().await.expect("flush");
+        device.discard(0, 1 << 20).await.expect("discard");
+        device
+            .write_zeroes(1 << 20, 1 << 20, true, true)
+            .await
+            .expect("zero by unmapping");
+        device
+            .write_zeroes(2 << 20, block as u64, false, false)
+            .await
+            .expect("zero one sector");
+        let (buf, result) = device.read_at(0, IoBuf::new(4 << 20)).await;
+        result.expect("read");
+        // A discarded range may hold anything; on a loop device it is a hole in a file.
+        let zeroes = buf.iter().take_while(|byte| **byte == 0).count();
+        assert_eq!(zeroes, (2 << 20) + block);
+        assert!(buf[zeroes..].iter().all(|byte| *byte == 9));
+        let error = device
+            .read_at(LEN, IoBuf::new(block))
+            .await
+            .1
+            .expect_err("over the end");
+        assert!(error.to_string().contains("ends at"), "{error}");
+    });
 }

@@ -15,9 +15,7 @@ use flaz_device::rt::{Config, Rt, Runtime, oneshot};
 use flaz_device::{Env, IoBuf, Priority};
 use futures_util::future::join_all;
 
-fn runtime() -> Runtime {
-    Runtime::new(Config::default()).expect("io_uring works on this machine")
-}
+use crate::runtime;
 
 #[test]
 fn spawned_tasks_run_in_the_order_of_their_spawns() {
@@ -189,12 +187,16 @@ fn a_runtime_with_open_operations_ends() {
     });
     drop(runtime);
     assert!(started.elapsed() < Duration::from_secs(2));
-    drop(Runtime::new(Config::default()).expect("the thread may have a new runtime"));
+    drop(crate::runtime()); // the thread may have a new one
 }
 
 #[test]
 fn more_tasks_than_one_turn_and_more_operations_than_the_ring_holds() {
-    let runtime = Runtime::new(Config { sq_entries: 8 }).expect("io_uring");
+    let runtime = Runtime::new(Config {
+        sq_entries: 8,
+        ..Config::default()
+    })
+    .expect("a runtime");
     let pairs: Vec<_> = (0..400)
         .map(|_| UnixStream::pair().expect("socket pair"))
         .collect();
