@@ -94,13 +94,16 @@ impl Failure {
     /// A failed write to standard output.
     #[must_use]
     pub fn output(source: io::Error) -> Self {
-        if source.kind() == io::ErrorKind::BrokenPipe { Self::ReaderGone } else { Self::Output(source) }
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            Self::ReaderGone
+        } else {
+            Self::Output(source)
+        }
     }
 
     fn exit_status(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Setting(_) => EXIT_USAGE,
-            Self::Safety(error) if error.is_usage() => EXIT_USAGE,
             _ => EXIT_FAILURE,
         }
     }
@@ -138,7 +141,11 @@ pub fn usage(refused: &clap::Error) -> ExitCode {
     }
     let text = refused.render();
     let text = text.to_string();
-    let _ = writeln!(io::stderr(), "flaz: {}", text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+    let _ = writeln!(
+        io::stderr(),
+        "flaz: {}",
+        text.strip_prefix("error: ").unwrap_or(&text).trim_end()
+    );
     ExitCode::from(EXIT_USAGE)
 }
 
@@ -150,7 +157,9 @@ pub fn replace_panic_message() {
         if with_backtrace {
             standard(panic);
         }
-        let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+        let place = panic
+            .location()
+            .map_or_else(String::new, |place| format!(" at {place}"));
         let message = panic
             .payload_as_str()
             .unwrap_or("no message")
@@ -187,14 +196,23 @@ mod tests {
 
     #[test]
     fn closed_pipes_are_no_failure() {
-        assert!(matches!(Failure::output(io::ErrorKind::BrokenPipe.into()), Failure::ReaderGone));
-        assert!(matches!(Failure::output(io::ErrorKind::StorageFull.into()), Failure::Output(_)));
+        assert!(matches!(
+            Failure::output(io::ErrorKind::BrokenPipe.into()),
+            Failure::ReaderGone
+        ));
+        assert!(matches!(
+            Failure::output(io::ErrorKind::StorageFull.into()),
+            Failure::Output(_)
+        ));
     }
 
     #[test]
     fn usage_and_failure_differ_in_status() {
         assert_eq!(Failure::Usage(String::new()).exit_status(), EXIT_USAGE);
-        assert_eq!(Failure::Setting(SettingError::Twice(String::new())).exit_status(), EXIT_USAGE);
+        assert_eq!(
+            Failure::Setting(SettingError::Twice(String::new())).exit_status(),
+            EXIT_USAGE
+        );
         assert_eq!(Failure::BadNews(String::new()).exit_status(), EXIT_FAILURE);
     }
 }

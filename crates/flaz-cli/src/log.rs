@@ -36,14 +36,19 @@ pub fn start(args: &LogArgs) {
         Err(_) => (EnvFilter::new(args.level()), None),
         Ok(text) => match EnvFilter::try_new(&text) {
             Ok(filter) => (filter, None),
-            Err(error) => (EnvFilter::new(args.level()), Some(format!("FLAZ_LOG='{text}' is not understood: {error}"))),
+            Err(error) => (
+                EnvFilter::new(args.level()),
+                Some(format!("FLAZ_LOG='{text}' is not understood: {error}")),
+            ),
         },
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_target(args.verbose > 0)
-        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()));
+        .with_ansi(
+            io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        );
     // A second start, as in tests, keeps the first log.
     let _ = if std::env::var_os("JOURNAL_STREAM").is_some() && !io::stderr().is_terminal() {
         builder.without_time().try_init()

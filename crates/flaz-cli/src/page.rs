@@ -48,7 +48,13 @@ pub fn watch(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) 
     }
     if let Some(live) = &report.live {
         page.gap();
-        if let Some((StatusReport { live: Some(before), .. }, span)) = earlier {
+        if let Some((
+            StatusReport {
+                live: Some(before), ..
+            },
+            span,
+        )) = earlier
+        {
             recent(&mut page, before, live, span);
             page.gap();
         }
@@ -87,16 +93,37 @@ fn head(page: &mut Page, report: &StatusReport) {
     });
     page.line("State", &format!("{state}{daemon}"));
     let cache = &report.cache;
-    page.line("Cache", &format!("{}, {}, uuid {}", cache.path.display(), HumanBytes(cache.size_bytes), cache.uuid));
+    page.line(
+        "Cache",
+        &format!(
+            "{}, {}, uuid {}",
+            cache.path.display(),
+            HumanBytes(cache.size_bytes),
+            cache.uuid
+        ),
+    );
     page.more(&geometry(cache));
-    page.line("Origin", &format!("{}, {}", report.origin.path.display(), HumanBytes(report.origin.size_bytes)));
+    page.line(
+        "Origin",
+        &format!(
+            "{}, {}",
+            report.origin.path.display(),
+            HumanBytes(report.origin.size_bytes)
+        ),
+    );
     if let Some(in_force) = &report.settings {
         page.line("Settings", &settings(in_force));
     }
     let Some(live) = &report.live else { return };
-    for (device, emulation) in [("origin", live.daemon.emulate_origin), ("cache device", live.daemon.emulate_cache)] {
+    for (device, emulation) in [
+        ("origin", live.daemon.emulate_origin),
+        ("cache device", live.daemon.emulate_cache),
+    ] {
         if let Some(emulation) = emulation {
-            page.line("EMULATION", &format!("the {device} is slowed down to an emulated '{emulation}'"));
+            page.line(
+                "EMULATION",
+                &format!("the {device} is slowed down to an emulated '{emulation}'"),
+            );
         }
     }
     for nbd in &live.nbd {
@@ -128,7 +155,10 @@ pub fn settings(settings: &Settings) -> String {
         0 => "off".to_owned(),
         bytes => HumanBytes(bytes).to_string(),
     };
-    format!("{}, {}, codec {}, sequential cut-off {cutoff}", settings.mode, settings.policy, settings.codec)
+    format!(
+        "{}, {}, codec {}, sequential cut-off {cutoff}",
+        settings.mode, settings.policy, settings.codec
+    )
 }
 
 /// Rates since an earlier report.
@@ -136,7 +166,10 @@ fn recent(page: &mut Page, before: &LiveReport, live: &LiveReport, span: Duratio
     let per_second = |amount: u64| (amount as f64 / span.as_secs_f64().max(1e-3)) as u64;
     let mut parts = Vec::new();
     for operation in &live.operations {
-        let old = before.operations.iter().find(|other| other.operation == operation.operation);
+        let old = before
+            .operations
+            .iter()
+            .find(|other| other.operation == operation.operation);
         let (old_count, old_bytes) = old.map_or((0, 0), |old| (old.count, old.bytes));
         let count = operation.count.saturating_sub(old_count);
         if count > 0 {
@@ -149,17 +182,36 @@ fn recent(page: &mut Page, before: &LiveReport, live: &LiveReport, span: Duratio
             ));
         }
     }
-    page.line("Now", &if parts.is_empty() { "idle".to_owned() } else { parts.join("   ") });
+    page.line(
+        "Now",
+        &if parts.is_empty() {
+            "idle".to_owned()
+        } else {
+            parts.join("   ")
+        },
+    );
     let hits = live.lookups.hit_blocks.saturating_sub(before.lookups.hit_blocks);
-    let misses = live.lookups.miss_blocks.saturating_sub(before.lookups.miss_blocks);
+    let misses = live
+        .lookups
+        .miss_blocks
+        .saturating_sub(before.lookups.miss_blocks);
     let traffic = |now: u64, then: u64| HumanBytes(per_second(now.saturating_sub(then)));
     page.more(&format!(
         "block hits {}   cache device {}/s read, {}/s written   origin {}/s read, {}/s written",
-        HumanPercent { part: hits, whole: hits + misses },
+        HumanPercent {
+            part: hits,
+            whole: hits + misses
+        },
         traffic(live.traffic.cache_read_bytes, before.traffic.cache_read_bytes),
-        traffic(live.traffic.cache_written_bytes, before.traffic.cache_written_bytes),
+        traffic(
+            live.traffic.cache_written_bytes,
+            before.traffic.cache_written_bytes
+        ),
         traffic(live.traffic.origin_read_bytes, before.traffic.origin_read_bytes),
-        traffic(live.traffic.origin_written_bytes, before.traffic.origin_written_bytes),
+        traffic(
+            live.traffic.origin_written_bytes,
+            before.traffic.origin_written_bytes
+        ),
     ));
 }
 
@@ -171,8 +223,14 @@ fn reads(page: &mut Page, live: &LiveReport) {
         "Hits",
         &format!(
             "{} of reads, {} of blocks",
-            HumanPercent { part: lookups.hits, whole: requests },
-            HumanPercent { part: lookups.hit_blocks, whole: blocks }
+            HumanPercent {
+                part: lookups.hits,
+                whole: requests
+            },
+            HumanPercent {
+                part: lookups.hit_blocks,
+                whole: blocks
+            }
         ),
     );
     page.more(&format!(
@@ -193,17 +251,26 @@ fn holdings(page: &mut Page, live: &LiveReport) {
             "{} of data in {} of fragments ({}); {} of {} in use ({})",
             HumanBytes(space.cached_bytes),
             HumanBytes(space.fragment_bytes),
-            HumanRatio { amount: space.cached_bytes, by: space.fragment_bytes },
+            HumanRatio {
+                amount: space.cached_bytes,
+                by: space.fragment_bytes
+            },
             HumanBytes(space.used_bytes),
             HumanBytes(space.capacity_bytes),
-            HumanPercent { part: space.used_bytes, whole: space.capacity_bytes }
+            HumanPercent {
+                part: space.used_bytes,
+                whole: space.capacity_bytes
+            }
         ),
     );
     page.more(&format!(
         "{} blocks; effective capacity {} ({}); regions: {} probation, {} main, {} free",
         HumanCount(space.cached_blocks),
         HumanBytes(space.effective_capacity_bytes),
-        HumanRatio { amount: space.effective_capacity_bytes, by: space.capacity_bytes },
+        HumanRatio {
+            amount: space.effective_capacity_bytes,
+            by: space.capacity_bytes
+        },
         HumanCount(space.probation_regions),
         HumanCount(space.main_regions),
         HumanCount(space.free_regions)
@@ -214,7 +281,10 @@ fn holdings(page: &mut Page, live: &LiveReport) {
             "{} in, {} out ({}); {} compressed, {} raw, {} single-value blocks",
             HumanBytes(codec.in_bytes),
             HumanBytes(codec.out_bytes),
-            HumanRatio { amount: codec.in_bytes, by: codec.out_bytes },
+            HumanRatio {
+                amount: codec.in_bytes,
+                by: codec.out_bytes
+            },
             HumanCount(codec.compressed_blocks),
             HumanCount(codec.raw_blocks),
             HumanCount(codec.single_value_blocks)
@@ -236,7 +306,11 @@ fn movement(page: &mut Page, live: &LiveReport) {
         .filter(|(_, count)| **count > 0)
         .map(|(reason, count)| format!("{} {reason}", HumanCount(*count)))
         .collect::<Vec<_>>();
-    let refused = if refused.is_empty() { "none".to_owned() } else { refused.join(", ") };
+    let refused = if refused.is_empty() {
+        "none".to_owned()
+    } else {
+        refused.join(", ")
+    };
     page.line(
         "Admitted",
         &format!(
@@ -288,8 +362,14 @@ fn movement(page: &mut Page, live: &LiveReport) {
 }
 
 fn operations(page: &mut Page, operations: &[OperationReport]) {
-    const HEADS: [&str; 9] = ["count", "bytes", "mean", "p50", "p90", "p99", "p99.9", "max", "errors"];
-    let row = |cells: [String; 9]| cells.iter().fold(String::new(), |line, cell| line + &format!("{cell:>10} "));
+    const HEADS: [&str; 9] = [
+        "count", "bytes", "mean", "p50", "p90", "p99", "p99.9", "max", "errors",
+    ];
+    let row = |cells: [String; 9]| {
+        cells
+            .iter()
+            .fold(String::new(), |line, cell| line + &format!("{cell:>10} "))
+    };
     page.line("Operation", &row(HEADS.map(str::to_owned)));
     if operations.iter().all(|operation| operation.count == 0) {
         page.line("(none yet)", "");
@@ -299,7 +379,11 @@ fn operations(page: &mut Page, operations: &[OperationReport]) {
         let latency = &operation.latency_us;
         let cells = [
             HumanCount(operation.count).to_string(),
-            if operation.bytes == 0 { "-".to_owned() } else { HumanBytes(operation.bytes).to_string() },
+            if operation.bytes == 0 {
+                "-".to_owned()
+            } else {
+                HumanBytes(operation.bytes).to_string()
+            },
             us(latency.mean),
             us(latency.p50),
             us(latency.p90),
@@ -340,7 +424,13 @@ fn insides(page: &mut Page, live: &LiveReport) {
         );
     }
     let start = if live.daemon.started_warm { "warm" } else { "cold" };
-    page.line("Start", &format!("{start}, index restored in {}", HumanMicros(live.daemon.recovery_ms * 1e3)));
+    page.line(
+        "Start",
+        &format!(
+            "{start}, index restored in {}",
+            HumanMicros(live.daemon.recovery_ms * 1e3)
+        ),
+    );
 }
 
 /// The page of `flaz create`.
@@ -348,9 +438,24 @@ fn insides(page: &mut Page, live: &LiveReport) {
 pub fn created(report: &CreateReport) -> String {
     let mut page = Page(String::new());
     let cache = &report.cache;
-    page.line("Created", &format!("{}, {}, uuid {}", cache.path.display(), HumanBytes(cache.size_bytes), cache.uuid));
+    page.line(
+        "Created",
+        &format!(
+            "{}, {}, uuid {}",
+            cache.path.display(),
+            HumanBytes(cache.size_bytes),
+            cache.uuid
+        ),
+    );
     page.more(&geometry(cache));
-    page.line("Origin", &format!("{}, {}", report.origin.path.display(), HumanBytes(report.origin.size_bytes)));
+    page.line(
+        "Origin",
+        &format!(
+            "{}, {}",
+            report.origin.path.display(),
+            HumanBytes(report.origin.size_bytes)
+        ),
+    );
     page.line(
         "Holds",
         &format!(
@@ -369,7 +474,15 @@ pub fn created(report: &CreateReport) -> String {
 pub fn check(report: &CheckReport) -> String {
     let mut page = Page(String::new());
     let cache = &report.cache;
-    page.line("Cache", &format!("{}, {}, uuid {}", cache.path.display(), HumanBytes(cache.size_bytes), cache.uuid));
+    page.line(
+        "Cache",
+        &format!(
+            "{}, {}, uuid {}",
+            cache.path.display(),
+            HumanBytes(cache.size_bytes),
+            cache.uuid
+        ),
+    );
     page.more(&geometry(cache));
     page.line("Last stop", if report.clean { "clean" } else { "not clean" });
     page.line(
@@ -392,12 +505,25 @@ pub fn check(report: &CheckReport) -> String {
     }
     page.gap();
     for problem in report.problems.iter().take(PROBLEMS_SHOWN_MAX) {
-        page.line("BAD", &format!("{} at offset {}: {}", problem.kind, problem.offset, problem.message));
+        page.line(
+            "BAD",
+            &format!(
+                "{} at offset {}: {}",
+                problem.kind, problem.offset, problem.message
+            ),
+        );
     }
     let bad = report.bad_total();
     let shown = report.problems.len().min(PROBLEMS_SHOWN_MAX) as u64;
     if bad > shown && shown > 0 {
-        page.line("", &format!("and {} more; --json lists up to {}", HumanCount(bad - shown), crate::report::PROBLEMS_LISTED_MAX));
+        page.line(
+            "",
+            &format!(
+                "and {} more; --json lists up to {}",
+                HumanCount(bad - shown),
+                crate::report::PROBLEMS_LISTED_MAX
+            ),
+        );
     }
     page.line("Result", if bad == 0 { "good" } else { "BAD" });
     page.0
@@ -436,7 +562,14 @@ pub(crate) mod tests {
     use crate::settings::{Codec, Emulation, Mode, Policy};
 
     pub(crate) fn example() -> StatusReport {
-        let latency_us = LatencyReport { mean: 31.5, p50: 25.0, p90: 48.0, p99: 130.0, p999: 2200.0, max: 13_100.0 };
+        let latency_us = LatencyReport {
+            mean: 31.5,
+            p50: 25.0,
+            p90: 48.0,
+            p99: 130.0,
+            p999: 2200.0,
+            max: 13_100.0,
+        };
         let read = OperationReport {
             operation: "read".to_owned(),
             count: 1_234_567,
@@ -444,7 +577,12 @@ pub(crate) mod tests {
             errors: 0,
             latency_us,
         };
-        let flush = OperationReport { operation: "flush".to_owned(), count: 12, latency_us, ..Default::default() };
+        let flush = OperationReport {
+            operation: "flush".to_owned(),
+            count: 12,
+            latency_us,
+            ..Default::default()
+        };
         StatusReport {
             schema: REPORT_SCHEMA,
             state: CacheState::Running,
@@ -459,11 +597,14 @@ pub(crate) mod tests {
                 regions: 6336,
                 shards: 8,
             },
-            origin: OriginReport { path: "/dev/sdb".into(), size_bytes: 2 << 40 },
+            origin: OriginReport {
+                path: "/dev/sdb".into(),
+                size_bytes: 2 << 40,
+            },
             settings: Some(Settings {
                 mode: Mode::WriteThrough,
                 policy: Policy::S3Fifo,
-                codec: Codec::Lz4,
+                codec: Codec::LZ4,
                 sequential_cutoff_bytes: 4 << 20,
             }),
             live: Some(LiveReport {
@@ -475,16 +616,45 @@ pub(crate) mod tests {
                     emulate_origin: Some(Emulation::Hdd),
                     ..Default::default()
                 },
-                operations: vec![read, flush, OperationReport { operation: "trim".to_owned(), ..Default::default() }],
-                lookups: LookupReport { hits: 900, partial_hits: 50, misses: 50, hit_blocks: 3, miss_blocks: 1, ..Default::default() },
+                operations: vec![
+                    read,
+                    flush,
+                    OperationReport {
+                        operation: "trim".to_owned(),
+                        ..Default::default()
+                    },
+                ],
+                lookups: LookupReport {
+                    hits: 900,
+                    partial_hits: 50,
+                    misses: 50,
+                    hit_blocks: 3,
+                    miss_blocks: 1,
+                    ..Default::default()
+                },
                 admission: AdmissionReport {
                     admitted_blocks: 10,
                     refused_blocks: [("sequential".to_owned(), 4), ("first-touch".to_owned(), 0)].into(),
                     ..Default::default()
                 },
-                codec: CodecReport { in_bytes: 4000, out_bytes: 1600, ..Default::default() },
-                queues: vec![QueueReport { name: "codec".to_owned(), depth: 1, depth_peak: 9, depth_max: 64, full_count: 0 }],
-                nbd: vec![NbdReport { address: "unix:/x".to_owned(), connections: 2, connections_max: 64, connections_total: 3 }],
+                codec: CodecReport {
+                    in_bytes: 4000,
+                    out_bytes: 1600,
+                    ..Default::default()
+                },
+                queues: vec![QueueReport {
+                    name: "codec".to_owned(),
+                    depth: 1,
+                    depth_peak: 9,
+                    depth_max: 64,
+                    full_count: 0,
+                }],
+                nbd: vec![NbdReport {
+                    address: "unix:/x".to_owned(),
+                    connections: 2,
+                    connections_max: 64,
+                    connections_total: 3,
+                }],
                 ..Default::default()
             }),
             warnings: vec!["the origin is emulated".to_owned()],
@@ -510,8 +680,15 @@ pub(crate) mod tests {
         ] {
             assert!(text.contains(part), "no '{part}' in:\n{text}");
         }
-        assert!(!text.contains("trim"), "operations that never happened are left out:\n{text}");
-        assert!(text.lines().all(|line| line.len() <= 124 && line == line.trim_end()), "{text}");
+        assert!(
+            !text.contains("trim"),
+            "operations that never happened are left out:\n{text}"
+        );
+        assert!(
+            text.lines()
+                .all(|line| line.len() <= 124 && line == line.trim_end()),
+            "{text}"
+        );
     }
 
     #[test]
@@ -523,9 +700,16 @@ pub(crate) mod tests {
 
     #[test]
     fn a_stopped_cache_says_so() {
-        let report = StatusReport { state: CacheState::Unclean, live: None, ..example() };
+        let report = StatusReport {
+            state: CacheState::Unclean,
+            live: None,
+            ..example()
+        };
         let text = status(&report);
-        assert!(text.starts_with("State         not running; did NOT stop cleanly"), "{text}");
+        assert!(
+            text.starts_with("State         not running; did NOT stop cleanly"),
+            "{text}"
+        );
         assert!(!text.contains("Hits"));
     }
 
@@ -554,7 +738,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_check_lists_kinds_and_the_first_problems() {
-        let problem = |offset| Problem { kind: "extent".to_owned(), offset, message: "checksum".to_owned() };
+        let problem = |offset| Problem {
+            kind: "extent".to_owned(),
+            offset,
+            message: "checksum".to_owned(),
+        };
         let report = CheckReport {
             schema: REPORT_SCHEMA,
             cache: example().cache,
@@ -566,7 +754,10 @@ pub(crate) mod tests {
             duration_s: 1.5,
         };
         let text = check(&report);
-        assert!(text.contains("extent                          1,000             30"), "{text}");
+        assert!(
+            text.contains("extent                          1,000             30"),
+            "{text}"
+        );
         assert!(text.contains("and 10 more"), "{text}");
         assert!(text.ends_with("Result        BAD\n"), "{text}");
     }
@@ -578,8 +769,14 @@ pub(crate) mod tests {
             offset: 4096,
             len_bytes: 512,
             depth: 1,
-            fields: vec![("sequence".to_owned(), 7.into()), ("codec".to_owned(), "lz4".into())],
+            fields: vec![
+                ("sequence".to_owned(), 7.into()),
+                ("codec".to_owned(), "lz4".into()),
+            ],
         };
-        assert_eq!(dump(&record), "          4096       512   extent sequence=7 codec=lz4\n");
+        assert_eq!(
+            dump(&record),
+            "          4096       512   extent sequence=7 codec=lz4\n"
+        );
     }
 }

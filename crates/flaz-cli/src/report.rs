@@ -64,7 +64,10 @@ impl CacheState {
     /// Whether a daemon is there.
     #[must_use]
     pub fn is_running(self) -> bool {
-        matches!(self, Self::Starting | Self::Running | Self::Degraded | Self::Stopping)
+        matches!(
+            self,
+            Self::Starting | Self::Running | Self::Degraded | Self::Stopping
+        )
     }
 }
 

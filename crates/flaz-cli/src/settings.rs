@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use flaz_engine::codec::SpecError;
+use flaz_engine::policy::PolicyKind;
 use serde::{Deserialize, Serialize};
 
 use crate::size::{self, SizeError};
@@ -36,6 +38,47 @@ pub enum Policy {
     Fifo,
 }
 
+impl From<Mode> for flaz_engine::settings::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::WriteThrough => Self::WriteThrough,
+            Mode::WriteAround => Self::WriteAround,
+            Mode::PassThrough => Self::PassThrough,
+        }
+    }
+}
+
+impl From<flaz_engine::settings::Mode> for Mode {
+    fn from(mode: flaz_engine::settings::Mode) -> Self {
+        use flaz_engine::settings::Mode as Engine;
+        match mode {
+            Engine::WriteThrough => Self::WriteThrough,
+            Engine::WriteAround => Self::WriteAround,
+            Engine::PassThrough => Self::PassThrough,
+        }
+    }
+}
+
+impl From<Policy> for PolicyKind {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::S3Fifo => Self::S3Fifo,
+            Policy::SecondTouch => Self::SecondTouch,
+            Policy::Fifo => Self::Fifo,
+        }
+    }
+}
+
+impl From<PolicyKind> for Policy {
+    fn from(policy: PolicyKind) -> Self {
+        match policy {
+            PolicyKind::S3Fifo => Self::S3Fifo,
+            PolicyKind::SecondTouch => Self::SecondTouch,
+            PolicyKind::Fifo => Self::Fifo,
+        }
+    }
+}
+
 /// A made-up slow device in place of the real one, for demonstrations and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -62,54 +105,19 @@ macro_rules! text_of_value_enum {
 }
 text_of_value_enum!(Mode, Policy, Emulation);
 
-/// The codec for new blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codec {
-    /// LZ4, the default: fastest.
-    Lz4,
-    /// Zstandard at a level of [`ZSTD_LEVEL_MIN`] to [`ZSTD_LEVEL_MAX`].
-    Zstd(i32),
-    /// Deflate.
-    Zlib,
-    /// LZO1X.
-    Lzo,
-    /// Blocks are stored as they are.
-    None,
-}
-
-/// Lowest (fastest) zstd level.
-pub const ZSTD_LEVEL_MIN: i32 = -7;
-/// Highest (densest) zstd level.
-pub const ZSTD_LEVEL_MAX: i32 = 19;
-/// The level of a plain `zstd`.
-pub const ZSTD_LEVEL_DEFAULT: i32 = 1;
-
-impl fmt::Display for Codec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lz4 => f.pad("lz4"),
-            Self::Zstd(level) => f.pad(&format!("zstd:{level}")),
-            Self::Zlib => f.pad("zlib"),
-            Self::Lzo => f.pad("lzo"),
-            Self::None => f.pad("none"),
-        }
-    }
-}
+/// The codec for new blocks: the engine's own type, so that a new codec is known here at once.
+pub use flaz_engine::codec::CodecSpec as Codec;
 
 /// Why a text is not a setting.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// No such codec.
-    #[error("unknown codec '{0}': expected lz4, zstd, zstd:LEVEL, zlib, lzo or none")]
-    UnknownCodec(String),
-    /// A level on a codec that has none.
-    #[error("codec '{0}' takes no level: only zstd does, as in zstd:3")]
-    NoLevel(String),
-    /// The level is no number in the codec's range.
-    #[error("zstd level '{0}': expected a whole number from {ZSTD_LEVEL_MIN} (fast) to {ZSTD_LEVEL_MAX} (small)")]
-    Level(String),
+    /// No such codec or level.
+    #[error("codec: {0}")]
+    Codec(#[from] SpecError),
     /// An address for NBD that is neither form.
-    #[error("'{0}': expected unix:PATH or tcp:HOST:PORT, as in unix:/run/flaz/disk.sock or tcp:127.0.0.1:10809")]
+    #[error(
+        "'{0}': expected unix:PATH or tcp:HOST:PORT, as in unix:/run/flaz/disk.sock or tcp:127.0.0.1:10809"
+    )]
     NbdForm(String),
     /// A TCP port that is none.
     #[error("'{0}': expected a port number from 1 to 65535 after the host, as in tcp:127.0.0.1:10809")]
@@ -144,51 +152,6 @@ pub enum SettingError {
 }
 
 const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff";
-
-impl FromStr for Codec {
-    type Err = SettingError;
-
-    fn from_str(text: &str) -> Result<Self, SettingError> {
-        let (name, level) = match text.split_once(':') {
-            Some((name, level)) => (name, Some(level)),
-            None => (text, None),
-        };
-        let codec = match name {
-            "lz4" => Self::Lz4,
-            "zstd" => {
-                let level = match level {
-                    None => ZSTD_LEVEL_DEFAULT,
-                    Some(text) => text
-                        .parse()
-                        .ok()
-                        .filter(|level| (ZSTD_LEVEL_MIN..=ZSTD_LEVEL_MAX).contains(level))
-                        .ok_or_else(|| SettingError::Level(text.to_owned()))?,
-                };
-                return Ok(Self::Zstd(level));
-            }
-            "zlib" => Self::Zlib,
-            "lzo" => Self::Lzo,
-            "none" => Self::None,
-            _ => return Err(SettingError::UnknownCodec(text.to_owned())),
-        };
-        if level.is_some() {
-            return Err(SettingError::NoLevel(name.to_owned()));
-        }
-        Ok(codec)
-    }
-}
-
-impl Serialize for Codec {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Codec {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
 
 /// Where NBD clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,7 +199,10 @@ impl FromStr for NbdAddress {
                     .ok()
                     .filter(|port| *port != 0)
                     .ok_or_else(|| SettingError::NbdPort(text.to_owned()))?;
-                Ok(Self::Tcp { host: host.to_owned(), port })
+                Ok(Self::Tcp {
+                    host: host.to_owned(),
+                    port,
+                })
             }
             _ => Err(form()),
         }
@@ -282,10 +248,12 @@ impl SettingsPatch {
             let twice = match key {
                 "mode" => patch.mode.replace(parse_word(key, value)?).is_some(),
                 "policy" | "admission" => patch.policy.replace(parse_word(key, value)?).is_some(),
-                "codec" => patch.codec.replace(value.parse()?).is_some(),
+                "codec" => patch.codec.replace(value.parse::<Codec>()?).is_some(),
                 "sequential-cutoff" => {
-                    let bytes = size::parse(value)
-                        .map_err(|source| SettingError::Size { key: key.to_owned(), source })?;
+                    let bytes = size::parse(value).map_err(|source| SettingError::Size {
+                        key: key.to_owned(),
+                        source,
+                    })?;
                     patch.sequential_cutoff.replace(bytes).is_some()
                 }
                 _ => return Err(SettingError::UnknownKey(key.to_owned())),
@@ -324,6 +292,28 @@ pub struct Settings {
     pub sequential_cutoff_bytes: u64,
 }
 
+impl From<&Settings> for flaz_engine::settings::Settings {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            mode: settings.mode.into(),
+            policy: settings.policy.into(),
+            codec: settings.codec,
+            sequential_cutoff: settings.sequential_cutoff_bytes,
+        }
+    }
+}
+
+impl From<&flaz_engine::settings::Settings> for Settings {
+    fn from(settings: &flaz_engine::settings::Settings) -> Self {
+        Self {
+            mode: settings.mode.into(),
+            policy: settings.policy.into(),
+            codec: settings.codec,
+            sequential_cutoff_bytes: settings.sequential_cutoff,
+        }
+    }
+}
+
 impl Settings {
     /// These settings with what `patch` changes.
     #[must_use]
@@ -342,43 +332,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codecs_read_back_as_printed() {
-        for text in ["lz4", "zstd:-7", "zstd:19", "zlib", "lzo", "none"] {
-            assert_eq!(text.parse::<Codec>().unwrap().to_string(), text);
-        }
-        assert_eq!("zstd".parse(), Ok(Codec::Zstd(ZSTD_LEVEL_DEFAULT)));
-    }
-
-    #[test]
-    fn wrong_codecs_say_what_is_expected() {
-        let message = |text: &str| text.parse::<Codec>().unwrap_err().to_string();
-        assert!(message("lz5").contains("expected lz4, zstd"));
-        assert!(message("zstd:20").contains("from -7 (fast) to 19"));
-        assert!(message("zstd:").contains("zstd level ''"));
-        assert!(message("lz4:3").contains("takes no level"));
-    }
-
-    #[test]
     fn nbd_addresses_read_back_as_printed() {
-        for text in ["unix:/run/a b.sock", "tcp:127.0.0.1:10809", "tcp:[::1]:10809", "tcp:localhost:1"] {
+        for text in [
+            "unix:/run/a b.sock",
+            "tcp:127.0.0.1:10809",
+            "tcp:[::1]:10809",
+            "tcp:localhost:1",
+        ] {
             assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), text);
         }
-        for text in ["", "unix:", "/run/x", "tcp:host", "tcp:::1:10809", "tcp::10809", "udp:a:1", "tcp:[::1:10809"] {
-            assert_eq!(text.parse::<NbdAddress>(), Err(SettingError::NbdForm(text.to_owned())), "{text}");
+        for text in [
+            "",
+            "unix:",
+            "/run/x",
+            "tcp:host",
+            "tcp:::1:10809",
+            "tcp::10809",
+            "udp:a:1",
+            "tcp:[::1:10809",
+        ] {
+            assert_eq!(
+                text.parse::<NbdAddress>(),
+                Err(SettingError::NbdForm(text.to_owned())),
+                "{text}"
+            );
         }
         for text in ["tcp:a:0", "tcp:a:65536", "tcp:a:nbd"] {
-            assert_eq!(text.parse::<NbdAddress>(), Err(SettingError::NbdPort(text.to_owned())), "{text}");
+            assert_eq!(
+                text.parse::<NbdAddress>(),
+                Err(SettingError::NbdPort(text.to_owned())),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn assignments_become_a_patch() {
-        let patch =
-            SettingsPatch::parse(&["mode=write-around", "admission=fifo", "codec=zstd:3", "sequential-cutoff=4M"])
-                .unwrap();
+        let patch = SettingsPatch::parse(&[
+            "mode=write-around",
+            "admission=fifo",
+            "codec=zstd:3",
+            "sequential-cutoff=4M",
+        ])
+        .unwrap();
         assert_eq!(patch.mode, Some(Mode::WriteAround));
         assert_eq!(patch.policy, Some(Policy::Fifo));
-        assert_eq!(patch.codec, Some(Codec::Zstd(3)));
+        assert_eq!(
+            patch.codec.map(|codec| codec.to_string()).as_deref(),
+            Some("zstd:3")
+        );
         assert_eq!(patch.sequential_cutoff, Some(4 << 20));
         let json = serde_json::to_string(&patch).unwrap();
         assert_eq!(serde_json::from_str::<SettingsPatch>(&json).unwrap(), patch);
@@ -392,8 +394,26 @@ mod tests {
         assert!(message(&["mode=write-back"]).contains("write-through, write-around, pass-through"));
         assert!(message(&["threads=3"]).contains("keys are mode, policy"));
         assert!(message(&["codec=lz4", "codec=none"]).contains("twice"));
+        assert!(message(&["codec=lz5"]).contains("zstd"));
+        assert!(message(&["codec=zstd:20"]).contains("-7 to 19"));
         assert!(message(&["policy=fifo", "admission=fifo"]).contains("twice"));
         assert!(message(&["sequential-cutoff=lots"]).contains("sequential-cutoff"));
+    }
+
+    #[test]
+    fn words_are_those_of_the_engine() {
+        for mode in Mode::value_variants() {
+            assert_eq!(
+                flaz_engine::settings::Mode::from(*mode).to_string(),
+                mode.to_string()
+            );
+            assert_eq!(Mode::from(flaz_engine::settings::Mode::from(*mode)), *mode);
+        }
+        for policy in Policy::value_variants() {
+            assert_eq!(PolicyKind::from(*policy).to_string(), policy.to_string());
+            assert_eq!(Policy::from(PolicyKind::from(*policy)), *policy);
+        }
+        assert_eq!(Policy::value_variants().len(), PolicyKind::ALL.len());
     }
 
     #[test]

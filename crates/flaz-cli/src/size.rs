@@ -55,7 +55,9 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     if trimmed.starts_with(['-', '−']) {
         return Err(SizeError::Negative(text.to_owned()));
     }
-    let number_len = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let number_len = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(number_len);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let dangling = number.contains('.') && fraction.is_empty();
@@ -63,8 +65,10 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
         return Err(SizeError::NotANumber(text.to_owned()));
     }
     let unit = unit.trim_start();
-    let unit_bytes =
-        unit_bytes(unit).ok_or_else(|| SizeError::Unit { text: text.to_owned(), unit: unit.to_owned() })?;
+    let unit_bytes = unit_bytes(unit).ok_or_else(|| SizeError::Unit {
+        text: text.to_owned(),
+        unit: unit.to_owned(),
+    })?;
     let too_large = || SizeError::TooLarge(text.to_owned());
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
     let bytes = u128::from(whole) * u128::from(unit_bytes) + fraction_bytes(fraction, unit_bytes);
@@ -260,9 +264,21 @@ mod tests {
             assert_eq!(parse(nonsense), Err(E::NotANumber(text(nonsense))));
         }
         assert_eq!(parse("-1"), Err(E::Negative(text("-1"))));
-        for (given, unit) in [("1X", "X"), ("1KiBs", "KiBs"), ("1e3", "e3"), ("10 G B", "G B"), ("1µ", "µ"), ("1,5G", ",5G")]
-        {
-            assert_eq!(parse(given), Err(E::Unit { text: text(given), unit: text(unit) }));
+        for (given, unit) in [
+            ("1X", "X"),
+            ("1KiBs", "KiBs"),
+            ("1e3", "e3"),
+            ("10 G B", "G B"),
+            ("1µ", "µ"),
+            ("1,5G", ",5G"),
+        ] {
+            assert_eq!(
+                parse(given),
+                Err(E::Unit {
+                    text: text(given),
+                    unit: text(unit)
+                })
+            );
         }
         assert_eq!(parse("0.1"), Err(E::BelowOne(text("0.1"))));
         for large in ["8E", "9223372036854775808", "99999999999999999999999", "20000P"] {
@@ -286,12 +302,22 @@ mod tests {
         for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(HumanCount(count).to_string(), text);
         }
-        for (us, text) in [(0.85, "0.85 us"), (12.34, "12.3 us"), (1240.0, "1.24 ms"), (3e6, "3.00 s"), (f64::NAN, "-")]
-        {
+        for (us, text) in [
+            (0.85, "0.85 us"),
+            (12.34, "12.3 us"),
+            (1240.0, "1.24 ms"),
+            (3e6, "3.00 s"),
+            (f64::NAN, "-"),
+        ] {
             assert_eq!(HumanMicros(us).to_string(), text);
         }
-        for (seconds, text) in [(0, "0.00 s"), (42, "42 s"), (185, "3 min 05 s"), (7620, "2 h 07 min"), (792_000, "9 d 04 h")]
-        {
+        for (seconds, text) in [
+            (0, "0.00 s"),
+            (42, "42 s"),
+            (185, "3 min 05 s"),
+            (7620, "2 h 07 min"),
+            (792_000, "9 d 04 h"),
+        ] {
             assert_eq!(HumanDuration(Duration::from_secs(seconds)).to_string(), text);
         }
         assert_eq!(HumanPercent { part: 1, whole: 3 }.to_string(), "33.3 %");

@@ -16,7 +16,11 @@ use crate::page;
 /// # Errors
 /// The check could not be made, or it found something wrong.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let bar = if std::io::stderr().is_terminal() { progress_bar() } else { ProgressBar::hidden() };
+    let bar = if std::io::stderr().is_terminal() {
+        progress_bar()
+    } else {
+        ProgressBar::hidden()
+    };
     let report = host::check(&args.cache, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
@@ -41,7 +45,9 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
 
 fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::no_length();
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")
+    {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(200));

@@ -34,5 +34,10 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
             return Err(Failure::host("create", &args.cache)(error));
         }
     };
-    if args.json { output::print_json(&report, true) } else { output::print(&page::created(&report)) }
+    spec.cache.wipe_foreign_signatures()?;
+    if args.json {
+        output::print_json(&report, true)
+    } else {
+        output::print(&page::created(&report))
+    }
 }

@@ -17,7 +17,8 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
             clap_complete::generate(*shell, &mut Cli::command(), "flaz", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
-        Generate::Man { directory } => clap_mangen::generate_to(Cli::command(), directory)
-            .map_err(Failure::system(format!("writing manual pages to {}", directory.display()))),
+        Generate::Man { directory } => clap_mangen::generate_to(Cli::command(), directory).map_err(
+            Failure::system(format!("writing manual pages to {}", directory.display())),
+        ),
     }
 }

@@ -28,9 +28,10 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Stop(args) => stop::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
-        Command::Demo(args) => {
-            crate::demo::run(&args).map_err(|error| Failure::Other { what: "demo", source: error.into() })
-        }
+        Command::Demo(args) => crate::demo::run(&args).map_err(|error| Failure::Other {
+            what: "demo",
+            source: error.into(),
+        }),
         Command::Generate(args) => generate::run(&args),
     }
 }

@@ -12,7 +12,9 @@ use crate::error::Failure;
 /// [`Failure::ReaderGone`] or [`Failure::Output`].
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(Failure::output)
 }
 
 /// Prints `value` as JSON, indented or on one line, and a line's end.
@@ -20,7 +22,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
 /// # Errors
 /// [`Failure::ReaderGone`] or [`Failure::Output`].
 pub fn print_json<T: Serialize>(value: &T, indented: bool) -> Result<(), Failure> {
-    let text = if indented { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+    let text = if indented {
+        serde_json::to_string_pretty(value)
+    } else {
+        serde_json::to_string(value)
+    };
     let text = text.map_err(|error| Failure::Output(error.into()))?;
     print(&(text + "\n"))
 }

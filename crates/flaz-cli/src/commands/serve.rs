@@ -37,18 +37,26 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     if args.control.is_none() || args.nbd.is_empty() {
         place::prepare_directory(&directory)?;
     }
-    let control = args.control.clone().unwrap_or_else(|| place::control_socket(&directory, &uuid));
+    let control = args
+        .control
+        .clone()
+        .unwrap_or_else(|| place::control_socket(&directory, &uuid));
     let spec = spec(args, place::nbd_socket(&directory, &uuid));
     warn_of_emulation(&spec);
 
     let begun = Instant::now();
-    notify(&[sd_notify::NotifyState::Status("starting: opening devices and restoring the index")]);
+    notify(&[sd_notify::NotifyState::Status(
+        "starting: opening devices and restoring the index",
+    )]);
     let failed = {
         let life = Arc::clone(&life);
         Arc::new(move |error: HostError| life.ask_to_stop(Reason::Failed(error)))
     };
     let daemon = Arc::new(host::start(&spec, failed).map_err(Failure::host("serve", &args.cache))?);
-    let handler = Arc::new(Handler { daemon: Arc::clone(&daemon), life: Arc::clone(&life) });
+    let handler = Arc::new(Handler {
+        daemon: Arc::clone(&daemon),
+        life: Arc::clone(&life),
+    });
     let server = match Server::start(&control, handler) {
         Ok(server) => server,
         Err(error) => {
@@ -63,7 +71,10 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
 
     let reason = life.wait_for_reason();
     tracing::info!("stopping: {}", reason.text());
-    notify(&[sd_notify::NotifyState::Stopping, sd_notify::NotifyState::Status("stopping: finishing requests")]);
+    notify(&[
+        sd_notify::NotifyState::Stopping,
+        sd_notify::NotifyState::Status("stopping: finishing requests"),
+    ]);
     let begun = Instant::now();
     let stopped = daemon.shutdown();
     life.finish(stopped.as_ref().err().map(|error| chain(error.as_ref())));
@@ -85,7 +96,9 @@ fn check_addresses(args: &ServeArgs) -> Result<(), Failure> {
     }
     for (at, address) in args.nbd.iter().enumerate() {
         if args.nbd[..at].contains(address) {
-            return Err(Failure::Usage(format!("serve: --nbd {address} is given twice: give it once")));
+            return Err(Failure::Usage(format!(
+                "serve: --nbd {address} is given twice: give it once"
+            )));
         }
         if matches!(address, NbdAddress::Tcp { .. }) && !args.insecure_tcp {
             return Err(Failure::Usage(format!(
@@ -98,7 +111,11 @@ fn check_addresses(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 fn spec(args: &ServeArgs, nbd_default: PathBuf) -> ServeSpec {
-    let nbd = if args.nbd.is_empty() { vec![NbdAddress::Unix(nbd_default)] } else { args.nbd.clone() };
+    let nbd = if args.nbd.is_empty() {
+        vec![NbdAddress::Unix(nbd_default)]
+    } else {
+        args.nbd.clone()
+    };
     ServeSpec {
         cache: args.cache.clone(),
         origin: args.origin.clone(),
@@ -131,10 +148,22 @@ fn warn_of_emulation(spec: &ServeSpec) {
 
 /// Says that clients can come, to people and to systemd.
 fn announce(spec: &ServeSpec, control: &std::path::Path, begun: Instant) -> Result<(), Failure> {
-    let addresses = spec.nbd.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    tracing::info!("ready in {}: NBD on {addresses}, control on {}", HumanDuration(begun.elapsed()), control.display());
+    let addresses = spec
+        .nbd
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(" ");
+    tracing::info!(
+        "ready in {}: NBD on {addresses}, control on {}",
+        HumanDuration(begun.elapsed()),
+        control.display()
+    );
     let status = format!("serving {} on {addresses}", spec.cache.display());
-    notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status(&status)]);
+    notify(&[
+        sd_notify::NotifyState::Ready,
+        sd_notify::NotifyState::Status(&status),
+    ]);
     match output::print(&format!("ready: {addresses}\n")) {
         // A script that read the line may have closed the pipe; the daemon serves on.
         Ok(()) | Err(Failure::ReaderGone) => Ok(()),
@@ -247,7 +276,11 @@ impl Life {
                 return end.clone();
             }
             // Woken now and then for no reason: a lost wake-up would cost a second, not for ever.
-            stage = self.changed.wait_timeout(stage, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
+            stage = self
+                .changed
+                .wait_timeout(stage, Duration::from_secs(1))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }

@@ -29,7 +29,9 @@ pub fn run(args: &SetArgs) -> Result<(), Failure> {
 fn split(args: &SetArgs) -> Result<(Option<PathBuf>, &[String]), Failure> {
     let (cache, assignments) = match (&args.control, args.words.as_slice()) {
         (None, [cache, assignments @ ..]) => (Some(PathBuf::from(cache)), assignments),
-        (Some(_), [cache, assignments @ ..]) if !cache.contains('=') => (Some(PathBuf::from(cache)), assignments),
+        (Some(_), [cache, assignments @ ..]) if !cache.contains('=') => {
+            (Some(PathBuf::from(cache)), assignments)
+        }
         (_, words) => (None, words),
     };
     if assignments.is_empty() {

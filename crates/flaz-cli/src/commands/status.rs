@@ -20,7 +20,11 @@ use crate::report::StatusReport;
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let Some(interval) = args.watch else {
         let report = ask(args.target.cache.as_deref(), args.target.control.as_deref())?;
-        return if args.json { output::print_json(&report, true) } else { output::print(&page::status(&report)) };
+        return if args.json {
+            output::print_json(&report, true)
+        } else {
+            output::print(&page::status(&report))
+        };
     };
     let mut earlier: Option<(Instant, StatusReport)> = None;
     loop {
@@ -29,9 +33,15 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         if args.json {
             output::print_json(&report, false)?;
         } else {
-            let since = earlier.as_ref().map(|(then, report)| (report, now.duration_since(*then)));
+            let since = earlier
+                .as_ref()
+                .map(|(then, report)| (report, now.duration_since(*then)));
             // On a terminal each page replaces the last one; in a file they follow each other.
-            let (before, after) = if std::io::stdout().is_terminal() { ("\x1b[H\x1b[2J", "") } else { ("", "\n") };
+            let (before, after) = if std::io::stdout().is_terminal() {
+                ("\x1b[H\x1b[2J", "")
+            } else {
+                ("", "\n")
+            };
             output::print(&format!("{before}{}{after}", page::watch(&report, since)))?;
         }
         earlier = Some((now, report));

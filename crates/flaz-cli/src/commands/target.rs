@@ -43,7 +43,9 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
 pub fn require(cache: Option<&Path>, control: Option<&Path>) -> Result<Client, Failure> {
     match (find(cache, control)?, cache) {
         (Some(client), _) => Ok(client),
-        (None, Some(cache)) => Err(Failure::NoDaemon { cache: cache.to_owned() }),
+        (None, Some(cache)) => Err(Failure::NoDaemon {
+            cache: cache.to_owned(),
+        }),
         (None, None) => Err(Failure::Usage("expected CACHE or --control PATH".to_owned())),
     }
 }

@@ -33,19 +33,27 @@ impl Client {
                 return Err(match source.kind() {
                     ErrorKind::NotFound | ErrorKind::ConnectionRefused => ControlError::NotRunning { path },
                     ErrorKind::PermissionDenied => ControlError::Denied { path },
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                        ControlError::TimedOut { path, seconds: super::CONNECT.as_secs_f64(), advice: "" }
-                    }
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut => ControlError::TimedOut {
+                        path,
+                        seconds: super::CONNECT.as_secs_f64(),
+                        advice: "",
+                    },
                     _ => ControlError::Talk { path, source },
                 });
             }
         };
-        let uid = peer_uid(&stream).map_err(|source| ControlError::Talk { path: path.clone(), source })?;
+        let uid = peer_uid(&stream).map_err(|source| ControlError::Talk {
+            path: path.clone(),
+            source,
+        })?;
         let trusted = [0, rustix::process::geteuid().as_raw()];
         if !trusted.contains(&uid) && owner_uid != Some(uid) {
             return Err(ControlError::Stranger { path, uid });
         }
-        Ok(Self { path, stream: BufReader::new(stream) })
+        Ok(Self {
+            path,
+            stream: BufReader::new(stream),
+        })
     }
 
     /// Where the daemon listens.
@@ -72,9 +80,15 @@ impl Client {
         let talk = |source: std::io::Error| match source.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => late(&path),
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ControlError::HungUp { path: path.clone() },
-            _ => ControlError::Talk { path: path.clone(), source },
+            _ => ControlError::Talk {
+                path: path.clone(),
+                source,
+            },
         };
-        self.stream.get_ref().set_write_timeout(Some(timeout)).map_err(talk)?;
+        self.stream
+            .get_ref()
+            .set_write_timeout(Some(timeout))
+            .map_err(talk)?;
         // A daemon that refuses a client answers before it has read anything, so a failed send is not yet the end.
         let sent = self.stream.get_mut().write_all(request.to_line().as_bytes());
         let mut line = Vec::new();
@@ -95,7 +109,10 @@ impl Client {
             sent.map_err(talk)?;
             return Err(ControlError::HungUp { path });
         }
-        let garbled = |detail: String| ControlError::Garbled { path: path.clone(), detail };
+        let garbled = |detail: String| ControlError::Garbled {
+            path: path.clone(),
+            detail,
+        };
         if !line.ends_with(b"\n") {
             return Err(garbled(format!("no line's end within {} bytes", line.len())));
         }
@@ -109,6 +126,9 @@ impl Client {
     /// The error for a reply that does not fit the question.
     #[must_use]
     pub fn unexpected(&self, question: &str) -> ControlError {
-        ControlError::Garbled { path: self.path.clone(), detail: format!("not an answer to '{question}'") }
+        ControlError::Garbled {
+            path: self.path.clone(),
+            detail: format!("not an answer to '{question}'"),
+        }
     }
 }

@@ -31,8 +31,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Connects to a Unix socket, waiting at most [`CONNECT`] for a place in its queue. A daemon that hangs with a
 /// full queue is [`io::ErrorKind::WouldBlock`].
 fn connect(path: &Path) -> io::Result<UnixStream> {
-    let socket: OwnedFd =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket: OwnedFd = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     set_socket_timeout(&socket, Timeout::Send, Some(CONNECT))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))

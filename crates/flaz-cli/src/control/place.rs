@@ -28,9 +28,16 @@ impl Places {
     #[must_use]
     pub fn of_process() -> Self {
         let directory = |name| {
-            std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from).filter(|path| path.is_absolute())
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
         };
-        Self { own: directory("FLAZ_RUNTIME_DIR"), xdg: directory("XDG_RUNTIME_DIR"), uid: geteuid().as_raw() }
+        Self {
+            own: directory("FLAZ_RUNTIME_DIR"),
+            xdg: directory("XDG_RUNTIME_DIR"),
+            uid: geteuid().as_raw(),
+        }
     }
 
     /// The directory in which a daemon of this user puts its sockets.
@@ -110,7 +117,11 @@ pub fn prepare_directory(path: &Path) -> Result<(), ControlError> {
     } else {
         return Ok(());
     };
-    Err(ControlError::UnsafeDirectory { path: path.to_owned(), uid, found })
+    Err(ControlError::UnsafeDirectory {
+        path: path.to_owned(),
+        uid,
+        found,
+    })
 }
 
 #[cfg(test)]
@@ -120,7 +131,11 @@ mod tests {
     use super::*;
 
     fn places(own: Option<&str>, xdg: Option<&str>, uid: u32) -> Places {
-        Places { own: own.map(PathBuf::from), xdg: xdg.map(PathBuf::from), uid }
+        Places {
+            own: own.map(PathBuf::from),
+            xdg: xdg.map(PathBuf::from),
+            uid,
+        }
     }
 
     #[test]
@@ -128,7 +143,10 @@ mod tests {
         let directory = |own, xdg, uid| places(own, xdg, uid).daemon_directory();
         assert_eq!(directory(Some("/x"), Some("/run/user/0"), 0), Path::new("/x"));
         assert_eq!(directory(None, Some("/run/user/0"), 0), Path::new("/run/flaz"));
-        assert_eq!(directory(None, Some("/run/user/7"), 7), Path::new("/run/user/7/flaz"));
+        assert_eq!(
+            directory(None, Some("/run/user/7"), 7),
+            Path::new("/run/user/7/flaz")
+        );
         assert_eq!(directory(None, None, 7), Path::new("/tmp/flaz-7"));
     }
 
@@ -136,7 +154,10 @@ mod tests {
     fn root_finds_the_daemon_of_the_files_owner() {
         let uuid = Uuid::from_u128(5);
         let candidates = places(None, None, 0).control_candidates(&uuid, Some(7));
-        assert_eq!(candidates[0], Path::new("/run/flaz/00000000-0000-0000-0000-000000000005.sock"));
+        assert_eq!(
+            candidates[0],
+            Path::new("/run/flaz/00000000-0000-0000-0000-000000000005.sock")
+        );
         assert!(candidates.contains(&PathBuf::from(format!("/tmp/flaz-7/{uuid}.sock"))));
         let unique: std::collections::BTreeSet<_> = candidates.iter().collect();
         assert_eq!(unique.len(), candidates.len());
@@ -151,13 +172,24 @@ mod tests {
         prepare_directory(&fresh).unwrap();
 
         std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(prepare_directory(&fresh).unwrap_err().to_string().contains("mode 777"));
+        assert!(
+            prepare_directory(&fresh)
+                .unwrap_err()
+                .to_string()
+                .contains("mode 777")
+        );
         std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o700)).unwrap();
 
         let link = scratch.path().join("link");
         symlink(&fresh, &link).unwrap();
-        assert!(matches!(prepare_directory(&link), Err(ControlError::UnsafeDirectory { .. })));
+        assert!(matches!(
+            prepare_directory(&link),
+            Err(ControlError::UnsafeDirectory { .. })
+        ));
         let missing_parent = scratch.path().join("no/such");
-        assert!(matches!(prepare_directory(&missing_parent), Err(ControlError::Make { .. })));
+        assert!(matches!(
+            prepare_directory(&missing_parent),
+            Err(ControlError::Make { .. })
+        ));
     }
 }

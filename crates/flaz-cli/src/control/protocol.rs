@@ -123,9 +123,16 @@ impl Reply {
         let wire: Wire = serde_json::from_value(Value::Object(object))
             .map_err(|error| LineError::Content(error.to_string()))?;
         Ok(match wire {
-            Wire { ok: false, error, .. } => Self::Refused(error.unwrap_or_else(|| "no reason given".to_owned())),
-            Wire { status: Some(status), .. } => Self::Status(status),
-            Wire { settings: Some(settings), .. } => Self::Settings(settings),
+            Wire { ok: false, error, .. } => {
+                Self::Refused(error.unwrap_or_else(|| "no reason given".to_owned()))
+            }
+            Wire {
+                status: Some(status), ..
+            } => Self::Status(status),
+            Wire {
+                settings: Some(settings),
+                ..
+            } => Self::Settings(settings),
             Wire { .. } => Self::Done,
         })
     }
@@ -133,7 +140,13 @@ impl Reply {
     /// The line, with its end.
     #[must_use]
     pub fn to_line(&self) -> String {
-        let mut wire = Wire { v: PROTOCOL_VERSION, ok: true, error: None, status: None, settings: None };
+        let mut wire = Wire {
+            v: PROTOCOL_VERSION,
+            ok: true,
+            error: None,
+            status: None,
+            settings: None,
+        };
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
             Self::Settings(settings) => wire.settings = Some(settings.clone()),
@@ -159,7 +172,11 @@ fn versioned_object(line: &str) -> Result<Map<String, Value>, LineError> {
     match object.remove("v") {
         None => {}
         Some(version) if version.as_u64() == Some(PROTOCOL_VERSION) => {}
-        Some(version) => return Err(LineError::Version { found: version.to_string() }),
+        Some(version) => {
+            return Err(LineError::Version {
+                found: version.to_string(),
+            });
+        }
     }
     Ok(object)
 }
@@ -171,8 +188,15 @@ mod tests {
 
     #[test]
     fn requests_read_back_as_written() {
-        let patch = SettingsPatch { codec: Some(Codec::Zstd(-3)), ..SettingsPatch::default() };
-        for request in [Request::Status {}, Request::Set(patch), Request::Stop { wait: false }] {
+        let patch = SettingsPatch {
+            codec: "zstd:-3".parse().ok(),
+            ..SettingsPatch::default()
+        };
+        for request in [
+            Request::Status {},
+            Request::Set(patch),
+            Request::Stop { wait: false },
+        ] {
             assert_eq!(Request::parse(&request.to_line()), Ok(request));
         }
     }
@@ -180,7 +204,10 @@ mod tests {
     #[test]
     fn requests_as_documented() {
         assert_eq!(Request::parse(r#"{"cmd":"status"}"#), Ok(Request::Status {}));
-        assert_eq!(Request::parse(r#"{"cmd":"stop"}"#), Ok(Request::Stop { wait: true }));
+        assert_eq!(
+            Request::parse(r#"{"cmd":"stop"}"#),
+            Ok(Request::Stop { wait: true })
+        );
         let set = Request::parse(r#"{"v":1,"cmd":"set","mode":"write-around","sequential-cutoff":4096}"#);
         let patch = SettingsPatch {
             mode: Some(Mode::WriteAround),
@@ -215,7 +242,7 @@ mod tests {
         let settings = Settings {
             mode: Mode::PassThrough,
             policy: Policy::Fifo,
-            codec: Codec::None,
+            codec: Codec::NONE,
             sequential_cutoff_bytes: 0,
         };
         for reply in [

@@ -64,7 +64,13 @@ impl Server {
     /// Somebody listens there already, another kind of file is there, or the socket could not be made.
     pub fn start(path: &Path, handler: Arc<dyn ControlHandler>) -> Result<Self, ControlError> {
         let listener = bind(path)?;
-        let make = |what| move |source| ControlError::Make { what, path: path.to_owned(), source };
+        let make = |what| {
+            move |source| ControlError::Make {
+                what,
+                path: path.to_owned(),
+                source,
+            }
+        };
         let metadata = std::fs::symlink_metadata(path).map_err(make("look at the control socket"))?;
         let shared = Arc::new(Shared {
             handler,
@@ -99,11 +105,19 @@ impl Server {
     }
 
     fn close_now(&mut self) {
-        let Some(acceptor) = self.acceptor.take() else { return };
+        let Some(acceptor) = self.acceptor.take() else {
+            return;
+        };
         self.shared.closing.store(true, Ordering::SeqCst);
         // The acceptor sits in accept(): a connection of our own wakes it up.
         let awake = super::connect(&self.path).is_ok();
-        for (_, stream) in self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (_, stream) in self
+            .shared
+            .streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
             // A client that waits for nothing is hung up on; replies can still be written.
             let _ = stream.shutdown(std::net::Shutdown::Read);
         }
@@ -133,15 +147,27 @@ impl Drop for Server {
 fn bind(path: &Path) -> Result<UnixListener, ControlError> {
     let len = path.as_os_str().len();
     if len > PATH_MAX {
-        return Err(ControlError::PathTooLong { path: path.to_owned(), len, max: PATH_MAX });
+        return Err(ControlError::PathTooLong {
+            path: path.to_owned(),
+            len,
+            max: PATH_MAX,
+        });
     }
-    let make = |what| move |source: io::Error| ControlError::Make { what, path: path.to_owned(), source };
+    let make = |what| {
+        move |source: io::Error| ControlError::Make {
+            what,
+            path: path.to_owned(),
+            source,
+        }
+    };
     let _lock = lock_directory(path).map_err(make("lock the directory of the control socket"))?;
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(source) => return Err(make("look at the control socket")(source)),
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            return Err(ControlError::NotASocket { path: path.to_owned() });
+            return Err(ControlError::NotASocket {
+                path: path.to_owned(),
+            });
         }
         Ok(_) => match super::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -151,7 +177,11 @@ fn bind(path: &Path) -> Result<UnixListener, ControlError> {
             Err(source) if source.kind() != ErrorKind::WouldBlock => {
                 return Err(make("find out who listens on the control socket")(source));
             }
-            Ok(_) | Err(_) => return Err(ControlError::InUse { path: path.to_owned() }),
+            Ok(_) | Err(_) => {
+                return Err(ControlError::InUse {
+                    path: path.to_owned(),
+                });
+            }
         },
     }
     listen(path).map_err(|error| make("make the control socket")(error.into()))
@@ -159,8 +189,12 @@ fn bind(path: &Path) -> Result<UnixListener, ControlError> {
 
 /// Binds with mode 0600 from the first moment: on Linux a socket file takes its mode from the socket itself.
 fn listen(path: &Path) -> Result<UnixListener, rustix::io::Errno> {
-    let socket: OwnedFd =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket: OwnedFd = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -221,10 +255,16 @@ fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), 
     let own = rustix::process::geteuid().as_raw();
     if uid != 0 && uid != own {
         tracing::warn!("control socket: refused user {uid}");
-        return Err((stream, format!("only root and user {own} may control this daemon, you are user {uid}")));
+        return Err((
+            stream,
+            format!("only root and user {own} may control this daemon, you are user {uid}"),
+        ));
     }
     if shared.clients.load(Ordering::SeqCst) >= CLIENTS_MAX {
-        return Err((stream, format!("{CLIENTS_MAX} clients are connected, which is the limit: try again later")));
+        return Err((
+            stream,
+            format!("{CLIENTS_MAX} clients are connected, which is the limit: try again later"),
+        ));
     }
     let copy = match stream.try_clone() {
         Ok(copy) => copy,
@@ -232,15 +272,20 @@ fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), 
     };
     lock_streams(shared).push((number, copy));
     shared.clients.fetch_add(1, Ordering::SeqCst);
-    let thread = std::thread::Builder::new().name(format!("control-{number}")).spawn({
-        let shared = Arc::clone(shared);
-        move || {
-            let _leaving = Leaving { shared: &shared, number };
-            if let Err(error) = serve_client(&stream, &shared) {
-                tracing::debug!("control client {number}: {error}");
+    let thread = std::thread::Builder::new()
+        .name(format!("control-{number}"))
+        .spawn({
+            let shared = Arc::clone(shared);
+            move || {
+                let _leaving = Leaving {
+                    shared: &shared,
+                    number,
+                };
+                if let Err(error) = serve_client(&stream, &shared) {
+                    tracing::debug!("control client {number}: {error}");
+                }
             }
-        }
-    });
+        });
     if let Err(error) = thread {
         tracing::warn!("control socket: no thread for a client: {error}");
         leave(shared, number);

@@ -154,7 +154,7 @@ impl DemoArgs {
                 size::HumanBytes(data_bytes)
             )));
         }
-        if self.codec == Codec::None {
+        if self.codec == Codec::NONE {
             let message = "--codec none: that is the uncompressed run, which is made anyway; name a codec that compresses";
             return Err(DemoError::Usage(message.into()));
         }

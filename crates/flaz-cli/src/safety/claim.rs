@@ -1,17 +1,35 @@
-//! Holding a device or file so that nobody else takes it meanwhile.
+//! Holding a device or file: so that it is ours alone, and nothing that somebody needs.
+//!
+//! A block device is held by an exclusive open, which the kernel grants to one holder (a mounted file system is
+//! one), a file by a lock (`flock`), which every flaz asks for.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::io::Seek;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+
+use super::holders::{System, Use};
+use super::probe::{self, Found, Source};
 use super::{Node, SafetyError};
+use crate::size::HumanBytes;
 
-/// A cache device that was checked, is open for reading and writing, and is held against others.
+/// How long something else, such as udev, may keep its lock after a device was closed.
+const LOCK: Duration = Duration::from_secs(2);
+
+/// A cache device that is open for reading and writing and held against others while this lives.
 #[derive(Debug)]
 pub struct Claim {
     node: Node,
     file: File,
     size_bytes: u64,
     made: bool,
+    /// What is known to be lost, because `--force` said so.
+    overruled: Objections,
 }
 
 impl Claim {
@@ -27,7 +45,9 @@ impl Claim {
         &self.node
     }
 
-    /// Open for reading and writing, buffered. The hold ends when the claim is dropped.
+    /// Open for reading and writing, buffered. The hold ends when the claim is dropped, and not before: a file
+    /// that is opened anew (with O_DIRECT, say) needs no hold of its own, and a block device must be opened anew
+    /// without O_EXCL.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -39,10 +59,71 @@ impl Claim {
         self.size_bytes
     }
 
-    /// Whether the file was made by [`claim_for_create`].
+    /// Whether [`claim_for_create`] made the file.
     #[must_use]
     pub fn was_made(&self) -> bool {
         self.made
+    }
+
+    /// Wipes signatures of what was there before, after the cache was made, so that nothing takes the device for what it
+    /// was: a RAID member's at the end of the device, for example, which the cache's own metadata does not cover.
+    ///
+    /// # Errors
+    /// The device cannot be read or written.
+    pub fn wipe_foreign_signatures(&self) -> Result<(), SafetyError> {
+        if self.overruled.found.is_empty() {
+            return Ok(());
+        }
+        let wiped = Source::new(&self.file, self.size_bytes)
+            .wipe_foreign()
+            .map_err(|source| SafetyError::Open {
+                what: "wipe old signatures on",
+                path: self.path().to_owned(),
+                source,
+            })?;
+        if !wiped.is_empty() {
+            tracing::info!("{}: wiped {}", self.path().display(), probe::list(&wiped));
+        }
+        Ok(())
+    }
+}
+
+/// What speaks against overwriting something.
+#[derive(Debug, Default)]
+pub struct Objections {
+    /// Who uses it.
+    pub uses: Vec<Use>,
+    /// What it carries.
+    pub found: Vec<Found>,
+}
+
+impl Objections {
+    fn is_empty(&self) -> bool {
+        self.uses.is_empty() && self.found.is_empty()
+    }
+
+    fn is_final(&self) -> bool {
+        self.uses.iter().any(Use::is_final)
+    }
+}
+
+impl fmt::Display for Objections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for usage in &self.uses {
+            write!(f, "\n  - {usage}")?;
+        }
+        for found in &self.found {
+            write!(f, "\n  - {found}")?;
+        }
+        f.write_str(match (self.is_final(), self.uses.is_empty()) {
+            (true, _) => {
+                "\nUnmount it, swap it off, or stop what uses it, and try again; --force does not overrule this"
+            }
+            (false, false) => {
+                "\nRelease it first; or, if all of that may be lost, add --force"
+            }
+            (false, true) => "\nChoose another CACHE; or, if all of that may be lost, add --force",
+        })
     }
 }
 
@@ -54,22 +135,411 @@ pub fn origin(path: &Path) -> Result<Node, SafetyError> {
     Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
         role: "origin",
-        advice: ": give the path of the device or file to cache with --origin",
+        advice: "give the path of the device or file to cache with --origin",
     })
 }
 
-/// Checks that `cache` may be overwritten, and holds it.
+/// Checks that `cache` may be overwritten, and holds it. A file that is missing is made, of `size_bytes` bytes.
 ///
 /// # Errors
-/// What speaks against it.
+/// What speaks against it. Nothing was written or made then.
 pub fn claim_for_create(
     cache: &Path,
-    _origin: &Node,
-    _size_bytes: Option<u64>,
-    _force: bool,
+    origin: &Node,
+    size_bytes: Option<u64>,
+    force: bool,
 ) -> Result<Claim, SafetyError> {
-    let open = |source| SafetyError::Open { what: "open", path: PathBuf::from(cache), source };
-    let file = OpenOptions::new().read(true).write(true).open(cache).map_err(open)?;
-    let metadata = file.metadata().map_err(open)?;
-    Ok(Claim { node: Node::of(cache, &metadata)?, file, size_bytes: metadata.len(), made: false })
+    let Some(node) = Node::find(cache)? else {
+        return make(cache, size_bytes);
+    };
+    let system = System::default();
+    if system.overlap(node.identity, origin.identity) {
+        return Err(SafetyError::SameAsOrigin {
+            cache: cache.to_owned(),
+            origin: origin.path.clone(),
+        });
+    }
+    let mut objections = Objections {
+        uses: system.uses(node.identity),
+        found: Vec::new(),
+    };
+    let (file, claimed) = open(&node)?;
+    let held = claimed.is_none();
+    // A holder explains why the kernel refuses an exclusive open; without one, it may be a mount that only others see.
+    if let Some(claim) = claimed
+        && (objections.uses.is_empty() || claim == Use::Locked)
+    {
+        objections.uses.push(claim);
+    }
+    let found_size = length(&node, &file)?;
+    objections.found = signatures(&node, &file, found_size)?;
+    if objections.is_final() || !(objections.is_empty() || force) {
+        return Err(SafetyError::Refused {
+            path: cache.to_owned(),
+            objections,
+        });
+    }
+    let size_bytes = match (size_bytes, node.is_block_device()) {
+        (None, _) => found_size,
+        (Some(wanted), _) if wanted == found_size => found_size,
+        (Some(wanted), false) if found_size == 0 => {
+            file.set_len(wanted).map_err(failed("set the size of", cache))?;
+            wanted
+        }
+        (Some(wanted), is_device) => {
+            return Err(SafetyError::OtherSize {
+                path: cache.to_owned(),
+                wanted,
+                found: found_size,
+                what: if is_device { "device" } else { "file" },
+            });
+        }
+    };
+    for usage in &objections.uses {
+        tracing::warn!("{}: {usage}: overruled by --force", cache.display());
+    }
+    if !objections.found.is_empty() {
+        tracing::warn!(
+            "{}: overwriting {}",
+            cache.display(),
+            probe::list(&objections.found)
+        );
+    }
+    debug_assert!(held || force, "only --force does without a hold");
+    Ok(Claim {
+        node,
+        file,
+        size_bytes,
+        made: false,
+        overruled: objections,
+    })
+}
+
+/// Holds a cache that exists already, to serve, check or dump it.
+///
+/// # Errors
+/// It is missing, cannot be opened, or somebody else holds it.
+pub fn claim_existing(cache: &Path) -> Result<Claim, SafetyError> {
+    let node = Node::find(cache)?.ok_or_else(|| SafetyError::Missing {
+        path: cache.to_owned(),
+        role: "cache device",
+        advice: "make one with `flaz create`",
+    })?;
+    let (file, claimed) = open(&node)?;
+    if let Some(claim) = claimed {
+        let mut uses = System::default().uses(node.identity);
+        if uses.is_empty() {
+            uses.push(claim);
+        }
+        let list = uses
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ");
+        return Err(SafetyError::Busy {
+            path: cache.to_owned(),
+            list,
+        });
+    }
+    let size_bytes = length(&node, &file)?;
+    Ok(Claim {
+        node,
+        file,
+        size_bytes,
+        made: false,
+        overruled: Objections::default(),
+    })
+}
+
+/// Opens for reading and writing; with the reason if it could not be held.
+fn open(node: &Node) -> Result<(File, Option<Use>), SafetyError> {
+    let path = &node.path;
+    let options = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        options
+    };
+    let mut claimed = None;
+    let opened = if node.is_block_device() {
+        let exclusive = OFlags::EXCL.bits().cast_signed();
+        match options().custom_flags(exclusive).open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+                claimed = Some(Use::Claimed);
+                options().open(path)
+            }
+            other => other,
+        }
+    } else {
+        options().open(path)
+    };
+    let file = opened.map_err(|source| SafetyError::NotWritable {
+        path: path.clone(),
+        source,
+    })?;
+    let metadata = file.metadata().map_err(failed("look at", path))?;
+    if Node::of(path, &metadata)?.identity != node.identity {
+        // Somebody put another file in its place between two system calls.
+        return Err(SafetyError::Changed { path: path.clone() });
+    }
+    if !node.is_block_device() && !lock(&file).map_err(failed("lock", path))? {
+        claimed = Some(Use::Locked);
+    }
+    Ok((file, claimed))
+}
+
+fn lock(file: &File) -> std::io::Result<bool> {
+    let deadline = Instant::now() + LOCK;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20))
+            }
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Size in bytes. The end of a block device is where seeking leads.
+fn length(node: &Node, file: &File) -> Result<u64, SafetyError> {
+    let mut cursor = file;
+    cursor
+        .seek(std::io::SeekFrom::End(0))
+        .map_err(failed("find the size of", &node.path))
+}
+
+fn signatures(node: &Node, file: &File, size_bytes: u64) -> Result<Vec<Found>, SafetyError> {
+    let source = Source::new(file, size_bytes);
+    let read = failed("read", &node.path);
+    let mut found = match source.signatures() {
+        Ok(found) => found,
+        Err(error) => return Err(read(error)),
+    };
+    // Leftovers without a signature are common on devices, but a file was made by somebody for something.
+    if found.is_empty() && !node.is_block_device() {
+        found.extend(source.unknown_data().map_err(read)?);
+    }
+    Ok(found)
+}
+
+/// Makes the file of a new cache.
+fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
+    let absolute = std::path::absolute(cache).map_err(failed("find", cache))?;
+    if absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
+        return Err(SafetyError::Missing {
+            path: cache.to_owned(),
+            role: "cache device",
+            advice: "a file is not made under /dev; `lsblk` lists the devices there are",
+        });
+    }
+    let size_bytes = size_bytes.ok_or_else(|| SafetyError::Missing {
+        path: cache.to_owned(),
+        role: "cache device",
+        advice: "give an existing device or file, or --size SIZE to make a file",
+    })?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(cache)
+        .map_err(failed("make", cache))?;
+    let claim = || -> Result<Claim, SafetyError> {
+        let metadata = file.metadata().map_err(failed("look at", cache))?;
+        let node = Node::of(cache, &metadata)?;
+        if !lock(&file).map_err(failed("lock", cache))? {
+            return Err(SafetyError::Busy {
+                path: cache.to_owned(),
+                list: Use::Locked.to_string(),
+            });
+        }
+        file.set_len(size_bytes)
+            .map_err(failed("set the size of", cache))?;
+        warn_of_little_room(&file, cache, size_bytes);
+        let file = file.try_clone().map_err(failed("open", cache))?;
+        Ok(Claim {
+            node,
+            file,
+            size_bytes,
+            made: true,
+            overruled: Objections::default(),
+        })
+    };
+    claim().inspect_err(|_| {
+        // It was made a moment ago and holds nothing; what failed is reported already.
+        let _ = std::fs::remove_file(cache);
+    })
+}
+
+/// The file is sparse: it takes room as the cache fills.
+fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
+    let Ok(room) = rustix::fs::fstatvfs(file) else {
+        return;
+    };
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    if free < size_bytes {
+        tracing::warn!(
+            "{}: the file system has {} free, less than the cache's {}: blocks will not be cached when it is full",
+            cache.display(),
+            HumanBytes(free),
+            HumanBytes(size_bytes)
+        );
+    }
+}
+
+fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> SafetyError + Copy + use<'a> {
+    move |source| SafetyError::Open {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    const SIZE: u64 = 8 << 20;
+
+    struct Scratch {
+        folder: tempfile::TempDir,
+        origin: Node,
+    }
+
+    impl Scratch {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("origin");
+            File::create(&path).unwrap().set_len(SIZE).unwrap();
+            Self {
+                origin: origin(&path).unwrap(),
+                folder,
+            }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        fn cache(&self, magic: &[u8], offset: u64) -> PathBuf {
+            let path = self.path("cache");
+            let file = File::create(&path).unwrap();
+            file.set_len(SIZE).unwrap();
+            file.write_all_at(magic, offset).unwrap();
+            path
+        }
+
+        fn claim(&self, path: &Path, size_bytes: Option<u64>, force: bool) -> Result<Claim, SafetyError> {
+            claim_for_create(path, &self.origin, size_bytes, force)
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_made_only_with_a_size() {
+        let scratch = Scratch::new();
+        let path = scratch.path("new");
+        let error = scratch.claim(&path, None, false).unwrap_err().to_string();
+        assert!(error.contains("--size SIZE to make a file"), "{error}");
+        assert!(!path.exists());
+        let claim = scratch.claim(&path, Some(SIZE), false).unwrap();
+        assert_eq!((claim.size_bytes(), claim.was_made()), (SIZE, true));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE);
+        let error = scratch
+            .claim(Path::new("/dev/no-such-disk"), Some(SIZE), false)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("not made under /dev"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_file_takes_the_size_and_another_one_keeps_its_own() {
+        let scratch = Scratch::new();
+        let path = scratch.path("empty");
+        File::create(&path).unwrap();
+        assert_eq!(
+            scratch.claim(&path, Some(SIZE), false).unwrap().size_bytes(),
+            SIZE
+        );
+        let error = scratch.claim(&path, Some(SIZE * 2), false).unwrap_err();
+        assert!(matches!(error, SafetyError::OtherSize { .. }), "{error}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE);
+    }
+
+    #[test]
+    fn what_it_carries_is_named_and_force_overrules() {
+        let scratch = Scratch::new();
+        let path = scratch.cache(b"_BHRfS_M", 65_600);
+        let before = std::fs::read(&path).unwrap();
+        let error = scratch.claim(&path, None, false).unwrap_err().to_string();
+        assert!(
+            error.contains("btrfs file system (signature at offset 65600)"),
+            "{error}"
+        );
+        assert!(error.contains("add --force"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "nothing was written");
+        let claim = scratch.claim(&path, None, true).unwrap();
+        claim.wipe_foreign_signatures().unwrap();
+        drop(claim);
+        scratch.claim(&path, None, false).unwrap();
+    }
+
+    #[test]
+    fn another_cache_and_unknown_data_are_refused() {
+        let scratch = Scratch::new();
+        let path = scratch.cache(b"FLAZCACH", 65_536);
+        let error = scratch.claim(&path, None, false).unwrap_err().to_string();
+        assert!(error.contains("flaz cache"), "{error}");
+        let path = scratch.cache(b"my thesis", 100_000);
+        let error = scratch.claim(&path, None, false).unwrap_err().to_string();
+        assert!(
+            error.contains("data of no known kind (first at offset 100000)"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_origin_is_refused_by_any_of_its_names() {
+        let scratch = Scratch::new();
+        let (hard, soft) = (scratch.path("hard"), scratch.path("soft"));
+        std::fs::hard_link(&scratch.origin.path, &hard).unwrap();
+        std::os::unix::fs::symlink(&scratch.origin.path, &soft).unwrap();
+        for path in [&scratch.origin.path, &hard, &soft] {
+            let error = scratch.claim(path, None, true).unwrap_err();
+            assert!(matches!(error, SafetyError::SameAsOrigin { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_locked_file_is_refused_even_with_force() {
+        let scratch = Scratch::new();
+        let path = scratch.cache(b"", 0);
+        let held = claim_existing(&path).unwrap();
+        let error = scratch.claim(&path, None, true).unwrap_err().to_string();
+        assert!(
+            error.contains("locked by another process") && error.contains("does not overrule"),
+            "{error}"
+        );
+        let error = claim_existing(&path).unwrap_err().to_string();
+        assert!(error.contains("locked by another process"), "{error}");
+        drop(held);
+        scratch.claim(&path, None, false).unwrap();
+    }
+
+    #[test]
+    fn kinds_that_cannot_be_are_refused() {
+        let scratch = Scratch::new();
+        let error = scratch
+            .claim(scratch.folder.path(), None, true)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("found a directory"), "{error}");
+        let error = origin(&scratch.path("none")).unwrap_err().to_string();
+        assert!(error.contains("no such origin"), "{error}");
+        let error = claim_existing(&scratch.path("none")).unwrap_err().to_string();
+        assert!(error.contains("flaz create"), "{error}");
+    }
 }

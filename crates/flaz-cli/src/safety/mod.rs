@@ -1,24 +1,46 @@
 //! What must be known about a device before it is overwritten.
 //!
-//! Invariant: nothing is written, not even a file made, before every check has passed.
+//! | module | question |
+//! |---|---|
+//! | [`node`] | what does a path lead to, and do two lead to the same thing |
+//! | [`mounts`], [`holders`] | who uses it: mounts, swap, devices stacked on it |
+//! | [`signatures`], [`probe`] | what does it carry |
+//! | [`claim`] | may it be ours, and is it |
+//!
+//! Invariants: nothing is written, not even a file made, before every check has passed; what is mounted, swapped
+//! to or claimed by others is refused whatever the user says.
 
 pub mod claim;
+pub mod holders;
+pub mod mounts;
 pub mod node;
-
-pub use claim::{Claim, claim_for_create, origin};
-pub use node::Node;
+pub mod probe;
+pub mod signatures;
 
 use std::path::PathBuf;
+
+pub use claim::{Claim, claim_existing, claim_for_create, origin};
+pub use node::Node;
+
+use crate::size::HumanBytes;
 
 /// Why a device or file is not to be touched, or cannot be.
 #[derive(Debug, thiserror::Error)]
 pub enum SafetyError {
-    /// Cannot be opened or looked at.
+    /// Cannot be opened, read or looked at.
     #[error("cannot {what} {}", path.display())]
     Open {
         /// What was being done.
         what: &'static str,
         /// With which device or file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Cannot be opened for writing.
+    #[error("cannot open {} for reading and writing", path.display())]
+    NotWritable {
+        /// Which device or file.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
@@ -32,21 +54,62 @@ pub enum SafetyError {
         found: &'static str,
     },
     /// Not there.
-    #[error("{}: no such {role}{advice}", path.display())]
+    #[error("{}: no such {role}: {advice}", path.display())]
     Missing {
         /// The path.
         path: PathBuf,
         /// `cache device` or `origin`.
         role: &'static str,
-        /// What to do, or nothing.
+        /// What to do.
         advice: &'static str,
     },
-}
-
-impl SafetyError {
-    /// Whether the command line is to blame rather than the device.
-    #[must_use]
-    pub fn is_usage(&self) -> bool {
-        false
-    }
+    /// Replaced while it was being looked at.
+    #[error("{}: was replaced by another file just now: try again", path.display())]
+    Changed {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Cache and origin share bytes.
+    #[error(
+        "{} and the origin {} are the same device or file, or one contains the other: the cache would overwrite the \
+         origin; choose another CACHE",
+        cache.display(), origin.display()
+    )]
+    SameAsOrigin {
+        /// The cache device.
+        cache: PathBuf,
+        /// The origin.
+        origin: PathBuf,
+    },
+    /// Somebody needs it.
+    #[error("{} is not free; nothing was written:{objections}", path.display())]
+    Refused {
+        /// The cache device.
+        path: PathBuf,
+        /// What speaks against it.
+        objections: claim::Objections,
+    },
+    /// Somebody else holds it.
+    #[error("{} is in use: {list}: stop that first", path.display())]
+    Busy {
+        /// The cache device.
+        path: PathBuf,
+        /// By whom.
+        list: String,
+    },
+    /// `--size` on something that has another size.
+    #[error(
+        "{}: expected {} ({wanted} bytes, as --size says), found a {what} of {} ({found} bytes): leave --size out to use \
+         it as it is", path.display(), HumanBytes(*wanted), HumanBytes(*found)
+    )]
+    OtherSize {
+        /// The cache device.
+        path: PathBuf,
+        /// As asked for, in bytes.
+        wanted: u64,
+        /// As it is, in bytes.
+        found: u64,
+        /// `device` or `file`.
+        what: &'static str,
+    },
 }

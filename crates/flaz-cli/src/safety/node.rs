@@ -20,14 +20,20 @@ impl DeviceNumber {
     /// From a `dev_t` as `stat` gives it.
     #[must_use]
     pub fn from_raw(raw: u64) -> Self {
-        Self { major: rustix::fs::major(raw), minor: rustix::fs::minor(raw) }
+        Self {
+            major: rustix::fs::major(raw),
+            minor: rustix::fs::minor(raw),
+        }
     }
 
     /// From `MAJOR:MINOR`, as in sysfs and mountinfo.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (major, minor) = text.trim().split_once(':')?;
-        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
+        Some(Self {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+        })
     }
 }
 
@@ -58,7 +64,10 @@ impl Identity {
         if metadata.file_type().is_block_device() {
             Some(Self::Block(DeviceNumber::from_raw(metadata.rdev())))
         } else if metadata.is_file() {
-            Some(Self::File { device: metadata.dev(), inode: metadata.ino() })
+            Some(Self::File {
+                device: metadata.dev(),
+                inode: metadata.ino(),
+            })
         } else {
             None
         }
@@ -90,7 +99,11 @@ impl Node {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
-                return Err(SafetyError::Open { what: "look at", path: path.to_owned(), source });
+                return Err(SafetyError::Open {
+                    what: "look at",
+                    path: path.to_owned(),
+                    source,
+                });
             }
         };
         Self::of(path, &metadata).map(Some)
@@ -102,8 +115,14 @@ impl Node {
     /// Neither block device nor regular file.
     pub fn of(path: &Path, metadata: &Metadata) -> Result<Self, SafetyError> {
         match Identity::of(metadata) {
-            Some(identity) => Ok(Self { path: path.to_owned(), identity }),
-            None => Err(SafetyError::Kind { path: path.to_owned(), found: kind(metadata) }),
+            Some(identity) => Ok(Self {
+                path: path.to_owned(),
+                identity,
+            }),
+            None => Err(SafetyError::Kind {
+                path: path.to_owned(),
+                found: kind(metadata),
+            }),
         }
     }
 
@@ -136,8 +155,11 @@ mod tests {
     #[test]
     fn links_lead_to_the_same_thing() {
         let scratch = tempfile::tempdir().unwrap();
-        let (file, hard, soft) =
-            (scratch.path().join("file"), scratch.path().join("hard"), scratch.path().join("soft"));
+        let (file, hard, soft) = (
+            scratch.path().join("file"),
+            scratch.path().join("hard"),
+            scratch.path().join("soft"),
+        );
         std::fs::write(&file, "x").unwrap();
         std::fs::hard_link(&file, &hard).unwrap();
         std::os::unix::fs::symlink(&file, &soft).unwrap();
