@@ -17,6 +17,8 @@ mod dataset;
 mod error;
 mod interrupt;
 mod nbd;
+#[cfg(test)]
+mod nbdkit;
 mod options;
 mod oracle;
 mod outcome;

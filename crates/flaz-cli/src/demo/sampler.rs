@@ -83,8 +83,8 @@ impl<'scope, 'env> Sampler<'scope, 'env> {
 pub fn hit_ratios(samples: &[Sample], window_s: f64) -> Vec<(f64, u64, f64)> {
     let mut first = 0;
     let mut ratios = Vec::with_capacity(samples.len());
-    for (position, sample) in samples.iter().enumerate().skip(1) {
-        while first + 1 < position && samples[first].second < sample.second - window_s {
+    for sample in samples.iter().skip(1) {
+        while samples[first + 1].second <= sample.second - window_s {
             first += 1;
         }
         let hits = sample.hit_blocks.saturating_sub(samples[first].hit_blocks);

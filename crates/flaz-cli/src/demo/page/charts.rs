@@ -10,7 +10,7 @@ const TOP: f64 = 14.0;
 const BOTTOM: f64 = HEIGHT - 46.0;
 const LEFT: f64 = 62.0;
 /// Room for the labels at the ends of the lines.
-const RIGHT: f64 = WIDTH - 104.0;
+const RIGHT: f64 = WIDTH - 66.0;
 /// Bytes in a MiB.
 const MIB: f64 = (1u64 << 20) as f64;
 
@@ -102,8 +102,16 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
     drawing.y_axis(right, y, &unlabelled, None);
     let thousands = ticks(left.most, round_step(left.most, 3));
     let thousands: Vec<_> = thousands.into_iter().map(|value| (value, plain(value))).collect();
-    drawing.x_axis(left, y, &thousands, "warm-up: thousand requests");
-    drawing.x_axis(right, y, &second_ticks(right.most), "measured: seconds");
+    drawing.x_axis(left, y, &thousands, "thousand requests");
+    drawing.x_axis(right, y, &second_ticks(right.most), "seconds");
+    for (panel, name) in [(left, "warm-up"), (right, "measured")] {
+        drawing.text(
+            "panel",
+            "middle",
+            ((panel.from + panel.to) / 2.0, y.at(0.05)),
+            name,
+        );
+    }
     let mut labels = Vec::new();
     for run in &outcome.runs {
         let point =
@@ -123,27 +131,11 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
             .map(|(second, ratio)| point(right.at(*second), *ratio, format!("at {second:.1} s")))
             .collect();
         series(&mut drawing, run, &measured);
-        if run.variant != Variant::NoCache {
-            let text = format!("{} {:.1} %", short(run.variant), run.hit_ratio * 100.0);
-            labels.push((y.at(run.hit_ratio), class(run.variant).to_owned(), text));
-        } else {
-            labels.push((
-                y.at(0.0),
-                class(run.variant).to_owned(),
-                short(run.variant).to_owned(),
-            ));
-        }
+        let text = format!("{:.1} %", run.hit_ratio * 100.0);
+        labels.push((y.at(run.hit_ratio), class(run.variant).to_owned(), text));
     }
     drawing.labels(RIGHT + 8.0, labels, (TOP + 4.0, BOTTOM));
     drawing.finish()
-}
-
-fn short(variant: Variant) -> &'static str {
-    match variant {
-        Variant::NoCache => "no cache",
-        Variant::Uncompressed => "uncompr.",
-        Variant::Compressed => "compr.",
-    }
 }
 
 /// Requests a second over the seconds of the measured phase.
@@ -163,7 +155,7 @@ pub fn throughput(outcome: &Outcome) -> String {
         .map(|iops| (iops, HumanCount(iops as u64).to_string()))
         .collect();
     drawing.y_axis(x, y, &y_ticks, Some("requests a second"));
-    drawing.x_axis(x, y, &second_ticks(x.most), "measured: seconds");
+    drawing.x_axis(x, y, &second_ticks(x.most), "seconds");
     let mut labels = Vec::new();
     for run in &outcome.runs {
         let points: Vec<_> = run
@@ -177,7 +169,7 @@ pub fn throughput(outcome: &Outcome) -> String {
             })
             .collect();
         series(&mut drawing, run, &points);
-        let text = format!("{} {}", short(run.variant), HumanCount(run.iops.round() as u64));
+        let text = HumanCount(run.iops.round() as u64).to_string();
         labels.push((y.at(run.iops), class(run.variant).to_owned(), text));
     }
     drawing.labels(RIGHT + 8.0, labels, (TOP + 4.0, BOTTOM));
@@ -218,7 +210,6 @@ pub fn latency(outcome: &Outcome) -> String {
         decade *= 10.0;
     }
     drawing.x_axis(x, y, &marks, "latency (logarithmic)");
-    let mut labels = Vec::new();
     for run in &outcome.runs {
         let points: Vec<(f64, f64)> = run
             .latency_cdf
@@ -235,10 +226,9 @@ pub fn latency(outcome: &Outcome) -> String {
             );
             drawing.spot(class(run.variant), place, &text);
         }
-        labels.push(run);
     }
-    // Medians are marked on the axis of shares, where the lines cross the half.
-    for run in labels {
+    // Medians are marked where the lines cross the half.
+    for run in &outcome.runs {
         let place = (x.at(run.latency_us.p50), y.at(0.5));
         let text = format!(
             "{}: median {}",
@@ -252,13 +242,6 @@ pub fn latency(outcome: &Outcome) -> String {
             &text,
         );
     }
-    let ends = outcome.runs.iter().zip([0.12, 0.24, 0.36]);
-    let labels = ends.map(|(run, share)| {
-        let text = format!("{}: {}", short(run.variant), micro_text(run.latency_us.mean));
-        (y.at(1.0 - share), class(run.variant).to_owned(), text)
-    });
-    drawing.text("line-label", "start", (RIGHT + 8.0, TOP + 12.0), "mean latency");
-    drawing.labels(RIGHT + 8.0, labels.collect(), (TOP + 30.0, BOTTOM));
     drawing.finish()
 }
 
@@ -354,12 +337,12 @@ pub fn holdings(outcome: &Outcome) -> String {
     }
     let ssd = x.at(outcome.parameters.ssd_bytes as f64 / MIB);
     drawing.line("limit", (ssd, y.from), (ssd, y.to));
-    let mut at = x.from;
+    let mut at = 62.0;
     for (kind, name, width) in [
-        ("live", "cached blocks", 118.0),
-        ("other", "headers, padding, dropped", 186.0),
-        ("free", "free", 58.0),
-        ("metadata", "metadata", 80.0),
+        ("live", "cached blocks", 128.0),
+        ("other", "headers, padding, dropped", 216.0),
+        ("free", "free", 68.0),
+        ("metadata", "metadata", 0.0),
     ] {
         drawing.rectangle(&format!("{kind} key"), (at, HEIGHT - 20.0), (12.0, 12.0), name);
         drawing.text("tick", "start", (at + 17.0, HEIGHT - 10.0), name);

@@ -92,7 +92,7 @@ fn header(outcome: &Outcome) -> String {
     ];
     let mut text = format!(
         "<header>\n<p class=\"kicker\">flaz demo</p>\n<h1>{}</h1>\n\
-         <p class=\"lead\">{} of {} on {}; the SSD has {}, a share of {:.0} %. The same requests, three times, \
+         <p class=\"lead\">{} of {} on {}; the SSD takes {}, {:.0} % of that. The same requests, three times, \
          through a real NBD socket. {}</p>\n<ul class=\"tiles\">\n",
         escape(&outcome.headline()),
         HumanBytes(outcome.data.bytes),
