@@ -333,7 +333,7 @@ pub fn holdings(outcome: &Outcome) -> String {
             HumanBytes(held.logical_bytes),
             held.effective()
         );
-        drawing.text("bar-label", "end", (to - 8.0, top + bar * 1.5 + 8.5), &text);
+        drawing.text("bar-label", "start", (x.from + 10.0, top + bar * 1.5 + 8.5), &text);
     }
     let ssd = x.at(outcome.parameters.ssd_bytes as f64 / MIB);
     drawing.line("limit", (ssd, y.from), (ssd, y.to));

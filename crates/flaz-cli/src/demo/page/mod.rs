@@ -182,7 +182,7 @@ fn all_charts(outcome: &Outcome) -> String {
         (
             "throughput",
             "Throughput over time",
-            "Requests that the clients together finished in each second.".to_owned(),
+            "Requests a second that the clients together finished, in slices of half a second.".to_owned(),
             charts::throughput(outcome),
         ),
         (
