@@ -8,8 +8,8 @@
 //! | [`buf`] | aligned, pooled I/O buffers |
 //! | [`device`] | the [`Device`] trait and its error |
 //! | [`emulate`] | slow devices out of fast ones |
-//! | [`env`] | the [`Env`] trait: time, tasks, randomness, computing on other cores |
-//! | [`file`] | files and block devices on io_uring |
+//! | [`mod@env`] | the [`Env`] trait: time, tasks, randomness, computing on other cores |
+//! | [`mod@file`] | files and block devices on io_uring |
 //! | [`rt`] | the production runtime: executor, sockets, queues between threads |
 //! | [`local`] | waiting inside one thread |
 
