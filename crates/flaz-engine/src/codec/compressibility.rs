@@ -1,12 +1,42 @@
-//! Two cheap looks at a block before a codec gets it.
+//! Two cheap looks at a block before a codec gets it: is it one value, and can compressing pay at all?
+//!
+//! [`looks_incompressible`] asks two questions. Does a sample of the bytes collide about as often as random
+//! bytes would (Friedman's index of coincidence)? Then an entropy coder can gain a few percent at most. Does any
+//! piece of two short windows come again anywhere? If not, there is hardly anything to copy from either. The
+//! first stops at the first sign of order, so that compressible blocks lose little time.
+//!
+//! Invariant: a wrong "incompressible" costs capacity, so every doubt counts as compressible; the codec is
+//! the judge then.
 
-/// The byte that the whole block consists of, if there is one. Costs almost nothing on other blocks.
+/// Length of the blocks that are judged; others are left to the codec.
+const BLOCK_BYTES: usize = 4096;
+/// Bytes sampled in a row.
+const RUN_BYTES: usize = 6;
+/// From one run to the next: a prime, so that in records of any usual length every field gets its share.
+const RUN_STRIDE: usize = 71;
+const RUNS: usize = BLOCK_BYTES / RUN_STRIDE;
+/// Runs between two looks at the collisions.
+const RUNS_A_LOOK: usize = 8;
+const VALUES: usize = 256;
+/// Pairs of equal bytes in a sample of random data: the mean; their number is close to Poisson's distribution.
+const PAIRS_MEAN: u32 = (RUNS * RUN_BYTES * (RUNS * RUN_BYTES - 1) / 2 / VALUES) as u32;
+/// Four and a half standard deviations: random data leaves these bounds a few times in a million.
+const PAIRS_SLACK: u32 = 9 * PAIRS_MEAN.isqrt() / 2;
+/// Length of the windows that are looked for in the rest of the block, and distance of the places that are
+/// looked at: no second copy of a whole window can hide between two places.
+const WINDOW_BYTES: usize = 32;
+/// Where the windows begin, in windows: any piece of a little over 1 KiB holds one.
+const WINDOWS: [usize; 4] = [0, 33, 66, 99];
+const TAGS_BITS: u32 = 9;
+
+/// The byte that the whole block consists of, if there is one. Costs a few nanoseconds on other blocks.
 #[must_use]
 pub fn single_value(block: &[u8]) -> Option<u8> {
     let first = *block.first()?;
-    let word = u64::from_ne_bytes([first; 8]);
-    let (head, _) = block.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-    if block.len() >= 8 && u64::from_ne_bytes(*head) != word {
+    // Most blocks differ in the first or the last word; data that ends in padding differs in the first.
+    if let (Some(head), Some(tail)) = (block.first_chunk::<8>(), block.last_chunk::<8>())
+        && (*head != [first; 8] || *tail != [first; 8])
+    {
         return None;
     }
     let mut chunks = block.chunks_exact(64);
@@ -22,8 +52,65 @@ pub fn single_value(block: &[u8]) -> Option<u8> {
         .then_some(first)
 }
 
-/// dummy
+/// Whether a block of 4 KiB looks like random, encrypted or compressed data, which no codec makes smaller.
 #[must_use]
-pub fn looks_incompressible(_block: &[u8]) -> bool {
-    false
+pub fn looks_incompressible(block: &[u8]) -> bool {
+    block
+        .try_into()
+        .is_ok_and(|block| collides_like_random(block) && !repeats(block))
+}
+
+/// Whether equal bytes in a sample are as frequent as in random data, neither more nor less.
+fn collides_like_random(block: &[u8; BLOCK_BYTES]) -> bool {
+    // A count stays under 256: long before, the pairs are too many.
+    let mut seen = [0_u8; VALUES];
+    let mut pairs: u32 = 0;
+    for look in block.chunks(RUNS_A_LOOK * RUN_STRIDE) {
+        for stride in look.chunks_exact(RUN_STRIDE) {
+            for byte in &stride[..RUN_BYTES] {
+                let count = &mut seen[usize::from(*byte)];
+                pairs += u32::from(*count);
+                *count = count.wrapping_add(1);
+            }
+        }
+        if pairs > PAIRS_MEAN + PAIRS_SLACK {
+            return false;
+        }
+    }
+    pairs >= PAIRS_MEAN - PAIRS_SLACK
+}
+
+/// Whether four bytes of one of the windows come again where the rest of the block is looked at.
+fn repeats(block: &[u8; BLOCK_BYTES]) -> bool {
+    // The last word of each hash, by other bits of its product; zero stands for none.
+    let mut tags = [0_u16; 1 << TAGS_BITS];
+    for window in WINDOWS {
+        // A window's words reach three bytes over its end.
+        let bytes = &block[window * WINDOW_BYTES..][..WINDOW_BYTES + 3];
+        for word in bytes.windows(4) {
+            let (tag, place) = hashed(word);
+            tags[place] = tag;
+        }
+    }
+    let mut found = false;
+    for (n, window) in WINDOWS.iter().enumerate() {
+        // The places between this window and the next: a window would find itself.
+        let next = WINDOWS.get(n + 1).copied().unwrap_or(BLOCK_BYTES / WINDOW_BYTES);
+        let between = &block[(window + 1) * WINDOW_BYTES..next * WINDOW_BYTES];
+        for piece in between.chunks_exact(WINDOW_BYTES) {
+            let (tag, place) = hashed(&piece[..4]);
+            // No early exit: nearly all blocks that come this far hold no repeats.
+            found |= tags[place] == tag;
+        }
+    }
+    found
+}
+
+#[inline]
+fn hashed(bytes: &[u8]) -> (u16, usize) {
+    let product = bytes
+        .try_into()
+        .map_or(0, u32::from_le_bytes)
+        .wrapping_mul(0x9e37_79b1);
+    ((product >> 4) as u16 | 1, (product >> (32 - TAGS_BITS)) as usize)
 }
