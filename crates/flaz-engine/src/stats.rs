@@ -76,6 +76,10 @@ counters! {
     joined_reads,
     /// Blocks stored in the cache, reinsertion apart.
     admitted_blocks,
+    /// Those of them that a client wrote.
+    admitted_writes,
+    /// Those of them that the ghost remembered: they went to the main ring at once.
+    admitted_main,
     /// Not stored: the policy said no.
     refused_policy,
     /// Not stored: part of a long sequential stream.
@@ -96,6 +100,12 @@ counters! {
     codec_out_bytes,
     /// Blocks stored compressed.
     packed_blocks,
+    /// Time that admission spent on packing or waited for it, in nanoseconds.
+    pack_ns,
+    /// Blocks restored for readers.
+    unpacked_blocks,
+    /// Time spent restoring blocks, in nanoseconds; estimated from a sample.
+    unpack_ns,
     /// Blocks stored raw because they do not compress.
     raw_blocks,
     /// Blocks of one value, stored without a fragment.
@@ -114,10 +124,14 @@ counters! {
     checksum_failures,
     /// Operations of the cache device that failed.
     cache_errors,
+    /// Reads of them.
+    cache_read_errors,
     /// Regions reclaimed.
     regions_reclaimed,
     /// Blocks stored again at reclaim because they were used.
     reinserted_blocks,
+    /// Bytes of fragments stored again.
+    reinserted_bytes,
     /// Blocks dropped at reclaim.
     reclaimed_blocks,
     /// Bytes discarded on the cache device.
@@ -235,6 +249,8 @@ pub struct Holdings {
     pub ring_bytes: [u64; 2],
     /// Bytes of free regions.
     pub free_bytes: u64,
+    /// Bytes filled in the regions in use.
+    pub used_bytes: u64,
     /// Admissions that wait to be stored.
     pub admission_queue: u64,
     /// Extent and summary writes queued or on their way.
@@ -255,6 +271,7 @@ impl Holdings {
         self.ring_bytes[0] += other.ring_bytes[0];
         self.ring_bytes[1] += other.ring_bytes[1];
         self.free_bytes += other.free_bytes;
+        self.used_bytes += other.used_bytes;
         self.admission_queue += other.admission_queue;
         self.cache_writes_queued += other.cache_writes_queued;
         self.origin_reads_in_flight += other.origin_reads_in_flight;

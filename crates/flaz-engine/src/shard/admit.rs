@@ -32,6 +32,8 @@ pub(super) struct Candidate {
     /// Ring for a block that has no older copy.
     pub(super) ring: Ring,
     pub(super) hits: u8,
+    /// From a write, not from a miss.
+    pub(super) written: bool,
     pub(super) tick: Tick,
 }
 
@@ -98,12 +100,16 @@ impl<P: Platform> Shard<P> {
                 continue;
             }
             match self.policy.borrow_mut().admit(Self::key(block)) {
-                Admission::To(ring) => candidates.push(Candidate {
+                Admission::To(ring) => {
+                    count(&counters.admitted_main, u64::from(ring == Ring::Main));
+                    candidates.push(Candidate {
                     index,
                     ring,
                     hits: 0,
+                    written: false,
                     tick,
-                }),
+                    });
+                }
                 Admission::Refuse => count(&counters.refused_policy, 1),
             }
         }
@@ -193,6 +199,7 @@ impl<P: Platform> Shard<P> {
         candidates: Vec<Candidate>,
         scratch: Vec<u8>,
     ) -> Vec<u8> {
+        let started = self.env.now();
         if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
             let share = candidates
                 .len()
@@ -204,7 +211,9 @@ impl<P: Platform> Shard<P> {
                     Batch::pack(encoder, &data, &chunk, Vec::new())
                 })
             });
-            for batch in join_all(jobs).await {
+            let batches = join_all(jobs).await;
+            count(&self.stats.counters.pack_ns, self.env.now().since(started).as_nanos() as u64);
+            for batch in batches {
                 self.store_batch(first, &data, &batch).await;
                 self.return_encoder(batch.encoder);
             }
@@ -212,7 +221,9 @@ impl<P: Platform> Shard<P> {
         }
         let mut scratch = scratch;
         for chunk in candidates.chunks(PACK_YIELD_BLOCKS) {
+            let started = self.env.now();
             let batch = Batch::pack(self.take_encoder(), &data, chunk, scratch);
+            count(&self.stats.counters.pack_ns, self.env.now().since(started).as_nanos() as u64);
             self.store_batch(first, &data, &batch).await;
             self.return_encoder(batch.encoder);
             scratch = batch.bytes;
@@ -262,14 +273,15 @@ impl<P: Platform> Shard<P> {
                 }
             };
             if self.store_block(block, candidate, what).await {
-                self.count_stored(packed, stored as u64);
+                self.count_stored(packed, stored as u64, candidate.written);
             }
         }
     }
 
-    fn count_stored(&self, packed: &Packed, stored: u64) {
+    fn count_stored(&self, packed: &Packed, stored: u64, written: bool) {
         let counters = &self.stats.counters;
         count(&counters.admitted_blocks, 1);
+        count(&counters.admitted_writes, u64::from(written));
         count(&counters.codec_in_bytes, BLOCK_BYTES as u64);
         count(&counters.codec_out_bytes, stored);
         let kind = match packed {

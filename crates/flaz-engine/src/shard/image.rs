@@ -1,30 +1,15 @@
-//! The index image: what a clean stop leaves in free regions, so that the next start is warm at once.
-//!
-//! ```text
-//! header (48 B): magic u64, index bytes u64, regions u32, open regions u32, rings' lengths u32 x 2, reserved u64 x 2
-//! regions:       state u8, ring u8, reserved u16, used u32, fill u64          (16 B each)
-//! rings:         region numbers u32, oldest first: probation, main
-//! open regions:  number u32, extents u32, records u32, reserved u32; extents (24 B each); records (8 B each)
-//! index:         see Index::write_image
-//! ```
+//! Stopping a shard in order, and the index image that makes its next start warm.
 
 use std::rc::Rc;
 
-use flaz_device::{Device, Env, IoBuf};
+use flaz_device::{Device, IoBuf};
 
-use super::regions::{Region, RegionState};
+use super::contents::{CHUNK_BYTES, ImageContents, MAGIC, read_image, read_state};
+use super::regions::RegionState;
 use super::{Platform, Shard};
 use crate::format::FormatError;
 use crate::format::shard_state::{IMAGE_REGIONS_MAX, ShardState};
-use crate::format::summary::SummaryExtent;
-use crate::index::{Entry, Place};
-use crate::policy::Ring;
-use crate::units::{Epoch, Sequence, UNIT_BYTES};
-
-const MAGIC: u64 = u64::from_le_bytes(*b"FLZIMAGE");
-const HEADER_BYTES: usize = 48;
-/// Bytes of the image written or read at a time.
-const CHUNK_BYTES: usize = 1 << 20;
+use crate::units::Epoch;
 
 /// Why an index image could not be written or read. The shard then starts cold.
 #[derive(Debug, thiserror::Error)]
@@ -59,14 +44,6 @@ pub enum ImageError {
         /// The shard.
         shard: u32,
     },
-}
-
-/// An open region in an image.
-#[derive(Debug)]
-pub(crate) struct OpenRegionImage {
-    pub(crate) number: u32,
-    pub(crate) extents: Vec<SummaryExtent>,
-    pub(crate) records: Vec<u64>,
 }
 
 impl<P: Platform> Shard<P> {
@@ -218,273 +195,18 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// [`ImageError`]: the shard is then as empty as before.
     pub async fn load_image(self: &Rc<Self>, epoch: Epoch) -> Result<usize, ImageError> {
-        let shard = self.number;
-        let state = self.read_state(epoch).await?;
-        let image = self.read_image(&state).await?;
-        let contents = |what: String| ImageError::Contents { shard, what };
-        self.restore(&image, state.next_sequence).map_err(contents)
-    }
-
-    async fn read_state(&self, epoch: Epoch) -> Result<ShardState, ImageError> {
-        let shard = self.number;
-        let page = IoBuf::new(crate::format::geometry::PAGE_BYTES);
-        let (page, result) = self
-            .cache
-            .read_at(self.geometry.shard_state_offset(shard), page)
-            .await;
-        result.map_err(|source| ImageError::Device { shard, source })?;
-        let state = ShardState::parse(&page, shard).map_err(|source| ImageError::Format { shard, source })?;
-        let contents = |what: String| Err(ImageError::Contents { shard, what });
-        if state.cache != self.cache_id {
-            return contents(format!(
-                "it belongs to cache {:#x}, this is {:#x}",
-                state.cache, self.cache_id
-            ));
-        }
-        if state.epoch != epoch {
-            return contents(format!(
-                "it was written in epoch {}, the superblock says {}",
-                state.epoch.0, epoch.0
-            ));
-        }
-        let room = state.image_regions.len() as u64 * self.geometry.region_bytes;
-        let in_range = state
-            .image_regions
-            .iter()
-            .all(|&number| number < self.geometry.regions_per_shard);
-        if state.image_bytes > room || !in_range {
-            return contents(format!(
-                "{} bytes do not fit regions {:?}",
-                state.image_bytes, state.image_regions
-            ));
-        }
-        Ok(state)
-    }
-
-    async fn read_image(&self, state: &ShardState) -> Result<Vec<u8>, ImageError> {
-        let shard = self.number;
-        let mut image = Vec::with_capacity(state.image_bytes as usize);
-        let mut left = state.image_bytes as usize;
-        for &number in &state.image_regions {
-            let start = self.geometry.shard_offset(shard) + u64::from(number) * self.geometry.region_bytes;
-            let mut part = left.min(self.geometry.region_bytes as usize);
-            left -= part;
-            let mut at = start;
-            while part > 0 {
-                let len = part.min(CHUNK_BYTES);
-                let buf = IoBuf::new(len.next_multiple_of(self.geometry.sector_bytes as usize));
-                let (buf, result) = self.cache.read_at(at, buf).await;
-                result.map_err(|source| ImageError::Device { shard, source })?;
-                image.extend_from_slice(&buf[..len]);
-                part -= len;
-                at += len as u64;
-            }
-        }
-        let computed = crc32c::crc32c(&image);
-        if computed != state.image_checksum {
-            let source = FormatError::Checksum {
-                what: "index image",
-                stored: state.image_checksum,
-                computed,
-            };
-            return Err(ImageError::Format { shard, source });
-        }
-        Ok(image)
-    }
-
-    /// Takes the parts of an image over, each checked against the geometry and the others.
-    fn restore(&self, image: &[u8], next_sequence: Sequence) -> Result<usize, String> {
-        let mut input = Input(image);
-        if input.u64()? != MAGIC {
-            return Err("no magic number".into());
-        }
-        let index_bytes = input.u64()?;
-        let counts = [input.u32()?, input.u32()?, input.u32()?, input.u32()?];
-        input.skip(HEADER_BYTES - 32)?;
-        let [regions, open, ..] = counts;
-        if regions != self.geometry.regions_per_shard {
-            return Err(format!(
-                "{regions} regions, expected {}",
-                self.geometry.regions_per_shard
-            ));
-        }
+        let state = read_state(&*self.cache, &self.geometry, self.number, self.cache_id, epoch).await?;
+        let image = read_image(&*self.cache, &self.geometry, &state).await?;
+        let contents = ImageContents::parse(&image, &self.geometry, self.number)
+            .map_err(|what| ImageError::Contents { shard: self.number, what })?;
         let mut log = self.log.borrow_mut();
-        let mut fresh = super::regions::Regions::all_free(regions);
-        for number in 0..regions as usize {
-            fresh.table[number] = input.region(self.geometry.region_bytes)?;
+        log.regions = contents.regions;
+        log.next_sequence = state.next_sequence;
+        for region in contents.open {
+            let ring = log.regions.table[region.number as usize].ring;
+            log.reopen(ring, region.number, region.extents, region.records);
         }
-        for (ring, len) in Ring::ALL.into_iter().zip(&counts[2..]) {
-            for _ in 0..*len {
-                let number = input.u32()?;
-                let region = fresh
-                    .table
-                    .get(number as usize)
-                    .ok_or("a ring names a region that is not there")?;
-                if region.state != RegionState::Full || region.ring != ring {
-                    return Err(format!("region {number} is in a ring and not full"));
-                }
-                fresh.ring(ring).push_back(number);
-            }
-        }
-        let mut listed: Vec<u32> = fresh.rings.iter().flatten().copied().collect();
-        listed.sort_unstable();
-        listed.dedup();
-        let full = fresh
-            .table
-            .iter()
-            .filter(|region| region.state == RegionState::Full)
-            .count();
-        if listed.len() != full || listed.len() != fresh.rings[0].len() + fresh.rings[1].len() {
-            return Err("rings and regions do not agree".into());
-        }
-        let mut reopened = Vec::new();
-        for _ in 0..open {
-            reopened.push(input.open_region()?);
-        }
-        let opened = fresh
-            .table
-            .iter()
-            .filter(|region| region.state == RegionState::Open)
-            .count();
-        if opened != reopened.len() || opened > 2 {
-            return Err("open regions do not agree".into());
-        }
-        fresh.free = (0..regions)
-            .filter(|&n| fresh.table[n as usize].state == RegionState::Free)
-            .collect();
-        if input.0.len() as u64 != index_bytes {
-            return Err(format!(
-                "{} bytes of index, expected {index_bytes}",
-                input.0.len()
-            ));
-        }
-        let refused = {
-            let table = &mut fresh.table;
-            let (region_bytes, extent_bytes) =
-                (self.geometry.region_bytes, u64::from(self.geometry.extent_bytes));
-            let whole_blocks = self.whole_blocks();
-            self.index.borrow_mut().read_image(input.0, |block, entry| {
-                let in_range = self.global(block).0 < whole_blocks;
-                let region = entry_region(table, entry, region_bytes, extent_bytes).filter(|_| in_range);
-                region.map(|region| region.live += 1).is_some()
-            })?
-        };
-        log.regions = fresh;
-        log.next_sequence = next_sequence;
-        for region in reopened {
-            let Some(ring) = log
-                .regions
-                .table
-                .get(region.number as usize)
-                .map(|r| (r.ring, r.state))
-            else {
-                return Err("an open region is not there".into());
-            };
-            if ring.1 != RegionState::Open || log.has_open(ring.0) {
-                return Err(format!(
-                    "region {} is not the open one of its ring",
-                    region.number
-                ));
-            }
-            log.reopen(ring.0, region.number, region.extents, region.records);
-        }
-        Ok(refused)
-    }
-}
-
-/// The region of an entry, if the entry lies in what has been filled of it.
-fn entry_region(
-    table: &mut [Region],
-    entry: Entry,
-    region_bytes: u64,
-    extent_bytes: u64,
-) -> Option<&mut Region> {
-    let start = entry.location().offset();
-    let region = table.get_mut(usize::try_from(start / region_bytes).ok()?)?;
-    let (within, len) = match entry.place() {
-        Place::Fragment { sectors, .. } => (start % region_bytes / 512 * 512, u64::from(sectors) * 512),
-        Place::Fill { .. } => (start % region_bytes, UNIT_BYTES),
-    };
-    let filled =
-        region.state != RegionState::Free && within + len <= u64::from(region.used).min(region_bytes);
-    (filled && len <= extent_bytes).then_some(region)
-}
-
-/// What is left of an image.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("image ends early")?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    fn u32(&mut self) -> Result<u32, String> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, String> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn skip(&mut self, len: usize) -> Result<(), String> {
-        self.0 = self.0.get(len..).ok_or("image ends early")?;
-        Ok(())
-    }
-
-    fn region(&mut self, region_bytes: u64) -> Result<Region, String> {
-        let [state, ring, ..] = self.take::<4>()?;
-        let state = match state {
-            0 => RegionState::Free,
-            1 => RegionState::Open,
-            2 => RegionState::Full,
-            other => return Err(format!("unknown region state {other}")),
-        };
-        let ring = Ring::from_number(ring).ok_or_else(|| format!("unknown ring {ring}"))?;
-        let used = self.u32()?;
-        if u64::from(used) > region_bytes || !used.is_multiple_of(512) {
-            return Err(format!("a region of {region_bytes} bytes with {used} used"));
-        }
-        let fill = Sequence(self.u64()?);
-        if state == RegionState::Free {
-            return Ok(Region::FREE);
-        }
-        Ok(Region {
-            state,
-            ring,
-            fill,
-            used,
-            ..Region::FREE
-        })
-    }
-
-    fn open_region(&mut self) -> Result<OpenRegionImage, String> {
-        let (number, extents, records) = (self.u32()?, self.u32()?, self.u32()?);
-        self.skip(4)?;
-        let bytes = u64::from(extents) * 24 + u64::from(records) * 8;
-        if bytes > self.0.len() as u64 {
-            return Err(format!(
-                "open region {number} promises {bytes} bytes, {} are left",
-                self.0.len()
-            ));
-        }
-        let extents = (0..extents)
-            .map(|_| {
-                Ok(SummaryExtent {
-                    offset: self.u32()?,
-                    len: self.u32()?,
-                    sequence: Sequence(self.u64()?),
-                    epoch: Epoch(self.u32()?),
-                    record_count: u16::try_from(self.u32()?).map_err(|_| "too many records in an extent")?,
-                })
-            })
-            .collect::<Result<Vec<_>, String>>()?;
-        let records = (0..records).map(|_| self.u64()).collect::<Result<_, _>>()?;
-        Ok(OpenRegionImage {
-            number,
-            extents,
-            records,
-        })
+        *self.index.borrow_mut() = contents.index;
+        Ok(contents.refused)
     }
 }

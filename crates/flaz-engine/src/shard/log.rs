@@ -25,7 +25,7 @@ use crate::units::{Epoch, Location, Sequence};
 use zerocopy::IntoBytes;
 
 /// Sealed extents and summaries that may be on their way to the device at a time.
-pub(super) const WRITES_IN_FLIGHT_MAX: usize = 8;
+pub const WRITES_IN_FLIGHT_MAX: usize = 8;
 
 /// What is appended.
 #[derive(Clone, Copy, Debug)]
@@ -442,9 +442,7 @@ impl Log {
         }
         let offset = location.offset();
         let find = |start: u64, buf: &'_ IoBuf| {
-            (start..start + buf.len() as u64)
-                .contains(&offset)
-                .then_some((offset - start) as usize)
+            (start..start + buf.len() as u64).contains(&offset).then(|| (offset - start) as usize)
         };
         for open in self.open.iter().flatten().filter(|open| open.number == number) {
             if let Some(extent) = &open.extent {
@@ -487,11 +485,6 @@ impl Log {
             records,
             extent: None,
         });
-    }
-
-    /// Whether `ring` has an open region already.
-    pub(super) fn has_open(&self, ring: Ring) -> bool {
-        self.open[usize::from(ring.number())].is_some()
     }
 
     /// Memory that grows with the cache (not the bounded buffers).

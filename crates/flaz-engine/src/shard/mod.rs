@@ -6,7 +6,7 @@
 //! | [`write`] | write-through, write-around, pass-through, trim, write-zeroes |
 //! | [`admit`] | storing blocks, off the caller's path |
 //! | [`reclaim`] | freeing the oldest regions |
-//! | [`image`] | the index image of a clean stop |
+//! | [`image`], [`contents`] | the index image of a clean stop, written and read |
 //! | [`log`], [`regions`], [`fragment`] | where fragments lie, and what they look like |
 //! | [`clock`], [`locks`] | what keeps stale data out |
 //!
@@ -21,6 +21,7 @@
 
 mod admit;
 mod clock;
+mod contents;
 mod fragment;
 mod image;
 mod locks;
@@ -52,8 +53,10 @@ use log::{Log, LogIdentity};
 use read::Fetch;
 
 pub(crate) use fragment::unpack as unpack_fragment;
+pub(crate) use contents::{ImageContents, read_image, read_state};
+pub(crate) use regions::RegionState;
 pub use image::ImageError;
-pub(crate) use image::OpenRegionImage;
+pub use log::WRITES_IN_FLIGHT_MAX;
 
 /// Admissions and tombstones that may wait at a time. Writers wait for a place, readers go without.
 pub const JOBS_MAX: usize = 1024;
@@ -241,6 +244,7 @@ impl<P: Platform> Shard<P> {
             capacity_bytes: self.geometry.shard_len(),
             ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
             free_bytes: log.regions.free.len() as u64 * region_bytes,
+            used_bytes: log.regions.table.iter().map(|region| u64::from(region.used)).sum(),
             admission_queue: self.jobs.borrow().len() as u64 + u64::from(self.storing.get()),
             cache_writes_queued: log.writes_in_flight() as u64,
             origin_reads_in_flight: self.fetches.borrow().len() as u64,
@@ -420,6 +424,7 @@ impl<P: Platform> Shard<P> {
         match result {
             Ok(()) => Ok((buf, (offset - start) as usize)),
             Err(error) => {
+                count(&counters.cache_read_errors, 1);
                 self.cache_error(&error);
                 Err(error)
             }

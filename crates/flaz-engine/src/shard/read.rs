@@ -29,6 +29,9 @@ const GATHER_GAP_MAX: u64 = 4 << 10;
 /// Hits of one request from which decoding is spread over the cores.
 const DECODE_SPLIT_BLOCKS_MIN: usize = 32;
 
+/// One in so many decodings is timed.
+const UNPACK_SAMPLE: u64 = 16;
+
 /// An origin read that others may join.
 #[derive(Debug)]
 pub(super) struct Fetch {
@@ -201,7 +204,7 @@ impl<P: Platform> Shard<P> {
             return false;
         };
         let skip = at + (hit.identity.location.offset() - hit.start) as usize;
-        let result = fragment::unpack(&mut self.decoders.borrow_mut(), &buf[skip..], &hit.identity, out);
+        let result = self.unpack(&buf[skip..], &hit.identity, out);
         match result {
             Ok(()) => true,
             Err(error) => {
@@ -209,6 +212,19 @@ impl<P: Platform> Shard<P> {
                 false
             }
         }
+    }
+
+    fn unpack(&self, bytes: &[u8], identity: &FragmentIdentity, out: &mut [u8]) -> Result<(), FragmentError> {
+        let counters = &self.stats.counters;
+        count(&counters.unpacked_blocks, 1);
+        if !counters.unpacked_blocks.get().is_multiple_of(UNPACK_SAMPLE) {
+            return fragment::unpack(&mut self.decoders.borrow_mut(), bytes, identity, out);
+        }
+        let started = self.env.now();
+        let result = fragment::unpack(&mut self.decoders.borrow_mut(), bytes, identity, out);
+        let took = self.env.now().since(started).as_nanos() as u64;
+        count(&counters.unpack_ns, took * UNPACK_SAMPLE);
+        result
     }
 
     /// Fills, and fragments whose extent is still in memory. `None`: the device must be read.
@@ -362,7 +378,10 @@ impl<P: Platform> Shard<P> {
             drop(pins);
             let plain = match read {
                 Ok((buf, at)) if split => self.decode_elsewhere(buf, at, &group).await,
-                Ok((buf, at)) => decode(&mut self.decoders.borrow_mut(), &buf[at..], &group),
+                Ok((buf, at)) => {
+                    count(&self.stats.counters.unpacked_blocks, group.hits.len() as u64);
+                    decode(&mut self.decoders.borrow_mut(), &buf[at..], &group)
+                }
                 Err(_) => group.hits.iter().map(|_| Err(None)).collect(),
             };
             (group, plain)

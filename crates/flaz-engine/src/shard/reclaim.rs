@@ -278,10 +278,12 @@ impl<P: Platform> Shard<P> {
                     .max(entry.hits().saturating_sub(survivor.entry.hits()));
                 self.set_entry(survivor.block, new.with_hits(hits).with_dirty(entry.dirty()));
                 count(&self.stats.counters.reinserted_blocks, 1);
+                count(&self.stats.counters.reinserted_bytes, survivor.end - survivor.start);
                 self.pump_writes();
                 return;
             }
-            if self.failed.get() {
+            // Its own region is the next to become free: without one now there will be none. A clean block can go.
+            if self.failed.get() || !self.log.borrow().writing() {
                 return;
             }
             self.pump_writes();

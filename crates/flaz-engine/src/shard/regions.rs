@@ -9,13 +9,13 @@ use crate::policy::Ring;
 use crate::units::Sequence;
 
 /// Free regions below which reclaim starts.
-pub(super) const FREE_REGIONS_LOW: usize = 2;
+pub(crate) const FREE_REGIONS_LOW: usize = 2;
 /// Free regions that only reclaim itself may take, so that it can always reinsert.
-pub(super) const FREE_REGIONS_RESERVED: usize = 1;
+pub(crate) const FREE_REGIONS_RESERVED: usize = 1;
 
 /// What a region is being used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RegionState {
+pub(crate) enum RegionState {
     Free,
     /// Being filled, or its last writes are still on their way.
     Open,
@@ -26,23 +26,23 @@ pub(super) enum RegionState {
 
 /// One region.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Region {
-    pub(super) state: RegionState,
-    pub(super) ring: Ring,
+pub(crate) struct Region {
+    pub(crate) state: RegionState,
+    pub(crate) ring: Ring,
     /// Sequence of the first extent of this filling.
-    pub(super) fill: Sequence,
+    pub(crate) fill: Sequence,
     /// Bytes filled, from the region's start.
-    pub(super) used: u32,
+    pub(crate) used: u32,
     /// Index entries that lie here.
-    pub(super) live: u32,
+    pub(crate) live: u32,
     /// Reads of the device in flight: the region must not be discarded under them.
-    pub(super) pins: u32,
+    pub(crate) pins: u32,
     /// Writes in flight.
-    pub(super) writes: u32,
+    pub(crate) writes: u32,
 }
 
 impl Region {
-    pub(super) const FREE: Self = Self {
+    pub(crate) const FREE: Self = Self {
         state: RegionState::Free,
         ring: Ring::Probation,
         fill: Sequence(0),
@@ -55,15 +55,15 @@ impl Region {
 
 /// All regions of a shard.
 #[derive(Debug)]
-pub(super) struct Regions {
-    pub(super) table: Vec<Region>,
-    pub(super) free: VecDeque<u32>,
+pub(crate) struct Regions {
+    pub(crate) table: Vec<Region>,
+    pub(crate) free: VecDeque<u32>,
     /// Full regions, oldest first, by ring number.
-    pub(super) rings: [VecDeque<u32>; 2],
+    pub(crate) rings: [VecDeque<u32>; 2],
 }
 
 impl Regions {
-    pub(super) fn all_free(count: u32) -> Self {
+    pub(crate) fn all_free(count: u32) -> Self {
         Self {
             table: vec![Region::FREE; count as usize],
             free: (0..count).collect(),
@@ -71,12 +71,12 @@ impl Regions {
         }
     }
 
-    pub(super) fn ring(&mut self, ring: Ring) -> &mut VecDeque<u32> {
+    pub(crate) fn ring(&mut self, ring: Ring) -> &mut VecDeque<u32> {
         &mut self.rings[usize::from(ring.number())]
     }
 
     /// Takes a free region for filling. Only reclaim may take the last one.
-    pub(super) fn take(&mut self, ring: Ring, fill: Sequence, for_reclaim: bool) -> Option<u32> {
+    pub(crate) fn take(&mut self, ring: Ring, fill: Sequence, for_reclaim: bool) -> Option<u32> {
         let reserved = if for_reclaim { 0 } else { FREE_REGIONS_RESERVED };
         if self.free.len() <= reserved {
             return None;
@@ -92,7 +92,7 @@ impl Regions {
     }
 
     /// A filled region enters its ring once nothing is being written to it.
-    pub(super) fn finish(&mut self, number: u32) {
+    pub(crate) fn finish(&mut self, number: u32) {
         let region = &mut self.table[number as usize];
         assert_eq!(region.state, RegionState::Open);
         assert_eq!(region.writes, 0);
@@ -102,14 +102,14 @@ impl Regions {
     }
 
     /// The oldest region of `ring`, for reclaim.
-    pub(super) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
+    pub(crate) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
         let number = self.ring(ring).pop_front()?;
         self.table[number as usize].state = RegionState::Reclaiming;
         Some(number)
     }
 
     /// A reclaimed region becomes free.
-    pub(super) fn release(&mut self, number: u32) {
+    pub(crate) fn release(&mut self, number: u32) {
         let region = &mut self.table[number as usize];
         assert_eq!(region.state, RegionState::Reclaiming);
         assert_eq!(
@@ -122,14 +122,14 @@ impl Regions {
     }
 
     /// Regions that `ring` has, the open one included.
-    pub(super) fn count(&self, ring: Ring) -> u64 {
+    pub(crate) fn count(&self, ring: Ring) -> u64 {
         self.table
             .iter()
             .filter(|r| r.state != RegionState::Free && r.ring == ring)
             .count() as u64
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.table.capacity() * size_of::<Region>()
             + (self.free.capacity() + self.rings.iter().map(VecDeque::capacity).sum::<usize>()) * 4
     }

@@ -244,6 +244,7 @@ impl<P: Platform> Shard<P> {
                         index,
                         ring,
                         hits: hits.min(3),
+                        written: true,
                         tick: self.clock.read(local),
                     });
                 }

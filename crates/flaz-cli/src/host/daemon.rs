@@ -1,0 +1,443 @@
+//! A cache being served: opening it, the threads, and closing it in order.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use flaz_device::Device;
+use flaz_device::file::{FileDevice, OpenMode};
+use flaz_device::rt::mailbox::{Sender, channel};
+use flaz_device::rt::{OneReceiver, OneSender, oneshot};
+use flaz_device::rt::{Config, Rt, Runtime, compute};
+use flaz_engine::cache::{Start, mark_clean, open_superblock, read_superblock, start_cold};
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::stats::StatsSnapshot;
+use flaz_nbd::{Counters, Export, Limits, Server, Service, Shutdown, Snapshot};
+
+use super::HostError;
+use super::device::HostDevice;
+use super::worker::{self, MAILBOX_MAX, Order, WorkerParts};
+use crate::commands::spec::ServeSpec;
+use crate::report::StatusReport;
+use crate::safety::{self, Claim};
+use crate::settings::{NbdAddress, Settings, SettingsPatch};
+
+/// How long clients have to read their last replies at a stop.
+const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a thread has to answer a question of the status page.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a thread has to bring admitted blocks to the cache device, or to write its index.
+const STOP_WITHIN: Duration = Duration::from_secs(300);
+
+/// A cache being served. Dropping it without [`Daemon::shutdown`] is a crash, on purpose.
+pub struct Daemon {
+    pub(super) spec: ServeSpec,
+    pub(super) superblock: Mutex<Superblock>,
+    pub(super) settings: Mutex<Settings>,
+    pub(super) started: Instant,
+    pub(super) started_warm: bool,
+    pub(super) recovery: Duration,
+    pub(super) threads: u32,
+    pub(super) counters: Vec<Arc<Counters>>,
+    pub(super) stopping: AtomicBool,
+    pub(super) codec_threads: usize,
+    origin_path: std::path::PathBuf,
+    cache: HostDevice,
+    mailboxes: Vec<Sender<Order>>,
+    shutdown: Shutdown,
+    joins: Mutex<Vec<JoinHandle<()>>>,
+    _claim: Claim,
+}
+
+impl std::fmt::Debug for Daemon {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Daemon").field("cache", &self.spec.cache).finish_non_exhaustive()
+    }
+}
+
+/// Opens the devices, restores the index, starts the threads, binds the NBD sockets: ready on return.
+///
+/// # Errors
+/// Something of that failed; everything is closed again.
+pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
+    let claim = safety::claim_existing(&spec.cache)?;
+    let cache = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
+    let runtime = Runtime::new(Config::default())?;
+    let mut superblock = runtime.block_on(read_superblock(&cache))?;
+    let origin_path = spec.origin.clone().unwrap_or_else(|| superblock.origin_path.clone().into());
+    let origin = open_origin(spec, &origin_path, &mut superblock)?;
+    let origin = HostDevice::new(origin, spec.emulate_origin);
+    let settings = spec.settings(superblock.codec);
+    let shutdown = Shutdown::new();
+    // Bound before anything is marked: a socket in use leaves a clean cache clean.
+    let servers = bind(&spec.nbd, &shutdown)?;
+
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    // A second daemon in one process keeps the first one's pool.
+    let _ = compute::configure(cores);
+    let threads = spec.threads.unwrap_or(cores as u32).clamp(1, superblock.geometry.shard_count);
+    let workers = Workers::start(threads, &cache, &origin, spec, superblock.geometry.origin_len, &failed)?;
+
+    let started = Instant::now();
+    let begin = runtime.block_on(open_superblock(&cache, &mut superblock))?;
+    let begin = if spec.discard_cache && begin != Start::Empty { Start::Cold } else { begin };
+    let warm = workers.restore(begin, &runtime, &cache, &mut superblock, &settings)?;
+    let recovery = started.elapsed();
+    workers.start_shards()?;
+    let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;
+    let (mailboxes, counters, mut joins) = workers.take();
+    joins.extend(acceptors);
+    Ok(Daemon {
+        spec: spec.clone(),
+        superblock: Mutex::new(superblock),
+        settings: Mutex::new(settings),
+        started,
+        started_warm: warm,
+        recovery,
+        threads,
+        counters,
+        stopping: AtomicBool::new(false),
+        codec_threads: cores,
+        origin_path,
+        cache,
+        mailboxes,
+        shutdown,
+        joins: Mutex::new(joins),
+        _claim: claim,
+    })
+}
+
+/// Opens a cache device that is already held.
+pub(super) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
+    Ok(FileDevice::open(path, OpenMode { read_only, exclusive: false, buffered: false })?)
+}
+
+/// Opens the origin and checks that it is the one that the cache belongs to.
+fn open_origin(
+    spec: &ServeSpec,
+    path: &std::path::Path,
+    superblock: &mut Superblock,
+) -> Result<FileDevice, HostError> {
+    let mode = OpenMode { read_only: spec.read_only, exclusive: true, buffered: false };
+    let origin = FileDevice::open(path, mode)
+        .map_err(|error| format!("origin: {error} (give its present place with --origin)"))?;
+    let expected = superblock.geometry.origin_len;
+    if origin.len() < expected {
+        return Err(format!(
+            "origin {} is smaller than when the cache was created: expected {expected} bytes, found {}; restore it, or \
+             create the cache anew",
+            path.display(),
+            origin.len()
+        )
+        .into());
+    }
+    if origin.len() > expected {
+        tracing::warn!(
+            "origin {} has grown from {expected} to {} bytes: the first {expected} are served; create the cache anew to \
+             serve all of it",
+            path.display(),
+            origin.len()
+        );
+    }
+    let identity = origin.identity();
+    if identity.id != superblock.origin_identity {
+        if !spec.discard_cache {
+            return Err(format!(
+                "{} is not the origin that this cache was created for: expected {} ({}), found {} ({}); name the right \
+                 one with --origin, or give the cached data up with --discard-cache",
+                path.display(),
+                superblock.origin_path,
+                superblock.origin_identity,
+                identity.description,
+                identity.id
+            )
+            .into());
+        }
+        superblock.origin_identity.clone_from(&identity.id);
+        superblock.origin_path = path.display().to_string();
+    }
+    Ok(origin)
+}
+
+fn bind(addresses: &[NbdAddress], shutdown: &Shutdown) -> Result<Vec<Server>, HostError> {
+    addresses
+        .iter()
+        .map(|address| {
+            let address = match address {
+                NbdAddress::Unix(path) => flaz_nbd::NbdAddress::Unix(path.clone()),
+                NbdAddress::Tcp { host, port } => flaz_nbd::NbdAddress::Tcp { host: host.clone(), port: *port },
+            };
+            Ok(Server::bind(&address, Limits::default(), shutdown.clone())?)
+        })
+        .collect()
+}
+
+/// The threads that drive shards, while the cache is being opened.
+struct Workers {
+    mailboxes: Vec<Sender<Order>>,
+    joins: Vec<JoinHandle<()>>,
+    counters: Vec<Arc<Counters>>,
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        // Only if the start failed: otherwise the threads have been taken over.
+        if !self.joins.is_empty() {
+            for mailbox in &self.mailboxes {
+                let _ = post(mailbox, Order::Exit);
+            }
+        }
+    }
+}
+
+impl Workers {
+    fn start(
+        threads: u32,
+        cache: &HostDevice,
+        origin: &HostDevice,
+        spec: &ServeSpec,
+        size: u64,
+        failed: &Arc<dyn Fn(HostError) + Send + Sync>,
+    ) -> Result<Self, HostError> {
+        let (mailboxes, inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel(MAILBOX_MAX)).unzip();
+        let mut workers = Self { mailboxes: mailboxes.clone(), joins: Vec::new(), counters: Vec::new() };
+        let export = Arc::new(Export::new(size).read_only(spec.read_only));
+        for (number, inbox) in inboxes.into_iter().enumerate() {
+            let counters = Arc::new(Counters::default());
+            let service =
+                Service { export: Arc::clone(&export), limits: Limits::default(), counters: Arc::clone(&counters) };
+            let parts = WorkerParts {
+                number: number as u32,
+                threads,
+                cache: cache.clone(),
+                origin: origin.clone(),
+                service,
+                mailboxes: mailboxes.clone(),
+                inbox,
+            };
+            let (ready, told) = mpsc::channel();
+            let join = watched(format!("flaz-{number}"), Arc::clone(failed), move || worker::run(parts, ready))?;
+            workers.joins.push(join);
+            workers.counters.push(counters);
+            told.recv().map_err(|_| "a thread ended before it began")??;
+        }
+        Ok(workers)
+    }
+
+    /// Builds the shards, warm if possible; says whether they are.
+    fn restore(
+        &self,
+        begin: Start,
+        runtime: &Runtime,
+        cache: &HostDevice,
+        superblock: &mut Superblock,
+        settings: &Settings,
+    ) -> Result<bool, HostError> {
+        self.build(superblock, settings)?;
+        if let Start::Warm(epoch) = begin {
+            let loaded = ask_all(&self.mailboxes, STOP_WITHIN, |reply| Order::Load { epoch, reply })?;
+            match loaded.into_iter().collect::<Result<Vec<usize>, _>>() {
+                Ok(refused) => {
+                    let refused: usize = refused.iter().sum();
+                    if refused > 0 {
+                        tracing::warn!("{refused} index entries were not usable and were left out");
+                    }
+                    return Ok(true);
+                }
+                Err(error) => tracing::warn!("the cache starts cold: {error}"),
+            }
+        } else if begin == Start::Cold {
+            tracing::warn!("the cache was not stopped in order: it starts cold (nothing is lost, hits are)");
+        }
+        if begin != Start::Empty {
+            runtime.block_on(start_cold(cache, superblock))?;
+            self.build(superblock, settings)?;
+        }
+        Ok(false)
+    }
+
+    /// Hands the threads over to the daemon.
+    fn take(mut self) -> (Vec<Sender<Order>>, Vec<Arc<Counters>>, Vec<JoinHandle<()>>) {
+        let joins = std::mem::take(&mut self.joins);
+        (std::mem::take(&mut self.mailboxes), std::mem::take(&mut self.counters), joins)
+    }
+
+    fn build(&self, superblock: &Superblock, settings: &Settings) -> Result<(), HostError> {
+        let superblock = Arc::new(superblock.clone());
+        let engine = flaz_engine::settings::Settings::from(settings);
+        ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| Order::Build {
+            superblock: Arc::clone(&superblock),
+            settings: engine.clone(),
+            reply,
+        })?;
+        Ok(())
+    }
+
+    fn start_shards(&self) -> Result<(), HostError> {
+        self.mailboxes.iter().try_for_each(|mailbox| post(mailbox, Order::Start))
+    }
+}
+
+/// A thread whose panic ends the daemon instead of leaving half of it.
+fn watched(
+    name: String,
+    failed: Arc<dyn Fn(HostError) + Send + Sync>,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, HostError> {
+    let guarded = move || {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            let name = std::thread::current().name().unwrap_or("?").to_owned();
+            failed(format!("thread {name} panicked: this is a bug; the cache starts cold next time").into());
+        }
+    };
+    Ok(std::thread::Builder::new().name(name).spawn(guarded)?)
+}
+
+/// Accepts connections on a thread of its own and deals them out to the workers in turn.
+fn accept(
+    servers: Vec<Server>,
+    mailboxes: Vec<Sender<Order>>,
+    failed: Arc<dyn Fn(HostError) + Send + Sync>,
+) -> Result<Vec<JoinHandle<()>>, HostError> {
+    let body = {
+        let failed = Arc::clone(&failed);
+        move || {
+            let runtime = match Runtime::new(Config::default()) {
+                Ok(runtime) => runtime,
+                Err(error) => return failed(error.into()),
+            };
+            runtime.block_on(async {
+                let next = std::cell::Cell::new(0usize);
+                let runs = servers.into_iter().map(|server| {
+                    let hand_over = |incoming| {
+                        let turn = next.get();
+                        next.set(turn + 1);
+                        if post(&mailboxes[turn % mailboxes.len()], Order::Connection(incoming)).is_err() {
+                            tracing::warn!("a connection was closed: its thread takes no more orders");
+                        }
+                    };
+                    server.run(&Rt, hand_over)
+                });
+                for result in futures_util::future::join_all(runs).await {
+                    if let Err(error) = result {
+                        failed(error.into());
+                    }
+                }
+            });
+        }
+    };
+    Ok(vec![watched("flaz-accept".to_owned(), failed, body)?])
+}
+
+/// Puts an order into a mailbox from an ordinary thread, waiting while the mailbox is full.
+fn post(mailbox: &Sender<Order>, order: Order) -> Result<(), HostError> {
+    let deadline = Instant::now() + ANSWER_WITHIN;
+    let mut order = order;
+    loop {
+        match mailbox.try_send(order) {
+            Ok(()) => return Ok(()),
+            Err(_) if mailbox.is_closed() => return Err("a thread has ended".into()),
+            Err(back) if Instant::now() < deadline => order = back,
+            Err(_) => return Err("a thread does not take orders: its mailbox stays full".into()),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Asks every thread at once and collects the answers.
+fn ask_all<T: Send>(
+    mailboxes: &[Sender<Order>],
+    within: Duration,
+    order: impl Fn(OneSender<T>) -> Order,
+) -> Result<Vec<T>, HostError> {
+    let waiting = mailboxes
+        .iter()
+        .map(|mailbox| {
+            let (reply, answer) = oneshot();
+            post(mailbox, order(reply)).map(|()| answer)
+        })
+        .collect::<Result<Vec<OneReceiver<T>>, _>>()?;
+    waiting
+        .into_iter()
+        .map(|answer| answer.recv_blocking(within).map_err(|error| format!("a thread gave no answer: {error}").into()))
+        .collect()
+}
+
+impl Daemon {
+    /// Everything it knows about itself, at any time until shutdown returns.
+    #[must_use]
+    pub fn status(&self) -> StatusReport {
+        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats).unwrap_or_else(|error| {
+            tracing::warn!("status: {error}");
+            Vec::new()
+        });
+        let mut total = StatsSnapshot::default();
+        for part in &stats {
+            total.add(part);
+        }
+        let mut nbd = Snapshot::default();
+        for counters in &self.counters {
+            nbd += counters.snapshot();
+        }
+        super::status::live(self, &total, &nbd)
+    }
+
+    /// Changes settings; returns those then in force.
+    ///
+    /// # Errors
+    /// A thread does not answer.
+    pub fn set(&self, patch: &SettingsPatch) -> Result<Settings, HostError> {
+        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = settings.patched(patch);
+        let engine = flaz_engine::settings::Settings::from(&next);
+        ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| Order::Set(engine.clone(), reply))?;
+        *settings = next.clone();
+        Ok(next)
+    }
+
+    /// Where the origin is.
+    pub(super) fn origin_path(&self) -> &std::path::Path {
+        &self.origin_path
+    }
+
+    /// Takes no more requests, finishes those in flight, writes the index and the clean mark, joins threads.
+    ///
+    /// # Errors
+    /// The cache could not be closed cleanly; the next start is cold.
+    pub fn shutdown(&self) -> Result<(), HostError> {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.shutdown.stop();
+        let deadline = Instant::now() + CLIENTS_LEAVE_WITHIN;
+        while self.shutdown.connections() > 0 {
+            if Instant::now() > deadline {
+                tracing::warn!("{} clients do not read their replies: disconnected", self.shutdown.connections());
+                self.shutdown.cut();
+                std::thread::sleep(Duration::from_millis(100));
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let saved = self.save();
+        for mailbox in &self.mailboxes {
+            if let Err(error) = post(mailbox, Order::Exit) {
+                tracing::warn!("stopping: {error}");
+            }
+        }
+        let joins = std::mem::take(&mut *self.joins.lock().unwrap_or_else(PoisonError::into_inner));
+        for join in joins {
+            // Panics were reported when they happened.
+            let _ = join.join();
+        }
+        saved
+    }
+
+    fn save(&self) -> Result<(), HostError> {
+        ask_all(&self.mailboxes, STOP_WITHIN, Order::Stop)?;
+        ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?.into_iter().collect::<Result<Vec<()>, _>>()?;
+        let runtime = Runtime::new(Config::default())?;
+        let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+        runtime.block_on(mark_clean(&self.cache, &mut superblock))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! The devices of the host: files and block devices, made slow on request.
+
+use flaz_device::emulate::{Emulated, Preset};
+use flaz_device::file::FileDevice;
+use flaz_device::rt::Rt;
+use flaz_device::{Device, DeviceError, IoBuf};
+use flaz_engine::shard::Platform;
+
+use crate::settings::Emulation;
+
+/// What the engine runs on in production.
+pub struct Production;
+
+impl Platform for Production {
+    type Env = Rt;
+    type Cache = HostDevice;
+    type Origin = HostDevice;
+}
+
+/// A device as it is, or slowed down. Clones, on whatever threads, are the same device.
+#[derive(Clone, Debug)]
+pub enum HostDevice {
+    /// As it is.
+    Plain(FileDevice),
+    /// With the time behaviour of another.
+    Slow(Emulated<FileDevice, Rt>),
+}
+
+impl HostDevice {
+    /// A device, slowed down if asked for.
+    pub fn new(file: FileDevice, emulation: Option<Emulation>) -> Self {
+        let preset = match emulation {
+            None => return Self::Plain(file),
+            Some(Emulation::Hdd) => Preset::Hdd,
+            Some(Emulation::Ssd) => Preset::Ssd,
+            Some(Emulation::NetworkVolume) => Preset::NetworkVolume,
+        };
+        Self::Slow(Emulated::new(file, Rt, preset.model()))
+    }
+}
+
+macro_rules! both {
+    ($self:ident, $device:ident => $call:expr) => {
+        match $self {
+            HostDevice::Plain($device) => $call,
+            HostDevice::Slow($device) => $call,
+        }
+    };
+}
+
+impl Device for HostDevice {
+    fn len(&self) -> u64 {
+        both!(self, device => device.len())
+    }
+
+    fn alignment(&self) -> u32 {
+        both!(self, device => device.alignment())
+    }
+
+    async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
+        both!(self, device => device.read_at(offset, buf).await)
+    }
+
+    async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
+        both!(self, device => device.write_at(offset, buf, fua).await)
+    }
+
+    async fn flush(&self) -> Result<(), DeviceError> {
+        both!(self, device => device.flush().await)
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        both!(self, device => device.discard(offset, len).await)
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<(), DeviceError> {
+        both!(self, device => device.write_zeroes(offset, len, may_unmap, fua).await)
+    }
+
+    async fn status(&self, offset: u64, len: u64, runs_max: usize) -> Result<Vec<(u64, bool)>, DeviceError> {
+        both!(self, device => Device::status(device, offset, len, runs_max).await)
+    }
+}

@@ -1,0 +1,250 @@
+//! A cache that nobody serves: creating, identifying, checking, dumping.
+
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use flaz_device::Device;
+use flaz_device::file::{FileDevice, OpenMode};
+use flaz_device::rt::{Config, Runtime};
+use flaz_engine::cache::{self, CacheError, CreateOptions};
+use flaz_engine::check::{Finding, Thing, walk};
+use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::superblock::{State, Superblock};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::HostError;
+use super::daemon::open_cache;
+use super::status::cache_report;
+use crate::commands::spec::CreateSpec;
+use crate::report::{
+    CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem, REPORT_SCHEMA,
+    StatusReport,
+};
+use crate::safety;
+use crate::settings::{Mode, Policy, Settings};
+
+fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
+    let device = open_cache(path, true)?;
+    let runtime = Runtime::new(Config::default())?;
+    Ok(runtime.block_on(cache::read_superblock(&device))?)
+}
+
+/// The UUID in the superblock of a cache.
+///
+/// # Errors
+/// The device cannot be read, or holds no valid superblock.
+pub fn identify(cache: &Path) -> Result<Uuid, HostError> {
+    Ok(superblock_of(cache)?.uuid)
+}
+
+/// Formats a cache device. All safety checks have passed.
+///
+/// # Errors
+/// The origin is not usable, the geometry does not fit, or a device failed.
+pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
+    let origin = FileDevice::open(&spec.origin, OpenMode { read_only: true, exclusive: false, buffered: false })
+        .map_err(|error| format!("origin: {error}"))?;
+    let origin_path = std::fs::canonicalize(&spec.origin)
+        .map_err(|error| format!("origin {}: its full path cannot be found: {error}", spec.origin.display()))?;
+    let device = open_cache(spec.cache.path(), false)?;
+    let options = CreateOptions {
+        uuid: Uuid::new_v4(),
+        created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        wish: GeometryWish {
+            extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
+            region_bytes: spec.region_bytes,
+            shard_count: spec.shards,
+        },
+        codec: spec.codec,
+        origin_len: origin.len(),
+        origin_identity: origin.identity().id.clone(),
+        origin_path: origin_path
+            .to_str()
+            .ok_or_else(|| format!("origin path {} is not UTF-8: expected UTF-8; use a link", origin_path.display()))?
+            .to_owned(),
+    };
+    let runtime = Runtime::new(Config::default())?;
+    let superblock = runtime.block_on(cache::create(&device, options))?;
+    Ok(CreateReport {
+        cache: cache_report(spec.cache.path(), &superblock),
+        origin: OriginReport { path: origin_path, size_bytes: superblock.geometry.origin_len },
+        codec: superblock.codec,
+    })
+}
+
+/// What the superblock says, for a cache that nobody serves; `live` is absent.
+///
+/// # Errors
+/// The device cannot be read, or holds no valid superblock.
+pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
+    let superblock = superblock_of(cache)?;
+    let state = match superblock.state {
+        State::Clean => CacheState::Clean,
+        State::Open => CacheState::Unclean,
+        State::Empty => CacheState::New,
+    };
+    let mut warnings = Vec::new();
+    if state == CacheState::Unclean {
+        warnings.push("the cache was not stopped in order: it will start cold".to_owned());
+    }
+    Ok(StatusReport {
+        schema: REPORT_SCHEMA,
+        state,
+        cache: cache_report(cache, &superblock),
+        origin: OriginReport {
+            path: superblock.origin_path.clone().into(),
+            size_bytes: superblock.geometry.origin_len,
+        },
+        settings: Some(Settings {
+            mode: Mode::WriteThrough,
+            policy: Policy::S3Fifo,
+            codec: superblock.codec,
+            sequential_cutoff_bytes: 0,
+        }),
+        live: None,
+        warnings,
+    })
+}
+
+fn walk_device(path: &Path, visit: &mut impl FnMut(Finding, u64, u64)) -> Result<Superblock, HostError> {
+    let device = open_cache(path, true)?;
+    let runtime = Runtime::new(Config::default())?;
+    let walked: Result<Superblock, CacheError> = runtime.block_on(walk(&device, visit));
+    Ok(walked?)
+}
+
+/// Verifies a cache that nobody serves; `progress` is told bytes done and bytes in all.
+///
+/// # Errors
+/// The check could not be made. Problems found are no error but part of the report.
+pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, HostError> {
+    let _claim = safety::claim_existing(cache)?;
+    let started = Instant::now();
+    let (mut good, mut bad) = (std::collections::BTreeMap::new(), std::collections::BTreeMap::new());
+    let mut problems = Vec::new();
+    let mut verified_bytes = 0;
+    let superblock = walk_device(cache, &mut |finding, done, total| {
+        progress(done, total);
+        let counts = if finding.thing.is_ok() { &mut good } else { &mut bad };
+        *counts.entry(finding.kind.clone()).or_insert(0) += finding.count;
+        match finding.thing {
+            Ok(Thing::Fragment { .. }) => verified_bytes += finding.len,
+            Ok(_) => {}
+            Err(message) if problems.len() < PROBLEMS_LISTED_MAX => {
+                problems.push(Problem { kind: finding.kind, offset: finding.offset, message });
+            }
+            Err(_) => {}
+        }
+    })?;
+    Ok(CheckReport {
+        schema: REPORT_SCHEMA,
+        cache: cache_report(cache, &superblock),
+        clean: superblock.state != State::Open,
+        good,
+        bad,
+        verified_bytes,
+        problems,
+        duration_s: started.elapsed().as_secs_f64(),
+    })
+}
+
+/// Lists what is on a cache device, in the order of the device.
+///
+/// # Errors
+/// The device cannot be read, or what `emit` returned.
+pub fn dump(cache: &Path, emit: &mut dyn FnMut(&DumpRecord) -> Result<(), HostError>) -> Result<(), HostError> {
+    let _claim = safety::claim_existing(cache)?;
+    let mut outcome = Ok(());
+    walk_device(cache, &mut |finding, _, _| {
+        if outcome.is_ok() {
+            outcome = emit(&record(finding));
+        }
+    })?;
+    outcome
+}
+
+fn record(finding: Finding) -> DumpRecord {
+    let depth = match finding.kind.as_str() {
+        "extent" | "region-summary" | "index-image" => 1,
+        "fill" | "tombstone" | "record" => 2,
+        kind if kind.starts_with("fragment") => 2,
+        _ => 0,
+    };
+    let fields = match finding.thing {
+        Ok(thing) => fields(&thing),
+        Err(message) => vec![("bad", json!(message))],
+    };
+    DumpRecord {
+        kind: finding.kind,
+        offset: finding.offset,
+        len_bytes: finding.len,
+        depth,
+        fields: fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+    }
+}
+
+fn fields(thing: &Thing) -> Vec<(&'static str, Value)> {
+    match thing {
+        Thing::Superblock(superblock) => superblock_fields(superblock),
+        Thing::Intents { sectors, set } => vec![("sectors", json!(sectors)), ("stripes_set", json!(set))],
+        Thing::Index { shard, entries } => vec![("shard", json!(shard)), ("entries", json!(entries))],
+        Thing::Entries { shard, count } => vec![("shard", json!(shard)), ("entries", json!(count))],
+        Thing::Region { shard, number, ring, fill, used } => vec![
+            ("shard", json!(shard)),
+            ("region", json!(number)),
+            ("ring", json!(ring.to_string())),
+            ("fill", json!(fill.0)),
+            ("used_bytes", json!(used)),
+        ],
+        Thing::Summary { extents, records } => vec![("extents", json!(extents)), ("records", json!(records))],
+        Thing::Extent(header) => vec![
+            ("sequence", json!(header.sequence.0)),
+            ("epoch", json!(header.epoch.0)),
+            ("ring", json!(header.ring.to_string())),
+            ("records", json!(header.record_count)),
+        ],
+        Thing::Fragment { block, codec, stored, dirty, live } => {
+            let mut fields = vec![
+                ("block", json!(block.0)),
+                ("codec", json!(codec.to_string())),
+                ("stored_bytes", json!(stored)),
+                ("dirty", json!(dirty)),
+            ];
+            fields.extend(live.map(|live| ("live", json!(live))));
+            fields
+        }
+        Thing::Fill { block, value, live } => {
+            let mut fields = vec![("block", json!(block.0)), ("value", json!(value))];
+            fields.extend(live.map(|live| ("live", json!(live))));
+            fields
+        }
+        Thing::Tombstone { block } => vec![("block", json!(block.0))],
+    }
+}
+
+fn superblock_fields(superblock: &Superblock) -> Vec<(&'static str, Value)> {
+    let geometry = &superblock.geometry;
+    let state = match superblock.state {
+        State::Clean => "clean",
+        State::Open => "open",
+        State::Empty => "empty",
+    };
+    vec![
+        ("uuid", json!(superblock.uuid)),
+        ("generation", json!(superblock.generation)),
+        ("state", json!(state)),
+        ("epoch", json!(superblock.epoch.0)),
+        ("valid_from_epoch", json!(superblock.valid_from_epoch.0)),
+        ("codec", json!(superblock.codec.to_string())),
+        ("device_bytes", json!(geometry.device_len)),
+        ("sector_bytes", json!(geometry.sector_bytes)),
+        ("extent_bytes", json!(geometry.extent_bytes)),
+        ("region_bytes", json!(geometry.region_bytes)),
+        ("shards", json!(geometry.shard_count)),
+        ("regions_a_shard", json!(geometry.regions_per_shard)),
+        ("origin_bytes", json!(geometry.origin_len)),
+        ("origin", json!(superblock.origin_path)),
+        ("origin_identity", json!(superblock.origin_identity)),
+    ]
+}

@@ -1,0 +1,290 @@
+//! From what the engine and the NBD server count to the status report.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use flaz_engine::format::superblock::{Superblock, VERSION};
+use flaz_engine::shard::{JOBS_MAX, WRITES_IN_FLIGHT_MAX};
+use flaz_engine::stats::{Counts, LatencySummary, StatsSnapshot};
+use flaz_engine::units::BLOCK_BYTES;
+use flaz_nbd::Snapshot;
+use flaz_nbd::limits::{CONNECTIONS_MAX, REQUESTS_IN_FLIGHT_MAX};
+
+use super::Daemon;
+use crate::report::{
+    AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport, LiveReport,
+    LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport, QueueReport, REPORT_SCHEMA, ReclaimReport,
+    SpaceReport, StatusReport, TrafficReport,
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// The cache device as its superblock describes it.
+pub(super) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport {
+    let geometry = &superblock.geometry;
+    CacheReport {
+        path: path.to_owned(),
+        uuid: superblock.uuid,
+        format_version: VERSION,
+        size_bytes: geometry.device_len,
+        data_bytes: geometry.shard_len() * u64::from(geometry.shard_count),
+        extent_bytes: u64::from(geometry.extent_bytes),
+        region_bytes: geometry.region_bytes,
+        regions: u64::from(geometry.regions_per_shard) * u64::from(geometry.shard_count),
+        shards: geometry.shard_count,
+    }
+}
+
+/// Everything about a cache that is being served.
+pub(super) fn live(daemon: &Daemon, stats: &StatsSnapshot, nbd: &Snapshot) -> StatusReport {
+    let superblock = daemon.superblock.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let settings = daemon.settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let failed = stats.holdings.cache_failed;
+    let state = if daemon.stopping.load(Ordering::Relaxed) {
+        CacheState::Stopping
+    } else if failed {
+        CacheState::Degraded
+    } else {
+        CacheState::Running
+    };
+    StatusReport {
+        schema: REPORT_SCHEMA,
+        state,
+        cache: cache_report(&daemon.spec.cache, &superblock),
+        origin: OriginReport {
+            path: daemon.origin_path().to_owned(),
+            size_bytes: superblock.geometry.origin_len,
+        },
+        settings: Some(settings),
+        live: Some(live_report(daemon, stats, nbd)),
+        warnings: warnings(daemon, failed),
+    }
+}
+
+fn warnings(daemon: &Daemon, failed: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if failed {
+        warnings.push(
+            "the cache device failed and is not used (or only in part): I/O goes to the origin; replace the device and \
+             create the cache anew"
+                .to_owned(),
+        );
+    }
+    for (device, emulation) in [("origin", daemon.spec.emulate_origin), ("cache device", daemon.spec.emulate_cache)] {
+        if let Some(emulation) = emulation {
+            warnings.push(format!("the {device} is slowed down to an emulated {emulation}: for demos and tests only"));
+        }
+    }
+    warnings
+}
+
+fn live_report(daemon: &Daemon, stats: &StatsSnapshot, nbd: &Snapshot) -> LiveReport {
+    let counts = &stats.counts;
+    LiveReport {
+        daemon: daemon_report(daemon),
+        operations: operations(stats, nbd),
+        lookups: LookupReport {
+            hits: counts.read_hits,
+            partial_hits: counts.read_partial_hits,
+            misses: counts.read_misses,
+            hit_blocks: counts.hit_blocks,
+            miss_blocks: counts.miss_blocks,
+            joined_blocks: counts.joined_reads,
+            origin_reads: counts.origin_reads,
+        },
+        admission: AdmissionReport {
+            admitted_blocks: counts.admitted_blocks - counts.admitted_writes,
+            written_blocks: counts.admitted_writes,
+            refused_blocks: refused(counts),
+        },
+        codec: CodecReport {
+            in_bytes: counts.codec_in_bytes - counts.fill_blocks * BLOCK,
+            out_bytes: counts.codec_out_bytes,
+            compressed_blocks: counts.packed_blocks,
+            raw_blocks: counts.raw_blocks,
+            single_value_blocks: counts.fill_blocks,
+            decompressed_blocks: counts.unpacked_blocks,
+            compress_s: counts.pack_ns as f64 / 1e9,
+            decompress_s: counts.unpack_ns as f64 / 1e9,
+        },
+        space: space(stats, daemon),
+        traffic: TrafficReport {
+            cache_read_bytes: counts.cache_read_bytes,
+            cache_written_bytes: counts.cache_write_bytes,
+            cache_discarded_bytes: counts.discarded_bytes,
+            origin_read_bytes: counts.origin_read_bytes,
+            origin_written_bytes: counts.origin_write_bytes,
+        },
+        reclaim: ReclaimReport {
+            regions: counts.regions_reclaimed,
+            dropped_blocks: counts.reclaimed_blocks,
+            reinserted_blocks: counts.reinserted_blocks,
+            reinserted_bytes: counts.reinserted_bytes,
+            ghost_hits: counts.admitted_main,
+        },
+        errors: ErrorReport {
+            checksum_failures: counts.checksum_failures,
+            cache_read_errors: counts.cache_read_errors,
+            cache_write_errors: counts.cache_errors - counts.cache_read_errors,
+            origin_errors: counts.origin_errors,
+        },
+        memory: memory(stats),
+        queues: queues(stats, nbd, daemon),
+        nbd: listeners(daemon, nbd),
+    }
+}
+
+fn daemon_report(daemon: &Daemon) -> DaemonReport {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    DaemonReport {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime_s: daemon.started.elapsed().as_secs_f64(),
+        threads: daemon.threads,
+        cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+        started_warm: daemon.started_warm,
+        recovery_ms: daemon.recovery.as_secs_f64() * 1000.0,
+        read_only: daemon.spec.read_only,
+        emulate_origin: daemon.spec.emulate_origin,
+        emulate_cache: daemon.spec.emulate_cache,
+    }
+}
+
+fn latency(summary: LatencySummary) -> LatencyReport {
+    LatencyReport {
+        mean: summary.mean_us,
+        p50: summary.p50_us,
+        p90: summary.p90_us,
+        p99: summary.p99_us,
+        p999: summary.p999_us,
+        max: summary.max_us,
+    }
+}
+
+/// Requests as clients sent them are counted by the NBD server; their latency inside the engine by the shards.
+fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
+    let (counts, latencies) = (&stats.counts, &stats.latencies);
+    let mut reads = latencies.read_hit.clone();
+    reads.add(&latencies.read_miss);
+    let one = |operation: &str, count, bytes, errors, latency_us| OperationReport {
+        operation: operation.to_owned(),
+        count,
+        bytes,
+        errors,
+        latency_us,
+    };
+    let none = LatencyReport::default();
+    let (hit, miss) = (latencies.read_hit.summary(), latencies.read_miss.summary());
+    vec![
+        one("read", nbd.reads, counts.read_bytes, nbd.errors, latency(reads.summary())),
+        one("read-hit", counts.read_hits, 0, 0, latency(hit)),
+        one("read-miss", counts.read_misses + counts.read_partial_hits, 0, 0, latency(miss)),
+        one("write", nbd.writes, counts.write_bytes, 0, latency(latencies.write.summary())),
+        one("flush", nbd.flushes, 0, 0, none),
+        one("trim", nbd.trims, 0, 0, latency(latencies.trim.summary())),
+        one("write-zeroes", nbd.write_zeroes, 0, 0, none),
+        one("prefetch", nbd.prefetches, 0, 0, none),
+        one("origin-read", counts.origin_reads, counts.origin_read_bytes, counts.origin_errors, none),
+        one("origin-write", counts.origin_writes, counts.origin_write_bytes, 0, none),
+        one("cache-read", counts.cache_reads, counts.cache_read_bytes, counts.cache_read_errors, none),
+    ]
+}
+
+fn refused(counts: &Counts) -> BTreeMap<String, u64> {
+    [
+        ("policy", counts.refused_policy),
+        ("sequential", counts.refused_sequential),
+        ("queue-full", counts.refused_queue_full),
+        ("overtaken-by-write", counts.refused_overtaken),
+        ("already-there", counts.refused_present),
+    ]
+    .into_iter()
+    .filter(|(_, count)| *count > 0)
+    .map(|(reason, count)| (reason.to_owned(), count))
+    .collect()
+}
+
+fn space(stats: &StatsSnapshot, daemon: &Daemon) -> SpaceReport {
+    let (holdings, counts) = (&stats.holdings, &stats.counts);
+    let region_bytes =
+        daemon.superblock.lock().unwrap_or_else(PoisonError::into_inner).geometry.region_bytes.max(1);
+    let cached_bytes = holdings.cached_blocks * BLOCK;
+    let ratio = |of: u64, by: u64, over: u64| if over == 0 { 0 } else { (of as f64 * by as f64 / over as f64) as u64 };
+    // Without anything packed since the start, what is there tells the ratio, dead fragments included.
+    let fragment_bytes = if counts.codec_in_bytes > 0 {
+        ratio(cached_bytes, counts.codec_out_bytes, counts.codec_in_bytes).min(holdings.used_bytes)
+    } else {
+        holdings.used_bytes
+    };
+    SpaceReport {
+        cached_blocks: holdings.cached_blocks,
+        cached_bytes,
+        fragment_bytes,
+        used_bytes: holdings.used_bytes,
+        capacity_bytes: holdings.capacity_bytes,
+        effective_capacity_bytes: ratio(holdings.capacity_bytes, cached_bytes, holdings.used_bytes),
+        probation_regions: holdings.ring_bytes[0] / region_bytes,
+        main_regions: holdings.ring_bytes[1] / region_bytes,
+        free_regions: holdings.free_bytes / region_bytes,
+    }
+}
+
+fn memory(stats: &StatsSnapshot) -> MemoryReport {
+    let holdings = &stats.holdings;
+    let each = |bytes: u64| if holdings.cached_blocks == 0 { 0.0 } else { bytes as f64 / holdings.cached_blocks as f64 };
+    MemoryReport {
+        index_bytes: holdings.index_bytes,
+        index_bytes_per_block: each(holdings.index_bytes),
+        other_bytes: holdings.other_memory_bytes,
+        other_bytes_per_block: each(holdings.other_memory_bytes),
+        buffer_bytes: 0,
+        resident_bytes: resident_bytes().unwrap_or(0),
+    }
+}
+
+/// The process's resident set, from /proc/self/status.
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+fn queues(stats: &StatsSnapshot, nbd: &Snapshot, daemon: &Daemon) -> Vec<QueueReport> {
+    let holdings = &stats.holdings;
+    let shards = u64::from(
+        daemon.superblock.lock().unwrap_or_else(PoisonError::into_inner).geometry.shard_count,
+    );
+    let one = |name: &str, depth, depth_max, full_count| QueueReport {
+        name: name.to_owned(),
+        depth,
+        depth_peak: depth,
+        depth_max,
+        full_count,
+    };
+    vec![
+        one("requests", nbd.requests_in_flight(), (CONNECTIONS_MAX * REQUESTS_IN_FLIGHT_MAX) as u64, 0),
+        one("admission", holdings.admission_queue, JOBS_MAX as u64 * shards, stats.counts.refused_queue_full),
+        one("cache-writes", holdings.cache_writes_queued, 2 * WRITES_IN_FLIGHT_MAX as u64 * shards, 0),
+        one("origin-reads", holdings.origin_reads_in_flight, (CONNECTIONS_MAX * REQUESTS_IN_FLIGHT_MAX) as u64, 0),
+        one("codec-threads", 0, daemon.codec_threads as u64, 0),
+    ]
+}
+
+fn listeners(daemon: &Daemon, nbd: &Snapshot) -> Vec<NbdReport> {
+    // Connections are counted for all addresses together; the first line has them.
+    daemon
+        .spec
+        .nbd
+        .iter()
+        .enumerate()
+        .map(|(at, address)| NbdReport {
+            address: address.to_string(),
+            connections: if at == 0 { nbd.connections_now() as u32 } else { 0 },
+            connections_max: CONNECTIONS_MAX as u32,
+            connections_total: if at == 0 { nbd.connections_total } else { 0 },
+        })
+        .collect()
+}

@@ -1,0 +1,246 @@
+//! The threads that drive shards: each has a runtime, some shards, and a mailbox.
+//!
+//! A request for a shard of this thread is a plain call; one for another thread's shard goes through that
+//! thread's mailbox. The command line's own threads use the same mailboxes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::rt::mailbox::{Receiver, Sender};
+use flaz_device::rt::{OneSender, oneshot};
+use flaz_device::rt::{Config, Rt, Runtime};
+use flaz_device::{Device, Env, IoBuf};
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
+use flaz_engine::settings::Settings;
+use flaz_engine::shard::{ImageError, Shard, ShardParts};
+use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::units::Epoch;
+use flaz_engine::volume::IoError;
+use flaz_nbd::{Incoming, Service, serve_connection};
+
+use super::HostError;
+use super::device::{HostDevice, Production};
+
+/// Requests and orders that wait in one mailbox, at most.
+pub const MAILBOX_MAX: usize = 1024;
+
+/// What a thread is asked to do.
+pub enum Order {
+    /// Carry out a piece on one of its shards.
+    Piece { shard: u32, piece: Piece, reply: OneSender<Result<Option<IoBuf>, IoError>> },
+    /// Serve a connection.
+    Connection(Incoming),
+    /// Take the index over from the last clean stop. Gives the entries that were refused.
+    Load { epoch: Epoch, reply: OneSender<Result<usize, ImageError>> },
+    /// Build the shards, empty.
+    Build { superblock: Arc<Superblock>, settings: Settings, reply: OneSender<()> },
+    /// Let the shards store and reclaim.
+    Start,
+    /// Say what was counted.
+    Stats(OneSender<StatsSnapshot>),
+    /// Change settings.
+    Set(Settings, OneSender<()>),
+    /// Bring everything that was admitted to the cache device.
+    Stop(OneSender<()>),
+    /// Write the index images.
+    Save(OneSender<Result<(), ImageError>>),
+    /// End the thread.
+    Exit,
+}
+
+/// What a thread is made from.
+pub struct WorkerParts {
+    pub number: u32,
+    pub threads: u32,
+    pub cache: HostDevice,
+    pub origin: HostDevice,
+    pub service: Service,
+    pub mailboxes: Vec<Sender<Order>>,
+    pub inbox: Receiver<Order>,
+}
+
+/// The shards of the whole process, as one thread reaches them.
+#[derive(Clone)]
+pub struct HostShards(Rc<Reach>);
+
+struct Reach {
+    thread: u32,
+    threads: u32,
+    count: Cell<u32>,
+    /// By shard number; only this thread's are there.
+    local: RefCell<Vec<Option<Rc<Shard<Production>>>>>,
+    mailboxes: Vec<Sender<Order>>,
+}
+
+impl HostShards {
+    fn local(&self, number: u32) -> Option<Rc<Shard<Production>>> {
+        self.0.local.borrow().get(number as usize).cloned().flatten()
+    }
+
+    fn all_local(&self) -> Vec<Rc<Shard<Production>>> {
+        self.0.local.borrow().iter().flatten().cloned().collect()
+    }
+}
+
+impl Shards for HostShards {
+    fn count(&self) -> u32 {
+        self.0.count.get()
+    }
+
+    async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {
+        if number % self.0.threads == self.0.thread {
+            let Some(shard) = self.local(number) else { return Err(IoError::Stopping) };
+            return run_piece(&shard, piece).await;
+        }
+        let (reply, answer) = oneshot();
+        let mailbox = &self.0.mailboxes[(number % self.0.threads) as usize];
+        mailbox.send(Order::Piece { shard: number, piece, reply }).await.map_err(|_| IoError::Stopping)?;
+        answer.recv().await.map_err(|_| IoError::Stopping)?
+    }
+}
+
+/// Runs one thread until it is told to exit.
+///
+/// # Errors
+/// The runtime could not be made; `ready` is told.
+pub fn run(parts: WorkerParts, ready: std::sync::mpsc::Sender<Result<(), HostError>>) {
+    let runtime = match Runtime::new(Config::default()) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            // The starter is waiting for the answer; it cannot be gone.
+            let _ = ready.send(Err(error.into()));
+            return;
+        }
+    };
+    let _ = ready.send(Ok(()));
+    runtime.block_on(serve(parts));
+}
+
+async fn serve(parts: WorkerParts) {
+    let WorkerParts { number, threads, cache, origin, service, mailboxes, mut inbox } = parts;
+    let (cache, origin) = (Rc::new(cache), Rc::new(origin));
+    let shards = HostShards(Rc::new(Reach {
+        thread: number,
+        threads,
+        count: Cell::new(0),
+        local: RefCell::new(Vec::new()),
+        mailboxes,
+    }));
+    let mut volume: Option<CachedVolume<HostShards, HostDevice>> = None;
+    while let Some(order) = inbox.recv().await {
+        match order {
+            Order::Piece { shard, piece, reply } => {
+                let shard = shards.local(shard);
+                Rt.spawn(async move {
+                    let result = match shard {
+                        Some(shard) => run_piece(&shard, piece).await,
+                        None => Err(IoError::Stopping),
+                    };
+                    // The asker may be gone with its connection.
+                    let _ = reply.send(result);
+                });
+            }
+            Order::Connection(incoming) => {
+                if let Some(volume) = volume.clone() {
+                    Rt.spawn(serve_connection(incoming, volume, Rt, service.clone()));
+                }
+            }
+            Order::Build { superblock, settings, reply } => {
+                let cutoff = settings.sequential_cutoff;
+                build(&shards, number, threads, &superblock, &settings, &cache, &origin);
+                let size = superblock.geometry.origin_len.min(origin.len());
+                volume = Some(CachedVolume::new(shards.clone(), Rc::clone(&origin), size, cutoff));
+                let _ = reply.send(());
+            }
+            Order::Load { epoch, reply } => {
+                let shards = shards.all_local();
+                Rt.spawn(async move {
+                    let mut refused = 0;
+                    for shard in shards {
+                        match shard.load_image(epoch).await {
+                            Ok(count) => refused += count,
+                            Err(error) => {
+                                let _ = reply.send(Err(error));
+                                return;
+                            }
+                        }
+                    }
+                    let _ = reply.send(Ok(refused));
+                });
+            }
+            Order::Start => shards.all_local().iter().for_each(Shard::start),
+            Order::Stats(reply) => {
+                let mut total = StatsSnapshot::default();
+                for shard in shards.all_local() {
+                    total.add(&shard.stats());
+                }
+                let _ = reply.send(total);
+            }
+            Order::Set(settings, reply) => {
+                for shard in shards.all_local() {
+                    shard.set(&settings);
+                }
+                if let Some(volume) = &volume {
+                    volume.set_sequential_cutoff(settings.sequential_cutoff);
+                }
+                let _ = reply.send(());
+            }
+            Order::Stop(reply) => {
+                let shards = shards.all_local();
+                Rt.spawn(async move {
+                    for shard in shards {
+                        shard.stop().await;
+                    }
+                    let _ = reply.send(());
+                });
+            }
+            Order::Save(reply) => {
+                let shards = shards.all_local();
+                Rt.spawn(async move {
+                    let mut result = Ok(());
+                    for shard in shards {
+                        result = shard.save().await;
+                        if result.is_err() {
+                            break;
+                        }
+                    }
+                    let _ = reply.send(result);
+                });
+            }
+            Order::Exit => break,
+        }
+    }
+    // Shards refer to their tasks and the other way round: let go of them before the runtime ends.
+    shards.0.local.borrow_mut().clear();
+}
+
+fn build(
+    shards: &HostShards,
+    thread: u32,
+    threads: u32,
+    superblock: &Superblock,
+    settings: &Settings,
+    cache: &Rc<HostDevice>,
+    origin: &Rc<HostDevice>,
+) {
+    let count = superblock.geometry.shard_count;
+    shards.0.count.set(count);
+    *shards.0.local.borrow_mut() = (0..count)
+        .map(|number| {
+            (number % threads == thread).then(|| {
+                Shard::new(ShardParts {
+                    number,
+                    geometry: superblock.geometry,
+                    cache_id: superblock.cache_id(),
+                    epoch: superblock.epoch,
+                    env: Rt,
+                    cache: Rc::clone(cache),
+                    origin: Rc::clone(origin),
+                    settings: settings.clone(),
+                })
+            })
+        })
+        .collect();
+}

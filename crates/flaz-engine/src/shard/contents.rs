@@ -1,0 +1,275 @@
+//! Reading an index image: each part checked against the geometry and against the others.
+//!
+//! ```text
+//! header (48 B): magic u64, index bytes u64, regions u32, open regions u32, rings' lengths u32 x 2, reserved u64 x 2
+//! regions:       state u8, ring u8, reserved u16, used u32, fill u64          (16 B each)
+//! rings:         region numbers u32, oldest first: probation, main
+//! open regions:  number u32, extents u32, records u32, reserved u32; extents (24 B each); records (8 B each)
+//! index:         see Index::write_image
+//! ```
+
+use flaz_device::{Device, IoBuf};
+
+use super::image::ImageError;
+use super::regions::{Region, RegionState, Regions};
+use crate::format::FormatError;
+use crate::format::geometry::{Geometry, PAGE_BYTES};
+use crate::format::shard_state::ShardState;
+use crate::format::summary::SummaryExtent;
+use crate::index::{Entry, Index, Place};
+use crate::policy::Ring;
+use crate::units::{BLOCK_BYTES, Epoch, Sequence, UNIT_BYTES};
+
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"FLZIMAGE");
+const HEADER_BYTES: usize = 48;
+/// Bytes of the image written or read at a time.
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
+
+/// An open region in an image.
+#[derive(Debug)]
+pub(crate) struct OpenRegionImage {
+    pub(crate) number: u32,
+    pub(crate) extents: Vec<SummaryExtent>,
+    pub(crate) records: Vec<u64>,
+}
+
+/// What an image holds.
+#[derive(Debug)]
+pub(crate) struct ImageContents {
+    pub(crate) regions: Regions,
+    pub(crate) open: Vec<OpenRegionImage>,
+    pub(crate) index: Index,
+    /// Index entries that could not be, and were left out.
+    pub(crate) refused: usize,
+}
+
+/// Reads the state page of a shard and checks it against what the superblock says.
+pub(crate) async fn read_state<C: Device>(
+    cache: &C,
+    geometry: &Geometry,
+    shard: u32,
+    cache_id: u32,
+    epoch: Epoch,
+) -> Result<ShardState, ImageError> {
+    let (page, result) = cache.read_at(geometry.shard_state_offset(shard), IoBuf::new(PAGE_BYTES)).await;
+    result.map_err(|source| ImageError::Device { shard, source })?;
+    let state = ShardState::parse(&page, shard).map_err(|source| ImageError::Format { shard, source })?;
+    let contents = |what: String| Err(ImageError::Contents { shard, what });
+    if state.cache != cache_id {
+        return contents(format!("it belongs to cache {:#x}, this is {cache_id:#x}", state.cache));
+    }
+    if state.epoch != epoch {
+        return contents(format!("it was written in epoch {}, the superblock says {}", state.epoch.0, epoch.0));
+    }
+    let room = state.image_regions.len() as u64 * geometry.region_bytes;
+    let in_range = state.image_regions.iter().all(|&number| number < geometry.regions_per_shard);
+    if state.image_bytes > room || !in_range {
+        return contents(format!("{} bytes do not fit regions {:?}", state.image_bytes, state.image_regions));
+    }
+    Ok(state)
+}
+
+/// Reads the image that a state page names.
+pub(crate) async fn read_image<C: Device>(
+    cache: &C,
+    geometry: &Geometry,
+    state: &ShardState,
+) -> Result<Vec<u8>, ImageError> {
+    let shard = state.shard;
+    let mut image = Vec::with_capacity(state.image_bytes as usize);
+    let mut left = state.image_bytes as usize;
+    for &number in &state.image_regions {
+        let mut at = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
+        let mut part = left.min(geometry.region_bytes as usize);
+        left -= part;
+        while part > 0 {
+            let len = part.min(CHUNK_BYTES);
+            let buf = IoBuf::new(len.next_multiple_of(geometry.sector_bytes as usize));
+            let (buf, result) = cache.read_at(at, buf).await;
+            result.map_err(|source| ImageError::Device { shard, source })?;
+            image.extend_from_slice(&buf[..len]);
+            part -= len;
+            at += len as u64;
+        }
+    }
+    let computed = crc32c::crc32c(&image);
+    if computed != state.image_checksum {
+        let source = FormatError::Checksum { what: "index image", stored: state.image_checksum, computed };
+        return Err(ImageError::Format { shard, source });
+    }
+    Ok(image)
+}
+
+impl ImageContents {
+    /// Takes an image of `shard` apart.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(crate) fn parse(image: &[u8], geometry: &Geometry, shard: u32) -> Result<Self, String> {
+        let mut input = Input(image);
+        if input.u64()? != MAGIC {
+            return Err("no magic number".into());
+        }
+        let index_bytes = input.u64()?;
+        let [count, open_count] = [input.u32()?, input.u32()?];
+        let ring_lens = [input.u32()?, input.u32()?];
+        input.skip(HEADER_BYTES - 32)?;
+        if count != geometry.regions_per_shard {
+            return Err(format!("{count} regions, expected {}", geometry.regions_per_shard));
+        }
+        let mut regions = Regions::all_free(count);
+        for region in &mut regions.table {
+            *region = input.region(geometry.region_bytes)?;
+        }
+        input.rings(&mut regions, ring_lens)?;
+        let open = (0..open_count.min(3)).map(|_| input.open_region()).collect::<Result<Vec<_>, _>>()?;
+        check_open(&regions, &open)?;
+        let free = |number: &u32| regions.table[*number as usize].state == RegionState::Free;
+        regions.free = (0..count).filter(free).collect();
+        if input.0.len() as u64 != index_bytes {
+            return Err(format!("{} bytes of index, expected {index_bytes}", input.0.len()));
+        }
+        let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
+        let mut index = Index::new(geometry.local_blocks(), planned);
+        let whole_blocks = geometry.origin_len / BLOCK_BYTES as u64;
+        let refused = index.read_image(input.0, |block, entry| {
+            let in_range = block.global(shard, geometry.shard_count).0 < whole_blocks;
+            let region = entry_region(&mut regions.table, entry, geometry.region_bytes).filter(|_| in_range);
+            region.map(|region| region.live += 1).is_some()
+        })?;
+        Ok(Self { regions, open, index, refused })
+    }
+}
+
+/// Open regions are those that the table calls open, one a ring.
+fn check_open(regions: &Regions, open: &[OpenRegionImage]) -> Result<(), String> {
+    let called_open = regions.table.iter().filter(|region| region.state == RegionState::Open).count();
+    if called_open != open.len() {
+        return Err(format!("{called_open} regions are open, {} are described", open.len()));
+    }
+    let mut seen = Vec::new();
+    for one in open {
+        let region = regions.table.get(one.number as usize).filter(|region| region.state == RegionState::Open);
+        let Some(region) = region else { return Err(format!("region {} is not open", one.number)) };
+        if seen.contains(&region.ring) {
+            return Err(format!("ring {} has two open regions", region.ring));
+        }
+        seen.push(region.ring);
+    }
+    Ok(())
+}
+
+/// The region of an entry, if the entry lies in what has been filled of it.
+fn entry_region(table: &mut [Region], entry: Entry, region_bytes: u64) -> Option<&mut Region> {
+    let start = entry.location().offset();
+    let region = table.get_mut(usize::try_from(start / region_bytes).ok()?)?;
+    let (within, len) = match entry.place() {
+        Place::Fragment { sectors, .. } => (start % region_bytes / 512 * 512, u64::from(sectors) * 512),
+        Place::Fill { .. } => (start % region_bytes, UNIT_BYTES),
+    };
+    let filled =
+        region.state != RegionState::Free && within + len <= u64::from(region.used).min(region_bytes);
+    filled.then_some(region)
+}
+
+/// What is left of an image.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("image ends early")?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn skip(&mut self, len: usize) -> Result<(), String> {
+        self.0 = self.0.get(len..).ok_or("image ends early")?;
+        Ok(())
+    }
+
+    fn region(&mut self, region_bytes: u64) -> Result<Region, String> {
+        let [state, ring, ..] = self.take::<4>()?;
+        let state = match state {
+            0 => RegionState::Free,
+            1 => RegionState::Open,
+            2 => RegionState::Full,
+            other => return Err(format!("unknown region state {other}")),
+        };
+        let ring = Ring::from_number(ring).ok_or_else(|| format!("unknown ring {ring}"))?;
+        let used = self.u32()?;
+        if u64::from(used) > region_bytes || !used.is_multiple_of(512) {
+            return Err(format!("a region of {region_bytes} bytes with {used} used"));
+        }
+        let fill = Sequence(self.u64()?);
+        if state == RegionState::Free {
+            return Ok(Region::FREE);
+        }
+        Ok(Region {
+            state,
+            ring,
+            fill,
+            used,
+            ..Region::FREE
+        })
+    }
+
+    /// The full regions of each ring, each once.
+    fn rings(&mut self, regions: &mut Regions, lens: [u32; 2]) -> Result<(), String> {
+        for (ring, len) in Ring::ALL.into_iter().zip(lens) {
+            for _ in 0..len {
+                let number = self.u32()?;
+                let region = regions.table.get(number as usize).ok_or("a ring names a region that is not there")?;
+                if region.state != RegionState::Full || region.ring != ring {
+                    return Err(format!("region {number} is in a ring and not full"));
+                }
+                regions.ring(ring).push_back(number);
+            }
+        }
+        let mut listed: Vec<u32> = regions.rings.iter().flatten().copied().collect();
+        let total = listed.len();
+        listed.sort_unstable();
+        listed.dedup();
+        let full = regions.table.iter().filter(|region| region.state == RegionState::Full).count();
+        if listed.len() != full || listed.len() != total {
+            return Err("rings and regions do not agree".into());
+        }
+        Ok(())
+    }
+
+    fn open_region(&mut self) -> Result<OpenRegionImage, String> {
+        let (number, extents, records) = (self.u32()?, self.u32()?, self.u32()?);
+        self.skip(4)?;
+        let bytes = u64::from(extents) * 24 + u64::from(records) * 8;
+        if bytes > self.0.len() as u64 {
+            return Err(format!(
+                "open region {number} promises {bytes} bytes, {} are left",
+                self.0.len()
+            ));
+        }
+        let extents = (0..extents)
+            .map(|_| {
+                Ok(SummaryExtent {
+                    offset: self.u32()?,
+                    len: self.u32()?,
+                    sequence: Sequence(self.u64()?),
+                    epoch: Epoch(self.u32()?),
+                    record_count: u16::try_from(self.u32()?).map_err(|_| "too many records in an extent")?,
+                })
+            })
+            .collect::<Result<Vec<_>, String>>()?;
+        let records = (0..records).map(|_| self.u64()).collect::<Result<_, _>>()?;
+        Ok(OpenRegionImage {
+            number,
+            extents,
+            records,
+        })
+    }
+}

@@ -1,0 +1,459 @@
+//! The engine on simulated disks against a model, with concurrent clients and reclaim going on.
+//!
+//! `FLAZ_SEEDS=1000 cargo test -p flaz-engine --test model` searches longer; a failure prints the command that
+//! replays it.
+
+mod support;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use flaz_device::{DeviceOp, Env, IoBuf};
+use flaz_engine::cache::{CreateOptions, LocalCache, Start, create};
+use flaz_engine::codec::CodecSpec;
+use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::router::CachedVolume;
+use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::shard::Platform;
+use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::volume::{IoError, Volume, segment_lens};
+use flaz_sim::{DiscardMode, DiskConfig, FaultRates, Rng, Sim, SimDisk, SimEnv, check_seeds};
+use support::{Model, some_data};
+
+struct Simulated;
+
+impl Platform for Simulated {
+    type Env = SimEnv;
+    type Cache = SimDisk;
+    type Origin = SimDisk;
+}
+
+const CLIENTS: u64 = 6;
+const CODECS: [&str; 6] = ["lz4", "none", "zstd:1", "zlib:1", "lzo", "zstd:-3"];
+
+/// Everything that one run is made of.
+#[derive(Clone, Debug)]
+struct Plan {
+    seed: u64,
+    origin_len: u64,
+    cache_len: u64,
+    wish: GeometryWish,
+    settings: Settings,
+    operations: u64,
+    origin_faults: FaultRates,
+    cache_faults: FaultRates,
+    /// The cache device damages data silently.
+    damage: bool,
+    /// Whether clients change mode, codec and policy while they run.
+    change_settings: bool,
+}
+
+fn plan(seed: u64) -> Plan {
+    let mut rng = Rng::new(seed ^ 0xf1a2);
+    let modes = [Mode::WriteThrough, Mode::WriteThrough, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
+    Plan {
+        seed,
+        origin_len: (4 << 20) + rng.below(4 << 20) / 512 * 512,
+        cache_len: [5 << 19, 3 << 20, 6 << 20][rng.below(3) as usize],
+        wish: GeometryWish {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            shard_count: Some(1 + rng.below(2) as u32 * u32::from(seed % 3 != 0)),
+        },
+        settings: Settings {
+            mode: modes[rng.below(5) as usize],
+            policy: PolicyKind::ALL[rng.below(3) as usize],
+            codec: CODECS[rng.below(CODECS.len() as u64) as usize].parse().expect("a codec"),
+            sequential_cutoff: if rng.below(4) == 0 { 256 << 10 } else { 0 },
+        },
+        operations: 150,
+        origin_faults: FaultRates::default(),
+        cache_faults: FaultRates::default(),
+        damage: false,
+        change_settings: rng.below(3) == 0,
+    }
+}
+
+/// What the clients of a run share.
+struct Run {
+    volume: CachedVolume<flaz_engine::router::LocalShards<Simulated>, SimDisk>,
+    cache: Rc<LocalCache<Simulated>>,
+    model: Model,
+    origin_len: u64,
+    /// Starts of the reads in flight.
+    reading: RefCell<Vec<u64>>,
+    errors_allowed: bool,
+    errors: Cell<u64>,
+    operations: u64,
+    change_settings: bool,
+}
+
+impl Run {
+    fn check<T>(&self, result: Result<T, IoError>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                assert!(self.errors_allowed, "an operation failed without a fault: {error}");
+                self.errors.set(self.errors.get() + 1);
+                None
+            }
+        }
+    }
+
+    /// A range with a bias to few blocks, to alignment, and to a hot part of the device.
+    fn range(&self, rng: &mut Rng) -> (u64, u64) {
+        let sectors = self.origin_len / 512;
+        let hot = rng.below(3) > 0;
+        let span = if hot { sectors / 4 } else { sectors };
+        let (mut first, mut count) = (rng.below(span), 1 + rng.below(16));
+        match rng.below(10) {
+            0 => count = 1 + rng.below(600),
+            1..=2 => {}
+            _ => {
+                first = first / 8 * 8;
+                count = count.next_multiple_of(8);
+            }
+        }
+        let first = first.min(sectors - 1);
+        (first * 512, count.min(sectors - first) * 512)
+    }
+
+    async fn read(&self, rng: &mut Rng) {
+        let (offset, len) = self.range(rng);
+        let start = self.model.read_starts();
+        self.reading.borrow_mut().push(start);
+        let result = self.volume.read(offset, len as u32).await;
+        if let Some(data) = self.check(result) {
+            let data: Vec<u8> = data.iter().flat_map(|segment| segment.iter().copied()).collect();
+            assert_eq!(data.len() as u64, len);
+            if let Err(error) = self.model.read_ends(start, offset, &data) {
+                panic!("{error}");
+            }
+        }
+        let mut reading = self.reading.borrow_mut();
+        reading.retain(|&other| other != start);
+        let oldest = reading.iter().copied().min().unwrap_or(start);
+        drop(reading);
+        if start.is_multiple_of(16) {
+            self.model.forget_before(oldest);
+        }
+    }
+
+    async fn write(&self, rng: &mut Rng) {
+        let (offset, len) = self.range(rng);
+        let data = some_data(rng, len as usize);
+        let mut rest = &data[..];
+        let segments = segment_lens(offset, len)
+            .map(|len| {
+                let (head, tail) = rest.split_at(len);
+                rest = tail;
+                IoBuf::copy_of(head)
+            })
+            .collect();
+        let writing = self.model.write_starts(offset, &data);
+        let result = self.volume.write(offset, segments, rng.below(8) == 0).await;
+        self.model.write_ends(writing, self.check(result).is_some());
+    }
+
+    async fn zero(&self, rng: &mut Rng, trim: bool) {
+        let (offset, len) = self.range(rng);
+        let writing = self.model.write_starts(offset, &vec![0; len as usize]);
+        let fua = rng.coin();
+        let result = if trim {
+            self.volume.trim(offset, len, fua).await
+        } else {
+            self.volume.write_zeroes(offset, len, rng.coin(), fua).await
+        };
+        self.model.write_ends(writing, self.check(result).is_some());
+    }
+
+    fn change(&self, rng: &mut Rng) {
+        self.cache.set(&Settings {
+            mode: [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough][rng.below(3) as usize],
+            policy: PolicyKind::ALL[rng.below(3) as usize],
+            codec: CODECS[rng.below(CODECS.len() as u64) as usize].parse().expect("a codec"),
+            sequential_cutoff: 0,
+        });
+    }
+
+    async fn client(self: Rc<Self>, mut rng: Rng) {
+        for _ in 0..self.operations {
+            match rng.below(100) {
+                0..=54 => self.read(&mut rng).await,
+                55..=86 => self.write(&mut rng).await,
+                87..=89 => self.zero(&mut rng, true).await,
+                90..=92 => self.zero(&mut rng, false).await,
+                93..=94 => {
+                    self.check(self.volume.flush().await);
+                }
+                95..=97 => {
+                    let (offset, len) = self.range(&mut rng);
+                    self.check(self.volume.prefetch(offset, len).await);
+                }
+                _ if self.change_settings => self.change(&mut rng),
+                _ => self.read(&mut rng).await,
+            }
+        }
+    }
+
+    /// Reads the whole device.
+    async fn read_all(&self) {
+        let mut at = 0;
+        while at < self.origin_len {
+            let len = (128 << 10).min(self.origin_len - at);
+            let start = self.model.read_starts();
+            let result = self.volume.read(at, len as u32).await;
+            if let Some(data) = self.check(result) {
+                let data: Vec<u8> = data.iter().flat_map(|segment| segment.iter().copied()).collect();
+                if let Err(error) = self.model.read_ends(start, at, &data) {
+                    panic!("{error}");
+                }
+            }
+            at += len;
+        }
+    }
+}
+
+struct Outcome {
+    stats: StatsSnapshot,
+    steps: u64,
+}
+
+/// One run: clients, a clean stop, a warm start, everything read again.
+fn run(plan: &Plan) -> Outcome {
+    let sim = Sim::new(plan.seed);
+    sim.set_parallelism(1 + (plan.seed % 2) as usize);
+    let env = sim.env();
+    let origin_config = DiskConfig { discard_mode: DiscardMode::Zero, ..DiskConfig::slow(plan.origin_len) };
+    let origin = SimDisk::new(&env, origin_config);
+    let disk = SimDisk::new(&env, DiskConfig::fast(plan.cache_len));
+    let stats = sim.block_on(async {
+        let options = CreateOptions {
+            uuid: uuid::Uuid::from_u128(u128::from(plan.seed)),
+            created_unix_s: 0,
+            wish: plan.wish,
+            codec: CodecSpec::default(),
+            origin_len: plan.origin_len,
+            origin_identity: "sim".into(),
+            origin_path: "sim".into(),
+        };
+        create(&disk, options).await.expect("the cache fits");
+        let model = Model::new(plan.origin_len);
+        let (model, mut stats) = open_and_run(plan, &env, &origin, &disk, model, Start::Empty).await;
+        let failed = stats.holdings.cache_failed || stats.counts.cache_errors > 0;
+        origin.set_faults(FaultRates::default());
+        disk.set_faults(FaultRates::default());
+        let again = Plan { operations: 20, origin_faults: FaultRates::default(), cache_faults: FaultRates::default(), ..plan.clone() };
+        let start = if failed { Start::Cold } else { Start::Warm(flaz_engine::units::Epoch(1)) };
+        let (_, second) = open_and_run(&again, &env, &origin, &disk, model, start).await;
+        if !failed && !plan.damage && stats.holdings.cached_blocks > 50 && plan.settings.mode != Mode::PassThrough {
+            assert!(second.counts.hit_blocks > 0, "a warm start gives hits");
+        }
+        stats.add(&second);
+        stats
+    });
+    Outcome { stats, steps: sim.steps() }
+}
+
+async fn open_and_run(
+    plan: &Plan,
+    env: &SimEnv,
+    origin: &SimDisk,
+    disk: &SimDisk,
+    model: Model,
+    start: Start,
+) -> (Model, StatsSnapshot) {
+    let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
+    let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), plan.settings.clone())
+        .await
+        .expect("opens");
+    // A damaged index image is found, and the cache starts cold.
+    let damaged = plan.damage && matches!(start, Start::Warm(_)) && cache.start == Start::Cold;
+    assert!(cache.start == start || damaged, "started {:?}, expected {start:?}", cache.start);
+    let volume = CachedVolume::new(cache.shards(), base, plan.origin_len, plan.settings.sequential_cutoff);
+    origin.set_faults(plan.origin_faults);
+    disk.set_faults(plan.cache_faults);
+    let run = Rc::new(Run {
+        volume,
+        cache: Rc::new(cache),
+        model,
+        origin_len: plan.origin_len,
+        reading: RefCell::new(Vec::new()),
+        errors_allowed: plan.origin_faults.read_error_ppm > 0,
+        errors: Cell::new(0),
+        operations: plan.operations,
+        change_settings: plan.change_settings,
+    });
+    if start != Start::Empty {
+        run.read_all().await;
+    }
+    let mut rng = Rng::new(plan.seed ^ 0xc11e);
+    let clients = (0..CLIENTS).map(|_| Rc::clone(&run).client(rng.fork()));
+    futures_util::future::join_all(clients.collect::<Vec<_>>()).await;
+    run.read_all().await;
+    let Ok(run) = Rc::try_unwrap(run) else { panic!("a client still runs") };
+    let Ok(cache) = Rc::try_unwrap(run.cache) else { panic!("the cache is shared") };
+    let stats = cache.stats();
+    check_holdings(&stats, plan);
+    drop(run.volume);
+    let stopped = cache.stop().await;
+    let failed = disk.stats().errors > 0 && plan.cache_faults.write_error_ppm > 0;
+    if !failed {
+        stopped.expect("a cache without faults stops in order");
+    }
+    (run.model, stats)
+}
+
+fn check_holdings(stats: &StatsSnapshot, plan: &Plan) {
+    let holdings = &stats.holdings;
+    let blocks = plan.origin_len / 4096;
+    assert!(holdings.cached_blocks <= blocks);
+    if !plan.damage {
+        assert_eq!(stats.counts.checksum_failures, 0, "a checksum failed without a fault");
+    }
+}
+
+#[test]
+fn concurrent_clients_see_what_was_written() {
+    let totals = RefCell::new(StatsSnapshot::default());
+    let steps = Cell::new(0);
+    check_seeds(60, |seed| {
+        let outcome = run(&plan(seed));
+        totals.borrow_mut().add(&outcome.stats);
+        steps.set(steps.get() + outcome.steps);
+    });
+    let counts = totals.into_inner().counts;
+    eprintln!("{} simulated steps: {counts:?}", steps.get());
+    if std::env::var_os("FLAZ_SEED").is_some() {
+        return;
+    }
+    // A test that explores nothing proves nothing.
+    for (name, count) in [
+        ("hits", counts.read_hits),
+        ("partial hits", counts.read_partial_hits),
+        ("joined reads", counts.joined_reads),
+        ("reclaimed regions", counts.regions_reclaimed),
+        ("reinserted blocks", counts.reinserted_blocks),
+        ("overtaken admissions", counts.refused_overtaken),
+        ("tombstones", counts.tombstones),
+        ("raw blocks", counts.raw_blocks),
+        ("fills", counts.fill_blocks),
+        ("hits in memory", counts.memory_hit_blocks),
+    ] {
+        assert!(count > 0, "no {name} in the whole test");
+    }
+}
+
+#[test]
+fn damage_on_the_cache_device_is_a_miss_never_wrong_data() {
+    let failures = Cell::new(0);
+    check_seeds(30, |seed| {
+        let mut plan = plan(seed);
+        plan.settings.mode = Mode::WriteThrough;
+        plan.damage = true;
+        plan.cache_faults =
+            FaultRates { read_flip_ppm: 20_000, write_lost_ppm: 5_000, write_misdirected_ppm: 5_000, ..FaultRates::default() };
+        failures.set(failures.get() + run(&plan).stats.counts.checksum_failures);
+    });
+    assert!(failures.get() > 0 || std::env::var_os("FLAZ_SEED").is_some(), "no damage was met");
+}
+
+#[test]
+fn a_failing_cache_device_never_fails_a_request() {
+    check_seeds(30, |seed| {
+        let mut plan = plan(seed);
+        plan.cache_faults = FaultRates {
+            read_error_ppm: 10_000,
+            write_error_ppm: 10_000,
+            discard_error_ppm: 10_000,
+            ..FaultRates::default()
+        };
+        run(&plan);
+    });
+}
+
+#[test]
+fn a_failing_origin_fails_requests_and_nothing_else() {
+    check_seeds(30, |seed| {
+        let mut plan = plan(seed);
+        plan.origin_faults = FaultRates { read_error_ppm: 20_000, write_error_ppm: 20_000, ..FaultRates::default() };
+        run(&plan);
+    });
+}
+
+/// The stale-admission race, by name: a reader's data is on its way when a write overtakes it.
+#[test]
+fn a_write_that_overtakes_an_admission_wins() {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let origin = SimDisk::new(&env, DiskConfig::slow(4 << 20));
+    let disk = SimDisk::new(&env, DiskConfig::fast(3 << 20));
+    sim.block_on(async {
+        let wish = GeometryWish { extent_bytes: Some(32 << 10), region_bytes: Some(128 << 10), shard_count: Some(1) };
+        let options = CreateOptions {
+            uuid: uuid::Uuid::from_u128(9),
+            created_unix_s: 0,
+            wish,
+            codec: CodecSpec::default(),
+            origin_len: 4 << 20,
+            origin_identity: "sim".into(),
+            origin_path: "sim".into(),
+        };
+        create(&disk, options).await.expect("fits");
+        let settings = plan(0).settings;
+        let settings = Settings { mode: Mode::WriteThrough, policy: PolicyKind::Fifo, sequential_cutoff: 0, ..settings };
+        let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
+        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings).await.expect("opens");
+        let volume = CachedVolume::new(cache.shards(), base, 4 << 20, 0);
+        for round in 0..200u64 {
+            let (reader, writer) = (volume.clone(), volume.clone());
+            let offset = (round % 7) * 4096;
+            let new = IoBuf::copy_of(&[(round + 1) as u8; 4096]);
+            let read = async { reader.read(offset, 4096).await.expect("reads") };
+            let write = async { writer.write(offset, vec![new], false).await.expect("writes") };
+            futures_util::future::join(read, write).await;
+            let seen = volume.read(offset, 4096).await.expect("reads");
+            assert_eq!(seen[0][0], (round + 1) as u8, "round {round}: an overtaken admission was served");
+            env.sleep(std::time::Duration::from_millis(30)).await;
+            let seen = volume.read(offset, 4096).await.expect("reads");
+            assert_eq!(seen[0][0], (round + 1) as u8, "round {round}: served later");
+            volume.trim(offset, 4096, false).await.expect("trims");
+            volume.write(offset, vec![IoBuf::zeroed(4096)], false).await.expect("writes");
+        }
+        assert!(cache.stats().counts.refused_overtaken > 0, "the race never happened");
+    });
+}
+
+#[test]
+fn two_readers_of_one_missed_block_cause_one_origin_read() {
+    let sim = Sim::new(3);
+    let env = sim.env();
+    let origin = SimDisk::new(&env, DiskConfig::slow(4 << 20));
+    let disk = SimDisk::new(&env, DiskConfig::fast(4 << 20));
+    sim.block_on(async {
+        let options = CreateOptions {
+            uuid: uuid::Uuid::from_u128(9),
+            created_unix_s: 0,
+            wish: GeometryWish::default(),
+            codec: CodecSpec::default(),
+            origin_len: 4 << 20,
+            origin_identity: "sim".into(),
+            origin_path: "sim".into(),
+        };
+        create(&disk, options).await.expect("fits");
+        let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
+        let settings = Settings { mode: Mode::WriteThrough, ..plan(0).settings };
+        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings).await.expect("opens");
+        let volume = CachedVolume::new(cache.shards(), base, 4 << 20, 0);
+        origin.reset_stats();
+        let reads = (0..5).map(|_| volume.read(0, 16 << 10));
+        futures_util::future::join_all(reads).await;
+        assert_eq!(origin.stats().reads, 1, "one read for five readers");
+        // A failed origin read fails those who joined it, and is not remembered.
+        origin.fail_nth(DeviceOp::Read, 1);
+        let reads = (0..3).map(|_| volume.read(1 << 20, 4096));
+        assert!(futures_util::future::join_all(reads).await.iter().all(Result::is_err));
+        assert!(volume.read(1 << 20, 4096).await.is_ok());
+    });
+}
