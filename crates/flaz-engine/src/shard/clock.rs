@@ -9,15 +9,18 @@
 //! if the clock still shows the same when it stores (no await in between). A read that began before or during
 //! the write sees a tick later; one that began after it reads the new data.
 //!
-//! Blocks share a bounded number of clocks by hash, so a false alarm is possible (a lost admission), a missed
-//! one is not.
+//! Blocks share a bounded number of clocks, neighbours never one, so a false alarm is possible (a lost
+//! admission), a missed one is not.
 
 use std::cell::Cell;
 
 use crate::units::LocalBlock;
 
-/// Clocks of a shard (4 bytes each).
-const CLOCKS: usize = 4096;
+/// Fewest and most clocks of a shard (4 bytes each). The most: 256 MiB of neighbouring blocks.
+const CLOCKS_MIN: u64 = 4096;
+const CLOCKS_MAX: u64 = 65_536;
+/// Blocks of cache for each clock, between these limits.
+const BLOCKS_PER_CLOCK: u64 = 16;
 
 /// Ticks of the writes of one shard.
 #[derive(Debug)]
@@ -30,14 +33,16 @@ pub(super) struct WriteClock {
 pub(super) struct Tick(u32);
 
 impl WriteClock {
-    pub(super) fn new() -> Self {
+    /// Clocks for a shard of `blocks` uncompressed blocks.
+    pub(super) fn new(blocks: u64) -> Self {
+        let count = (blocks / BLOCKS_PER_CLOCK).clamp(CLOCKS_MIN, CLOCKS_MAX).next_power_of_two();
         Self {
-            clocks: (0..CLOCKS).map(|_| Cell::new(0)).collect(),
+            clocks: (0..count).map(|_| Cell::new(0)).collect(),
         }
     }
 
     fn clock(&self, block: LocalBlock) -> &Cell<u32> {
-        &self.clocks[(block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % CLOCKS]
+        &self.clocks[block.0 as usize % self.clocks.len()]
     }
 
     /// What the clock of `block` shows now.
@@ -50,10 +55,6 @@ impl WriteClock {
         let clock = self.clock(block);
         clock.set(clock.get().wrapping_add(1));
     }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.clocks.len() * size_of::<u32>()
-    }
 }
 
 #[cfg(test)]
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_tick_is_seen() {
-        let clock = WriteClock::new();
+        let clock = WriteClock::new(1 << 20);
         let before = clock.read(LocalBlock(9));
         assert_eq!(clock.read(LocalBlock(9)), before);
         clock.tick(LocalBlock(9));

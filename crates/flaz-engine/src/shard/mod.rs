@@ -170,7 +170,7 @@ impl<P: Platform> Shard<P> {
             policy: RefCell::new(policy),
             encoders: RefCell::new(Vec::new()),
             decoders: RefCell::new(Decoders::default()),
-            clock: WriteClock::new(),
+            clock: WriteClock::new(geometry.shard_len() / BLOCK_BYTES as u64),
             locks: RangeLocks::default(),
             fetches: RefCell::new(Vec::new()),
             obsolete: RefCell::new(BTreeMap::new()),
@@ -238,9 +238,7 @@ impl<P: Platform> Shard<P> {
         let holdings = Holdings {
             cached_blocks: index.len() as u64,
             index_bytes: index.memory_bytes() as u64,
-            other_memory_bytes: (self.policy.borrow().memory_bytes()
-                + log.memory_bytes()
-                + self.clock.memory_bytes()) as u64,
+            other_memory_bytes: (self.policy.borrow().memory_bytes() + log.memory_bytes()) as u64,
             capacity_bytes: self.geometry.shard_len(),
             ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
             free_bytes: log.regions.free.len() as u64 * region_bytes,
