@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use super::dataset::DataSummary;
+use crate::size::HumanMicros;
 
 /// Version of the JSON form.
 pub const OUTCOME_SCHEMA: u32 = 1;
@@ -50,6 +51,8 @@ pub struct Outcome {
     pub runs: Vec<Run>,
     /// Seconds it took, all in all.
     pub total_s: f64,
+    /// Why not to trust the figures, if there is a reason.
+    pub warnings: Vec<String>,
 }
 
 /// How it was done.
@@ -75,6 +78,8 @@ pub struct Parameters {
     pub hottest_quarter_share: f64,
     /// The slow disk.
     pub emulated_disk: String,
+    /// What it takes for one small request at a random place.
+    pub disk_access_us: f64,
     /// CPU cores of the machine.
     pub cores: u64,
     /// Kernel and processor.
@@ -147,7 +152,7 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// What the SSD holds.
+/// What the SSD holds at the end of a run.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Holdings {
     /// Size of the SSD.
@@ -180,6 +185,12 @@ impl Holdings {
         }
     }
 
+    /// About how many of the fragments' bytes are of blocks stored as they are.
+    pub fn raw_bytes(&self) -> u64 {
+        let raw = self.raw_share * self.logical_bytes as f64;
+        (raw as u64).min(self.fragment_bytes)
+    }
+
     /// How much data the SSD stands for, by its size.
     pub fn effective(&self) -> f64 {
         if self.ssd_bytes == 0 {
@@ -207,6 +218,49 @@ impl Outcome {
     /// Blocks verified in all runs.
     pub fn blocks_verified(&self) -> u64 {
         self.runs.iter().map(|run| run.blocks_verified).sum()
+    }
+
+    /// Finds the reasons not to trust the figures.
+    pub fn warn(&mut self) {
+        /// Queues and the machine's own disk may add this much to what the emulated disk takes.
+        const SLOWER_MAX: f64 = 1.25;
+        let mut warnings = Vec::new();
+        // With one arm and one request a client in flight, each waits for those of all clients.
+        let expected_us = f64::from(self.parameters.clients) * self.parameters.disk_access_us;
+        if let Some(run) = self.run(Variant::NoCache)
+            && run.latency_us.mean > expected_us * SLOWER_MAX
+        {
+            warnings.push(format!(
+                "The disk or the processor of this machine was busy with something else: without a cache a request \
+                 took {} on average, on the emulated disk alone it would take {}. Comparisons with no cache are too \
+                 good.",
+                HumanMicros(run.latency_us.mean),
+                HumanMicros(expected_us)
+            ));
+        }
+        let cold = |run: &&Run| run.variant != Variant::NoCache && !run.restarted_warm;
+        let cold: Vec<&str> = self
+            .runs
+            .iter()
+            .filter(cold)
+            .map(|run| run.variant.title())
+            .collect();
+        if !cold.is_empty() {
+            let names = cold.join(", ");
+            warnings.push(format!(
+                "The cache was cold after the restart ({names}): these figures are too low."
+            ));
+        }
+        if self.parameters.files_in_memory {
+            let text =
+                "All files lay in memory, for want of space on a disk: the SSD is faster here than any SSD.";
+            warnings.push(text.to_owned());
+        }
+        if self.data.walk_cut_short {
+            warnings
+                .push("There were more files than are looked at; some folders may be missing.".to_owned());
+        }
+        self.warnings = warnings;
     }
 
     /// The result in one sentence, whatever it is.
@@ -241,132 +295,5 @@ impl Outcome {
     }
 }
 
-/// A made-up outcome, for the tests of what shows one.
 #[cfg(test)]
-pub mod sample {
-    use super::*;
-
-    /// Three runs in which compression helps.
-    pub fn outcome() -> Outcome {
-        Outcome {
-            schema: OUTCOME_SCHEMA,
-            version: "0.1.0".into(),
-            parameters: Parameters {
-                ssd_bytes: 64 << 20,
-                codec: "lz4".into(),
-                clients: 4,
-                skew: 0.9,
-                write_percent: 5.0,
-                seed: 1,
-                warmup_requests: 51_200,
-                measured_s: 12.0,
-                hottest_quarter_share: 0.78,
-                emulated_disk: "an emulated hard disk (12.6 ms, 100 MB/s)".into(),
-                cores: 2,
-                machine: "Linux 6.1, Some Processor <8 GHz> & more".into(),
-                files_in_memory: false,
-            },
-            data: DataSummary {
-                source: "files of /usr/lib and /usr/share".into(),
-                bytes: 256 << 20,
-                files: 1942,
-                candidates: 60_123,
-                pieces: 2519,
-                folders: vec![
-                    ("/usr/lib/x86_64-linux-gnu".into(), 0.6),
-                    ("/usr/share/fonts".into(), 0.25),
-                ],
-                zero_blocks: 300,
-                walk_cut_short: false,
-            },
-            runs: vec![
-                run(Variant::NoCache, 78.0, 0.0, None),
-                run(Variant::Uncompressed, 240.0, 0.72, Some(holdings(61, 61))),
-                run(Variant::Compressed, 330.0, 0.81, Some(holdings(90, 60))),
-            ],
-            total_s: 58.2,
-        }
-    }
-
-    fn holdings(logical_mib: u64, fragment_mib: u64) -> Holdings {
-        Holdings {
-            ssd_bytes: 64 << 20,
-            cached_blocks: logical_mib << 8,
-            logical_bytes: logical_mib << 20,
-            fragment_bytes: fragment_mib << 20,
-            other_bytes: 1 << 20,
-            free_bytes: (63 - 1 - fragment_mib) << 20,
-            metadata_bytes: 1 << 20,
-            raw_share: 0.2,
-            single_value_blocks: 12,
-        }
-    }
-
-    fn run(variant: Variant, iops: f64, hit_ratio: f64, holdings: Option<Holdings>) -> Run {
-        let requests = (iops * 12.0) as u64;
-        let wobble = |second: f64| (second * 2.1).sin() * 0.02;
-        let seconds = || (0..60).map(|step| f64::from(step) * 0.2 + 0.2);
-        Run {
-            variant,
-            requests,
-            reads: requests * 95 / 100,
-            writes: requests * 5 / 100,
-            iops,
-            mib_per_s: iops * 0.01,
-            latency_us: Latency {
-                mean: 4e6 / iops,
-                p50: 300.0,
-                p90: 3e4,
-                p99: 7.5e4,
-                p999: 9e4,
-                max: 1e5,
-            },
-            latency_cdf: (0..=200)
-                .map(|step| {
-                    let micros = 10f64.powf(f64::from(step) / 40.0);
-                    let slow = 1.0 / (1.0 + (-(micros.ln() - 10.5) * 5.0).exp());
-                    let quick = 1.0 / (1.0 + (-(micros.ln() - 5.3) * 4.0).exp());
-                    (micros, hit_ratio * quick + (1.0 - hit_ratio) * slow)
-                })
-                .collect(),
-            hit_ratio,
-            cpu_s: 0.4,
-            cpu_us_per_request: 400_000.0 / requests as f64,
-            ssd_written_bytes: 120 << 20,
-            ssd_written_measured_bytes: 9 << 20,
-            holdings,
-            warmup: (1..30)
-                .map(|step| (step * 1700, hit_ratio * (1.0 - (-(step as f64) / 5.0).exp())))
-                .collect(),
-            hit_ratio_series: seconds()
-                .map(|second| (second, hit_ratio + wobble(second) * hit_ratio))
-                .collect(),
-            iops_series: seconds()
-                .step_by(3)
-                .map(|second| (second, iops * (1.0 + 3.0 * wobble(second))))
-                .collect(),
-            restarted_warm: holdings.is_some(),
-            blocks_verified: requests * 3,
-            disk_bytes_verified: 256 << 20,
-            fragments_verified: 20_000,
-        }
-    }
-
-    #[test]
-    fn the_headline_tells_gain_loss_and_neither_apart() {
-        let mut outcome = outcome();
-        assert!(
-            outcome.headline().contains("1.38 times"),
-            "{}",
-            outcome.headline()
-        );
-        outcome.runs[2].iops = 241.0;
-        assert!(
-            outcome.headline().contains("no difference"),
-            "{}",
-            outcome.headline()
-        );
-        outcome.runs[2].iops = 200.0;
-        assert!(outcome.headline().contains("slower"), "{}", outcome.headline());
-    }
-}
+pub mod sample;

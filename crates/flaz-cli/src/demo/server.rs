@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -164,15 +164,33 @@ impl Flaz {
     /// Runs a short command and returns what it prints.
     fn output(&self, arguments: &[&OsStr]) -> Result<Vec<u8>, DemoError> {
         let command = shown(arguments);
-        let output = self
+        let failed = |error: io::Error| self.child_error(&command, error, "");
+        // Both in files without names, so that nothing waits for a full pipe, nor for who inherits one.
+        let mut stdout = tempfile::tempfile().map_err(failed)?;
+        let mut stderr = tempfile::tempfile().map_err(failed)?;
+        let child = self
             .command(arguments)
-            .output()
-            .map_err(|error| self.child_error(&command, error, ""))?;
+            .stdout(stdout.try_clone().map_err(failed)?)
+            .stderr(stderr.try_clone().map_err(failed)?)
+            .spawn()
+            .map_err(failed)?;
+        let pid = self.interrupt.adopt(child);
+        let ended = loop {
+            match self.interrupt.with_child(pid, Child::try_wait) {
+                Some(Ok(None)) if !self.interrupt.raised() => std::thread::sleep(POLL / 4),
+                Some(Ok(status)) => break Ok(status),
+                Some(Err(error)) => break Err(error),
+                None => break Ok(None),
+            }
+        };
+        self.interrupt.finish(pid);
         self.interrupt.check()?;
-        if output.status.success() {
-            return Ok(output.stdout);
+        let status = ended.map_err(failed)?.ok_or(DemoError::Interrupted)?;
+        if status.success() {
+            return contents(&mut stdout).map_err(failed);
         }
-        Err(self.child_error(&command, output.status, &String::from_utf8_lossy(&output.stderr)))
+        let log = contents(&mut stderr).map_err(failed)?;
+        Err(self.child_error(&command, status, &String::from_utf8_lossy(&log)))
     }
 
     fn child_error(&self, command: &str, reason: impl ToString, log: &str) -> DemoError {
@@ -299,6 +317,13 @@ fn parsed<T: DeserializeOwned>(command: &str, json: &[u8]) -> Result<T, DemoErro
 fn shown(arguments: &[&OsStr]) -> String {
     let words = arguments.iter().map(|word| word.to_string_lossy());
     words.fold("flaz".to_owned(), |line, word| line + " " + &word)
+}
+
+fn contents(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn log_tail(path: &Path) -> String {

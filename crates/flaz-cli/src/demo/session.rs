@@ -30,7 +30,7 @@ pub const WINDOW_S: f64 = 2.0;
 /// The same for the warm-up, which is quick.
 const WARMUP_WINDOW_S: f64 = 0.5;
 /// Throughput is shown for slices of this many [`SLICE`]s.
-const SLICES_SHOWN: usize = 5;
+const SLICES_SHOWN: usize = 10;
 /// Points of the latency distribution for each factor of ten.
 const CDF_POINTS_PER_DECADE: i32 = 40;
 

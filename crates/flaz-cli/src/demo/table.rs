@@ -10,6 +10,7 @@ const VALUE_COLUMNS: usize = 16;
 const BOLD: &str = "\x1b[1m";
 const DIM: &str = "\x1b[2m";
 const GREEN: &str = "\x1b[1;32m";
+const YELLOW: &str = "\x1b[33m";
 const PLAIN: &str = "\x1b[0m";
 
 /// One line of the table: its label, its value for each run, which value is best.
@@ -75,7 +76,8 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
 /// The table with what it is about above and the result below.
 pub fn text(outcome: &Outcome, colour: bool) -> String {
     let paint = |code: &'static str| if colour { code } else { "" };
-    let (bold, dim, green, plain) = (paint(BOLD), paint(DIM), paint(GREEN), paint(PLAIN));
+    let (bold, dim, green, yellow, plain) =
+        (paint(BOLD), paint(DIM), paint(GREEN), paint(YELLOW), paint(PLAIN));
     let mut text = String::new();
     // Writing to a String does not fail.
     let mut line = |content: String| {
@@ -121,6 +123,9 @@ pub fn text(outcome: &Outcome, colour: bool) -> String {
     line(String::new());
     line(format!("{green}{}{plain}", outcome.headline()));
     line(format!("{dim}{}{plain}", verified(outcome)));
+    for warning in &outcome.warnings {
+        line(format!("{yellow}Beware: {warning}{plain}"));
+    }
     text
 }
 

@@ -281,7 +281,7 @@ pub fn holdings(outcome: &Outcome) -> String {
     let y = Scale {
         least: 0.0,
         most: 1.0,
-        from: BOTTOM - 26.0,
+        from: BOTTOM - 40.0,
         to: TOP,
         logarithmic: false,
     };
@@ -333,29 +333,40 @@ pub fn holdings(outcome: &Outcome) -> String {
             HumanBytes(held.logical_bytes),
             held.effective()
         );
-        drawing.text("bar-label", "start", (x.from + 10.0, top + bar * 1.5 + 8.5), &text);
+        drawing.text(
+            "bar-label",
+            "start",
+            (x.from + 10.0, top + bar * 1.5 + 8.5),
+            &text,
+        );
     }
     let ssd = x.at(outcome.parameters.ssd_bytes as f64 / MIB);
     drawing.line("limit", (ssd, y.from), (ssd, y.to));
-    let mut at = 62.0;
-    for (kind, name, width) in [
-        ("live", "cached blocks", 128.0),
-        ("other", "headers, padding, dropped", 216.0),
-        ("free", "free", 68.0),
-        ("metadata", "metadata", 0.0),
+    for (kind, name, x, line) in [
+        ("live", "compressed blocks", 62.0, 0.0),
+        ("raw", "blocks that do not compress", 250.0, 0.0),
+        ("free", "free", 486.0, 0.0),
+        ("other", "headers, outdated blocks", 62.0, 1.0),
+        ("metadata", "superblocks, index", 250.0, 1.0),
     ] {
-        drawing.rectangle(&format!("{kind} key"), (at, HEIGHT - 20.0), (12.0, 12.0), name);
-        drawing.text("tick", "start", (at + 17.0, HEIGHT - 10.0), name);
-        at += width;
+        let y = HEIGHT - 38.0 + line * 20.0;
+        drawing.rectangle(&format!("{kind} key"), (x, y), (12.0, 12.0), name);
+        drawing.text("tick", "start", (x + 17.0, y + 10.5), name);
     }
     drawing.finish()
 }
 
 /// The parts of the SSD's space: class, name, bytes.
-fn segments(held: &Holdings) -> [(&'static str, &'static str, u64); 4] {
+fn segments(held: &Holdings) -> [(&'static str, &'static str, u64); 5] {
+    let raw = held.raw_bytes();
     [
-        ("live", "cached blocks", held.fragment_bytes),
-        ("other", "headers, padding and dropped blocks", held.other_bytes),
+        ("live", "compressed blocks", held.fragment_bytes - raw),
+        ("raw", "blocks stored as they are (about)", raw),
+        (
+            "other",
+            "headers, padding, outdated and dropped blocks",
+            held.other_bytes,
+        ),
         ("free", "regions kept free", held.free_bytes),
         (
             "metadata",

@@ -40,6 +40,26 @@ pub fn html(outcome: &Outcome) -> String {
     )
 }
 
+/// Running text: escaped, and no line ends between a number and its unit.
+fn prose(text: &str) -> String {
+    const UNITS: [&str; 9] = ["KiB", "MiB", "GiB", "MB/s", "ms", "µs", "us", "s", "%"];
+    let mut glued = String::with_capacity(text.len());
+    let mut pieces = text.split(' ').peekable();
+    while let Some(piece) = pieces.next() {
+        glued.push_str(piece);
+        if let Some(next) = pieces.peek() {
+            let unit = next.trim_end_matches(|character: char| ",.;:)".contains(character));
+            let number = piece.ends_with(|character: char| character.is_ascii_digit());
+            glued.push(if number && UNITS.contains(&unit) {
+                '\u{a0}'
+            } else {
+                ' '
+            });
+        }
+    }
+    escape(&glued).replace("\u{a0}us", "\u{a0}µs")
+}
+
 fn header(outcome: &Outcome) -> String {
     let held = outcome
         .run(Variant::Compressed)
@@ -94,13 +114,13 @@ fn header(outcome: &Outcome) -> String {
         "<header>\n<p class=\"kicker\">flaz demo</p>\n<h1>{}</h1>\n\
          <p class=\"lead\">{} of {} on {}; the SSD takes {}, {:.0} % of that. The same requests, three times, \
          through a real NBD socket. {}</p>\n<ul class=\"tiles\">\n",
-        escape(&outcome.headline()),
+        prose(&outcome.headline()),
         HumanBytes(outcome.data.bytes),
         escape(&outcome.data.source),
-        escape(&outcome.parameters.emulated_disk),
+        prose(&outcome.parameters.emulated_disk),
         HumanBytes(outcome.parameters.ssd_bytes),
         outcome.parameters.ssd_bytes as f64 * 100.0 / outcome.data.bytes.max(1) as f64,
-        escape(&table::verified(outcome)),
+        prose(&table::verified(outcome)),
     );
     for (class, value, words) in tiles {
         // Writing to a String does not fail.
@@ -108,7 +128,7 @@ fn header(outcome: &Outcome) -> String {
             text,
             "<li class=\"{class}\"><b>{}</b><span>{}</span></li>",
             escape(&value),
-            escape(&words)
+            prose(&words)
         );
     }
     text + "</ul>\n</header>\n"
@@ -182,7 +202,7 @@ fn all_charts(outcome: &Outcome) -> String {
         (
             "throughput",
             "Throughput over time",
-            "Requests a second that the clients together finished, in slices of half a second.".to_owned(),
+            "Requests that the clients together finished in each second.".to_owned(),
             charts::throughput(outcome),
         ),
         (
@@ -206,7 +226,7 @@ fn all_charts(outcome: &Outcome) -> String {
         let _ = write!(
             text,
             "<figure id=\"{id}\">\n<figcaption><h3>{title}</h3><p>{}</p></figcaption>\n{chart}</figure>\n",
-            escape(&words)
+            prose(&words)
         );
     }
     text + "</div>\n</section>\n"
@@ -291,13 +311,13 @@ fn method(outcome: &Outcome) -> String {
     ];
     let mut text = "<section id=\"method\">\n<h2>How it was measured</h2>\n<dl>\n".to_owned();
     for (name, value) in rows {
-        let _ = writeln!(text, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
+        let _ = writeln!(text, "<dt>{name}</dt><dd>{}</dd>", prose(&value));
     }
     text + "</dl>\n</section>\n"
 }
 
 fn notes(outcome: &Outcome) -> String {
-    let mut notes = vec![
+    let notes = [
         "The slow disk is emulated: a file of this machine, each access delayed as a hard disk with one arm would. \
          The SSD is a file as well, and as fast as the disk it lies on."
             .to_owned(),
@@ -317,30 +337,16 @@ fn notes(outcome: &Outcome) -> String {
          a few percent."
             .to_owned(),
     ];
-    if outcome.parameters.files_in_memory {
-        notes.push(
-            "All files lay in memory, for want of space on a disk: the SSD is faster here than any SSD."
-                .to_owned(),
+    let mut text = "<section id=\"notes\">\n<h2>What to keep in mind</h2>\n<ul class=\"notes\">\n".to_owned();
+    for warning in &outcome.warnings {
+        let _ = writeln!(
+            text,
+            "<li class=\"warning\"><b>Beware:</b> {}</li>",
+            prose(warning)
         );
     }
-    if outcome.data.walk_cut_short {
-        notes.push("There were more files than are looked at; some folders may be missing.".to_owned());
-    }
-    let cold: Vec<&str> = outcome
-        .runs
-        .iter()
-        .filter(|run| run.variant != Variant::NoCache && !run.restarted_warm)
-        .map(|run| run.variant.title())
-        .collect();
-    if !cold.is_empty() {
-        notes.push(format!(
-            "The cache was cold after the restart ({}): these figures are too low.",
-            cold.join(", ")
-        ));
-    }
-    let mut text = "<section id=\"notes\">\n<h2>What to keep in mind</h2>\n<ul class=\"notes\">\n".to_owned();
     for note in notes {
-        let _ = writeln!(text, "<li>{}</li>", escape(&note));
+        let _ = writeln!(text, "<li>{}</li>", prose(&note));
     }
     text + "</ul>\n</section>\n"
 }
@@ -431,10 +437,19 @@ mod tests {
         }
         outcome.parameters.files_in_memory = true;
         outcome.data.walk_cut_short = true;
+        outcome.warn();
         let page = html(&outcome);
         balanced(&page).expect("well-formed");
         assert!(!page.contains("NaN"));
         assert!(page.contains("too low") && page.contains("in memory"));
+    }
+
+    #[test]
+    fn numbers_keep_their_units() {
+        assert_eq!(
+            prose("has 64.0 MiB, 25 % & 3 us; 4 clients"),
+            "has 64.0\u{a0}MiB, 25\u{a0}% &amp; 3\u{a0}µs; 4 clients"
+        );
     }
 
     #[test]
