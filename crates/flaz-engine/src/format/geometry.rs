@@ -23,8 +23,8 @@ const AREA_ALIGNMENT: u64 = 64 << 10;
 
 /// Most shards a cache can have.
 pub const SHARDS_MAX: u32 = 256;
-/// Fewest regions of a shard: two open ones, two free ones, and something to reclaim.
-pub const REGIONS_MIN: u32 = 8;
+/// Fewest regions of a shard: two open ones, two free ones, and two to reclaim.
+pub const REGIONS_MIN: u32 = 6;
 /// Most regions of a shard.
 pub const REGIONS_MAX: u32 = 1 << 20;
 /// Smallest and largest extent, in bytes.
