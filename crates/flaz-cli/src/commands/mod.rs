@@ -4,6 +4,7 @@ mod check;
 mod create;
 mod dump;
 mod generate;
+mod life;
 mod output;
 mod serve;
 mod set;

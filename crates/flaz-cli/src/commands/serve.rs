@@ -1,18 +1,21 @@
 //! `flaz serve`: the life of a daemon, from its options to its last word.
 //!
 //! ```text
-//! identify -> host starts -> control socket -> READY=1 -> wait -> STOPPING=1 -> host shuts down -> control closes
+//! identify -> control socket -> host starts -> READY=1 -> wait -> STOPPING=1 -> host shuts down -> control closes
 //! ```
 //!
-//! Invariant: whoever asked for the stop is answered only after the shutdown has ended, with its result.
+//! Invariants: the control socket is there before the first NBD client can be, and as long as the last one;
+//! whoever asked for the stop is answered only after the shutdown has ended, with its result.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::life::{Life, Reason, STILL_STARTING};
 use super::output;
 use super::spec::ServeSpec;
 use crate::args::{NBD_ADDRESSES_MAX, ServeArgs};
@@ -20,6 +23,7 @@ use crate::control::place::{self, Places};
 use crate::control::{ControlHandler, Reply, Request, Server};
 use crate::error::{EXIT_FAILURE, Failure, chain};
 use crate::host::{self, Daemon, HostError};
+use crate::page;
 use crate::settings::NbdAddress;
 use crate::size::HumanDuration;
 
@@ -44,40 +48,49 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let spec = spec(args, place::nbd_socket(&directory, &uuid));
     warn_of_emulation(&spec);
 
+    // Before the start: a client that finds the NBD socket finds the control socket too, and a second daemon for
+    // this cache stops here, with a message that says where the first one is.
+    let handler = Arc::new(Handler {
+        daemon: OnceLock::new(),
+        life: Arc::clone(&life),
+    });
+    let server = Server::start(&control, Arc::clone(&handler) as Arc<dyn ControlHandler>)?;
     let begun = Instant::now();
-    notify(&[sd_notify::NotifyState::Status(
+    notify(&[NotifyState::Status(
         "starting: opening devices and restoring the index",
     )]);
     let failed = {
         let life = Arc::clone(&life);
         Arc::new(move |error: HostError| life.ask_to_stop(Reason::Failed(error)))
     };
-    let daemon = Arc::new(host::start(&spec, failed).map_err(Failure::host("serve", &args.cache))?);
-    let handler = Arc::new(Handler {
-        daemon: Arc::clone(&daemon),
-        life: Arc::clone(&life),
-    });
-    let server = match Server::start(&control, handler) {
-        Ok(server) => server,
+    let daemon = match host::start(&spec, failed) {
+        Ok(daemon) => handler.daemon.get_or_init(|| daemon),
         Err(error) => {
-            // Nobody could stop it otherwise, and a clean cache must stay clean.
-            if let Err(second) = daemon.shutdown() {
-                tracing::error!("closing the cache: {}", chain(second.as_ref()));
-            }
-            return Err(error.into());
+            life.end(Some(format!(
+                "the cache could not be started: {}",
+                chain(error.as_ref())
+            )));
+            server.close();
+            return Err(Failure::host("serve", &args.cache)(error));
         }
     };
-    announce(&spec, &control, begun)?;
+    life.begin();
+    announce(&spec, &control, begun);
 
     let reason = life.wait_for_reason();
     tracing::info!("stopping: {}", reason.text());
     notify(&[
-        sd_notify::NotifyState::Stopping,
-        sd_notify::NotifyState::Status("stopping: finishing requests"),
+        NotifyState::Stopping,
+        NotifyState::Status("stopping: finishing requests"),
     ]);
     let begun = Instant::now();
     let stopped = daemon.shutdown();
-    life.finish(stopped.as_ref().err().map(|error| chain(error.as_ref())));
+    life.end(
+        stopped
+            .as_ref()
+            .err()
+            .map(|error| format!("the cache was not closed cleanly: {}", chain(error.as_ref()))),
+    );
     server.close();
     stopped.map_err(Failure::host("stopping", &args.cache))?;
     tracing::info!("stopped cleanly in {}", HumanDuration(begun.elapsed()));
@@ -146,8 +159,8 @@ fn warn_of_emulation(spec: &ServeSpec) {
     }
 }
 
-/// Says that clients can come, to people and to systemd.
-fn announce(spec: &ServeSpec, control: &std::path::Path, begun: Instant) -> Result<(), Failure> {
+/// Says that clients can come, to people, scripts and systemd.
+fn announce(spec: &ServeSpec, control: &Path, begun: Instant) {
     let addresses = spec
         .nbd
         .iter()
@@ -160,22 +173,15 @@ fn announce(spec: &ServeSpec, control: &std::path::Path, begun: Instant) -> Resu
         control.display()
     );
     let status = format!("serving {} on {addresses}", spec.cache.display());
-    notify(&[
-        sd_notify::NotifyState::Ready,
-        sd_notify::NotifyState::Status(&status),
-    ]);
-    match output::print(&format!("ready: {addresses}\n")) {
-        // A script that read the line may have closed the pipe; the daemon serves on.
-        Ok(()) | Err(Failure::ReaderGone) => Ok(()),
-        Err(failure) => {
-            tracing::warn!("{}", chain(&failure));
-            Ok(())
-        }
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    // A script that has read the line may have closed the pipe; the daemon serves on.
+    if let Err(failure) = output::print(&format!("ready: {addresses}\n")) {
+        tracing::debug!("{}", chain(&failure));
     }
 }
 
 /// Tells systemd, if it started us.
-fn notify(states: &[sd_notify::NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("systemd cannot be told: {error}");
     }
@@ -201,114 +207,40 @@ fn watch_signals(life: &Arc<Life>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why the daemon stops.
-enum Reason {
-    Signal(i32),
-    Asked,
-    Failed(HostError),
-}
-
-impl Reason {
-    fn text(&self) -> String {
-        match self {
-            Self::Signal(SIGINT) => "SIGINT".to_owned(),
-            Self::Signal(SIGTERM) => "SIGTERM".to_owned(),
-            Self::Signal(other) => format!("signal {other}"),
-            Self::Asked => "asked by `flaz stop`".to_owned(),
-            Self::Failed(error) => chain(error.as_ref()),
-        }
-    }
-}
-
-/// The way from serving to stopped, watched by several threads.
-#[derive(Default)]
-struct Life {
-    stage: Mutex<Stage>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Stage {
-    /// The first reason to stop, until taken.
-    reason: Option<Reason>,
-    stopping: bool,
-    /// How the shutdown ended: nothing, or what went wrong.
-    finished: Option<Option<String>>,
-}
-
-impl Life {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins the stop; later reasons are only logged.
-    fn ask_to_stop(&self, reason: Reason) {
-        let mut stage = self.lock();
-        if stage.stopping {
-            tracing::info!("stopping already; now also: {}", reason.text());
-            return;
-        }
-        stage.stopping = true;
-        stage.reason = Some(reason);
-        self.changed.notify_all();
-    }
-
-    fn wait_for_reason(&self) -> Reason {
-        let mut stage = self.lock();
-        loop {
-            if let Some(reason) = stage.reason.take() {
-                return reason;
-            }
-            stage = self.changed.wait(stage).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn finish(&self, error: Option<String>) {
-        self.lock().finished = Some(error);
-        self.changed.notify_all();
-    }
-
-    /// Waits for the end of the shutdown.
-    fn wait_for_end(&self) -> Option<String> {
-        let mut stage = self.lock();
-        loop {
-            if let Some(end) = &stage.finished {
-                return end.clone();
-            }
-            // Woken now and then for no reason: a lost wake-up would cost a second, not for ever.
-            stage = self
-                .changed
-                .wait_timeout(stage, Duration::from_secs(1))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-    }
-}
-
 /// Answers control requests with the daemon's means.
 struct Handler {
-    daemon: Arc<Daemon>,
+    daemon: OnceLock<Daemon>,
     life: Arc<Life>,
+}
+
+impl Handler {
+    fn running(&self) -> Result<&Daemon, String> {
+        self.life.wait_for_begin()?;
+        self.daemon.get().ok_or_else(|| STILL_STARTING.to_owned())
+    }
+
+    fn answer(&self, request: Request) -> Result<Reply, String> {
+        match request {
+            Request::Status {} => Ok(Reply::Status(Box::new(self.running()?.status()))),
+            Request::Set(patch) => {
+                let settings = self
+                    .running()?
+                    .set(&patch)
+                    .map_err(|error| chain(error.as_ref()))?;
+                tracing::info!("settings now: {}", page::settings(&settings));
+                Ok(Reply::Settings(settings))
+            }
+            Request::Stop { wait } => {
+                self.life.ask_to_stop(Reason::Asked);
+                let failed = if wait { self.life.wait_for_end() } else { None };
+                failed.map_or(Ok(Reply::Done), Err)
+            }
+        }
+    }
 }
 
 impl ControlHandler for Handler {
     fn handle(&self, request: Request) -> Reply {
-        match request {
-            Request::Status {} => Reply::Status(Box::new(self.daemon.status())),
-            Request::Set(patch) => match self.daemon.set(&patch) {
-                Ok(settings) => {
-                    tracing::info!("settings now: {}", crate::page::settings(&settings));
-                    Reply::Settings(settings)
-                }
-                Err(error) => Reply::Refused(chain(error.as_ref())),
-            },
-            Request::Stop { wait } => {
-                self.life.ask_to_stop(Reason::Asked);
-                match wait.then(|| self.life.wait_for_end()).flatten() {
-                    None => Reply::Done,
-                    Some(error) => Reply::Refused(format!("the cache was not closed cleanly: {error}")),
-                }
-            }
-        }
+        self.answer(request).unwrap_or_else(Reply::Refused)
     }
 }

@@ -11,6 +11,8 @@ pub mod client;
 pub mod place;
 pub mod protocol;
 pub mod server;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::OwnedFd;

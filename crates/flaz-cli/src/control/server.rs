@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FlockOperation, Mode};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::ControlError;
@@ -46,6 +48,8 @@ pub struct Server {
     /// Device and inode of the socket file, so that only our own is removed.
     identity: (u64, u64),
     shared: Arc<Shared>,
+    /// Dropped to wake the acceptor up.
+    wake: Option<UnixStream>,
     acceptor: Option<JoinHandle<()>>,
 }
 
@@ -78,17 +82,22 @@ impl Server {
             clients: AtomicUsize::new(0),
             streams: Mutex::new(Vec::new()),
         });
+        listener
+            .set_nonblocking(true)
+            .map_err(make("set up the control socket"))?;
+        let (wake, woken) = UnixStream::pair().map_err(make("set up the control socket"))?;
         let acceptor = std::thread::Builder::new()
             .name("control".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || accept_loop(&listener, &shared)
+                move || accept_loop(&listener, &woken, &shared)
             })
             .map_err(make("start a thread for the control socket"))?;
         Ok(Self {
             path: path.to_owned(),
             identity: (metadata.dev(), metadata.ino()),
             shared,
+            wake: Some(wake),
             acceptor: Some(acceptor),
         })
     }
@@ -109,8 +118,8 @@ impl Server {
             return;
         };
         self.shared.closing.store(true, Ordering::SeqCst);
-        // The acceptor sits in accept(): a connection of our own wakes it up.
-        let awake = super::connect(&self.path).is_ok();
+        drop(self.wake.take());
+        let _ = acceptor.join();
         for (_, stream) in self
             .shared
             .streams
@@ -124,9 +133,6 @@ impl Server {
         let deadline = Instant::now() + LINGER;
         while self.shared.clients.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
-        }
-        if awake {
-            let _ = acceptor.join();
         }
         let ours = std::fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
@@ -188,7 +194,7 @@ fn bind(path: &Path) -> Result<UnixListener, ControlError> {
 }
 
 /// Binds with mode 0600 from the first moment: on Linux a socket file takes its mode from the socket itself.
-fn listen(path: &Path) -> Result<UnixListener, rustix::io::Errno> {
+fn listen(path: &Path) -> Result<UnixListener, Errno> {
     let socket: OwnedFd = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -211,7 +217,7 @@ fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
     loop {
         match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(directory),
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(error) => return Err(error.into()),
@@ -219,25 +225,34 @@ fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-fn accept_loop(listener: &UnixListener, shared: &Arc<Shared>) {
+/// Accepts until the other end of `woken` is dropped.
+fn accept_loop(listener: &UnixListener, woken: &UnixStream, shared: &Arc<Shared>) {
     let mut number = 0;
     loop {
+        let mut ready = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(woken, PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!("control socket: poll failed: {error}; nobody is answered any more");
+                return;
+            }
+        }
+        if shared.closing.load(Ordering::SeqCst) {
+            return;
+        }
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => continue,
             Err(error) => {
-                if shared.closing.load(Ordering::SeqCst) {
-                    return;
-                }
                 // Out of descriptors, most likely: others must finish first.
                 tracing::warn!("control socket: accept failed: {error}");
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
-        if shared.closing.load(Ordering::SeqCst) {
-            return;
-        }
         number += 1;
         if let Err((mut stream, message)) = admit(stream, number, shared) {
             let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));

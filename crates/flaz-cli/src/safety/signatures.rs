@@ -194,68 +194,36 @@ const ISO_PLACES: &[Place] = &[Every {
     count: 4,
 }];
 
+const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
+const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
+
 const FLAZ_MAGIC: [u8; 8] = superblock::MAGIC.to_le_bytes();
 const FLAZ_PLACES: &[Place] = &[At(SUPERBLOCK_SLOTS[0]), At(SUPERBLOCK_SLOTS[1])];
 
 /// All rows. The first row that matches at an offset gives the name.
+// A table reads as rows, not as the formatter would have it.
+#[rustfmt::skip]
 pub const TABLE: &[Signature] = &[
     row("flaz", Kind::Flaz, FLAZ_PLACES, &FLAZ_MAGIC),
     //
     // File systems.
     //
     // fs/ext4/ext4.h: struct ext4_super_block at 1024, s_magic at 0x38.
-    weak(
-        "ext2",
-        Kind::FileSystem,
-        &[At(1024 + 0x38)],
-        b"\x53\xef",
-        confirm_ext,
-    ),
+    weak("ext2", Kind::FileSystem, &[At(1024 + 0x38)], b"\x53\xef", confirm_ext),
     // fs/xfs/libxfs/xfs_format.h: XFS_SB_MAGIC.
     row("xfs", Kind::FileSystem, &[At(0)], b"XFSB"),
     // fs/xfs/libxfs/xfs_log_format.h: XLOG_HEADER_MAGIC_NUM, on an external log.
     row("xfs log", Kind::FileSystem, &[At(0)], b"\xfe\xed\xba\xbe"),
     // uapi/linux/btrfs_tree.h: BTRFS_MAGIC at 0x40 of the superblocks at 64 KiB, 64 MiB and 256 GiB.
-    row(
-        "btrfs",
-        Kind::FileSystem,
-        &[At(64 * KIB + 0x40), At(64 * MIB + 0x40), At((256 << 30) + 0x40)],
-        b"_BHRfS_M",
-    ),
+    row("btrfs", Kind::FileSystem, &[At(64 * KIB + 0x40), At(64 * MIB + 0x40), At((256 << 30) + 0x40)], b"_BHRfS_M"),
     // linux/f2fs_fs.h: F2FS_SUPER_OFFSET in the first and the second block.
-    row(
-        "f2fs",
-        Kind::FileSystem,
-        &[At(1024), At(4096 + 1024)],
-        b"\x10\x20\xf5\xf2",
-    ),
+    row("f2fs", Kind::FileSystem, &[At(1024), At(4096 + 1024)], b"\x10\x20\xf5\xf2"),
     // NTFS boot sector: OEM id at 3, also in the copy in the last sector.
-    row(
-        "ntfs",
-        Kind::FileSystem,
-        &[
-            At(3),
-            Back {
-                bytes: 512 - 3,
-                align: 512,
-            },
-        ],
-        b"NTFS    ",
-    ),
+    row("ntfs", Kind::FileSystem, &[At(3), Back { bytes: 512 - 3, align: 512 }], b"NTFS    "),
     // exFAT specification, 3.1.2 FileSystemName; the backup boot region starts at sector 12.
-    row(
-        "exfat",
-        Kind::FileSystem,
-        &[At(3), At(12 * 512 + 3), At(12 * 4096 + 3)],
-        b"EXFAT   ",
-    ),
+    row("exfat", Kind::FileSystem, &[At(3), At(12 * 512 + 3), At(12 * 4096 + 3)], b"EXFAT   "),
     // Microsoft FAT specification, BS_FilSysType of FAT32 (also in its backup sector, 6) and of FAT12/16.
-    row(
-        "vfat",
-        Kind::FileSystem,
-        &[At(0x52), At(6 * 512 + 0x52)],
-        b"FAT32   ",
-    ),
+    row("vfat", Kind::FileSystem, &[At(0x52), At(6 * 512 + 0x52)], b"FAT32   "),
     row("vfat", Kind::FileSystem, &[At(0x36)], b"FAT16   "),
     row("vfat", Kind::FileSystem, &[At(0x36)], b"FAT12   "),
     row("vfat", Kind::FileSystem, &[At(0x36)], b"FAT     "),
@@ -269,73 +237,20 @@ pub const TABLE: &[Signature] = &[
     row("zfs", Kind::Member, ZFS_PLACES, &0x00ba_b10c_u64.to_le_bytes()),
     row("zfs", Kind::Member, ZFS_PLACES, &0x00ba_b10c_u64.to_be_bytes()),
     // bcachefs_format.h: struct bch_sb at 4 KiB, magic at 24, copies at 2 MiB and 1 MiB before the end.
-    row(
-        "bcachefs",
-        Kind::FileSystem,
-        &[
-            At(4096 + 24),
-            At(2 * MIB + 24),
-            Back {
-                bytes: MIB - 24,
-                align: 512,
-            },
-        ],
-        b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
-    ),
+    row("bcachefs", Kind::FileSystem, &[At(4096 + 24), At(2 * MIB + 24), Back { bytes: MIB - 24, align: 512 }], BCACHEFS_MAGIC),
     // fs/jfs/jfs_superblock.h: JFS_MAGIC at 32 KiB, copy at 60 KiB.
     row("jfs", Kind::FileSystem, &[At(32 * KIB), At(60 * KIB)], b"JFS1"),
     // reiserfs_fs.h: s_magic at 52 of the superblock at 64 KiB (8 KiB before 3.5.9); reiser4 at 64 KiB.
-    row(
-        "reiserfs",
-        Kind::FileSystem,
-        &[At(64 * KIB + 52), At(8 * KIB + 52)],
-        b"ReIsEr",
-    ),
+    row("reiserfs", Kind::FileSystem, &[At(64 * KIB + 52), At(8 * KIB + 52)], b"ReIsEr"),
     row("reiser4", Kind::FileSystem, &[At(64 * KIB)], b"ReIsEr4"),
     // uapi/linux/nilfs2_ondisk.h: s_magic at 6 of the superblock at 1024.
-    weak(
-        "nilfs2",
-        Kind::FileSystem,
-        &[At(1024 + 6)],
-        b"\x34\x34",
-        confirm_nilfs,
-    ),
+    weak("nilfs2", Kind::FileSystem, &[At(1024 + 6)], b"\x34\x34", confirm_nilfs),
     // uapi/linux/minix_fs.h: s_magic at 16 (version 3: at 24) of the superblock at 1024.
-    weak(
-        "minix",
-        Kind::FileSystem,
-        &[At(1024 + 16)],
-        b"\x7f\x13",
-        confirm_minix,
-    ),
-    weak(
-        "minix",
-        Kind::FileSystem,
-        &[At(1024 + 16)],
-        b"\x8f\x13",
-        confirm_minix,
-    ),
-    weak(
-        "minix",
-        Kind::FileSystem,
-        &[At(1024 + 16)],
-        b"\x68\x24",
-        confirm_minix,
-    ),
-    weak(
-        "minix",
-        Kind::FileSystem,
-        &[At(1024 + 16)],
-        b"\x78\x24",
-        confirm_minix,
-    ),
-    weak(
-        "minix",
-        Kind::FileSystem,
-        &[At(1024 + 24)],
-        b"\x5a\x4d",
-        confirm_minix3,
-    ),
+    weak("minix", Kind::FileSystem, &[At(1024 + 16)], b"\x7f\x13", confirm_minix),
+    weak("minix", Kind::FileSystem, &[At(1024 + 16)], b"\x8f\x13", confirm_minix),
+    weak("minix", Kind::FileSystem, &[At(1024 + 16)], b"\x68\x24", confirm_minix),
+    weak("minix", Kind::FileSystem, &[At(1024 + 16)], b"\x78\x24", confirm_minix),
+    weak("minix", Kind::FileSystem, &[At(1024 + 24)], b"\x5a\x4d", confirm_minix3),
     // Apple TN1150: signature and version of HFS Plus at 1024; Inside Macintosh: Files, for HFS.
     row("hfsplus", Kind::FileSystem, &[At(1024)], b"H+\0\x04"),
     row("hfsx", Kind::FileSystem, &[At(1024)], b"HX\0\x05"),
@@ -343,30 +258,10 @@ pub const TABLE: &[Signature] = &[
     // Apple File System Reference: nx_magic at 32 of the container superblock.
     row("apfs", Kind::FileSystem, &[At(32)], b"NXSB"),
     // FreeBSD sys/ufs/ffs/fs.h: fs_magic at 1372 of the superblock, at 64 KiB (UFS2) or 8 KiB (UFS1).
-    row(
-        "ufs",
-        Kind::FileSystem,
-        &[At(64 * KIB + 1372)],
-        b"\x19\x01\x54\x19",
-    ),
-    row(
-        "ufs",
-        Kind::FileSystem,
-        &[At(64 * KIB + 1372)],
-        b"\x19\x54\x01\x19",
-    ),
-    row(
-        "ufs",
-        Kind::FileSystem,
-        &[At(8 * KIB + 1372)],
-        b"\x54\x19\x01\x00",
-    ),
-    row(
-        "ufs",
-        Kind::FileSystem,
-        &[At(8 * KIB + 1372)],
-        b"\x00\x01\x19\x54",
-    ),
+    row("ufs", Kind::FileSystem, &[At(64 * KIB + 1372)], b"\x19\x01\x54\x19"),
+    row("ufs", Kind::FileSystem, &[At(64 * KIB + 1372)], b"\x19\x54\x01\x19"),
+    row("ufs", Kind::FileSystem, &[At(8 * KIB + 1372)], b"\x54\x19\x01\x00"),
+    row("ufs", Kind::FileSystem, &[At(8 * KIB + 1372)], b"\x00\x01\x19\x54"),
     // fs/squashfs/squashfs_fs.h, fs/erofs/erofs_fs.h, uapi/linux/cramfs_fs.h, fs/romfs.
     row("squashfs", Kind::FileSystem, &[At(0)], b"hsqs"),
     row("squashfs", Kind::FileSystem, &[At(0)], b"sqsh"),
@@ -376,12 +271,7 @@ pub const TABLE: &[Signature] = &[
     row("romfs", Kind::FileSystem, &[At(0)], b"-rom1fs-"),
     // uapi/linux/gfs2_ondisk.h: GFS2_MAGIC at sector 128. fs/ocfs2/ocfs2_fs.h.
     row("gfs2", Kind::FileSystem, &[At(64 * KIB)], b"\x01\x16\x19\x70"),
-    row(
-        "ocfs2",
-        Kind::FileSystem,
-        &[At(KIB), At(2 * KIB), At(4 * KIB), At(8 * KIB)],
-        b"OCFSV2",
-    ),
+    row("ocfs2", Kind::FileSystem, &[At(KIB), At(2 * KIB), At(4 * KIB), At(8 * KIB)], b"OCFSV2"),
     // libblkid: vmfs.c, befs.c.
     row("vmfs", Kind::FileSystem, &[At(2 * MIB)], b"\x5e\xf1\xab\x2f"),
     row("vmfs", Kind::Member, &[At(MIB)], b"\x0d\xd0\x01\xc0"),
@@ -392,42 +282,16 @@ pub const TABLE: &[Signature] = &[
     // Partition tables.
     //
     // UEFI specification, 5.3: header in sector 1 and in the last one, of 512 or 4096 bytes.
-    row(
-        "gpt",
-        Kind::PartitionTable,
-        &[
-            At(512),
-            At(4096),
-            Back {
-                bytes: 512,
-                align: 512,
-            },
-            Back {
-                bytes: 4096,
-                align: 4096,
-            },
-        ],
-        b"EFI PART",
-    ),
+    row("gpt", Kind::PartitionTable, &[At(512), At(4096), Back { bytes: 512, align: 512 }, Back { bytes: 4096, align: 4096 }], b"EFI PART"),
     // UEFI specification, 5.2.1: four entries of 16 bytes at 446, then the mark.
     weak("dos", Kind::PartitionTable, &[At(510)], b"\x55\xaa", confirm_dos),
     // libblkid: bsd.c, sgi.c, sun.c, mac.c.
-    row(
-        "bsd disklabel",
-        Kind::PartitionTable,
-        &[At(512), At(64), At(128)],
-        b"\x57\x45\x56\x82",
-    ),
+    row("bsd disklabel", Kind::PartitionTable, &[At(512), At(64), At(128)], b"\x57\x45\x56\x82"),
     row("sgi", Kind::PartitionTable, &[At(0)], b"\x0b\xe5\xa9\x41"),
     weak("sun", Kind::PartitionTable, &[At(508)], b"\xda\xbe", confirm_sun),
     row("mac", Kind::PartitionTable, &[At(512)], b"PM\0\0"),
     // uapi/linux/... arch/s390/include/uapi/asm/vtoc.h: "VOL1" in EBCDIC.
-    row(
-        "dasd",
-        Kind::PartitionTable,
-        &[At(2 * 4096), At(2 * 512)],
-        b"\xe5\xd6\xd3\xf1",
-    ),
+    row("dasd", Kind::PartitionTable, &[At(2 * 4096), At(2 * 512)], b"\xe5\xd6\xd3\xf1"),
     //
     // Swap and hibernation (linux/swap.h; kernel/power/swap.c; TuxOnIce and uswsusp by libblkid's swap.c).
     //
@@ -442,102 +306,28 @@ pub const TABLE: &[Signature] = &[
     //
     // LUKS1 On-Disk Format, 2.1; LUKS2 On-Disk Format, 2.2. BitLocker: signature at 3.
     row("luks", Kind::Member, &[At(0)], b"LUKS\xba\xbe"),
-    row(
-        "luks (second header)",
-        Kind::Member,
-        LUKS2_SECONDARY,
-        b"SKUL\xba\xbe",
-    ),
+    row("luks (second header)", Kind::Member, LUKS2_SECONDARY, b"SKUL\xba\xbe"),
     row("bitlocker", Kind::Member, &[At(3)], b"-FVE-FS-"),
     //
     // Volume managers and arrays.
     //
     // LVM2 lib/format_text/layout.h, lib/label/label.h: "LABELONE" in one of the first four sectors, type at 24.
-    row(
-        "lvm2 physical volume",
-        Kind::Member,
-        &[At(0x18), At(0x218), At(0x418), At(0x618)],
-        b"LVM2 001",
-    ),
-    weak(
-        "lvm1 physical volume",
-        Kind::Member,
-        &[At(0)],
-        b"HM",
-        confirm_lvm1,
-    ),
+    row("lvm2 physical volume", Kind::Member, &[At(0x18), At(0x218), At(0x418), At(0x618)], b"LVM2 001"),
+    weak("lvm1 physical volume", Kind::Member, &[At(0)], b"HM", confirm_lvm1),
     // linux/raid/md_p.h: MD_SB_MAGIC, in the order of the machine that made it for 0.90, little-endian for 1.x.
     row("md raid 0.90 member", Kind::Member, MD_090, b"\xfc\x4e\x2b\xa9"),
     row("md raid 0.90 member", Kind::Member, MD_090, b"\xa9\x2b\x4e\xfc"),
     row("md raid 1.x member", Kind::Member, MD_1, b"\xfc\x4e\x2b\xa9"),
     // SNIA DDF 2.0, 5.5: anchor header in the last sector. Intel RAID: metadata in the last but one.
-    row(
-        "ddf raid member",
-        Kind::Member,
-        &[Back {
-            bytes: 512,
-            align: 512,
-        }],
-        b"\xde\x11\xde\x11",
-    ),
-    row(
-        "intel raid member",
-        Kind::Member,
-        &[Back {
-            bytes: 1024,
-            align: 512,
-        }],
-        b"Intel Raid ISM Cfg Sig. ",
-    ),
+    row("ddf raid member", Kind::Member, &[Back { bytes: 512, align: 512 }], b"\xde\x11\xde\x11"),
+    row("intel raid member", Kind::Member, &[Back { bytes: 1024, align: 512 }], b"Intel Raid ISM Cfg Sig. "),
     // libblkid: lsi_raid.c, drbd.c, stratis.c, bluestore.c, mpool.c, ocfs.c (Oracle ASM).
-    row(
-        "lsi raid member",
-        Kind::Member,
-        &[Back {
-            bytes: 512,
-            align: 512,
-        }],
-        b"$XIDE$",
-    ),
-    row(
-        "drbd",
-        Kind::Member,
-        &[Back {
-            bytes: 4096 - 60,
-            align: 4096,
-        }],
-        b"\x83\x74\x02\x6b",
-    ),
-    row(
-        "drbd",
-        Kind::Member,
-        &[Back {
-            bytes: 4096 - 60,
-            align: 4096,
-        }],
-        b"\x83\x74\x02\x6c",
-    ),
-    row(
-        "drbd",
-        Kind::Member,
-        &[Back {
-            bytes: 4096 - 60,
-            align: 4096,
-        }],
-        b"\x83\x74\x02\x6d",
-    ),
-    row(
-        "stratis",
-        Kind::Member,
-        &[At(512 + 4), At(512 * 9 + 4)],
-        b"!Stra0tis\x86\xff\x02^\x41rh",
-    ),
-    row(
-        "ceph bluestore",
-        Kind::Member,
-        &[At(0)],
-        b"bluestore block device",
-    ),
+    row("lsi raid member", Kind::Member, &[Back { bytes: 512, align: 512 }], b"$XIDE$"),
+    row("drbd", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6b"),
+    row("drbd", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6c"),
+    row("drbd", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6d"),
+    row("stratis", Kind::Member, &[At(512 + 4), At(512 * 9 + 4)], b"!Stra0tis\x86\xff\x02^\x41rh"),
+    row("ceph bluestore", Kind::Member, &[At(0)], b"bluestore block device"),
     row("mpool", Kind::Member, &[At(0)], b"mpoolDev"),
     row("oracle asm", Kind::Member, &[At(32)], b"ORCLDISK"),
     //
@@ -545,47 +335,17 @@ pub const TABLE: &[Signature] = &[
     // dm-era and dm-clone begin with checksum, flags, block number and UUID; a 64-bit magic follows at 32.
     //
     // linux/bcache.h (uapi): bcache_magic at 24 of the superblock at 4 KiB.
-    row(
-        "bcache",
-        Kind::Member,
-        &[At(4096 + 24)],
-        b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
-    ),
+    row("bcache", Kind::Member, &[At(4096 + 24)], BCACHE_MAGIC),
     // dm-cache-metadata.c: CACHE_SUPERBLOCK_MAGIC 06142003, which C reads as octal.
-    row(
-        "dm-cache metadata",
-        Kind::Member,
-        &[At(32)],
-        &0o6_142_003_u64.to_le_bytes(),
-    ),
+    row("dm-cache metadata", Kind::Member, &[At(32)], &0o6_142_003_u64.to_le_bytes()),
     // dm-thin-metadata.c: THIN_SUPERBLOCK_MAGIC 27022010.
-    row(
-        "dm-thin metadata",
-        Kind::Member,
-        &[At(32)],
-        &27_022_010_u64.to_le_bytes(),
-    ),
+    row("dm-thin metadata", Kind::Member, &[At(32)], &27_022_010_u64.to_le_bytes()),
     // dm-era-target.c: SUPERBLOCK_MAGIC 2126579579.
-    row(
-        "dm-era metadata",
-        Kind::Member,
-        &[At(32)],
-        &2_126_579_579_u64.to_le_bytes(),
-    ),
+    row("dm-era metadata", Kind::Member, &[At(32)], &2_126_579_579_u64.to_le_bytes()),
     // dm-clone-metadata.c: SUPERBLOCK_MAGIC.
-    row(
-        "dm-clone metadata",
-        Kind::Member,
-        &[At(32)],
-        &0x8af2_7f64_u64.to_le_bytes(),
-    ),
+    row("dm-clone metadata", Kind::Member, &[At(32)], &0x8af2_7f64_u64.to_le_bytes()),
     // dm-writecache.c: MEMORY_SUPERBLOCK_MAGIC, then version 1.
-    row(
-        "dm-writecache",
-        Kind::Member,
-        &[At(0)],
-        b"\x21\x93\x48\x23\x01\0\0\0",
-    ),
+    row("dm-writecache", Kind::Member, &[At(0)], b"\x21\x93\x48\x23\x01\0\0\0"),
     // dm-snap-persistent.c: SNAP_MAGIC.
     row("dm-snapshot exception store", Kind::Member, &[At(0)], b"SnAp"),
     // cryptsetup docs: verity superblock; dm-integrity.c: SB_MAGIC. vdo: dmvdo001.
@@ -599,18 +359,7 @@ pub const TABLE: &[Signature] = &[
     row("vdi", Kind::DiskImage, &[At(0x40)], b"\x7f\x10\xda\xbe"),
     row("vmdk", Kind::DiskImage, &[At(0)], b"KDMV"),
     row("vhdx", Kind::DiskImage, &[At(0)], b"vhdxfile"),
-    row(
-        "vhd",
-        Kind::DiskImage,
-        &[
-            At(0),
-            Back {
-                bytes: 512,
-                align: 512,
-            },
-        ],
-        b"conectix",
-    ),
+    row("vhd", Kind::DiskImage, &[At(0), Back { bytes: 512, align: 512 }], b"conectix"),
 ];
 
 /// Tells ext2, 3 and 4 apart, and all from chance, by the superblock around the magic (fs/ext4/ext4.h).

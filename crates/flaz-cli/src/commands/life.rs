@@ -1,0 +1,164 @@
+//! The way of a daemon from starting over serving to stopped, watched by several threads.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::error::chain;
+use crate::host::HostError;
+
+/// What somebody hears who asks too early.
+pub const STILL_STARTING: &str = "the cache is still starting: ask again later";
+
+/// Why the daemon stops.
+pub enum Reason {
+    /// SIGTERM or SIGINT.
+    Signal(i32),
+    /// `flaz stop`.
+    Asked,
+    /// The host cannot go on.
+    Failed(HostError),
+}
+
+impl Reason {
+    /// For the log.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Signal(SIGINT) => "SIGINT".to_owned(),
+            Self::Signal(SIGTERM) => "SIGTERM".to_owned(),
+            Self::Signal(other) => format!("signal {other}"),
+            Self::Asked => "asked by `flaz stop`".to_owned(),
+            Self::Failed(error) => chain(error.as_ref()),
+        }
+    }
+}
+
+/// The way from serving to stopped, watched by several threads.
+#[derive(Default)]
+pub struct Life {
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Stage {
+    /// Whether the host has started.
+    begun: bool,
+    /// The first reason to stop, until taken.
+    reason: Option<Reason>,
+    stopping: bool,
+    /// How it ended: nothing, or what went wrong.
+    ended: Option<Option<String>>,
+}
+
+/// How long a question waits for a daemon that is starting; less than a client waits for an answer.
+const START_WAIT: Duration = Duration::from_secs(8);
+
+impl Life {
+    fn lock(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The host has started.
+    pub fn begin(&self) {
+        self.lock().begun = true;
+        self.changed.notify_all();
+    }
+
+    /// Begins the stop; later reasons are only logged.
+    pub fn ask_to_stop(&self, reason: Reason) {
+        let mut stage = self.lock();
+        if stage.stopping {
+            tracing::info!("stopping already; now also: {}", reason.text());
+            return;
+        }
+        stage.stopping = true;
+        stage.reason = Some(reason);
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody wants a stop.
+    pub fn wait_for_reason(&self) -> Reason {
+        let mut stage = self.lock();
+        loop {
+            if let Some(reason) = stage.reason.take() {
+                return reason;
+            }
+            stage = self.changed.wait(stage).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The host has stopped, or could not start.
+    pub fn end(&self, error: Option<String>) {
+        self.lock().ended = Some(error);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the host has started; the reason if there is none to ask.
+    pub fn wait_for_begin(&self) -> Result<(), String> {
+        let waiting = |stage: &mut Stage| !stage.begun && stage.ended.is_none();
+        let (stage, _) = self
+            .changed
+            .wait_timeout_while(self.lock(), START_WAIT, waiting)
+            .unwrap_or_else(PoisonError::into_inner);
+        match &stage.ended {
+            Some(None) => Err("the cache has stopped".to_owned()),
+            Some(Some(error)) => Err(error.clone()),
+            None if stage.begun => Ok(()),
+            None => Err(STILL_STARTING.to_owned()),
+        }
+    }
+
+    /// Waits for the end; what went wrong, if something did.
+    pub fn wait_for_end(&self) -> Option<String> {
+        let stage = self
+            .changed
+            .wait_while(self.lock(), |stage| stage.ended.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        stage.ended.clone().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn the_first_reason_counts() {
+        let life = Life::default();
+        life.ask_to_stop(Reason::Signal(SIGTERM));
+        life.ask_to_stop(Reason::Asked);
+        assert_eq!(life.wait_for_reason().text(), "SIGTERM");
+    }
+
+    #[test]
+    fn questions_wait_for_the_start_and_end_with_the_stop() {
+        let life = Arc::new(Life::default());
+        let asker = std::thread::spawn({
+            let life = Arc::clone(&life);
+            move || life.wait_for_begin()
+        });
+        life.begin();
+        assert_eq!(asker.join().unwrap(), Ok(()));
+        life.end(None);
+        assert_eq!(life.wait_for_begin(), Err("the cache has stopped".to_owned()));
+        assert_eq!(life.wait_for_end(), None);
+    }
+
+    #[test]
+    fn a_failed_start_is_told_to_all_who_wait() {
+        let life = Arc::new(Life::default());
+        let ends = [0, 1].map(|_| {
+            let life = Arc::clone(&life);
+            std::thread::spawn(move || life.wait_for_end())
+        });
+        life.end(Some("no disk".to_owned()));
+        for end in ends {
+            assert_eq!(end.join().unwrap().as_deref(), Some("no disk"));
+        }
+        assert_eq!(life.wait_for_begin(), Err("no disk".to_owned()));
+    }
+}

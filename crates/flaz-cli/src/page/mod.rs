@@ -1,0 +1,63 @@
+//! Reports on a page for people: aligned, compact, units on every number.
+
+mod offline;
+mod status;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::fmt::Write;
+use std::time::Duration;
+
+pub use offline::{check, created, dump};
+pub use status::{status, watch};
+
+use crate::report::CacheReport;
+use crate::settings::Settings;
+use crate::size::{HumanBytes, HumanCount};
+
+/// Lines with a label on the left, appended one by one.
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, label: &str, text: &str) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "{}", format!("{label:<13} {text}").trim_end());
+    }
+
+    fn more(&mut self, text: &str) {
+        self.line("", text);
+    }
+
+    fn gap(&mut self) {
+        self.0.push('\n');
+    }
+}
+
+fn geometry(cache: &CacheReport) -> String {
+    format!(
+        "format {}, {} regions of {}, extents of {}, {} shards",
+        cache.format_version,
+        HumanCount(cache.regions),
+        HumanBytes(cache.region_bytes),
+        HumanBytes(cache.extent_bytes),
+        cache.shards
+    )
+}
+
+/// Settings on one line.
+#[must_use]
+pub fn settings(settings: &Settings) -> String {
+    let cutoff = match settings.sequential_cutoff_bytes {
+        0 => "off".to_owned(),
+        bytes => HumanBytes(bytes).to_string(),
+    };
+    format!(
+        "{}, {}, codec {}, sequential cut-off {cutoff}",
+        settings.mode, settings.policy, settings.codec
+    )
+}
+
+/// Seconds of a report, which may come from elsewhere, as a span.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}

@@ -1,0 +1,373 @@
+//! The page of `flaz status`.
+
+use std::time::Duration;
+
+use super::{Page, geometry, seconds, settings};
+use crate::report::{CacheState, LiveReport, OperationReport, StatusReport};
+use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
+
+/// The page of `flaz status`.
+#[must_use]
+pub fn status(report: &StatusReport) -> String {
+    watch(report, None)
+}
+
+/// The same, with what happened since an earlier report.
+#[must_use]
+pub fn watch(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) -> String {
+    let mut page = Page(String::new());
+    head(&mut page, report);
+    for warning in &report.warnings {
+        page.line("WARNING", warning);
+    }
+    if let Some(live) = &report.live {
+        page.gap();
+        if let Some((
+            StatusReport {
+                live: Some(before), ..
+            },
+            span,
+        )) = earlier
+        {
+            recent(&mut page, before, live, span);
+            page.gap();
+        }
+        reads(&mut page, live);
+        holdings(&mut page, live);
+        movement(&mut page, live);
+        page.gap();
+        operations(&mut page, &live.operations);
+        page.gap();
+        insides(&mut page, live);
+    }
+    page.0
+}
+
+fn head(page: &mut Page, report: &StatusReport) {
+    let state = match report.state {
+        CacheState::Clean => "not running; stopped cleanly, the next start is warm",
+        CacheState::Unclean => "not running; did NOT stop cleanly the last time",
+        CacheState::New => "not running; never served yet",
+        CacheState::Starting => "starting",
+        CacheState::Running => "running",
+        CacheState::Degraded => "DEGRADED: serving from the origin only",
+        CacheState::Stopping => "stopping",
+    };
+    let daemon = report.live.as_ref().map_or_else(String::new, |live| {
+        let daemon = &live.daemon;
+        format!(
+            ", pid {}, up {}, {} threads, {} CPU, flaz {}{}",
+            daemon.pid,
+            HumanDuration(seconds(daemon.uptime_s)),
+            daemon.threads,
+            HumanDuration(seconds(daemon.cpu_s)),
+            daemon.version,
+            if daemon.read_only { ", READ-ONLY" } else { "" }
+        )
+    });
+    page.line("State", &format!("{state}{daemon}"));
+    let cache = &report.cache;
+    page.line(
+        "Cache",
+        &format!(
+            "{}, {}, uuid {}",
+            cache.path.display(),
+            HumanBytes(cache.size_bytes),
+            cache.uuid
+        ),
+    );
+    page.more(&geometry(cache));
+    page.line(
+        "Origin",
+        &format!(
+            "{}, {}",
+            report.origin.path.display(),
+            HumanBytes(report.origin.size_bytes)
+        ),
+    );
+    if let Some(in_force) = &report.settings {
+        page.line("Settings", &settings(in_force));
+    }
+    let Some(live) = &report.live else { return };
+    for nbd in &live.nbd {
+        page.line(
+            "NBD",
+            &format!(
+                "{}, {} of {} connections, {} since the start",
+                nbd.address, nbd.connections, nbd.connections_max, nbd.connections_total
+            ),
+        );
+    }
+}
+
+/// Rates since an earlier report.
+fn recent(page: &mut Page, before: &LiveReport, live: &LiveReport, span: Duration) {
+    let per_second = |amount: u64| (amount as f64 / span.as_secs_f64().max(1e-3)) as u64;
+    let mut parts = Vec::new();
+    for operation in &live.operations {
+        let old = before
+            .operations
+            .iter()
+            .find(|other| other.operation == operation.operation);
+        let (old_count, old_bytes) = old.map_or((0, 0), |old| (old.count, old.bytes));
+        let count = operation.count.saturating_sub(old_count);
+        if count > 0 {
+            let bytes = operation.bytes.saturating_sub(old_bytes);
+            parts.push(format!(
+                "{} {}/s {}/s",
+                operation.operation,
+                HumanCount(per_second(count)),
+                HumanBytes(per_second(bytes))
+            ));
+        }
+    }
+    page.line(
+        "Now",
+        &if parts.is_empty() {
+            "idle".to_owned()
+        } else {
+            parts.join("   ")
+        },
+    );
+    let hits = live.lookups.hit_blocks.saturating_sub(before.lookups.hit_blocks);
+    let misses = live
+        .lookups
+        .miss_blocks
+        .saturating_sub(before.lookups.miss_blocks);
+    let traffic = |now: u64, then: u64| HumanBytes(per_second(now.saturating_sub(then)));
+    page.more(&format!(
+        "block hits {}   cache device {}/s read, {}/s written   origin {}/s read, {}/s written",
+        HumanPercent {
+            part: hits,
+            whole: hits + misses
+        },
+        traffic(live.traffic.cache_read_bytes, before.traffic.cache_read_bytes),
+        traffic(
+            live.traffic.cache_written_bytes,
+            before.traffic.cache_written_bytes
+        ),
+        traffic(live.traffic.origin_read_bytes, before.traffic.origin_read_bytes),
+        traffic(
+            live.traffic.origin_written_bytes,
+            before.traffic.origin_written_bytes
+        ),
+    ));
+}
+
+fn reads(page: &mut Page, live: &LiveReport) {
+    let lookups = &live.lookups;
+    let requests = lookups.hits + lookups.partial_hits + lookups.misses;
+    let blocks = lookups.hit_blocks + lookups.miss_blocks;
+    page.line(
+        "Hits",
+        &format!(
+            "{} of reads, {} of blocks",
+            HumanPercent {
+                part: lookups.hits,
+                whole: requests
+            },
+            HumanPercent {
+                part: lookups.hit_blocks,
+                whole: blocks
+            }
+        ),
+    );
+    page.more(&format!(
+        "{} hits, {} partial, {} misses; {} blocks joined another read, {} origin reads",
+        HumanCount(lookups.hits),
+        HumanCount(lookups.partial_hits),
+        HumanCount(lookups.misses),
+        HumanCount(lookups.joined_blocks),
+        HumanCount(lookups.origin_reads)
+    ));
+}
+
+fn holdings(page: &mut Page, live: &LiveReport) {
+    let (space, codec) = (&live.space, &live.codec);
+    page.line(
+        "Holds",
+        &format!(
+            "{} of data in {} of fragments ({}); {} of {} in use ({})",
+            HumanBytes(space.cached_bytes),
+            HumanBytes(space.fragment_bytes),
+            HumanRatio {
+                amount: space.cached_bytes,
+                by: space.fragment_bytes
+            },
+            HumanBytes(space.used_bytes),
+            HumanBytes(space.capacity_bytes),
+            HumanPercent {
+                part: space.used_bytes,
+                whole: space.capacity_bytes
+            }
+        ),
+    );
+    page.more(&format!(
+        "{} blocks; effective capacity {} ({}); regions: {} probation, {} main, {} free",
+        HumanCount(space.cached_blocks),
+        HumanBytes(space.effective_capacity_bytes),
+        HumanRatio {
+            amount: space.effective_capacity_bytes,
+            by: space.capacity_bytes
+        },
+        HumanCount(space.probation_regions),
+        HumanCount(space.main_regions),
+        HumanCount(space.free_regions)
+    ));
+    page.line(
+        "Codec",
+        &format!(
+            "{} in, {} out ({}); {} compressed, {} raw, {} single-value blocks",
+            HumanBytes(codec.in_bytes),
+            HumanBytes(codec.out_bytes),
+            HumanRatio {
+                amount: codec.in_bytes,
+                by: codec.out_bytes
+            },
+            HumanCount(codec.compressed_blocks),
+            HumanCount(codec.raw_blocks),
+            HumanCount(codec.single_value_blocks)
+        ),
+    );
+    page.more(&format!(
+        "{} CPU compressing, {} decompressing {} blocks",
+        HumanDuration(seconds(codec.compress_s)),
+        HumanDuration(seconds(codec.decompress_s)),
+        HumanCount(codec.decompressed_blocks)
+    ));
+}
+
+fn movement(page: &mut Page, live: &LiveReport) {
+    let (admission, reclaim, traffic) = (&live.admission, &live.reclaim, &live.traffic);
+    let refused = admission
+        .refused_blocks
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{} {reason}", HumanCount(*count)))
+        .collect::<Vec<_>>();
+    let refused = if refused.is_empty() {
+        "none".to_owned()
+    } else {
+        refused.join(", ")
+    };
+    page.line(
+        "Admitted",
+        &format!(
+            "{} blocks after misses, {} by writes; refused: {refused}",
+            HumanCount(admission.admitted_blocks),
+            HumanCount(admission.written_blocks)
+        ),
+    );
+    page.line(
+        "Reclaimed",
+        &format!(
+            "{} regions: {} blocks dropped, {} reinserted ({}); {} ghost hits",
+            HumanCount(reclaim.regions),
+            HumanCount(reclaim.dropped_blocks),
+            HumanCount(reclaim.reinserted_blocks),
+            HumanBytes(reclaim.reinserted_bytes),
+            HumanCount(reclaim.ghost_hits)
+        ),
+    );
+    page.line(
+        "Traffic",
+        &format!(
+            "cache device {} read, {} written, {} discarded",
+            HumanBytes(traffic.cache_read_bytes),
+            HumanBytes(traffic.cache_written_bytes),
+            HumanBytes(traffic.cache_discarded_bytes)
+        ),
+    );
+    page.more(&format!(
+        "origin {} read, {} written",
+        HumanBytes(traffic.origin_read_bytes),
+        HumanBytes(traffic.origin_written_bytes)
+    ));
+    let errors = &live.errors;
+    if *errors == Default::default() {
+        page.line("Errors", "none");
+    } else {
+        page.line(
+            "ERRORS",
+            &format!(
+                "{} checksum failures; cache device: {} failed reads, {} failed writes; origin: {} failed requests",
+                HumanCount(errors.checksum_failures),
+                HumanCount(errors.cache_read_errors),
+                HumanCount(errors.cache_write_errors),
+                HumanCount(errors.origin_errors)
+            ),
+        );
+    }
+}
+
+fn operations(page: &mut Page, operations: &[OperationReport]) {
+    const HEADS: [&str; 9] = [
+        "count", "bytes", "mean", "p50", "p90", "p99", "p99.9", "max", "errors",
+    ];
+    let row = |cells: [String; 9]| {
+        cells
+            .iter()
+            .fold(String::new(), |line, cell| line + &format!("{cell:>10} "))
+    };
+    page.line("Operation", &row(HEADS.map(str::to_owned)));
+    if operations.iter().all(|operation| operation.count == 0) {
+        page.line("(none yet)", "");
+    }
+    for operation in operations.iter().filter(|operation| operation.count > 0) {
+        let us = |value: f64| HumanMicros(value).to_string();
+        let latency = &operation.latency_us;
+        let cells = [
+            HumanCount(operation.count).to_string(),
+            if operation.bytes == 0 {
+                "-".to_owned()
+            } else {
+                HumanBytes(operation.bytes).to_string()
+            },
+            us(latency.mean),
+            us(latency.p50),
+            us(latency.p90),
+            us(latency.p99),
+            us(latency.p999),
+            us(latency.max),
+            HumanCount(operation.errors).to_string(),
+        ];
+        page.line(&operation.operation, &row(cells));
+    }
+}
+
+fn insides(page: &mut Page, live: &LiveReport) {
+    let memory = &live.memory;
+    page.line(
+        "Memory",
+        &format!(
+            "index {} ({:.2} B/block), ghosts and others {} ({:.2} B/block), buffers {}, resident {}",
+            HumanBytes(memory.index_bytes),
+            memory.index_bytes_per_block,
+            HumanBytes(memory.other_bytes),
+            memory.other_bytes_per_block,
+            HumanBytes(memory.buffer_bytes),
+            HumanBytes(memory.resident_bytes)
+        ),
+    );
+    for (at, queue) in live.queues.iter().enumerate() {
+        page.line(
+            if at == 0 { "Queues" } else { "" },
+            &format!(
+                "{:<20} {:>8} now {:>8} peak {:>8} limit {:>8} times full",
+                queue.name,
+                HumanCount(queue.depth),
+                HumanCount(queue.depth_peak),
+                HumanCount(queue.depth_max),
+                HumanCount(queue.full_count)
+            ),
+        );
+    }
+    let start = if live.daemon.started_warm { "warm" } else { "cold" };
+    page.line(
+        "Start",
+        &format!(
+            "{start}, index restored in {}",
+            HumanMicros(live.daemon.recovery_ms * 1e3)
+        ),
+    );
+}

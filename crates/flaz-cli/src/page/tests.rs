@@ -1,0 +1,224 @@
+//! Pages of made-up reports.
+
+use uuid::Uuid;
+
+use super::*;
+use crate::report::*;
+use crate::settings::{Codec, Mode, Policy};
+
+pub(crate) fn example() -> StatusReport {
+    let latency_us = LatencyReport {
+        mean: 31.5,
+        p50: 25.0,
+        p90: 48.0,
+        p99: 130.0,
+        p999: 2200.0,
+        max: 13_100.0,
+    };
+    let read = OperationReport {
+        operation: "read".to_owned(),
+        count: 1_234_567,
+        bytes: 5_056_786_432,
+        errors: 0,
+        latency_us,
+    };
+    let flush = OperationReport {
+        operation: "flush".to_owned(),
+        count: 12,
+        latency_us,
+        ..Default::default()
+    };
+    StatusReport {
+        schema: REPORT_SCHEMA,
+        state: CacheState::Running,
+        cache: CacheReport {
+            path: "/dev/nvme0n1p3".into(),
+            uuid: Uuid::from_u128(0x1234),
+            format_version: 1,
+            size_bytes: 100 << 30,
+            data_bytes: 99 << 30,
+            extent_bytes: 64 << 10,
+            region_bytes: 16 << 20,
+            regions: 6336,
+            shards: 8,
+        },
+        origin: OriginReport {
+            path: "/dev/sdb".into(),
+            size_bytes: 2 << 40,
+        },
+        settings: Some(Settings {
+            mode: Mode::WriteThrough,
+            policy: Policy::S3Fifo,
+            codec: Codec::LZ4,
+            sequential_cutoff_bytes: 4 << 20,
+        }),
+        live: Some(LiveReport {
+            daemon: DaemonReport {
+                pid: 4711,
+                version: "0.1.0".to_owned(),
+                uptime_s: 7620.0,
+                threads: 4,
+                ..Default::default()
+            },
+            operations: vec![
+                read,
+                flush,
+                OperationReport {
+                    operation: "trim".to_owned(),
+                    ..Default::default()
+                },
+            ],
+            lookups: LookupReport {
+                hits: 900,
+                partial_hits: 50,
+                misses: 50,
+                hit_blocks: 3,
+                miss_blocks: 1,
+                ..Default::default()
+            },
+            admission: AdmissionReport {
+                admitted_blocks: 10,
+                refused_blocks: [("sequential".to_owned(), 4), ("first-touch".to_owned(), 0)].into(),
+                ..Default::default()
+            },
+            codec: CodecReport {
+                in_bytes: 4000,
+                out_bytes: 1600,
+                ..Default::default()
+            },
+            queues: vec![QueueReport {
+                name: "codec".to_owned(),
+                depth: 1,
+                depth_peak: 9,
+                depth_max: 64,
+                full_count: 0,
+            }],
+            nbd: vec![NbdReport {
+                address: "unix:/x".to_owned(),
+                connections: 2,
+                connections_max: 64,
+                connections_total: 3,
+            }],
+            ..Default::default()
+        }),
+        warnings: vec!["the origin is emulated".to_owned()],
+    }
+}
+
+#[test]
+fn a_running_cache_shows_what_matters() {
+    let text = status(&example());
+    for part in [
+        "running, pid 4711, up 2 h 07 min, 4 threads",
+        "/dev/nvme0n1p3, 100 GiB",
+        "write-through, s3-fifo, codec lz4, sequential cut-off 4.00 MiB",
+        "WARNING       the origin is emulated",
+        "90.0 % of reads, 75.0 % of blocks",
+        "(2.50x)",
+        "refused: 4 sequential\n",
+        "2 of 64 connections",
+        "1,234,567",
+        "13.1 ms",
+        "Errors        none",
+    ] {
+        assert!(text.contains(part), "no '{part}' in:\n{text}");
+    }
+    assert!(
+        !text.contains("trim"),
+        "operations that never happened are left out:\n{text}"
+    );
+    assert!(
+        text.lines()
+            .all(|line| line.len() <= 124 && line == line.trim_end()),
+        "{text}"
+    );
+}
+
+#[test]
+fn errors_stand_out() {
+    let mut report = example();
+    report.live.as_mut().unwrap().errors.checksum_failures = 3;
+    assert!(status(&report).contains("ERRORS        3 checksum failures"));
+}
+
+#[test]
+fn a_stopped_cache_says_so() {
+    let report = StatusReport {
+        state: CacheState::Unclean,
+        live: None,
+        ..example()
+    };
+    let text = status(&report);
+    assert!(
+        text.starts_with("State         not running; did NOT stop cleanly"),
+        "{text}"
+    );
+    assert!(!text.contains("Hits"));
+}
+
+#[test]
+fn rates_are_of_the_interval() {
+    let (before, mut after) = (example(), example());
+    after.live.as_mut().unwrap().operations[0].count += 500;
+    let text = watch(&after, Some((&before, Duration::from_millis(500))));
+    assert!(text.contains("Now           read 1,000/s 0 B/s\n"), "{text}");
+    let idle = watch(&before, Some((&before, Duration::from_millis(500))));
+    assert!(idle.contains("Now           idle"), "{idle}");
+    // The daemon was restarted in between: counters went back.
+    assert!(watch(&before, Some((&after, Duration::ZERO))).contains("Now           idle"));
+}
+
+#[test]
+fn reports_keep_their_json() {
+    let report = example();
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["live"]["operations"][0]["latency_us"]["p99"], 130.0);
+    assert_eq!(json["settings"]["mode"], "write-through");
+    assert_eq!(json["settings"]["sequential_cutoff_bytes"], 4 << 20);
+    assert_eq!(json["state"], "running");
+    assert_eq!(serde_json::from_value::<StatusReport>(json).unwrap(), report);
+}
+
+#[test]
+fn a_check_lists_kinds_and_the_first_problems() {
+    let problem = |offset| Problem {
+        kind: "extent".to_owned(),
+        offset,
+        message: "checksum".to_owned(),
+    };
+    let report = CheckReport {
+        schema: REPORT_SCHEMA,
+        cache: example().cache,
+        clean: true,
+        good: [("extent".to_owned(), 1000), ("superblock".to_owned(), 2)].into(),
+        bad: [("extent".to_owned(), 30)].into(),
+        verified_bytes: 1 << 20,
+        problems: (0..30).map(problem).collect(),
+        duration_s: 1.5,
+    };
+    let text = check(&report);
+    assert!(
+        text.contains("extent                          1,000             30"),
+        "{text}"
+    );
+    assert!(text.contains("and 10 more"), "{text}");
+    assert!(text.ends_with("Result        BAD\n"), "{text}");
+}
+
+#[test]
+fn a_dump_line_is_indented_by_depth() {
+    let record = DumpRecord {
+        kind: "extent".to_owned(),
+        offset: 4096,
+        len_bytes: 512,
+        depth: 1,
+        fields: vec![
+            ("sequence".to_owned(), 7.into()),
+            ("codec".to_owned(), "lz4".into()),
+        ],
+    };
+    assert_eq!(
+        dump(&record),
+        "          4096       512   extent sequence=7 codec=lz4\n"
+    );
+}

@@ -1,0 +1,277 @@
+//! `flaz create` on real block devices: mounted, swapped on, partitioned, claimed. Needs root and loop devices; without
+//! them each test says so and passes.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const SIZE: u64 = 64 << 20;
+
+/// A folder with an image, a loop device over it, and a place to mount; all undone at the end.
+struct Rig {
+    folder: tempfile::TempDir,
+    device: PathBuf,
+    undo: Vec<(&'static str, Vec<PathBuf>)>,
+}
+
+fn tool(program: &str, arguments: &[&Path]) -> Output {
+    let search = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    Command::new(program)
+        .args(arguments)
+        .env("PATH", search)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn must(program: &str, arguments: &[&Path]) -> String {
+    let output = tool(program, arguments);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+impl Rig {
+    /// The rig, over an image prepared by `prepare`; nothing where loop devices cannot be had.
+    fn new(prepare: impl FnOnce(&File)) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let file = File::create(&image).unwrap();
+        file.set_len(SIZE).unwrap();
+        prepare(&file);
+        File::create(folder.path().join("origin"))
+            .unwrap()
+            .set_len(SIZE)
+            .unwrap();
+        std::fs::create_dir(folder.path().join("mnt")).unwrap();
+        let losetup = tool(
+            "losetup",
+            &[
+                "--find".as_ref(),
+                "--show".as_ref(),
+                "--partscan".as_ref(),
+                &image,
+            ],
+        );
+        if !losetup.status.success() {
+            eprintln!(
+                "skipped: no loop device: {}",
+                String::from_utf8_lossy(&losetup.stderr)
+            );
+            return None;
+        }
+        let device = PathBuf::from(String::from_utf8(losetup.stdout).unwrap().trim());
+        let undo = vec![("losetup", vec!["--detach".into(), device.clone()])];
+        Some(Self { folder, device, undo })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn mount(&mut self, device: &Path) {
+        let place = self.path("mnt");
+        must("mount", &[device, &place]);
+        self.undo.push(("umount", vec![place]));
+    }
+
+    /// `flaz create` over `cache`: its status and what it says.
+    fn create(&self, cache: &Path, words: &[&str]) -> (Option<i32>, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_flaz"))
+            .arg("create")
+            .arg(cache)
+            .arg("--origin")
+            .arg(self.path("origin"))
+            .args(words)
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// Refused with and without --force, saying so.
+    #[track_caller]
+    fn never(&self, cache: &Path, part: &str) {
+        for words in [&[][..], &["--force"]] {
+            let (status, text) = self.create(cache, words);
+            assert_eq!(status, Some(1), "{text}");
+            assert!(text.contains(part), "no '{part}' in {text}");
+            assert!(text.contains("--force does not overrule"), "{text}");
+        }
+    }
+
+    /// Refused unless forced.
+    #[track_caller]
+    fn only_forced(&self, cache: &Path, part: &str) {
+        let (status, text) = self.create(cache, &[]);
+        assert_eq!(status, Some(1), "{text}");
+        assert!(
+            text.contains(part) && text.contains("add --force"),
+            "no '{part}' in {text}"
+        );
+        let (_, text) = self.create(cache, &["--force"]);
+        assert!(!text.contains("is not free"), "{text}");
+    }
+
+    /// Refused without --force; not tried with it, which would destroy the rig.
+    #[track_caller]
+    fn not_unforced(&self, cache: &Path, part: &str) {
+        let (status, text) = self.create(cache, &[]);
+        assert_eq!(status, Some(1), "{text}");
+        assert!(
+            text.contains(part) && text.contains("add --force"),
+            "no '{part}' in {text}"
+        );
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        while let Some((program, arguments)) = self.undo.pop() {
+            let arguments: Vec<&Path> = arguments.iter().map(PathBuf::as_path).collect();
+            let output = tool(program, &arguments);
+            if !output.status.success() {
+                eprintln!(
+                    "{program} {arguments:?}: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mounted_file_system() {
+    for (make, options) in [("mkfs.ext4", "-q"), ("mkfs.btrfs", "-fq")] {
+        let Some(mut rig) = Rig::new(|_| {}) else { return };
+        let device = rig.device.clone();
+        if make == "mkfs.btrfs" {
+            // The smallest btrfs is larger than the image.
+            File::options()
+                .write(true)
+                .open(rig.path("image"))
+                .unwrap()
+                .set_len(128 << 20)
+                .unwrap();
+            must("losetup", &["--set-capacity".as_ref(), &device]);
+        }
+        must(make, &[options.as_ref(), &device]);
+        rig.mount(&device);
+        let place = format!("mounted on {}", rig.path("mnt").display());
+        rig.never(&device, &place);
+        rig.never(&rig.path("image"), &place);
+    }
+}
+
+#[test]
+fn an_unmounted_file_system() {
+    let Some(rig) = Rig::new(|_| {}) else { return };
+    must("mkfs.ext4", &["-q".as_ref(), &rig.device]);
+    let (_, text) = rig.create(&rig.path("image"), &[]);
+    assert!(text.contains("behind the loop device"), "{text}");
+    rig.only_forced(&rig.device, "ext4 file system (signature at offset 1080)");
+}
+
+#[test]
+fn swap_in_use() {
+    let Some(mut rig) = Rig::new(|_| {}) else { return };
+    let device = rig.device.clone();
+    must("mkswap", &[&device]);
+    let output = tool("swapon", &[&device]);
+    if !output.status.success() {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    rig.undo.push(("swapoff", vec![device.clone()]));
+    rig.never(&device, "swap space in use");
+    rig.never(&rig.path("image"), "swap space in use");
+}
+
+/// One partition of type 83 from 1 MiB on.
+fn partition(file: &File) {
+    let sectors = u32::try_from(SIZE / 512).unwrap() - 2048;
+    let mut entry = [0, 0, 2, 0, 0x83, 0, 2, 0, 0, 8, 0, 0, 0, 0, 0, 0];
+    entry[12..].copy_from_slice(&sectors.to_le_bytes());
+    file.write_all_at(&entry, 446).unwrap();
+    file.write_all_at(b"\x55\xaa", 510).unwrap();
+}
+
+#[test]
+fn a_disk_with_a_mounted_partition() {
+    let Some(mut rig) = Rig::new(partition) else {
+        return;
+    };
+    let disk = rig.device.clone();
+    let first = PathBuf::from(format!("{}p1", disk.display()));
+    if !first.exists() {
+        eprintln!("skipped: the kernel shows no partitions of loop devices");
+        return;
+    }
+    rig.not_unforced(&disk, "dos partition table (signature at offset 510)");
+    must("mkfs.ext4", &["-q".as_ref(), &first]);
+    rig.mount(&first);
+    let name = first.file_name().unwrap().to_str().unwrap();
+    rig.never(&disk, &format!("(ext4, through {name})"));
+    rig.never(&first, "mounted on");
+    rig.never(&rig.path("image"), &format!("through {name}"));
+}
+
+#[test]
+fn the_origin_behind_a_loop_device() {
+    let Some(rig) = Rig::new(|_| {}) else { return };
+    let output = Command::new(env!("CARGO_BIN_EXE_flaz"))
+        .arg("create")
+        .arg(&rig.device)
+        .arg("--origin")
+        .arg(rig.path("image"))
+        .arg("--force")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("the cache would overwrite the origin"), "{text}");
+}
+
+/// Mounted in another mount namespace: no table that this process can read has it, but the kernel knows.
+#[test]
+fn a_mount_that_only_others_see() {
+    struct Elsewhere(Child);
+    impl Drop for Elsewhere {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let Some(rig) = Rig::new(|_| {}) else { return };
+    must("mkfs.ext4", &["-q".as_ref(), &rig.device]);
+    let script = format!(
+        "mount {} {} && echo mounted && exec sleep 60",
+        rig.device.display(),
+        rig.path("mnt").display()
+    );
+    let child = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(child) = child else {
+        eprintln!("skipped: no unshare");
+        return;
+    };
+    let mut elsewhere = Elsewhere(child);
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(elsewhere.0.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    if line.trim() != "mounted" {
+        eprintln!("skipped: no mount namespace");
+        return;
+    }
+    rig.never(&rig.device, "claimed by the kernel");
+}

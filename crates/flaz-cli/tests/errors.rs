@@ -1,0 +1,484 @@
+//! Every command with wrong inputs: what it says and with which status it ends. The real program is run.
+//!
+//! What holds for every failure is checked in [`Ran::refused`]: standard output stays empty, the message begins with
+//! `flaz: `, has no colours, and is no panic.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use flaz_cli::control::{ControlHandler, Reply, Request, Server};
+
+const SIZE: u64 = 32 << 20;
+const FAILURE: i32 = 1;
+const USAGE: i32 = 2;
+
+struct Scratch {
+    folder: tempfile::TempDir,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs a line of words in the scratch folder; its runtime directory is there as well.
+    fn run(&self, line: &str) -> Ran {
+        let output = self.command(line).output().unwrap();
+        Ran {
+            line: line.to_owned(),
+            output,
+        }
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flaz"));
+        command
+            .args(line.split_ascii_whitespace())
+            .current_dir(self.folder.path())
+            .env("FLAZ_RUNTIME_DIR", self.path("run"))
+            .env_remove("FLAZ_LOG")
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// A sparse file of 32 MiB.
+    fn file(&self, name: &str) -> File {
+        let file = File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(self.path(name))
+            .unwrap();
+        file.set_len(SIZE).unwrap();
+        file
+    }
+}
+
+struct Ran {
+    line: String,
+    output: Output,
+}
+
+impl Ran {
+    fn out(&self) -> String {
+        String::from_utf8(self.output.stdout.clone()).unwrap()
+    }
+
+    fn err(&self) -> String {
+        String::from_utf8(self.output.stderr.clone()).unwrap()
+    }
+
+    /// It failed with this status, and says all of these.
+    #[track_caller]
+    fn refused(&self, status: i32, parts: &[&str]) {
+        let (out, err) = (self.out(), self.err());
+        let line = &self.line;
+        assert_eq!(self.output.status.code(), Some(status), "flaz {line}\n{out}{err}");
+        assert_eq!(out, "", "flaz {line}");
+        assert!(err.starts_with("flaz: "), "flaz {line}\n{err}");
+        for part in parts {
+            assert!(err.contains(part), "flaz {line}\nno '{part}' in\n{err}");
+        }
+        for bad in [
+            "panicked",
+            "backtrace",
+            "internal error",
+            "\x1b",
+            "Error {",
+            "Os {",
+        ] {
+            assert!(!err.contains(bad), "flaz {line}\n'{bad}' in\n{err}");
+        }
+    }
+
+    #[track_caller]
+    fn succeeded(&self) -> String {
+        assert_eq!(
+            self.output.status.code(),
+            Some(0),
+            "flaz {}\n{}",
+            self.line,
+            self.err()
+        );
+        self.out()
+    }
+}
+
+#[test]
+fn no_command_and_unknown_ones() {
+    let scratch = Scratch::new();
+    let nothing = scratch.run("");
+    assert_eq!(nothing.output.status.code(), Some(USAGE));
+    assert!(nothing.err().contains("Usage: flaz"), "{}", nothing.err());
+    scratch
+        .run("fly")
+        .refused(USAGE, &["unrecognized subcommand 'fly'"]);
+    scratch.run("stauts x").refused(USAGE, &["'status'"]);
+    scratch
+        .run("status --jsno x")
+        .refused(USAGE, &["--jsno", "--json"]);
+    scratch
+        .run("-v -q status x")
+        .refused(USAGE, &["cannot be used with"]);
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let scratch = Scratch::new();
+    assert!(scratch.run("--version").succeeded().starts_with("flaz "));
+    assert!(
+        scratch
+            .run("--help")
+            .succeeded()
+            .contains("Exit status: 0 done, 1 failed, 2 wrong usage")
+    );
+    for command in [
+        "create", "serve", "status", "set", "stop", "check", "dump", "demo",
+    ] {
+        let help = scratch.run(&format!("{command} --help")).succeeded();
+        assert!(help.contains("Usage: flaz"), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
+    }
+}
+
+#[test]
+fn create_with_words_that_are_none() {
+    let scratch = Scratch::new();
+    scratch.run("create").refused(USAGE, &["--origin", "<CACHE>"]);
+    scratch.run("create c").refused(USAGE, &["--origin"]);
+    let create = |words: &str| scratch.run(&format!("create c --origin o {words}"));
+    create("--codec lz5").refused(USAGE, &["lz5", "lz4", "zstd"]);
+    create("--codec zstd:20").refused(USAGE, &["-7 to 19"]);
+    create("--codec lz4:1").refused(USAGE, &["no levels"]);
+    create("--size lots").refused(USAGE, &["'lots' is not a size", "64KiB or 10G"]);
+    create("--size 1X").refused(USAGE, &["unknown unit 'X'"]);
+    create("--size 9E").refused(USAGE, &["less than 8 EiB"]);
+    create("--size -1").refused(USAGE, &["-1"]);
+    create("--extent-size 48KiB").refused(USAGE, &["expected 32KiB, 64KiB, 128KiB or 256KiB"]);
+    create("--region-size x").refused(USAGE, &["'x' is not a size"]);
+    create("--shards 0").refused(USAGE, &["0 is not in 1..=256"]);
+    assert!(
+        fs::read_dir(scratch.folder.path()).unwrap().next().is_none(),
+        "nothing was made"
+    );
+}
+
+#[test]
+fn create_without_a_cache_device_or_origin() {
+    let scratch = Scratch::new();
+    scratch.file("cache");
+    scratch
+        .run("create cache --origin none")
+        .refused(FAILURE, &["none: no such origin", "--origin"]);
+    scratch
+        .run("create cache --origin .")
+        .refused(FAILURE, &["found a directory"]);
+    scratch
+        .run("create cache --origin /dev/null")
+        .refused(FAILURE, &["found a character device"]);
+    scratch.file("origin");
+    scratch
+        .run("create none --origin origin")
+        .refused(FAILURE, &["none: no such cache device", "--size SIZE"]);
+    scratch
+        .run("create . --origin origin")
+        .refused(FAILURE, &["found a directory"]);
+    scratch
+        .run("create /dev/no-such-disk --origin origin --size 1G")
+        .refused(FAILURE, &["not made under /dev"]);
+    scratch
+        .run("create no/dir/c --origin origin --size 1G")
+        .refused(FAILURE, &["cannot make no/dir/c", "No such file"]);
+    assert!(!scratch.path("none").exists());
+}
+
+#[test]
+fn create_over_the_origin() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    std::os::unix::fs::symlink("origin", scratch.path("link")).unwrap();
+    for cache in ["origin", "./origin", "link"] {
+        scratch
+            .run(&format!("create {cache} --origin origin --force"))
+            .refused(FAILURE, &["the cache would overwrite the origin"]);
+    }
+}
+
+#[test]
+fn create_over_what_somebody_may_want() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    for (magic, offset, name) in [
+        (&b"LUKS\xba\xbe"[..], 0, "luks"),
+        (b"EFI PART", 512, "gpt partition table"),
+        (b"SWAPSPACE2", 4086, "swap"),
+        (b"FLAZCACH", 0, "flaz cache"),
+        (
+            b"dear diary",
+            12_345_678,
+            "data of no known kind (first at offset 12345678)",
+        ),
+    ] {
+        let cache = scratch.file("cache");
+        cache.write_all_at(magic, offset).unwrap();
+        let before = fs::read(scratch.path("cache")).unwrap();
+        scratch.run("create cache --origin origin").refused(
+            FAILURE,
+            &["cache is not free; nothing was written", name, "add --force"],
+        );
+        assert!(
+            fs::read(scratch.path("cache")).unwrap() == before,
+            "{name} was written to"
+        );
+    }
+}
+
+#[test]
+fn create_with_a_size_that_is_another() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.file("cache");
+    scratch.run("create cache --origin origin --size 1GiB").refused(
+        FAILURE,
+        &[
+            "expected 1.00 GiB",
+            "found a file of 32.0 MiB",
+            "leave --size out",
+        ],
+    );
+}
+
+#[test]
+fn create_over_a_file_in_use() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let cache = scratch.file("cache");
+    rustix::fs::flock(&cache, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    scratch.run("create cache --origin origin --force").refused(
+        FAILURE,
+        &["locked by another process", "--force does not overrule"],
+    );
+}
+
+#[test]
+fn serve_with_words_that_are_none() {
+    let scratch = Scratch::new();
+    scratch.run("serve").refused(USAGE, &["<CACHE>"]);
+    let serve = |words: &str| scratch.run(&format!("serve c {words}"));
+    serve("--mode write-back").refused(
+        USAGE,
+        &["write-back", "write-through, write-around, pass-through"],
+    );
+    serve("--policy lru").refused(USAGE, &["s3-fifo, second-touch, fifo"]);
+    serve("--threads 0").refused(USAGE, &["--threads"]);
+    serve("--threads two").refused(USAGE, &["two"]);
+    serve("--sequential-cutoff x").refused(USAGE, &["'x' is not a size"]);
+    serve("--codec gzip").refused(USAGE, &["gzip"]);
+    serve("--emulate-origin floppy").refused(USAGE, &["hdd, ssd, network-volume"]);
+    serve("--nbd /run/x").refused(USAGE, &["expected unix:PATH or tcp:HOST:PORT"]);
+    serve("--nbd tcp:host").refused(USAGE, &["expected unix:PATH or tcp:HOST:PORT"]);
+    serve("--nbd tcp:host:0").refused(USAGE, &["port number from 1 to 65535"]);
+    serve("--nbd tcp:127.0.0.1:10809").refused(USAGE, &["TCP without TLS", "--insecure-tcp"]);
+    serve("--nbd unix:a --nbd unix:a").refused(USAGE, &["unix:a is given twice"]);
+    serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["at most 16"]);
+}
+
+#[test]
+fn serve_check_and_dump_what_is_no_cache() {
+    let scratch = Scratch::new();
+    scratch.file("zeroes");
+    for command in ["serve", "check", "dump", "status", "stop"] {
+        scratch
+            .run(&format!("{command} none"))
+            .refused(FAILURE, &["none"]);
+        scratch
+            .run(&format!("{command} zeroes"))
+            .refused(FAILURE, &["zeroes"]);
+    }
+    scratch.run("check").refused(USAGE, &["<CACHE>"]);
+    scratch.run("dump").refused(USAGE, &["<CACHE>"]);
+}
+
+#[test]
+fn questions_to_nobody() {
+    let scratch = Scratch::new();
+    for command in ["status", "stop", "set mode=write-around"] {
+        scratch
+            .run(&format!("{command} --control none.sock"))
+            .refused(FAILURE, &["no daemon listens on none.sock", "flaz serve"]);
+    }
+    // A socket left behind by a killed daemon, and a file that is none.
+    drop(UnixListener::bind(scratch.path("stale.sock")).unwrap());
+    scratch
+        .run("status --control stale.sock")
+        .refused(FAILURE, &["no daemon listens on stale.sock"]);
+    scratch.file("file");
+    scratch.run("status --control file").refused(FAILURE, &["file"]);
+    scratch.run("status").refused(USAGE, &["CACHE", "--control"]);
+    scratch.run("stop").refused(USAGE, &["CACHE", "--control"]);
+    scratch.run("status c --watch 0").refused(USAGE, &["0.1 seconds"]);
+    scratch
+        .run("status c --watch soon")
+        .refused(USAGE, &["number of seconds"]);
+    scratch.run("stop c --timeout 1e9").refused(USAGE, &["to a year"]);
+}
+
+#[test]
+fn set_with_words_that_are_none() {
+    let scratch = Scratch::new();
+    scratch.run("set").refused(USAGE, &["KEY=VALUE"]);
+    scratch.run("set c").refused(USAGE, &["at least one KEY=VALUE"]);
+    scratch.run("set --control s").refused(USAGE, &["KEY=VALUE"]);
+    scratch
+        .run("set c mode")
+        .refused(USAGE, &["'mode': expected KEY=VALUE"]);
+    scratch
+        .run("set c mode=fast")
+        .refused(USAGE, &["mode=fast", "write-through, write-around, pass-through"]);
+    scratch
+        .run("set c policy=lru")
+        .refused(USAGE, &["s3-fifo, second-touch, fifo"]);
+    scratch
+        .run("set c admission=lru")
+        .refused(USAGE, &["admission=lru"]);
+    scratch.run("set c codec=x").refused(USAGE, &["codec"]);
+    scratch
+        .run("set c threads=2")
+        .refused(USAGE, &["'threads' cannot be set", "keys are mode"]);
+    scratch
+        .run("set c mode=write-around mode=pass-through")
+        .refused(USAGE, &["'mode' is given twice"]);
+    scratch
+        .run("set c sequential-cutoff=-1")
+        .refused(USAGE, &["negative"]);
+}
+
+/// A daemon that refuses everything but status.
+struct Fake;
+
+impl ControlHandler for Fake {
+    fn handle(&self, request: Request) -> Reply {
+        match request {
+            Request::Status {} => Reply::Status(Box::new(serde_json::from_str(STATUS).unwrap())),
+            Request::Set(_) => {
+                Reply::Refused("the cache device failed: settings cannot be changed".to_owned())
+            }
+            Request::Stop { .. } => Reply::Refused("the cache was not closed cleanly: no space".to_owned()),
+        }
+    }
+}
+
+const STATUS: &str = r#"{"schema":1,"state":"running",
+    "cache":{"path":"/c","uuid":"00000000-0000-0000-0000-000000000001","format_version":1,"size_bytes":1,
+             "data_bytes":1,"extent_bytes":65536,"region_bytes":1048576,"regions":1,"shards":1},
+    "origin":{"path":"/o","size_bytes":4096}}"#;
+
+#[test]
+fn a_daemon_that_refuses() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch.path("s"), Arc::new(Fake)).unwrap();
+    assert!(
+        scratch
+            .run("status --control s")
+            .succeeded()
+            .starts_with("State         running")
+    );
+    scratch
+        .run("set --control s mode=write-around")
+        .refused(FAILURE, &["the daemon refuses: the cache device failed"]);
+    scratch
+        .run("stop --control s")
+        .refused(FAILURE, &["not closed cleanly: no space"]);
+    server.close();
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch.path("s"), Arc::new(Fake)).unwrap();
+    for line in [
+        "status --control s",
+        "status --control s --json",
+        "status --control s --watch 0.1",
+        "--help",
+        "generate completions bash",
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = scratch
+            .command(line)
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "flaz {line}");
+        assert_eq!(output.status.code(), Some(0), "flaz {line}");
+    }
+    server.close();
+}
+
+#[test]
+fn a_full_disk_behind_standard_output_is_a_failure() {
+    let scratch = Scratch::new();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = scratch
+        .command("generate completions bash")
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(FAILURE), "{err}");
+    assert!(
+        err.contains("standard output cannot be written: No space left"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_filter_that_is_none_is_said_and_survived() {
+    let scratch = Scratch::new();
+    let output = scratch
+        .command("status --control none")
+        .env("FLAZ_LOG", "a=b=c")
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(err.contains("FLAZ_LOG='a=b=c' is not understood"), "{err}");
+    assert!(err.contains("no daemon listens"), "{err}");
+}
+
+#[test]
+fn man_pages_and_completions() {
+    let scratch = Scratch::new();
+    let man = scratch.path("man");
+    fs::create_dir(&man).unwrap();
+    scratch.run("generate man man").succeeded();
+    let page = fs::read_to_string(man.join("flaz-create.1")).unwrap();
+    assert!(page.contains("region"), "{page}");
+    assert!(Path::new(&man).join("flaz.1").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(
+            scratch
+                .run(&format!("generate completions {shell}"))
+                .succeeded()
+                .contains("emulate-origin")
+        );
+    }
+    scratch
+        .run("generate man none")
+        .refused(FAILURE, &["writing manual pages to none"]);
+    scratch.run("generate completions tcsh").refused(USAGE, &["bash"]);
+}
