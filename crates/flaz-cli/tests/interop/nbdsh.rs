@@ -4,7 +4,7 @@
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server, need};
 
 const TOOLS: &[(&str, &str)] = &[("nbdsh", "python3-libnbd")];
-const ORIGIN_BYTES: u64 = 8 << 20;
+const ORIGIN_BYTES: u64 = 16 << 20;
 
 fn run_script(script: &str, mode: &str, seed: u64) {
     if !need::tools(TOOLS) {
@@ -14,7 +14,8 @@ fn run_script(script: &str, mode: &str, seed: u64) {
     let origin = scratch.filled("origin.img", ORIGIN_BYTES, seed);
     // Less than the origin, so that blocks leave the cache as well.
     let spec = CacheSpec {
-        size: 16 << 20,
+        size: 6 << 20,
+        region: 256 << 10,
         ..CacheSpec::default()
     };
     let cache = Cache::create(&scratch, &origin, &spec);

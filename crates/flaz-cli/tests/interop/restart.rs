@@ -114,10 +114,10 @@ fn acknowledged_writes_survive_kills_under_load() {
     }
     let scratch = Scratch::new();
     let origin = scratch.filled("origin.img", 8 << 20, 52);
-    // Smaller than the origin, so that reclaim is killed as well.
+    // Small enough for its log to go round, so that reclaim is killed as well.
     let spec = CacheSpec {
-        size: 8 << 20,
-        region: 512 << 10,
+        size: 6 << 20,
+        region: 256 << 10,
         ..CacheSpec::default()
     };
     let cache = Cache::create(&scratch, &origin, &spec);
