@@ -12,18 +12,12 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// The policy has no state that depends on the cache's size.
+    /// For a cache of at least `blocks` blocks.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(blocks: u64) -> Self {
         Fifo {
-            budget: ReinsertionBudget::new(),
+            budget: ReinsertionBudget::new(blocks),
         }
-    }
-}
-
-impl Default for Fifo {
-    fn default() -> Self {
-        Fifo::new()
     }
 }
 
@@ -40,7 +34,9 @@ impl Policy for Fifo {
         single_ring_victim(sizes)
     }
 
-    fn cached_blocks(&mut self, _blocks: u64) {}
+    fn cached_blocks(&mut self, blocks: u64) {
+        self.budget.fit(blocks);
+    }
 
     fn memory_bytes(&self) -> usize {
         size_of::<Self>()

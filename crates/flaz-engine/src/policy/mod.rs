@@ -7,7 +7,7 @@
 //!
 //! Invariants every policy keeps, for the engine relies on them:
 //! - A block that is kept goes to [`Ring::Main`], so a reclaim needs room in one ring only.
-//! - However hot the cache is, at least one of 16 reclaimed blocks is dropped in the long run (see `reinsertion`),
+//! - However hot the cache is, at least one of eight reclaimed blocks is dropped in the long run (see `reinsertion`),
 //!   so reclaiming ends.
 //! - Memory that grows with the cache is below 1.8 bytes a cached block.
 //! - Blocks of either ring can be reclaimed, whichever policy put them there: the policy may change between two
@@ -174,7 +174,7 @@ impl PolicyKind {
         match self {
             PolicyKind::S3Fifo => Box::new(S3Fifo::new(blocks)),
             PolicyKind::SecondTouch => Box::new(SecondTouch::new(blocks)),
-            PolicyKind::Fifo => Box::new(Fifo::new()),
+            PolicyKind::Fifo => Box::new(Fifo::new(blocks)),
         }
     }
 

@@ -6,22 +6,35 @@
 //! each block that is dropped allows [`KEPT_RUN_MAX`] others to be kept, and when that is used up the next one goes,
 //! however hot it is.
 
-/// Blocks that may be kept for each one that is dropped, in the long run: 15 of 16.
-const KEPT_RUN_MAX: u32 = 15;
+/// Blocks that may be kept for each one that is dropped, in the long run: 7 of 8.
+const KEPT_RUN_MAX: u64 = 7;
 
-/// Blocks that may be kept in one run, at most, however many were dropped before: a region of 16 MiB has 4,096
-/// blocks that do not compress.
-const CREDIT_MAX: u32 = 4096;
+/// The part of the cache that may be kept in one run, at most, however many blocks were dropped before: neighbours in
+/// a ring came together and are often hot together, so a smaller one would drop what is hot.
+const RUN_PART: u64 = 16;
 
 /// Counts what was kept and what was dropped, and says when something has to go.
 #[derive(Debug)]
 pub(super) struct ReinsertionBudget {
-    credit: u32,
+    credit: u64,
+    credit_max: u64,
 }
 
 impl ReinsertionBudget {
-    pub(super) fn new() -> Self {
-        ReinsertionBudget { credit: KEPT_RUN_MAX }
+    /// For a cache of `blocks` blocks.
+    pub(super) fn new(blocks: u64) -> Self {
+        let mut budget = ReinsertionBudget {
+            credit: KEPT_RUN_MAX,
+            credit_max: 0,
+        };
+        budget.fit(blocks);
+        budget
+    }
+
+    /// The cache has that many blocks now.
+    pub(super) fn fit(&mut self, blocks: u64) {
+        self.credit_max = (blocks / RUN_PART).max(KEPT_RUN_MAX);
+        self.credit = self.credit.min(self.credit_max);
     }
 
     /// A block of a reclaimed region: whether it is kept, given whether it was `used`.
@@ -30,7 +43,7 @@ impl ReinsertionBudget {
         if kept {
             self.credit -= 1;
         } else {
-            self.credit = (self.credit + KEPT_RUN_MAX).min(CREDIT_MAX);
+            self.credit = (self.credit + KEPT_RUN_MAX).min(self.credit_max);
         }
         kept
     }
@@ -41,21 +54,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_sixteen_goes_when_all_are_hot() {
-        let mut budget = ReinsertionBudget::new();
+    fn one_of_eight_goes_when_all_are_hot() {
+        let mut budget = ReinsertionBudget::new(16_000);
         let kept = (0..16_000).filter(|_| budget.keeps(true)).count();
-        assert_eq!(kept, 15_000);
+        assert_eq!(kept, 14_000);
     }
 
     #[test]
-    fn drops_earn_a_bounded_run() {
-        let mut budget = ReinsertionBudget::new();
-        for _ in 0..1_000_000 {
-            assert!(!budget.keeps(false));
+    fn drops_earn_a_run_that_is_a_bounded_part_of_the_cache() {
+        for blocks in [0, 100, 16_000, u64::MAX] {
+            let mut budget = ReinsertionBudget::new(blocks);
+            for _ in 0..1_000 {
+                assert!(!budget.keeps(false));
+            }
+            budget.fit(blocks.min(16_000));
+            let run = (0..).take_while(|_| budget.keeps(true)).count();
+            assert_eq!(run as u64, (blocks.min(16_000) / 16).max(7), "{blocks} blocks");
         }
-        assert_eq!(
-            (0..).take_while(|_| budget.keeps(true)).count(),
-            CREDIT_MAX as usize
-        );
     }
 }

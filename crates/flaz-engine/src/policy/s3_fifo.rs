@@ -1,17 +1,22 @@
 //! S3-FIFO over the two rings.
 //!
 //! Follows Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023), with regions in place of
-//! single blocks: a new block enters probation, which is about a tenth of the cache. When its region is reclaimed,
-//! a block that was used since moves to main; another is dropped and remembered by the ghost. A miss that the ghost
+//! single blocks: a new block enters probation, which is a small part of the cache. When its region is reclaimed, a
+//! block that was used since moves to main; another is dropped and remembered by the ghost. A miss that the ghost
 //! remembers enters main at once. Main writes a block again for each use that was counted, at most three times in a
 //! row, and forgets the rest.
+//!
+//! With fewer than about 48 regions in a shard, rounding costs hit ratio.
 
 use super::ghost::Ghost;
 use super::reinsertion::ReinsertionBudget;
 use super::{Admission, Fate, Policy, Ring, RingSizes};
 
-/// Share of the regions that probation has, in thousandths.
-const PROBATION_PER_MILLE: u64 = 100;
+/// Share of the regions that probation has, in thousandths, the open one counted whole.
+///
+/// The paper's tenth is a tenth of the blocks, each of which leaves alone. In regions, of which the open one is half
+/// full and the oldest leaves whole, this comes closest to it, measured on real traces with 48 to 200 regions.
+const PROBATION_PER_MILLE: u64 = 70;
 
 /// The default policy. See the module's text.
 #[derive(Debug)]
@@ -26,7 +31,7 @@ impl S3Fifo {
     pub fn new(blocks: u64) -> Self {
         S3Fifo {
             ghost: Ghost::for_blocks(blocks),
-            budget: ReinsertionBudget::new(),
+            budget: ReinsertionBudget::new(blocks),
         }
     }
 }
@@ -42,11 +47,9 @@ impl Policy for S3Fifo {
 
     fn reclaim(&mut self, ring: Ring, key: u64, hits: u8) -> Fate {
         if self.budget.keeps(hits > 0) {
-            // A block that comes from probation is counted anew in main.
-            let hits = if ring == Ring::Main { hits - 1 } else { 0 };
             return Fate::Keep {
                 ring: Ring::Main,
-                hits,
+                hits: hits - 1,
             };
         }
         if ring == Ring::Probation {
@@ -66,6 +69,7 @@ impl Policy for S3Fifo {
 
     fn cached_blocks(&mut self, blocks: u64) {
         self.ghost.fit(blocks);
+        self.budget.fit(blocks);
     }
 
     fn memory_bytes(&self) -> usize {

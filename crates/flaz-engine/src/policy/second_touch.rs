@@ -20,7 +20,7 @@ impl SecondTouch {
     pub fn new(blocks: u64) -> Self {
         SecondTouch {
             ghost: Ghost::for_blocks(blocks),
-            budget: ReinsertionBudget::new(),
+            budget: ReinsertionBudget::new(blocks),
         }
     }
 }
@@ -44,6 +44,7 @@ impl Policy for SecondTouch {
 
     fn cached_blocks(&mut self, blocks: u64) {
         self.ghost.fit(blocks);
+        self.budget.fit(blocks);
     }
 
     fn memory_bytes(&self) -> usize {

@@ -1,0 +1,206 @@
+//! Replays the real traces under each policy and prints the hit ratios beside the design's table.
+//!
+//! Twice: block by block (`ideal`), which is what the table was made with, and with regions and the engine's own
+//! policies (`regions`), which is what a cache can do. Writes to the SSD are part of every comparison: those of
+//! admissions and those of reinsertions, in blocks for each reference.
+
+mod ideal;
+mod regions;
+
+use std::path::PathBuf;
+
+use flaz_engine::policy::{HITS_MAX, PolicyKind};
+
+use crate::trace::{KNOWN, Trace, TraceError};
+use regions::RegionCache;
+
+/// Options of the study.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Folder with arc-P3.lis.zst, arc-P6.lis.zst and cloudphysics.vscsi.zst
+    #[arg(long, value_name = "DIR")]
+    traces: PathBuf,
+}
+
+/// How the ideal models may differ from the table: it has three digits and the variant behind it is not published.
+const IDEAL_DIFFERENCE_MAX: f64 = 0.005;
+
+/// How S3-FIFO with regions may differ from the table.
+const REGIONS_DIFFERENCE_MAX: f64 = 0.02;
+
+/// What a replay came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Outcome {
+    /// Blocks that were asked for.
+    pub references: usize,
+    /// Of those, found in the cache.
+    pub hits: usize,
+    /// Blocks written because they were missed.
+    pub admitted: usize,
+    /// Blocks written again because they were used.
+    pub reinserted: usize,
+}
+
+impl Outcome {
+    fn of(references: usize) -> Self {
+        Outcome {
+            references,
+            ..Outcome::default()
+        }
+    }
+
+    fn hit_ratio(&self) -> f64 {
+        self.hits as f64 / self.references as f64
+    }
+
+    fn writes_per_reference(&self) -> f64 {
+        (self.admitted + self.reinserted) as f64 / self.references as f64
+    }
+}
+
+/// A row of the design's table.
+struct Row {
+    trace: &'static str,
+    per_cent: usize,
+    fifo: f64,
+    second_touch: f64,
+    s3_fifo: f64,
+    s3_fifo_x2: f64,
+}
+
+const fn row(
+    trace: &'static str,
+    per_cent: usize,
+    [fifo, second_touch, s3_fifo, s3_fifo_x2]: [f64; 4],
+) -> Row {
+    Row {
+        trace,
+        per_cent,
+        fifo,
+        second_touch,
+        s3_fifo,
+        s3_fifo_x2,
+    }
+}
+
+const TABLE: [Row; 6] = [
+    row("arc-P3", 5, [0.158, 0.167, 0.266, 0.408]),
+    row("arc-P3", 10, [0.294, 0.361, 0.408, 0.596]),
+    row("arc-P6", 5, [0.186, 0.204, 0.333, 0.537]),
+    row("arc-P6", 10, [0.395, 0.544, 0.537, 0.851]),
+    row("cloudphysics", 10, [0.127, 0.107, 0.180, 0.271]),
+    row("cloudphysics", 20, [0.195, 0.202, 0.271, 0.399]),
+];
+
+impl Row {
+    /// What the table says of a policy; it has no column for some at twice the size.
+    fn published(&self, kind: PolicyKind, compression: usize) -> Option<f64> {
+        match (kind, compression) {
+            (PolicyKind::Fifo, 1) => Some(self.fifo),
+            (PolicyKind::SecondTouch, 1) => Some(self.second_touch),
+            (PolicyKind::S3Fifo, 1) => Some(self.s3_fifo),
+            (PolicyKind::S3Fifo, 2) => Some(self.s3_fifo_x2),
+            _ => None,
+        }
+    }
+}
+
+/// Runs the study and prints it.
+///
+/// # Errors
+/// A trace cannot be read.
+pub fn run(options: &Options) -> Result<(), TraceError> {
+    println!("hit ratios; w: blocks written to the SSD for each block asked for");
+    println!(
+        "{:12} {:>4} {:>2} {:12}  {:>5}  {:>5} {:>6} {:>5}  {:>5} {:>6} {:>5} {:>8} {:>9}",
+        "trace", "size", "", "policy", "table", "ideal", "", "w", "regns", "", "w", "ghost B", "reclaims"
+    );
+    let (mut ideal_worst, mut regions_worst) = (0_f64, 0_f64);
+    for known in &KNOWN {
+        let trace = Trace::known(&options.traces, known)?;
+        for row in TABLE.iter().filter(|row| row.trace == known.name) {
+            for (kind, compression) in cases() {
+                let (ideal, regions) = print_case(&trace, row, kind, compression);
+                ideal_worst = ideal_worst.max(ideal.abs());
+                if kind == PolicyKind::S3Fifo {
+                    regions_worst = regions_worst.max(regions.abs());
+                }
+            }
+        }
+    }
+    println!("largest difference of an ideal model: {ideal_worst:.4} (wanted: {IDEAL_DIFFERENCE_MAX})");
+    println!(
+        "largest difference of S3-FIFO with regions: {regions_worst:.4} (wanted: {REGIONS_DIFFERENCE_MAX})"
+    );
+    Ok(())
+}
+
+fn cases() -> impl Iterator<Item = (PolicyKind, usize)> {
+    [1, 2]
+        .into_iter()
+        .flat_map(|compression| PolicyKind::ALL.map(|kind| (kind, compression)))
+}
+
+fn print_case(trace: &Trace, row: &Row, kind: PolicyKind, compression: usize) -> (f64, f64) {
+    let distinct = trace.distinct();
+    let capacity = distinct * row.per_cent / 100;
+    let ideal = match kind {
+        PolicyKind::Fifo => ideal::fifo,
+        PolicyKind::SecondTouch => ideal::second_touch,
+        PolicyKind::S3Fifo => ideal::s3_fifo,
+    }(&trace.references, distinct, capacity * compression);
+    let replay = RegionCache::new(kind, distinct, capacity, compression).replay(&trace.references);
+    let published = row.published(kind, compression);
+    let difference = |outcome: &Outcome| published.map_or(0.0, |ratio| outcome.hit_ratio() - ratio);
+    let signed =
+        |outcome: &Outcome| published.map_or(String::new(), |_| format!("{:+.3}", difference(outcome)));
+    println!(
+        "{:12} {:>3}% {} {:12}  {:>5}  {:.3} {:>6} {:.3}  {:.3} {:>6} {:.3} {:>8.2} {:>5} <={}",
+        row.trace,
+        row.per_cent,
+        ["", "x1", "x2"][compression],
+        kind,
+        published.map_or(String::new(), |ratio| format!("{ratio:.3}")),
+        ideal.hit_ratio(),
+        signed(&ideal),
+        ideal.writes_per_reference(),
+        replay.outcome.hit_ratio(),
+        signed(&replay.outcome),
+        replay.outcome.writes_per_reference(),
+        replay.ghost_bytes_per_block,
+        replay.reclaimed,
+        replay.reclaims_in_a_row_max,
+    );
+    (difference(&ideal), difference(&replay.outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Needs the real traces; they are not in this repository.
+    #[test]
+    fn the_policies_do_what_the_design_says_they_do() {
+        let Some(dir) = std::env::var_os("FLAZ_TRACES") else {
+            println!("skipped: FLAZ_TRACES does not name a folder with the traces");
+            return;
+        };
+        for known in &KNOWN {
+            let trace = Trace::known(Path::new(&dir), known).expect("a known trace");
+            for row in TABLE.iter().filter(|row| row.trace == known.name) {
+                for (kind, compression) in cases() {
+                    let (ideal, regions) = print_case(&trace, row, kind, compression);
+                    let case = format!("{} {} % x{compression} {kind}", row.trace, row.per_cent);
+                    assert!(ideal.abs() <= IDEAL_DIFFERENCE_MAX, "{case}, ideal: {ideal:+.4}");
+                    if kind == PolicyKind::S3Fifo {
+                        assert!(
+                            regions.abs() <= REGIONS_DIFFERENCE_MAX,
+                            "{case}, regions: {regions:+.4}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
