@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use flaz_engine::codec::compressibility::{looks_incompressible, single_value};
+use flaz_engine::codec::compressibility::{Detector, looks_incompressible, single_value};
 use flaz_engine::codec::{CodecSpec, Decoders, encoder};
 
 const BLOCK: usize = 4096;
@@ -66,6 +66,7 @@ fn report(name: &str, data: &[u8], specs: &[CodecSpec]) {
         blocks.len()
     );
     let mut copy = vec![0; BLOCK];
+    let mut detector = Detector::new();
     for (what, ns) in [
         (
             "copy",
@@ -82,6 +83,10 @@ fn report(name: &str, data: &[u8], specs: &[CodecSpec]) {
         (
             "looks_incompressible",
             time(&blocks, |block| _ = black_box(looks_incompressible(block))),
+        ),
+        (
+            "the same in a row",
+            time(&blocks, |block| _ = black_box(detector.incompressible(block))),
         ),
     ] {
         println!("  {what:<22} {ns:8.0} ns");

@@ -19,19 +19,17 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env, Nanos, Priority};
+use flaz_device::DeviceOp;
 
-use crate::rng::{Rng, mix};
-use crate::timer::{TimerId, Timers};
+use crate::env::SimEnv;
+use crate::rng::Rng;
+use crate::timer::Timers;
 
 /// Steps after which a run counts as endless, unless [`Sim::set_step_limit`] says otherwise.
 pub const STEP_LIMIT_DEFAULT: u64 = 100_000_000;
 /// Virtual time that one step takes, in nanoseconds: at random from 1 to this (a power of two).
 const STEP_COST_NS_MAX: u64 = 512;
-/// Longest time that [`Env::compute`] waits for its turn, in nanoseconds.
-const COMPUTE_DELAY_NS_MAX: u64 = 20_000;
 /// The name of the future given to `block_on`, among the tasks.
 const ROOT: u32 = u32::MAX;
 
@@ -82,15 +80,15 @@ pub struct DeviceEvent {
     pub len: u64,
 }
 
-type Observer = Box<dyn FnMut(&DeviceEvent)>;
-type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Observer = Box<dyn FnMut(&DeviceEvent)>;
+pub(crate) type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Tasks that were woken since the executor last looked. Behind a mutex because wakers must be `Sync`;
 /// there is one thread, so nobody ever waits for it.
 #[derive(Default)]
-struct Woken {
+pub(crate) struct Woken {
     list: Mutex<WokenLists>,
-    yielding: AtomicBool,
+    pub(crate) yielding: AtomicBool,
 }
 
 #[derive(Default)]
@@ -99,7 +97,7 @@ struct WokenLists {
     later: Vec<u32>,
 }
 
-struct TaskWaker {
+pub(crate) struct TaskWaker {
     task: u32,
     queued: AtomicBool,
     woken: Arc<Woken>,
@@ -123,47 +121,47 @@ impl Wake for TaskWaker {
     }
 }
 
-struct Task {
+pub(crate) struct Task {
     /// Taken out while it is polled.
-    future: Option<BoxedTask>,
-    signal: Arc<TaskWaker>,
-    waker: Waker,
+    pub(crate) future: Option<BoxedTask>,
+    pub(crate) signal: Arc<TaskWaker>,
+    pub(crate) waker: Waker,
 }
 
 #[derive(Default)]
-struct Tasks {
-    slots: Vec<Option<Task>>,
-    free: Vec<u32>,
-    count: usize,
-    round: Vec<u32>,
-    next_round: Vec<u32>,
+pub(crate) struct Tasks {
+    pub(crate) slots: Vec<Option<Task>>,
+    pub(crate) free: Vec<u32>,
+    pub(crate) count: usize,
+    pub(crate) round: Vec<u32>,
+    pub(crate) next_round: Vec<u32>,
 }
 
-struct Core {
-    seed: u64,
-    schedule_rng: RefCell<Rng>,
-    user_rng: RefCell<Rng>,
-    now_ns: Cell<u64>,
-    steps: Cell<u64>,
-    step_limit: Cell<u64>,
-    parallelism: Cell<usize>,
-    trace: Cell<u64>,
-    tasks: RefCell<Tasks>,
-    timers: RefCell<Timers>,
-    woken: Arc<Woken>,
-    disks: Cell<u32>,
-    events: Cell<u64>,
-    halt_at_event: Cell<u64>,
-    observer: RefCell<Option<Observer>>,
+pub(crate) struct Core {
+    pub(crate) seed: u64,
+    pub(crate) schedule_rng: RefCell<Rng>,
+    pub(crate) user_rng: RefCell<Rng>,
+    pub(crate) now_ns: Cell<u64>,
+    pub(crate) steps: Cell<u64>,
+    pub(crate) step_limit: Cell<u64>,
+    pub(crate) parallelism: Cell<usize>,
+    pub(crate) trace: Cell<u64>,
+    pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) timers: RefCell<Timers>,
+    pub(crate) woken: Arc<Woken>,
+    pub(crate) disks: Cell<u32>,
+    pub(crate) events: Cell<u64>,
+    pub(crate) halt_at_event: Cell<u64>,
+    pub(crate) observer: RefCell<Option<Observer>>,
 }
 
 impl Core {
-    fn note(&self, what: u64) {
+    pub(crate) fn note(&self, what: u64) {
         self.trace
             .set((self.trace.get().rotate_left(5) ^ what).wrapping_mul(0x517c_c1b7_2722_0a95));
     }
 
-    fn signal(&self, task: u32) -> Arc<TaskWaker> {
+    pub(crate) fn signal(&self, task: u32) -> Arc<TaskWaker> {
         Arc::new(TaskWaker {
             task,
             queued: AtomicBool::new(false),
@@ -227,7 +225,7 @@ impl Sim {
         self.core.step_limit.set(steps_max);
     }
 
-    /// What [`Env::parallelism`] answers; 1 at the start.
+    /// What `Env::parallelism` answers; 1 at the start.
     pub fn set_parallelism(&self, cores: usize) {
         self.core.parallelism.set(cores.max(1));
     }
@@ -427,162 +425,6 @@ impl Drop for TellSeed<'_> {
                 core.now_ns.get() / 1000,
                 core.events.get(),
             );
-        }
-    }
-}
-
-/// The environment of simulated engine code. Clones are the same environment.
-#[derive(Clone)]
-pub struct SimEnv {
-    core: Rc<Core>,
-}
-
-impl SimEnv {
-    /// Waits until `moment`; not at all if it has passed.
-    pub fn sleep_until(&self, moment: Nanos) -> impl Future<Output = ()> + 'static {
-        Sleep {
-            env: self.clone(),
-            moment: moment.0,
-            timer: None,
-        }
-    }
-
-    /// The seed of the simulation.
-    #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.core.seed
-    }
-
-    /// Number and random generator of a new disk.
-    pub(crate) fn register_disk(&self) -> (u32, Rng) {
-        let number = self.core.disks.get();
-        self.core.disks.set(number + 1);
-        (number, Rng::new(mix(self.core.seed ^ mix(u64::from(number) + 1))))
-    }
-
-    /// Counts a device event and shows it to the observer. The disk must not be borrowed.
-    pub(crate) fn device_event(&self, disk: u32, stage: EventStage, op: DeviceOp, offset: u64, len: u64) {
-        let core = &*self.core;
-        let number = core.events.get() + 1;
-        core.events.set(number);
-        core.note(offset ^ (len << 40) ^ u64::from(disk) ^ ((op as u64) << 8) ^ ((stage as u64) << 12));
-        let observer = core.observer.borrow_mut().take();
-        if let Some(mut observer) = observer {
-            observer(&DeviceEvent {
-                number,
-                disk,
-                stage,
-                op,
-                offset,
-                len,
-            });
-            *core.observer.borrow_mut() = Some(observer);
-        }
-    }
-}
-
-impl Env for SimEnv {
-    fn now(&self) -> Nanos {
-        Nanos(self.core.now_ns.get())
-    }
-
-    async fn sleep(&self, duration: Duration) {
-        self.sleep_until(self.now().after(duration)).await;
-    }
-
-    async fn yield_now(&self) {
-        let mut yielded = false;
-        std::future::poll_fn(|cx| {
-            if std::mem::replace(&mut yielded, true) {
-                return Poll::Ready(());
-            }
-            self.core.woken.yielding.store(true, Ordering::Relaxed);
-            cx.waker().wake_by_ref();
-            self.core.woken.yielding.store(false, Ordering::Relaxed);
-            Poll::Pending
-        })
-        .await;
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        let future: BoxedTask = Box::pin(task);
-        let mut tasks = self.core.tasks.borrow_mut();
-        let number = tasks.free.pop().unwrap_or_else(|| {
-            tasks.slots.push(None);
-            (tasks.slots.len() - 1) as u32
-        });
-        let signal = self.core.signal(number);
-        let waker = Waker::from(Arc::clone(&signal));
-        signal.wake_by_ref();
-        tasks.slots[number as usize] = Some(Task {
-            future: Some(future),
-            signal,
-            waker,
-        });
-        tasks.count += 1;
-    }
-
-    fn random_u64(&self) -> u64 {
-        self.core.user_rng.borrow_mut().next_u64()
-    }
-
-    async fn compute<T: Send + 'static>(
-        &self,
-        _priority: Priority,
-        job: impl FnOnce() -> T + Send + 'static,
-    ) -> T {
-        let delay_ns = self
-            .core
-            .schedule_rng
-            .borrow_mut()
-            .below(2 * COMPUTE_DELAY_NS_MAX);
-        if delay_ns < COMPUTE_DELAY_NS_MAX {
-            self.sleep(Duration::from_nanos(delay_ns)).await;
-        } else {
-            self.yield_now().await;
-        }
-        job()
-    }
-
-    fn parallelism(&self) -> usize {
-        self.core.parallelism.get()
-    }
-}
-
-struct Sleep {
-    env: SimEnv,
-    moment: u64,
-    timer: Option<TimerId>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let core = Rc::clone(&self.env.core);
-        if core.now_ns.get() >= self.moment {
-            // The timer has fired: its slot is free, or belongs to somebody else by now.
-            self.timer = None;
-            return Poll::Ready(());
-        }
-        match self.timer {
-            Some(timer) => core.timers.borrow_mut().update(timer, cx.waker()),
-            None => {
-                let tie = core.schedule_rng.borrow_mut().next_u64() as u32;
-                self.timer = Some(core.timers.borrow_mut().add(self.moment, tie, cx.waker().clone()));
-            }
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        // A fired timer is recognised by the clock, as in `poll`.
-        if let Some(timer) = self.timer
-            && self.env.core.now_ns.get() < self.moment
-        {
-            self.env.core.timers.borrow_mut().cancel(timer);
         }
     }
 }

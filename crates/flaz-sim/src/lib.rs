@@ -8,7 +8,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`rng`] | the random generator |
-//! | [`executor`] | [`Sim`] and [`SimEnv`]: tasks, virtual time, device events |
+//! | [`executor`] | [`Sim`]: tasks, virtual time, device events |
+//! | [`env`] | [`SimEnv`]: what engine code sees of it |
 //! | [`disk`] | [`SimDisk`]: contents, volatile writes, faults, power cuts |
 //! | [`seeds`] | running a test over many seeds |
 //!
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+pub mod env;
 pub mod executor;
 pub mod rng;
 pub mod seeds;
@@ -38,6 +40,7 @@ pub use disk::{
     CrashPlan, DiscardMode, DiskConfig, DiskImage, DiskStats, FaultRates, SECTOR_BYTES, SimDisk,
     VolatileWrite,
 };
-pub use executor::{DeviceEvent, EventStage, Halt, Sim, SimEnv};
+pub use env::SimEnv;
+pub use executor::{DeviceEvent, EventStage, Halt, Sim};
 pub use rng::Rng;
 pub use seeds::check_seeds;

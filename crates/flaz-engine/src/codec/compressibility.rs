@@ -2,26 +2,31 @@
 //!
 //! [`looks_incompressible`] asks two questions. Does a sample of the bytes collide about as often as random
 //! bytes would (Friedman's index of coincidence)? Then an entropy coder can gain a few percent at most. Does any
-//! piece of two short windows come again anywhere? If not, there is hardly anything to copy from either. The
+//! piece of some short windows come again anywhere? If not, there is hardly anything to copy from either. The
 //! first stops at the first sign of order, so that compressible blocks lose little time.
+//!
+//! A [`Detector`] remembers that the blocks before were incompressible: then a smaller sample will do, for such
+//! data comes in long stretches.
 //!
 //! Invariant: a wrong "incompressible" costs capacity, so every doubt counts as compressible; the codec is
 //! the judge then.
 
 /// Length of the blocks that are judged; others are left to the codec.
 const BLOCK_BYTES: usize = 4096;
+/// From one sampled run to the next: a prime, so that in records of any usual length every field gets its share.
+const RUN_STRIDE: usize = 71;
 /// Bytes sampled in a row.
 const RUN_BYTES: usize = 6;
-/// From one run to the next: a prime, so that in records of any usual length every field gets its share.
-const RUN_STRIDE: usize = 71;
-const RUNS: usize = BLOCK_BYTES / RUN_STRIDE;
+/// The same in the middle of incompressible data.
+const RUN_BYTES_QUICK: usize = 3;
 /// Runs between two looks at the collisions.
 const RUNS_A_LOOK: usize = 8;
+const LOOKS: usize = (BLOCK_BYTES / RUN_STRIDE).div_ceil(RUNS_A_LOOK);
 const VALUES: usize = 256;
-/// Pairs of equal bytes in a sample of random data: the mean; their number is close to Poisson's distribution.
-const PAIRS_MEAN: u32 = (RUNS * RUN_BYTES * (RUNS * RUN_BYTES - 1) / 2 / VALUES) as u32;
-/// Four and a half standard deviations: random data leaves these bounds a few times in a million.
-const PAIRS_SLACK: u32 = 9 * PAIRS_MEAN.isqrt() / 2;
+/// Incompressible blocks in a row after which the smaller sample will do.
+const STREAK_MIN: u8 = 4;
+/// Of so many blocks of a streak one is looked at in full, which bounds what a wrong streak can cost.
+const FULL_LOOK_EVERY: u8 = 16;
 /// Length of the windows that are looked for in the rest of the block, and distance of the places that are
 /// looked at: no second copy of a whole window can hide between two places.
 const WINDOW_BYTES: usize = 32;
@@ -57,27 +62,83 @@ pub fn single_value(block: &[u8]) -> Option<u8> {
 pub fn looks_incompressible(block: &[u8]) -> bool {
     block
         .try_into()
-        .is_ok_and(|block| collides_like_random(block) && !repeats(block))
+        .is_ok_and(|block| collides_like_random::<RUN_BYTES>(block) && !repeats(block))
+}
+
+/// Judges blocks that come one after the other from the same place.
+#[derive(Clone, Debug, Default)]
+pub struct Detector {
+    /// Incompressible blocks since the last other one.
+    streak: u8,
+}
+
+impl Detector {
+    /// A detector that has seen nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// As [`looks_incompressible`], at a fraction of its price in the middle of incompressible data.
+    pub fn incompressible(&mut self, block: &[u8]) -> bool {
+        let quick = self.streak >= STREAK_MIN
+            && !self.streak.is_multiple_of(FULL_LOOK_EVERY)
+            && block
+                .try_into()
+                .is_ok_and(collides_like_random::<RUN_BYTES_QUICK>);
+        let verdict = quick || looks_incompressible(block);
+        self.streak = if verdict {
+            self.streak.wrapping_add(1).max(1)
+        } else {
+            0
+        };
+        verdict
+    }
 }
 
 /// Whether equal bytes in a sample are as frequent as in random data, neither more nor less.
-fn collides_like_random(block: &[u8; BLOCK_BYTES]) -> bool {
+fn collides_like_random<const RUN: usize>(block: &[u8; BLOCK_BYTES]) -> bool {
     // A count stays under 256: long before, the pairs are too many.
     let mut seen = [0_u8; VALUES];
     let mut pairs: u32 = 0;
-    for look in block.chunks(RUNS_A_LOOK * RUN_STRIDE) {
-        for stride in look.chunks_exact(RUN_STRIDE) {
-            for byte in &stride[..RUN_BYTES] {
+    let (strides, _) = block.as_chunks::<RUN_STRIDE>();
+    for (look, strides) in strides.chunks(RUNS_A_LOOK).enumerate() {
+        for stride in strides {
+            for byte in &stride[..RUN] {
                 let count = &mut seen[usize::from(*byte)];
                 pairs += u32::from(*count);
                 *count = count.wrapping_add(1);
             }
         }
-        if pairs > PAIRS_MEAN + PAIRS_SLACK {
+        if pairs > const { pairs_limits(RUN) }[look] {
             return false;
         }
     }
-    pairs >= PAIRS_MEAN - PAIRS_SLACK
+    // Fewer than random data is order, too: a counter, for one.
+    let mean = const { pairs_mean(BLOCK_BYTES / RUN_STRIDE * RUN) };
+    pairs + const { slack(pairs_mean(BLOCK_BYTES / RUN_STRIDE * RUN)) } >= mean
+}
+
+/// Mean number of pairs of equal bytes among so many random ones; it has nearly Poisson's distribution.
+const fn pairs_mean(samples: usize) -> u32 {
+    (samples * (samples - 1) / 2 / VALUES) as u32
+}
+
+/// Four and a half standard deviations, and a little for small means: exceeded a few times in a million.
+const fn slack(mean: u32) -> u32 {
+    (20 * mean).isqrt() + 4
+}
+
+/// The most pairs that random data shows at each look.
+const fn pairs_limits(run: usize) -> [u32; LOOKS] {
+    let mut limits = [0; LOOKS];
+    let mut look = 0;
+    while look < LOOKS {
+        let mean = pairs_mean((look + 1) * RUNS_A_LOOK * run);
+        limits[look] = mean + slack(mean);
+        look += 1;
+    }
+    limits
 }
 
 /// Whether four bytes of one of the windows come again where the rest of the block is looked at.

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::compressibility::{looks_incompressible, single_value};
+use super::compressibility::{Detector, looks_incompressible, single_value};
 use super::*;
 
 const BLOCK: usize = 4096;
@@ -421,6 +421,31 @@ fn what_is_called_incompressible_no_codec_makes_much_smaller() {
         }
     }
     assert!(called < 100, "{called}");
+}
+
+#[test]
+fn a_detector_in_the_middle_of_noise_soon_sees_order() {
+    let noise = noise(64 * BLOCK, 77);
+    let (mut at_once, mut tried) = (0, 0);
+    for (kind, block) in orderly_blocks() {
+        if looks_incompressible(&block) {
+            continue;
+        }
+        tried += 1;
+        let mut detector = Detector::new();
+        assert!(
+            noise
+                .chunks_exact(BLOCK)
+                .all(|block| detector.incompressible(block))
+        );
+        let seen_after = (0..16).position(|_| !detector.incompressible(&block));
+        assert!(seen_after.is_some(), "{kind}");
+        at_once += usize::from(seen_after == Some(0));
+        // From then on every block has the full look.
+        assert!(!detector.incompressible(&block), "{kind}");
+    }
+    // Repeated noise is beyond the small sample, but most order is not.
+    assert!(at_once * 10 > tried * 6, "{at_once} of {tried}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl SimDisk {
             config.len
         );
         let range = match op {
-            DeviceOp::Read => &config.read_latency,
+            DeviceOp::Read | DeviceOp::Status => &config.read_latency,
             DeviceOp::Write | DeviceOp::WriteZeroes => &config.write_latency,
             DeviceOp::Flush => &config.flush_latency,
             DeviceOp::Discard => &config.discard_latency,
@@ -168,7 +168,7 @@ impl State {
         });
         let faults = self.faults;
         let error_ppm = match op {
-            DeviceOp::Read => faults.read_error_ppm,
+            DeviceOp::Read | DeviceOp::Status => faults.read_error_ppm,
             DeviceOp::Write | DeviceOp::WriteZeroes => faults.write_error_ppm,
             DeviceOp::Flush => faults.flush_error_ppm,
             DeviceOp::Discard => faults.discard_error_ppm,
@@ -197,6 +197,7 @@ impl State {
                 stats.written_bytes += len;
             }
             DeviceOp::Flush => stats.flushes += 1,
+            DeviceOp::Status => {}
             DeviceOp::Discard => {
                 stats.discards += 1;
                 stats.discarded_bytes += len;

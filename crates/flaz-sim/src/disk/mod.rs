@@ -31,7 +31,7 @@ pub use self::volatile::VolatileWrite;
 
 use self::contents::sectors;
 use self::volatile::Medium;
-use crate::executor::SimEnv;
+use crate::env::SimEnv;
 use crate::rng::Rng;
 
 /// The unit that a power cut cannot tear, in bytes.
@@ -197,8 +197,7 @@ impl SimDisk {
     /// What a power cut at this moment would leave; this disk goes on as if nothing had happened.
     #[must_use]
     pub fn crash(&self, plan: &CrashPlan) -> DiskImage {
-        let mut choose = plan.chooser();
-        self.crash_with(|write, sector| choose(write, sector))
+        self.crash_with(plan.chooser())
     }
 
     /// Like [`SimDisk::crash`]; `survives` gets the index of a volatile write (as in
