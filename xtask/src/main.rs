@@ -1,1 +1,36 @@
-fn main() {}
+//! Chores of the project that are not part of the program: studies, trace replay, benchmarks.
+
+mod bench;
+mod policy_study;
+mod replay;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+#[command(name = "xtask", about = "Chores of the flaz project")]
+enum Command {
+    /// Compare the hit ratios of the policies with the design's table, on real traces
+    PolicyStudy(policy_study::Options),
+    /// Measure the budgets beside the peers
+    Bench(bench::Options),
+    /// Replay real traces through the engine on simulated devices, beside the design's table
+    Replay(replay::Options),
+}
+
+fn main() -> ExitCode {
+    let result: Result<(), Box<dyn std::error::Error>> = match Command::parse() {
+        Command::Bench(options) => bench::run(&options),
+        Command::PolicyStudy(options) => policy_study::run(&options).map_err(Into::into),
+        Command::Replay(options) => replay::run(&options).map_err(Into::into),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

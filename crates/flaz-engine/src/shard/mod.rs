@@ -229,6 +229,12 @@ impl<P: Platform> Shard<P> {
         }
     }
 
+    /// Whether the index has the block. Does not count as a use.
+    #[must_use]
+    pub fn is_cached(&self, block: BlockNumber) -> bool {
+        self.index.borrow().get(self.local(block)).is_some()
+    }
+
     /// Everything that the shard counts and holds.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {

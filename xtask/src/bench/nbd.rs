@@ -1,0 +1,218 @@
+//! What clients see over NBD: hits beside nbdkit, filling and reclaiming, compressed beside uncompressed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::server::Server;
+use super::{BenchError, Options, Row, Spread, real_data};
+
+const QUEUE_DEPTHS: [u32; 4] = [1, 8, 32, 128];
+
+/// What fio measured.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    operations_per_s: f64,
+    latency_us: f64,
+    cpu_us: f64,
+}
+
+fn fio(server: &Server, seconds: f64, args: &[&str]) -> Result<serde_json::Value, BenchError> {
+    let output = Command::new("fio")
+        .args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--time_based"])
+        .arg(format!("--uri=nbd+unix:///?socket={}", server.socket.display()))
+        .arg(format!("--runtime={seconds}"))
+        .args(args)
+        .output()
+        .map_err(|error| format!("fio: {error} (Debian package fio)"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let start = text.find('{').ok_or_else(|| format!("fio: {}", String::from_utf8_lossy(&output.stderr)))?;
+    Ok(serde_json::from_str(&text[start..])?)
+}
+
+fn random_reads(server: &Server, depth: u32, seconds: f64) -> Result<Measured, BenchError> {
+    let cpu = server.cpu_seconds();
+    let depth = format!("--iodepth={depth}");
+    let report = fio(server, seconds, &["--rw=randread", "--bs=4k", &depth])?;
+    let read = &report["jobs"][0]["read"];
+    let count = read["total_ios"].as_f64().unwrap_or(0.0);
+    Ok(Measured {
+        operations_per_s: read["iops"].as_f64().unwrap_or(0.0),
+        latency_us: read["lat_ns"]["mean"].as_f64().unwrap_or(0.0) / 1000.0,
+        cpu_us: (server.cpu_seconds() - cpu) * 1e6 / count.max(1.0),
+    })
+}
+
+/// Reads everything until it is all cached.
+fn warm(server: &Server, blocks: u64) -> Result<(), BenchError> {
+    for _ in 0..20 {
+        fio(server, 1.5, &["--rw=read", "--bs=64k", "--iodepth=4"])?;
+        let held = server.status()?["live"]["space"]["cached_blocks"].as_u64().unwrap_or(0);
+        if held >= blocks {
+            return Ok(());
+        }
+    }
+    Err("the cache did not take all blocks".into())
+}
+
+/// Gives the cached pages of a file up, so that its next reads go to the device.
+fn evict(path: &Path) {
+    if std::fs::write("/proc/sys/vm/drop_caches", "3").is_err() {
+        // Not root: ask for this file alone. Large folios may stay, which favours the peer.
+        let _ = Command::new("dd")
+            .arg(format!("of={}", path.display()))
+            .args(["oflag=nocache", "conv=notrunc,fdatasync", "count=0", "status=none"])
+            .status();
+    }
+}
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new(options: &Options) -> Result<Self, BenchError> {
+        let parent = options.dir.clone().unwrap_or_else(|| PathBuf::from("target"));
+        std::fs::create_dir_all(&parent)?;
+        Ok(Self(tempfile::Builder::new().prefix("flaz-bench-").tempdir_in(parent)?))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// The program to be measured: next to this one, or built now.
+fn program() -> Result<PathBuf, BenchError> {
+    let beside = std::env::current_exe()?.with_file_name("flaz");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo).args(["build", "--quiet", "--release", "--locked", "-p", "flaz-cli"]).status();
+    if !built.is_ok_and(|status| status.success()) && !beside.exists() {
+        return Err("flaz cannot be built: cargo build --release -p flaz-cli".into());
+    }
+    Ok(beside)
+}
+
+/// Rows that need servers and clients.
+///
+/// # Errors
+/// The files or flaz itself cannot be made.
+pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Result<Vec<Row>, BenchError> {
+    let seconds = if options.quick { 1.0 } else { 2.0 };
+    let program = program()?;
+    let files = Files::new(options)?;
+    let data = real_data((options.data_mib << 20) as usize);
+    for name in ["lz4", "none", "peer"] {
+        std::fs::write(files.path().join(format!("{name}.origin")), &data)?;
+    }
+    let blocks = data.len() as u64 / 4096;
+    drop(data);
+    let mut rows = hits(&program, &files, options, runs, seconds, blocks, bar)?;
+    rows.extend(fills(&program, &files, options, runs, seconds, bar)?);
+    Ok(rows)
+}
+
+fn hits(
+    program: &Path,
+    files: &Files,
+    options: &Options,
+    runs: usize,
+    seconds: f64,
+    blocks: u64,
+    bar: &indicatif::ProgressBar,
+) -> Result<Vec<Row>, BenchError> {
+    let cache_mib = options.data_mib * 3 / 2;
+    let lz4 = Server::flaz(program, files.path(), "lz4", "lz4", cache_mib)?;
+    let none = Server::flaz(program, files.path(), "none", "none", cache_mib)?;
+    let peer_file = files.path().join("peer.origin");
+    let peer = Server::nbdkit(files.path(), &peer_file);
+    bar.set_message("warming the caches");
+    warm(&lz4, blocks)?;
+    warm(&none, blocks)?;
+    let mut rows = Vec::new();
+    for depth in QUEUE_DEPTHS {
+        let (mut ours, mut plain, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        for run in 0..runs {
+            bar.set_message(format!("hits at depth {depth}, run {} of {runs}", run + 1));
+            ours.push(random_reads(&lz4, depth, seconds)?);
+            plain.push(random_reads(&none, depth, seconds)?);
+            if let Ok(peer) = &peer {
+                evict(&peer_file);
+                theirs.push(random_reads(peer, depth, seconds)?);
+            }
+        }
+        let iops = |all: &[Measured]| all.iter().map(|m| m.operations_per_s).collect::<Vec<_>>();
+        let cpu = |all: &[Measured]| all.iter().map(|m| m.cpu_us).collect::<Vec<_>>();
+        let missing = || peer.as_ref().err().map_or("no runs".to_owned(), ToString::to_string);
+        let what = format!("NBD 4 KiB random-read hits, depth {depth}, IOPS");
+        let budget = if depth == 32 { "1.0 / 1.5" } else { "-" };
+        let reached = Spread::of_ratios(&iops(&ours), &iops(&theirs)).ok_or_else(missing);
+        rows.push(Row { what: what.clone(), peer: "nbdkit file".into(), budget, reached, unit: "x" });
+        if depth == 1 {
+            let added: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a.latency_us - b.latency_us).collect();
+            let reached = Spread::of(&added).ok_or_else(missing);
+            let what = "the same, added latency".to_owned();
+            rows.push(Row { what, peer: "nbdkit file".into(), budget: "under 10 us / 0", reached, unit: " us" });
+        }
+        let reached = Spread::of_ratios(&cpu(&ours), &cpu(&theirs)).ok_or_else(missing);
+        let cpu_what = "the same, server CPU an operation".to_owned();
+        rows.push(Row { what: cpu_what, peer: "nbdkit file".into(), budget: "-", reached, unit: "x" });
+        let reached = Spread::of_ratios(&iops(&ours), &iops(&plain)).ok_or_else(|| "no runs".into());
+        rows.push(Row { what, peer: "flaz --codec none".into(), budget: "1.0", reached, unit: "x" });
+    }
+    Ok(rows)
+}
+
+/// Random writes over four times the cache: throughput beside no compression, on real and on random data, and
+/// the worst second while regions are being reclaimed.
+fn fills(
+    program: &Path,
+    files: &Files,
+    options: &Options,
+    runs: usize,
+    seconds: f64,
+    bar: &indicatif::ProgressBar,
+) -> Result<Vec<Row>, BenchError> {
+    let cache_mib = (options.data_mib / 4).max(32);
+    let lz4 = Server::flaz(program, files.path(), "lz4", "lz4", cache_mib)?;
+    let none = Server::flaz(program, files.path(), "none", "none", cache_mib)?;
+    let random = ["--rw=randwrite", "--bs=64k", "--iodepth=8", "--refill_buffers"];
+    let mut rows = Vec::new();
+    for (what, extra) in [
+        ("fill with data that compresses 2:1, MB/s", "--buffer_compress_percentage=50"),
+        ("fill with random data, MB/s", "--buffer_compress_percentage=0"),
+    ] {
+        let (mut ours, mut plain) = (Vec::new(), Vec::new());
+        for run in 0..runs {
+            bar.set_message(format!("{what}, run {} of {runs}", run + 1));
+            for (server, figures) in [(&lz4, &mut ours), (&none, &mut plain)] {
+                let args: Vec<&str> = random.iter().copied().chain([extra]).collect();
+                let report = fio(server, seconds, &args)?;
+                figures.push(report["jobs"][0]["write"]["bw_bytes"].as_f64().unwrap_or(0.0));
+            }
+        }
+        let reached = Spread::of_ratios(&ours, &plain).ok_or_else(|| "no runs".into());
+        let budget = if what.contains("random") { "0.97" } else { "1.0" };
+        rows.push(Row { what: what.into(), peer: "flaz --codec none".into(), budget, reached, unit: "x" });
+    }
+    let mut worst = Vec::new();
+    for run in 0..runs.div_ceil(2) {
+        bar.set_message(format!("worst second while reclaiming, run {}", run + 1));
+        let log = files.path().join("fill");
+        let prefix = format!("--write_bw_log={}", log.display());
+        let mut args = random.to_vec();
+        args.extend(["--buffer_compress_percentage=50", "--log_avg_msec=1000", &prefix]);
+        fio(&lz4, seconds.max(1.0) * 5.0, &args)?;
+        let text = std::fs::read_to_string(files.path().join("fill_bw.1.log"))?;
+        let figures: Vec<f64> =
+            text.lines().filter_map(|line| line.split(',').nth(1)?.trim().parse().ok()).collect();
+        let mean = figures.iter().sum::<f64>() / figures.len().max(1) as f64;
+        worst.extend(figures.iter().copied().reduce(f64::min).map(|least| least / mean));
+    }
+    let reclaimed = lz4.status()?["live"]["reclaim"]["regions"].as_u64().unwrap_or(0);
+    rows.push(Row {
+        what: format!("worst second while reclaiming ({reclaimed} regions)"),
+        peer: "the mean".into(),
+        budget: "0.8 / 0.95",
+        reached: Spread::of(&worst).ok_or_else(|| "no runs".into()),
+        unit: "x",
+    });
+    Ok(rows)
+}

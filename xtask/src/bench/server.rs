@@ -1,0 +1,112 @@
+//! Servers under measurement: flaz and nbdkit, started, asked and stopped.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::BenchError;
+
+/// How long a server has to begin or to end.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// A server on a Unix socket; killed when dropped.
+pub struct Server {
+    child: Child,
+    /// Its NBD socket.
+    pub socket: PathBuf,
+    control: Option<PathBuf>,
+    program: PathBuf,
+}
+
+impl Server {
+    /// Serves `origin` through a new cache of `cache_mib`.
+    ///
+    /// # Errors
+    /// The program cannot be started, or does not become ready.
+    pub fn flaz(program: &Path, dir: &Path, name: &str, codec: &str, cache_mib: u64) -> Result<Self, BenchError> {
+        let file = |suffix: &str| dir.join(format!("{name}.{suffix}"));
+        let (cache, origin, socket, control) = (file("cache"), file("origin"), file("sock"), file("control"));
+        let create = Command::new(program)
+            .args(["create", "--codec", codec, "--size", &format!("{cache_mib}MiB"), "--force", "--origin"])
+            .arg(&origin)
+            .arg(&cache)
+            .output()?;
+        if !create.status.success() {
+            return Err(format!("flaz create: {}", String::from_utf8_lossy(&create.stderr)).into());
+        }
+        let child = Command::new(program)
+            .arg("serve")
+            .arg(&cache)
+            .arg("--nbd")
+            .arg(format!("unix:{}", socket.display()))
+            .arg("--control")
+            .arg(&control)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let server = Self { child, socket, control: Some(control.clone()), program: program.to_owned() };
+        wait_for(&control)?;
+        Ok(server)
+    }
+
+    /// nbdkit's file plugin without the page cache.
+    ///
+    /// # Errors
+    /// nbdkit cannot be started, or does not become ready.
+    pub fn nbdkit(dir: &Path, file: &Path) -> Result<Self, BenchError> {
+        let socket = dir.join("nbdkit.sock");
+        let child = Command::new("nbdkit")
+            .args(["-f", "-U"])
+            .arg(&socket)
+            .arg("file")
+            .arg(file)
+            .arg("cache=none")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("nbdkit: {error} (Debian package nbdkit)"))?;
+        let server = Self { child, socket: socket.clone(), control: None, program: PathBuf::new() };
+        wait_for(&socket)?;
+        Ok(server)
+    }
+
+    /// The status report, as JSON.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn status(&self) -> Result<serde_json::Value, BenchError> {
+        let control = self.control.as_ref().ok_or("this server has no status")?;
+        let output =
+            Command::new(&self.program).args(["status", "--json", "--control"]).arg(control).output()?;
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// CPU seconds of the process so far.
+    #[must_use]
+    pub fn cpu_seconds(&self) -> f64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // Fields 14 and 15, counted after the name in parentheses; 100 ticks a second on Linux.
+        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
+        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+        (ticks(11) + ticks(12)) / 100.0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The files are thrown away: no need for a clean stop.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_for(path: &Path) -> Result<(), BenchError> {
+    let deadline = Instant::now() + WITHIN;
+    while !path.exists() {
+        if Instant::now() > deadline {
+            return Err(format!("{} did not appear: the server did not start", path.display()).into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

@@ -1,0 +1,331 @@
+//! Replay of block traces through the real engine on simulated devices: hit ratios beside the design's table.
+//!
+//! One shard, regions of about a 64th of the cache. Every reference is a read of one block; what a miss admits is
+//! stored before the next reference, so that the order is that of the trace. Blocks either do not compress or all
+//! compress 2:1.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flaz_device::Env;
+use flaz_engine::cache::{CreateOptions, LocalCache, create};
+use flaz_engine::codec::CodecSpec;
+use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::router::CachedVolume;
+use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::shard::Platform;
+use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::volume::Volume;
+use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
+
+use crate::trace::{KNOWN, Trace, TraceError};
+
+/// Random bytes in a block of which LZ4 stores 2048.
+const TWO_TO_ONE_RANDOM_BYTES: usize = 2024;
+
+/// How far the engine may be from the table.
+const DIFFERENCE_MAX: f64 = 0.02;
+
+/// Options of the replay.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Folder with arc-P3.lis.zst, arc-P6.lis.zst and cloudphysics.vscsi.zst
+    #[arg(long, value_name = "DIR")]
+    traces: PathBuf,
+    /// Only this trace
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Policy of admission and reclaim
+    #[arg(long, default_value = "s3-fifo")]
+    policy: PolicyKind,
+}
+
+/// A line of the design's table: trace, share of the footprint, S3-FIFO without and with compression.
+const TABLE: [(&str, f64, f64, f64); 6] = [
+    ("arc-P3", 0.05, 0.266, 0.408),
+    ("arc-P3", 0.10, 0.408, 0.596),
+    ("arc-P6", 0.05, 0.333, 0.537),
+    ("arc-P6", 0.10, 0.537, 0.851),
+    ("cloudphysics", 0.10, 0.180, 0.271),
+    ("cloudphysics", 0.20, 0.271, 0.399),
+];
+
+/// Engine on simulated disks.
+pub struct Simulated;
+
+impl Platform for Simulated {
+    type Env = SimEnv;
+    type Cache = SimDisk;
+    type Origin = SimDisk;
+}
+
+/// Whether blocks compress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// Random bytes.
+    Random,
+    /// Not quite half random, the rest zero, so that LZ4 stores half.
+    TwoToOne,
+}
+
+/// Replays all traces of the table that are asked for.
+///
+/// # Errors
+/// A trace cannot be read.
+pub fn run(options: &Options) -> Result<(), TraceError> {
+    println!(
+        "{} through the engine, one shard; hit ratio beside the table's",
+        options.policy
+    );
+    println!(
+        "trace         share  data   hit ratio  table   diff    SSD bytes/ref  reinserted  full-queue  seconds"
+    );
+    let mut far = 0;
+    for known in &KNOWN {
+        if options.only.as_ref().is_some_and(|only| only != known.name) {
+            continue;
+        }
+        let trace = Trace::known(&options.traces, known)?;
+        for (_, share, plain, packed) in TABLE.iter().filter(|line| line.0 == known.name) {
+            for (data, expected) in [(Data::Random, plain), (Data::TwoToOne, packed)] {
+                let started = Instant::now();
+                let blocks = (trace.distinct() as f64 * share) as u64;
+                let stats = replay(
+                    &trace.references,
+                    trace.distinct() as u64,
+                    blocks,
+                    data,
+                    options.policy,
+                );
+                let counts = &stats.counts;
+                let hit_ratio = counts.hit_blocks as f64 / (counts.hit_blocks + counts.miss_blocks) as f64;
+                let difference = hit_ratio - expected;
+                let compared = options.policy == PolicyKind::S3Fifo;
+                far += usize::from(compared && difference.abs() > DIFFERENCE_MAX);
+                println!(
+                    "{:<13} {:>4.0} %  {:<5}  {:>9.3}  {:>5.3}  {:>+6.3}  {:>13.0}  {:>9.3}  {:>10}  {:>7.1}",
+                    known.name,
+                    share * 100.0,
+                    if data == Data::Random { "x1" } else { "x2" },
+                    hit_ratio,
+                    expected,
+                    difference,
+                    counts.cache_write_bytes as f64 / trace.references.len() as f64,
+                    counts.reinserted_blocks as f64 / trace.references.len() as f64,
+                    counts.refused_queue_full,
+                    started.elapsed().as_secs_f64(),
+                );
+            }
+        }
+    }
+    if options.policy == PolicyKind::S3Fifo {
+        println!("{far} of the lines are further than {DIFFERENCE_MAX} from the table");
+    }
+    Ok(())
+}
+
+/// What LZ4 makes of blocks that are meant to compress 2:1.
+fn codec_ratio() -> f64 {
+    let mut block = [0; 4096];
+    contents(1, Data::TwoToOne, &mut block);
+    let mut out = [0; 4096];
+    let stored = flaz_engine::codec::encoder(CodecSpec::default()).compress(&block, &mut out);
+    4096.0 / stored.unwrap_or(4096) as f64
+}
+
+/// Contents of block `number`, the same every time.
+fn contents(number: u64, data: Data, block: &mut [u8]) {
+    let random = if data == Data::Random {
+        block.len()
+    } else {
+        block.len() / 2
+    };
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for word in block[..random].chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+    block[random..].fill(0);
+}
+
+/// Replays references to blocks below `distinct` through a cache whose regions have room for `capacity_blocks`
+/// uncompressed blocks.
+pub fn replay(
+    references: &[u32],
+    distinct: u64,
+    capacity_blocks: u64,
+    data: Data,
+    policy: PolicyKind,
+) -> StatsSnapshot {
+    let sim = Sim::new(1);
+    sim.set_step_limit(u64::MAX);
+    let env = sim.env();
+    let origin_len = distinct * 4096;
+    let capacity = capacity_blocks * 4096;
+    let region_bytes = 1u64 << (63 - (capacity / 64).leading_zeros());
+    let wish = GeometryWish {
+        extent_bytes: Some(32 << 10),
+        region_bytes: Some(region_bytes.max(128 << 10)),
+        shard_count: Some(1),
+    };
+    // Metadata is not part of the capacity.
+    let metadata = Geometry::plan(1 << 40, 512, origin_len, wish)
+        .expect("a plan")
+        .data_offset();
+    let instant = Duration::ZERO..=Duration::ZERO;
+    let fast = |len| DiskConfig {
+        read_latency: instant.clone(),
+        write_latency: instant.clone(),
+        discard_latency: instant.clone(),
+        write_cache_bytes_max: 0,
+        tear_in_flight: false,
+        ..DiskConfig::fast(len)
+    };
+    let background: Arc<dyn Fn(u64, &mut [u8; 4096]) + Send + Sync> =
+        Arc::new(move |number, block| contents(number, data, block));
+    let origin = SimDisk::new(
+        &env,
+        DiskConfig {
+            background: Some(background),
+            ..fast(origin_len)
+        },
+    );
+    let disk = SimDisk::new(&env, fast(metadata + capacity));
+    sim.block_on(async {
+        let options = CreateOptions {
+            uuid: uuid::Uuid::from_u128(1),
+            created_unix_s: 0,
+            wish,
+            codec: CodecSpec::default(),
+            origin_len,
+            origin_identity: "replay".into(),
+            origin_path: "replay".into(),
+        };
+        create(&disk, options).await.expect("the cache fits");
+        let settings = Settings {
+            mode: Mode::WriteThrough,
+            policy,
+            codec: CodecSpec::default(),
+            sequential_cutoff: 0,
+        };
+        let (cache, base) = (Rc::new(disk), Rc::new(origin));
+        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)
+            .await
+            .expect("opens");
+        let volume = CachedVolume::new(cache.shards(), base, origin_len, 0);
+        let shard = Rc::clone(cache.shards().iter().next().expect("one shard"));
+        for &block in references {
+            let cached = shard.is_cached(flaz_engine::units::BlockNumber(u64::from(block)));
+            volume.read(u64::from(block) * 4096, 4096).await.expect("reads");
+            if !cached {
+                // Time passes: what was admitted is stored, and regions are reclaimed.
+                env.sleep(Duration::from_micros(1)).await;
+            }
+        }
+        cache.stats()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flaz_engine::policy::PolicyKind;
+
+    /// Block-level S3-FIFO with a ghost as large as the cache (Yang et al., SOSP 2023).
+    fn ideal(references: &[u32], capacity: usize) -> f64 {
+        use std::collections::{HashMap, HashSet, VecDeque};
+        let (mut small, mut main, mut ghost) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let mut cached: HashMap<u32, u8> = HashMap::new();
+        let mut remembered: HashSet<u32> = HashSet::new();
+        let mut hits = 0usize;
+        for &block in references {
+            if let Some(uses) = cached.get_mut(&block) {
+                *uses = (*uses + 1).min(3);
+                hits += 1;
+                continue;
+            }
+            while cached.len() >= capacity {
+                if small.len() >= capacity / 10 {
+                    let Some(old) = small.pop_front() else { break };
+                    if cached[&old] > 0 {
+                        cached.insert(old, 0);
+                        main.push_back(old);
+                    } else {
+                        cached.remove(&old);
+                        remembered.insert(old);
+                        ghost.push_back(old);
+                        if ghost.len() > capacity {
+                            remembered.remove(&ghost.pop_front().expect("not empty"));
+                        }
+                    }
+                } else {
+                    let Some(old) = main.pop_front() else { break };
+                    let uses = cached[&old];
+                    if uses > 0 {
+                        cached.insert(old, uses - 1);
+                        main.push_back(old);
+                    } else {
+                        cached.remove(&old);
+                    }
+                }
+            }
+            cached.insert(block, 0);
+            if remembered.contains(&block) {
+                main.push_back(block)
+            } else {
+                small.push_back(block)
+            }
+        }
+        hits as f64 / references.len() as f64
+    }
+
+    /// A made-up trace with skewed popularity and a scan now and then.
+    fn skewed(len: usize, blocks: u32) -> Vec<u32> {
+        let mut state = 7u64;
+        let mut random = move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1u64 << 53) as f64
+        };
+        (0..len)
+            .map(|at| {
+                if at % 20_000 < 2000 {
+                    return ((at * 7 + at / 20_000 * 2000) % blocks as usize) as u32;
+                }
+                // The inverse of a power law: about Zipf with exponent 0.9.
+                let rank = (f64::from(blocks).powf(0.1) - 1.0)
+                    .mul_add(random(), 1.0)
+                    .powf(10.0) as u32;
+                (rank.min(blocks) - 1).wrapping_mul(48_271) % blocks
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_engine_hits_as_often_as_the_ideal_policy() {
+        let references = skewed(160_000, 30_011);
+        for (data, factor) in [(Data::Random, 1), (Data::TwoToOne, 2)] {
+            let capacity = 4000;
+            let stats = replay(&references, 30_011, capacity, data, PolicyKind::S3Fifo);
+            let counts = &stats.counts;
+            let engine = counts.hit_blocks as f64 / references.len() as f64;
+            let model = ideal(&references, capacity as usize * factor);
+            assert_eq!(counts.refused_queue_full, 0);
+            assert!(
+                counts.regions_reclaimed > 50,
+                "only {} regions were reclaimed",
+                counts.regions_reclaimed
+            );
+            assert!(
+                (engine - model).abs() < 0.02,
+                "{data:?}: engine {engine:.3}, ideal {model:.3}"
+            );
+        }
+    }
+}
