@@ -116,10 +116,18 @@ fn reasons_to_distrust_are_found() {
     outcome.warn();
     assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
     outcome.runs[0].latency_us.mean = 104_000.0;
+    outcome.runs[1].latency_us.max = 44e6;
     outcome.runs[2].restarted_warm = false;
     outcome.warn();
-    assert_eq!(outcome.warnings.len(), 2, "{:?}", outcome.warnings);
-    assert!(outcome.warnings[0].contains("104 ms") && outcome.warnings[1].contains("(compressed)"));
+    assert_eq!(outcome.warnings.len(), 3, "{:?}", outcome.warnings);
+    for (warning, words) in
+        outcome
+            .warnings
+            .iter()
+            .zip(["104 ms", "'uncompressed' took 44.0 s", "(compressed)"])
+    {
+        assert!(warning.contains(words), "{words} is missing in {warning}");
+    }
 }
 
 #[test]
