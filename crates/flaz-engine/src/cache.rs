@@ -46,6 +46,28 @@ pub enum CacheError {
         /// Bytes found.
         found: u64,
     },
+    /// The cache device cannot be written in the sectors that the cache was created for.
+    #[error(
+        "the cache device has sectors of {found} bytes, the cache was created for {expected}: use a device with such \
+         sectors, or create the cache anew"
+    )]
+    Sectors {
+        /// Bytes of a sector in the superblock.
+        expected: u32,
+        /// The device's granularity.
+        found: u32,
+    },
+    /// The origin is smaller than it was.
+    #[error(
+        "the origin has {found} bytes, the cache was created for one of {expected}: name the right origin, or create \
+         the cache anew"
+    )]
+    OriginTooSmall {
+        /// Bytes in the superblock.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
     /// The index image of a shard could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -159,15 +181,22 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
     }
     let second = slots.pop().expect("two slots");
     let first = slots.pop().expect("two slots");
-    match (first, second) {
-        (Ok(first), Ok(second)) => Ok(if second.generation > first.generation {
-            second
-        } else {
-            first
-        }),
-        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-        (Err(first), Err(second)) => Err(CacheError::NoSuperblock { first, second }),
+    let superblock = match (first, second) {
+        (Ok(first), Ok(second)) => {
+            if second.generation > first.generation {
+                second
+            } else {
+                first
+            }
+        }
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => one,
+        (Err(first), Err(second)) => return Err(CacheError::NoSuperblock { first, second }),
+    };
+    let (expected, found) = (superblock.geometry.sector_bytes, cache.alignment());
+    if !expected.is_multiple_of(found) {
+        return Err(CacheError::Sectors { expected, found });
     }
+    Ok(superblock)
 }
 
 /// Writes the next generation of the superblock into the slot of the older one, and flushes.
@@ -175,7 +204,7 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
 /// # Errors
 /// [`CacheError`] when the device fails.
 pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
-    superblock.generation += 1;
+    superblock.generation = superblock.generation.wrapping_add(1);
     let slot = SUPERBLOCK_SLOTS[(superblock.generation % 2) as usize];
     let page = superblock.to_bytes()?;
     cache.flush().await?;
@@ -206,10 +235,15 @@ pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) 
         State::Empty => Start::Empty,
     };
     superblock.state = State::Open;
-    superblock.epoch = Epoch(superblock.epoch.0 + 1);
+    superblock.epoch = Epoch(superblock.epoch.0.checked_add(1).ok_or_else(|| {
+        FormatError::field("superblock", "epoch", "below 4294967295", superblock.epoch.0)
+    })?);
     if !matches!(start, Start::Warm(_)) {
         superblock.valid_from_epoch = superblock.epoch;
     }
+    // Into both slots: with one alone, losing that sector would bring the old *clean* back, and with it an index
+    // from before everything that is written from now on.
+    write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await?;
     Ok(start)
 }
@@ -257,6 +291,10 @@ impl<P: Platform> LocalCache<P> {
         settings: Settings,
     ) -> Result<Self, CacheError> {
         let mut superblock = read_superblock(&*cache).await?;
+        let expected = superblock.geometry.origin_len;
+        if origin.len() < expected {
+            return Err(CacheError::OriginTooSmall { expected, found: origin.len() });
+        }
         let mut start = open_superblock(&*cache, &mut superblock).await?;
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
             (0..superblock.geometry.shard_count)

@@ -327,7 +327,15 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             (header.cache == cache, format!("of cache {:#x}, expected {cache:#x}", header.cache)),
             (header.position == offset, format!("written for offset {}", header.position)),
             (u32::from(header.shard) == shard, format!("of shard {}, expected {shard}", header.shard)),
+            (
+                header.extent_bytes.is_multiple_of(self.superblock.geometry.sector_bytes),
+                format!("{} bytes long, not a multiple of the sector", header.extent_bytes),
+            ),
             (header.extent_bytes as usize <= left, format!("{} bytes long, {left} are left", header.extent_bytes)),
+            (
+                header.extent_bytes.is_multiple_of(self.superblock.geometry.sector_bytes),
+                format!("{} bytes long, not whole sectors", header.extent_bytes),
+            ),
             (
                 expected.is_none_or(|e| e.fill == header.fill),
                 format!("of fill {}, expected {:?}", header.fill.0, expected.map(|e| e.fill.0)),
@@ -370,7 +378,8 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             };
             let live = contents.map(|contents| {
                 let (owner, local) = record.block.in_shard(geometry.shard_count);
-                let now = contents.index.get(local).filter(|_| owner == shard);
+                let ours = owner == shard && record.block.offset() < geometry.origin_len;
+                let now = if ours { contents.index.get(local) } else { None };
                 entry.is_some_and(|entry| now.is_some_and(|now| now.same_place(entry)))
             });
             named += u64::from(live == Some(true));
@@ -379,7 +388,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 RecordKind::Fragment { dirty, .. } => {
                     let fragment = extent.get(at..at + len).unwrap_or_default();
                     let identity =
-                        FragmentIdentity { volume: record.volume, block: record.block, location, fill: header.fill };
+                        FragmentIdentity { cache: header.cache, volume: record.volume, block: record.block, location, fill: header.fill };
                     self.fragment(fragment, &identity, position, dirty, live)
                 }
                 RecordKind::Fill { value, .. } => {

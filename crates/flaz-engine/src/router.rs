@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use flaz_device::{Device, IoBuf};
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 
 use crate::policy::SequentialDetector;
 use crate::shard::{Platform, Shard};
@@ -13,7 +13,7 @@ use crate::units::BlockNumber;
 use crate::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
 
 /// Pieces of one request that are under way at a time.
-const PIECES_MAX: usize = 64;
+const PIECES_MAX: usize = 8;
 
 /// One request to one shard; its range lies in one stripe.
 #[derive(Debug)]
@@ -255,7 +255,12 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
             return Ok(self.run(first).await?.into_iter().collect());
         }
         let all = std::iter::once(first).chain(rest).map(|piece| self.run(piece));
-        Ok(try_join_all(all).await?.into_iter().flatten().collect())
+        // All pieces end, also after an error: others may have joined their origin reads.
+        let mut segments = Segments::new();
+        for result in join_all(all).await {
+            segments.extend(result?);
+        }
+        Ok(segments)
     }
 
     async fn write(&self, offset: u64, mut data: Segments, fua: bool) -> Result<(), IoError> {

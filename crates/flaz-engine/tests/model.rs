@@ -240,14 +240,13 @@ fn run(plan: &Plan) -> Outcome {
         };
         create(&disk, options).await.expect("the cache fits");
         let model = Model::new(plan.origin_len);
-        let (model, mut stats) = open_and_run(plan, &env, &origin, &disk, model, Start::Empty).await;
-        let failed = stats.holdings.cache_failed || stats.counts.cache_errors > 0;
+        let (model, mut stats, clean) = open_and_run(plan, &env, &origin, &disk, model, Start::Empty).await;
         origin.set_faults(FaultRates::default());
         disk.set_faults(FaultRates::default());
         let again = Plan { operations: 20, origin_faults: FaultRates::default(), cache_faults: FaultRates::default(), ..plan.clone() };
-        let start = if failed { Start::Cold } else { Start::Warm(flaz_engine::units::Epoch(1)) };
-        let (_, second) = open_and_run(&again, &env, &origin, &disk, model, start).await;
-        if !failed && !plan.damage && stats.holdings.cached_blocks > 50 && plan.settings.mode != Mode::PassThrough {
+        let start = if clean { Start::Warm(flaz_engine::units::Epoch(1)) } else { Start::Cold };
+        let (_, second, _) = open_and_run(&again, &env, &origin, &disk, model, start).await;
+        if clean && !plan.damage && stats.holdings.cached_blocks > 50 && plan.settings.mode != Mode::PassThrough {
             assert!(second.counts.hit_blocks > 0, "a warm start gives hits");
         }
         stats.add(&second);
@@ -263,7 +262,7 @@ async fn open_and_run(
     disk: &SimDisk,
     model: Model,
     start: Start,
-) -> (Model, StatsSnapshot) {
+) -> (Model, StatsSnapshot, bool) {
     let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
     let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), plan.settings.clone())
         .await
@@ -298,11 +297,8 @@ async fn open_and_run(
     check_holdings(&stats, plan);
     drop(run.volume);
     let stopped = cache.stop().await;
-    let failed = disk.stats().errors > 0 && plan.cache_faults.write_error_ppm > 0;
-    if !failed {
-        stopped.expect("a cache without faults stops in order");
-    }
-    (run.model, stats)
+    assert!(stopped.is_ok() || disk.stats().errors > 0, "a cache without faults stops in order: {stopped:?}");
+    (run.model, stats, stopped.is_ok())
 }
 
 fn check_holdings(stats: &StatsSnapshot, plan: &Plan) {
@@ -450,10 +446,94 @@ fn two_readers_of_one_missed_block_cause_one_origin_read() {
         let reads = (0..5).map(|_| volume.read(0, 16 << 10));
         futures_util::future::join_all(reads).await;
         assert_eq!(origin.stats().reads, 1, "one read for five readers");
-        // A failed origin read fails those who joined it, and is not remembered.
+        // A failed origin read fails the one who made it; those who joined try for themselves.
         origin.fail_nth(DeviceOp::Read, 1);
         let reads = (0..3).map(|_| volume.read(1 << 20, 4096));
-        assert!(futures_util::future::join_all(reads).await.iter().all(Result::is_err));
+        let failed = futures_util::future::join_all(reads).await.iter().filter(|read| read.is_err()).count();
+        assert_eq!(failed, 1);
         assert!(volume.read(1 << 20, 4096).await.is_ok());
     });
+}
+
+/// A small cache of one shard, created on `disk`.
+async fn create_small(disk: &SimDisk) {
+    let options = CreateOptions {
+        uuid: uuid::Uuid::from_u128(9),
+        created_unix_s: 0,
+        wish: GeometryWish::default(),
+        codec: CodecSpec::default(),
+        origin_len: 4 << 20,
+        origin_identity: "sim".into(),
+        origin_path: "sim".into(),
+    };
+    create(disk, options).await.expect("fits");
+}
+
+type SmallVolume = CachedVolume<flaz_engine::router::LocalShards<Simulated>, SimDisk>;
+
+async fn open_small(env: &SimEnv, disk: &SimDisk, origin: &SimDisk) -> (LocalCache<Simulated>, SmallVolume) {
+    let settings = Settings { mode: Mode::WriteThrough, sequential_cutoff: 0, ..plan(0).settings };
+    let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
+    let cache = LocalCache::open(env.clone(), cache, Rc::clone(&base), settings).await.expect("opens");
+    let volume = CachedVolume::new(cache.shards(), base, 4 << 20, 0);
+    (cache, volume)
+}
+
+/// An image made while a write is on its way to the origin would name the block's old contents.
+#[test]
+fn a_stop_waits_for_writes_in_flight() {
+    check_seeds(20, |seed| {
+        let sim = Sim::new(seed);
+        let env = sim.env();
+        let origin = SimDisk::new(&env, DiskConfig::slow(4 << 20));
+        let disk = SimDisk::new(&env, DiskConfig::fast(4 << 20));
+        sim.block_on(async {
+            create_small(&disk).await;
+            let (cache, volume) = open_small(&env, &disk, &origin).await;
+            for block in 0..16 {
+                volume.write(block * 4096, vec![IoBuf::copy_of(&[1; 4096])], false).await.expect("writes");
+            }
+            env.sleep(std::time::Duration::from_millis(50)).await;
+            let late = (0..16u64).map(|block| volume.write(block * 4096, vec![IoBuf::copy_of(&[2; 4096])], false));
+            let late = futures_util::future::join_all(late);
+            let stop = async {
+                env.yield_now().await;
+                cache.stop().await
+            };
+            let (late, stopped) = futures_util::future::join(late, stop).await;
+            assert!(late.iter().all(Result::is_ok));
+            stopped.expect("stops in order");
+            let (cache, volume) = open_small(&env, &disk, &origin).await;
+            assert!(matches!(cache.start, Start::Warm(_)));
+            for block in 0..16u64 {
+                let seen = volume.read(block * 4096, 4096).await.expect("reads");
+                assert_eq!(seen[0][0], 2, "block {block} is served as it was before the last write");
+            }
+        });
+    });
+}
+
+/// Losing either superblock slot after a crash must not bring an earlier clean stop back.
+#[test]
+fn a_lost_superblock_slot_does_not_revive_an_old_clean_stop() {
+    for slot in flaz_engine::format::geometry::SUPERBLOCK_SLOTS {
+        let sim = Sim::new(5);
+        let env = sim.env();
+        let origin = SimDisk::new(&env, DiskConfig::slow(4 << 20));
+        let disk = SimDisk::new(&env, DiskConfig::fast(4 << 20));
+        sim.block_on(async {
+            create_small(&disk).await;
+            let (cache, volume) = open_small(&env, &disk, &origin).await;
+            volume.write(0, vec![IoBuf::copy_of(&[1; 4096])], false).await.expect("writes");
+            cache.stop().await.expect("stops in order");
+            let (_crashed, volume) = open_small(&env, &disk, &origin).await;
+            volume.write(0, vec![IoBuf::copy_of(&[2; 4096])], true).await.expect("writes");
+            disk.settle();
+            let after = SimDisk::from_image(&env, &disk.snapshot());
+            after.poke(slot, &[0; 4096]);
+            let (cache, volume) = open_small(&env, &after, &origin).await;
+            assert_eq!(cache.start, Start::Cold);
+            assert_eq!(volume.read(0, 4096).await.expect("reads")[0][0], 2);
+        });
+    }
 }

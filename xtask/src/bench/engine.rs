@@ -83,7 +83,7 @@ pub fn rows(runs: usize, quick: bool, bar: &indicatif::ProgressBar) -> Vec<Row> 
     }
     // A third of the data fits: the cache is full and has been reclaimed many times.
     bar.set_message("engine alone, full cache");
-    let cache_len = data.len() as u64 / 3;
+    let cache_len = data.len() as u64 / 3 / (1 << 20) * (1 << 20);
     let (_, stats) = fill(&data, cache_len, "lz4");
     let (counts, holdings) = (&stats.counts, &stats.holdings);
     let ratio = counts.codec_in_bytes as f64 / counts.codec_out_bytes as f64;

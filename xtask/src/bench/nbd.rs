@@ -99,7 +99,7 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     let program = program()?;
     let files = Files::new(options)?;
     let data = real_data((options.data_mib << 20) as usize);
-    for name in ["lz4", "none", "peer"] {
+    for name in ["hits-lz4", "hits-none", "fill-lz4", "fill-none", "peer"] {
         std::fs::write(files.path().join(format!("{name}.origin")), &data)?;
     }
     let blocks = data.len() as u64 / 4096;
@@ -119,8 +119,8 @@ fn hits(
     bar: &indicatif::ProgressBar,
 ) -> Result<Vec<Row>, BenchError> {
     let cache_mib = options.data_mib * 3 / 2;
-    let lz4 = Server::flaz(program, files.path(), "lz4", "lz4", cache_mib)?;
-    let none = Server::flaz(program, files.path(), "none", "none", cache_mib)?;
+    let lz4 = Server::flaz(program, files.path(), "hits-lz4", "lz4", cache_mib)?;
+    let none = Server::flaz(program, files.path(), "hits-none", "none", cache_mib)?;
     let peer_file = files.path().join("peer.origin");
     let peer = Server::nbdkit(files.path(), &peer_file);
     bar.set_message("warming the caches");
@@ -171,8 +171,8 @@ fn fills(
     bar: &indicatif::ProgressBar,
 ) -> Result<Vec<Row>, BenchError> {
     let cache_mib = (options.data_mib / 4).max(32);
-    let lz4 = Server::flaz(program, files.path(), "lz4", "lz4", cache_mib)?;
-    let none = Server::flaz(program, files.path(), "none", "none", cache_mib)?;
+    let lz4 = Server::flaz(program, files.path(), "fill-lz4", "lz4", cache_mib)?;
+    let none = Server::flaz(program, files.path(), "fill-none", "none", cache_mib)?;
     let random = ["--rw=randwrite", "--bs=64k", "--iodepth=8", "--refill_buffers"];
     let mut rows = Vec::new();
     for (what, extra) in [

@@ -27,7 +27,7 @@ impl Server {
         let file = |suffix: &str| dir.join(format!("{name}.{suffix}"));
         let (cache, origin, socket, control) = (file("cache"), file("origin"), file("sock"), file("control"));
         let create = Command::new(program)
-            .args(["create", "--codec", codec, "--size", &format!("{cache_mib}MiB"), "--force", "--origin"])
+            .args(["create", "--codec", codec, "--size", &format!("{cache_mib}MiB"), "--origin"])
             .arg(&origin)
             .arg(&cache)
             .output()?;

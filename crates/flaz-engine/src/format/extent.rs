@@ -150,6 +150,8 @@ const _: () = assert!(size_of::<FragmentHeader>() == FRAGMENT_HEADER_BYTES);
 /// What tells a fragment from every other one that could stand in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentIdentity {
+    /// First four bytes of the cache's UUID.
+    pub cache: u32,
     /// Volume of the block.
     pub volume: u8,
     /// The block.
@@ -164,12 +166,13 @@ impl FragmentIdentity {
     /// CRC-32C of the identity with the fragment's length and codec.
     #[must_use]
     pub fn checksum(&self, stored: u16, codec: CodecId) -> u32 {
-        let mut bytes = [0u8; 28];
+        let mut bytes = [0u8; 32];
         bytes[..8].copy_from_slice(&(u64::from(self.volume) << 56 | self.block.0).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.location.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.fill.0.to_le_bytes());
         bytes[24..26].copy_from_slice(&stored.to_le_bytes());
         bytes[26] = codec.0;
+        bytes[28..].copy_from_slice(&self.cache.to_le_bytes());
         crc32c::crc32c(&bytes)
     }
 }

@@ -14,6 +14,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::extent::RECORD_BYTES;
+use crate::format::geometry::Geometry;
 use crate::format::{FormatError, checksum_without};
 use crate::policy::Ring;
 use crate::units::{Epoch, Sequence};
@@ -93,6 +94,28 @@ pub struct Summary {
 pub fn summary_bytes(extents: usize, records: usize, sector_bytes: u32) -> u64 {
     ((extents * ENTRY_BYTES + records * RECORD_BYTES + TRAILER_BYTES) as u64)
         .next_multiple_of(u64::from(sector_bytes))
+}
+
+/// Checks that extents lie back to back from the start of their region, and gives the bytes that they fill.
+///
+/// # Errors
+/// [`FormatError::Field`] for the first one that does not.
+pub fn check_extents(extents: &[SummaryExtent], geometry: &Geometry) -> Result<u64, FormatError> {
+    let mut end = 0u64;
+    for extent in extents {
+        if u64::from(extent.offset) != end {
+            return Err(FormatError::field(WHAT, "extent offset", end, extent.offset));
+        }
+        let len = extent.len;
+        if !len.is_multiple_of(geometry.sector_bytes) || (len as usize) < geometry.header_bytes() {
+            return Err(FormatError::field(WHAT, "extent length", "whole sectors, header included", len));
+        }
+        end += u64::from(len);
+        if end > geometry.region_bytes {
+            return Err(FormatError::field(WHAT, "end of the extents", format!("at most {}", geometry.region_bytes), end));
+        }
+    }
+    Ok(end)
 }
 
 impl Summary {

@@ -18,6 +18,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
 /// The format that this build reads and writes.
 pub const VERSION: u32 = 1;
 const WHAT: &str = "superblock";
+/// Largest generation that is taken for one: no cache is written that often.
+const GENERATION_MAX: u64 = u64::MAX / 2;
 /// Longest identity of an origin, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 192;
 /// Longest path of an origin, in bytes.
@@ -209,6 +211,10 @@ impl Superblock {
         }
         if raw.volume_count.get() != 1 {
             return fail("volumes", "1", raw.volume_count.get().to_string());
+        }
+        if raw.epoch.get() == u32::MAX || raw.generation.get() > GENERATION_MAX {
+            let found = format!("{} and {}", raw.epoch.get(), raw.generation.get());
+            return fail("epoch and generation", "numbers that others can follow", found);
         }
         let volume = &raw.volumes[0];
         let geometry = Geometry {

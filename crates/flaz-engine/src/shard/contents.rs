@@ -15,13 +15,15 @@ use super::regions::{Region, RegionState, Regions};
 use crate::format::FormatError;
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::shard_state::ShardState;
-use crate::format::summary::SummaryExtent;
+use crate::format::summary::{SummaryExtent, check_extents, summary_bytes};
 use crate::index::{Entry, Index, Place};
 use crate::policy::Ring;
 use crate::units::{BLOCK_BYTES, Epoch, Sequence, UNIT_BYTES};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"FLZIMAGE");
 const HEADER_BYTES: usize = 48;
+/// Largest sequence that an image may go on from: far from the end of the numbers.
+const SEQUENCE_MAX: u64 = u64::MAX / 2;
 /// Bytes of the image written or read at a time.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 
@@ -62,9 +64,16 @@ pub(crate) async fn read_state<C: Device>(
         return contents(format!("it was written in epoch {}, the superblock says {}", state.epoch.0, epoch.0));
     }
     let room = state.image_regions.len() as u64 * geometry.region_bytes;
+    let mut numbers = state.image_regions.clone();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let distinct = numbers.len() == state.image_regions.len();
     let in_range = state.image_regions.iter().all(|&number| number < geometry.regions_per_shard);
-    if state.image_bytes > room || !in_range {
+    if state.image_bytes > room || !in_range || !distinct {
         return contents(format!("{} bytes do not fit regions {:?}", state.image_bytes, state.image_regions));
+    }
+    if state.next_sequence.0 > SEQUENCE_MAX {
+        return contents(format!("its next sequence is {}", state.next_sequence.0));
     }
     Ok(state)
 }
@@ -123,7 +132,7 @@ impl ImageContents {
         }
         input.rings(&mut regions, ring_lens)?;
         let open = (0..open_count.min(3)).map(|_| input.open_region()).collect::<Result<Vec<_>, _>>()?;
-        check_open(&regions, &open)?;
+        check_open(&regions, &open, geometry)?;
         let free = |number: &u32| regions.table[*number as usize].state == RegionState::Free;
         regions.free = (0..count).filter(free).collect();
         if input.0.len() as u64 != index_bytes {
@@ -141,8 +150,9 @@ impl ImageContents {
     }
 }
 
-/// Open regions are those that the table calls open, one a ring.
-fn check_open(regions: &Regions, open: &[OpenRegionImage]) -> Result<(), String> {
+/// Open regions are those that the table calls open, one a ring; their extents lie back to back, and there is room
+/// for their summary.
+fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) -> Result<(), String> {
     let called_open = regions.table.iter().filter(|region| region.state == RegionState::Open).count();
     if called_open != open.len() {
         return Err(format!("{called_open} regions are open, {} are described", open.len()));
@@ -155,6 +165,27 @@ fn check_open(regions: &Regions, open: &[OpenRegionImage]) -> Result<(), String>
             return Err(format!("ring {} has two open regions", region.ring));
         }
         seen.push(region.ring);
+        let end = check_extents(&one.extents, geometry).map_err(|error| error.to_string())?;
+        let listed: usize = one.extents.iter().map(|extent| usize::from(extent.record_count)).sum();
+        let summary = summary_bytes(one.extents.len(), one.records.len(), geometry.sector_bytes);
+        if end != u64::from(region.used) || end + summary > geometry.region_bytes {
+            return Err(format!("open region {} has {end} bytes of extents, {} are used", one.number, region.used));
+        }
+        if listed != one.records.len() || listed > geometry.region_records_max() {
+            return Err(format!("open region {} has {} records, its extents {listed}", one.number, one.records.len()));
+        }
+        let (mut used, mut records) = (0u64, 0usize);
+        for extent in &one.extents {
+            if u64::from(extent.offset) != used || !extent.len.is_multiple_of(geometry.sector_bytes) {
+                return Err(format!("open region {} has an extent at {}", one.number, extent.offset));
+            }
+            used += u64::from(extent.len);
+            records += usize::from(extent.record_count);
+        }
+        let summary = summary_bytes(one.extents.len(), one.records.len(), geometry.sector_bytes);
+        if used != u64::from(region.used) || records != one.records.len() || used + summary > geometry.region_bytes {
+            return Err(format!("open region {} and its list do not agree", one.number));
+        }
     }
     Ok(())
 }

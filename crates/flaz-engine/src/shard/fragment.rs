@@ -60,6 +60,8 @@ pub(crate) enum FragmentError {
     Truncated { expected: usize, found: usize },
     #[error("fragment has an impossible length of {0} bytes")]
     Length(u16),
+    #[error("fragment has unknown flags {0:#x}")]
+    Flags(u8),
     #[error("fragment does not decode: {0}")]
     Codec(String),
     #[error("fragment checksum mismatch (stored {stored:#010x}, computed {computed:#010x})")]
@@ -75,6 +77,9 @@ pub(super) fn split(bytes: &[u8]) -> Result<(FragmentHeader, &[u8]), FragmentErr
     let (header, rest) =
         FragmentHeader::read_from_prefix(bytes).map_err(|_| truncated(FRAGMENT_HEADER_BYTES))?;
     let stored = header.stored.get();
+    if header.flags != 0 {
+        return Err(FragmentError::Flags(header.flags));
+    }
     if stored == 0 || usize::from(stored) > BLOCK_BYTES {
         return Err(FragmentError::Length(stored));
     }

@@ -47,8 +47,12 @@ pub enum ImageError {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Stops admission and reclaim, and waits until everything is on the cache device.
+    /// Stops admission and reclaim, and waits until everything is on the cache device. Front ends take no more
+    /// requests by now; writes and trims in flight are waited for.
     pub async fn stop(self: &Rc<Self>) {
+        // A write that the origin has not answered yet may still change a block that the index has: an image made
+        // now would name its old contents.
+        self.locks.wait_until_free().await;
         self.stopping.set(true);
         self.jobs_changed.notify_one();
         self.reclaim_wanted.notify_one();
@@ -57,15 +61,12 @@ impl<P: Platform> Shard<P> {
             if !jobs_left && !self.reclaiming.get() {
                 break;
             }
-            if jobs_left && !self.reclaiming.get() {
-                // Stored blocks may need a region that the reclaim task no longer frees.
-                let low = self.log.borrow().regions.free.len() < super::regions::FREE_REGIONS_LOW;
-                if low && !self.failed.get() {
-                    self.reclaim_one(true).await;
-                    continue;
-                }
+            // Stored blocks may need a region that the reclaim task no longer frees.
+            let low = self.log.borrow().regions.free.len() < super::regions::FREE_REGIONS_LOW;
+            let help = jobs_left && !self.reclaiming.get() && low && !self.failed.get();
+            if !(help && self.reclaim_one(true).await) {
+                self.idle.notified().await;
             }
-            self.idle.notified().await;
         }
         self.log.borrow_mut().seal_all();
         self.pump_writes();
@@ -80,7 +81,7 @@ impl<P: Platform> Shard<P> {
     /// [`ImageError`] when the cache device failed now or earlier.
     pub async fn save(self: &Rc<Self>) -> Result<(), ImageError> {
         let shard = self.number;
-        if self.failed.get() || self.stats.counters.cache_errors.get() > 0 {
+        if self.failed.get() {
             return Err(ImageError::Failed { shard });
         }
         let image = self.fit_image().await?;

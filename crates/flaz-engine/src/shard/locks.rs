@@ -39,6 +39,13 @@ impl RangeLocks {
             self.freed.notified().await;
         }
     }
+
+    /// Waits until nothing is locked.
+    pub(super) async fn wait_until_free(&self) {
+        while !self.held.borrow().is_empty() {
+            self.freed.notified().await;
+        }
+    }
 }
 
 impl Drop for RangeGuard<'_> {

@@ -113,7 +113,7 @@ pub(super) struct Log {
     flushing: Vec<Flushing>,
     queue: VecDeque<PendingWrite>,
     writes_in_flight: usize,
-    finishing: Vec<u32>,
+    finishing: VecDeque<u32>,
 }
 
 impl Log {
@@ -122,12 +122,13 @@ impl Log {
             geometry,
             identity,
             regions: Regions::all_free(geometry.regions_per_shard),
-            next_sequence: Sequence(1),
+            // Unlike that of any earlier epoch, so that what a cold start leaves on the medium never fits.
+            next_sequence: Sequence(u64::from(identity.epoch.0) << 32 | 1),
             open: [None, None],
             flushing: Vec::new(),
             queue: VecDeque::new(),
             writes_in_flight: 0,
-            finishing: Vec::new(),
+            finishing: VecDeque::new(),
         }
     }
 
@@ -142,12 +143,7 @@ impl Log {
         location: Location,
     ) -> FragmentIdentity {
         let fill = self.regions.table[self.region_of(location) as usize].fill;
-        FragmentIdentity {
-            volume: 0,
-            block,
-            location,
-            fill,
-        }
+        FragmentIdentity { cache: self.identity.cache, volume: 0, block, location, fill }
     }
 
     /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
@@ -167,12 +163,7 @@ impl Log {
         let extent_start = u64::from(open.number) * self.geometry.region_bytes + u64::from(extent.offset);
         let location = Location::at(extent_start + extent.used as u64);
         let fill = self.regions.table[open.number as usize].fill;
-        let identity = FragmentIdentity {
-            volume: 0,
-            block,
-            location,
-            fill,
-        };
+        let identity = FragmentIdentity { cache: self.identity.cache, volume: 0, block, location, fill };
         let place = &mut extent.buf[extent.used..extent.used + bytes];
         let (kind, entry) = match what {
             Append::Packed {
@@ -375,7 +366,7 @@ impl Log {
         let mut buf = IoBuf::new(len as usize);
         summary.write(&mut buf);
         region.writes += 1;
-        self.finishing.push(open.number);
+        self.finishing.push_back(open.number);
         self.queue.push_back(PendingWrite {
             region: open.number,
             position: summary.position + geometry.region_bytes - len,
@@ -416,11 +407,12 @@ impl Log {
             self.flushing.retain(|flushing| flushing.start != start.offset());
         }
         self.regions.table[region as usize].writes -= 1;
-        if self.regions.table[region as usize].writes == 0
-            && let Some(at) = self.finishing.iter().position(|&number| number == region)
+        // In the order of filling, whatever the order of completion: a ring's oldest region must be reclaimed first.
+        while let Some(&oldest) = self.finishing.front()
+            && self.regions.table[oldest as usize].writes == 0
         {
-            self.finishing.swap_remove(at);
-            self.regions.finish(region);
+            self.finishing.pop_front();
+            self.regions.finish(oldest);
         }
     }
 

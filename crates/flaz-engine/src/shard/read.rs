@@ -503,7 +503,11 @@ impl<P: Platform> Shard<P> {
             }
             Run::Join { fetch, from, blocks } => {
                 count(&self.stats.counters.joined_reads, 1);
-                let data = fetch.wait().await?;
+                let Ok(data) = fetch.wait().await else {
+                    // What failed may have been another block of that read.
+                    let data = self.fetch(LocalBlock(first.0 + index as u64), blocks, bypass).await?;
+                    return Ok(Some((index, data, 0)));
+                };
                 let slice = &data[from * BLOCK_BYTES..(from + blocks) * BLOCK_BYTES];
                 Ok(Some((index, Arc::new(IoBuf::copy_of(slice)), 0)))
             }

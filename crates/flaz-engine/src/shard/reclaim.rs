@@ -139,6 +139,19 @@ impl<P: Platform> Shard<P> {
         if summary.fill != fill {
             return Err(FormatError::field(WHAT, "fill", fill.0, summary.fill.0));
         }
+        crate::format::summary::check_extents(&summary.extents, &self.geometry)?;
+        let mut end = 0;
+        for extent in &summary.extents {
+            let offset = u64::from(extent.offset);
+            if offset < end || !offset.is_multiple_of(512) {
+                let expected = format!("a multiple of 512 from {end} on");
+                return Err(FormatError::field(WHAT, "offset of an extent", expected, offset));
+            }
+            end = offset + u64::from(extent.len);
+        }
+        if end > self.geometry.region_bytes {
+            return Err(FormatError::field(WHAT, "end of extents", self.geometry.region_bytes, end));
+        }
         Ok(())
     }
 

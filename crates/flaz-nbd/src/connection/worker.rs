@@ -10,6 +10,9 @@ use crate::limits::STATUS_EXTENTS_MAX;
 use crate::reply;
 use crate::request::Command;
 
+/// What a request about a range weighs at most, in bytes.
+const RANGE_WEIGHT_BYTES_MAX: usize = 8 << 20;
+
 /// A request for the volume.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -27,6 +30,8 @@ impl Job {
         match command {
             Command::Read | Command::Write { .. } => len as usize,
             Command::BlockStatus { .. } => status_extents_max(command) * 8,
+            // The volume works on a few MiB of such a range at a time.
+            Command::Cache | Command::WriteZeroes { .. } => (len as usize).min(RANGE_WEIGHT_BYTES_MAX),
             _ => 0,
         }
     }
