@@ -11,7 +11,7 @@ use crate::size::HumanBytes;
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// SIGINT or SIGTERM came. Everything has been cleaned up.
-    #[error("interrupted; everything the demo had made is removed")]
+    #[error("interrupted before it was done")]
     Interrupted,
     /// An option that does not go together with another one or with this machine.
     #[error("{0}")]

@@ -78,7 +78,7 @@ impl Workload {
 
     /// The requests of one client in one phase.
     pub fn requests(&self, client: u32, phase: u32) -> Requests {
-        let random = Random::stream(self.seed, u64::from(phase) << 32 | u64::from(client) + 1);
+        let random = Random::stream(self.seed, (u64::from(phase) << 32) | (u64::from(client) + 1));
         Requests {
             workload: self.clone(),
             client,
