@@ -22,6 +22,9 @@ pub struct Options {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
+    /// Only this part
+    #[arg(long, value_name = "PART", value_parser = ["engine", "nbd"])]
+    only: Option<String>,
     /// Folder for the files of the benchmark: on the SSD that is to be measured
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -128,8 +131,14 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         indicatif::ProgressBar::hidden()
     };
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let mut rows = engine::rows(runs, options.quick, &bar);
-    rows.extend(nbd::rows(options, runs, &bar)?);
+    let wanted = |part: &str| options.only.as_ref().is_none_or(|only| only == part);
+    let mut rows = Vec::new();
+    if wanted("engine") {
+        rows.extend(engine::rows(runs, options.quick, &bar));
+    }
+    if wanted("nbd") {
+        rows.extend(nbd::rows(options, runs, &bar)?);
+    }
     bar.finish_and_clear();
     if options.json {
         let rows: Vec<_> = rows.iter().map(Row::json).collect();

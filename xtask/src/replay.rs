@@ -76,6 +76,7 @@ pub enum Data {
 /// # Errors
 /// A trace cannot be read.
 pub fn run(options: &Options) -> Result<(), TraceError> {
+    println!("blocks that compress do so {:.2}:1", codec_ratio());
     println!(
         "{} through the engine, one shard; hit ratio beside the table's",
         options.policy
@@ -138,11 +139,7 @@ fn codec_ratio() -> f64 {
 
 /// Contents of block `number`, the same every time.
 fn contents(number: u64, data: Data, block: &mut [u8]) {
-    let random = if data == Data::Random {
-        block.len()
-    } else {
-        block.len() / 2
-    };
+    let random = if data == Data::Random { block.len() } else { TWO_TO_ONE_RANDOM_BYTES };
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for word in block[..random].chunks_exact_mut(8) {
         state ^= state << 13;
