@@ -71,9 +71,17 @@ impl Spread {
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let middle = sorted.len() / 2;
-        let median =
-            if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
-        Some(Self { median, min, max, runs: sorted.len() })
+        let median = if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            (sorted[middle - 1] + sorted[middle]) / 2.0
+        };
+        Some(Self {
+            median,
+            min,
+            max,
+            runs: sorted.len(),
+        })
     }
 
     /// Of the ratios of pairs of one round.
@@ -145,7 +153,10 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         println!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());
     }
-    println!("{:<52} {:<26} {:<20} reached: median (min to max)", "what", "beside", "must / want");
+    println!(
+        "{:<52} {:<26} {:<20} reached: median (min to max)",
+        "what", "beside", "must / want"
+    );
     for row in &rows {
         println!("{row}");
     }

@@ -139,7 +139,11 @@ fn codec_ratio() -> f64 {
 
 /// Contents of block `number`, the same every time.
 fn contents(number: u64, data: Data, block: &mut [u8]) {
-    let random = if data == Data::Random { block.len() } else { TWO_TO_ONE_RANDOM_BYTES };
+    let random = if data == Data::Random {
+        block.len()
+    } else {
+        TWO_TO_ONE_RANDOM_BYTES
+    };
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for word in block[..random].chunks_exact_mut(8) {
         state ^= state << 13;
@@ -183,8 +187,7 @@ pub fn replay(
         tear_in_flight: false,
         ..DiskConfig::fast(len)
     };
-    let background: Arc<dyn Fn(u64, &mut [u8; 4096]) + Send + Sync> =
-        Arc::new(move |number, block| contents(number, data, block));
+    let background: flaz_sim::disk::Background = Arc::new(move |number, block| contents(number, data, block));
     let origin = SimDisk::new(
         &env,
         DiskConfig {

@@ -69,12 +69,25 @@ impl IoBuf {
         let class = pages.next_power_of_two().trailing_zeros() as u8;
         if class > CLASS_MAX {
             let capacity = pages * ALIGNMENT;
-            return Self { ptr: allocate(capacity), len, capacity, class: CLASS_UNPOOLED };
+            return Self {
+                ptr: allocate(capacity),
+                len,
+                capacity,
+                class: CLASS_UNPOOLED,
+            };
         }
         let capacity = ALIGNMENT << class;
-        let reused = POOL.try_with(|pool| pool.borrow_mut().free[class as usize].pop()).ok().flatten();
+        let reused = POOL
+            .try_with(|pool| pool.borrow_mut().free[class as usize].pop())
+            .ok()
+            .flatten();
         let ptr = reused.unwrap_or_else(|| allocate(capacity));
-        Self { ptr, len, capacity, class }
+        Self {
+            ptr,
+            len,
+            capacity,
+            class,
+        }
     }
 
     /// A buffer of `len` zero bytes.
@@ -104,7 +117,11 @@ impl IoBuf {
     /// # Panics
     /// If `len` is more than the capacity.
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity, "length {len} over the buffer's capacity {}", self.capacity);
+        assert!(
+            len <= self.capacity,
+            "length {len} over the buffer's capacity {}",
+            self.capacity
+        );
         self.len = len;
     }
 

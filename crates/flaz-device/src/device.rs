@@ -53,7 +53,12 @@ impl DeviceError {
     /// An error of `op` on `len` bytes at `offset`.
     #[must_use]
     pub fn new(op: DeviceOp, offset: u64, len: u64, source: io::Error) -> Self {
-        Self { op, offset, len, source }
+        Self {
+            op,
+            offset,
+            len,
+            source,
+        }
     }
 }
 
@@ -64,7 +69,10 @@ impl DeviceError {
 /// [`Device::flush`] that was issued after its completion has succeeded, or until it was written with `fua`.
 ///
 /// Methods take and return the buffer, also on error, so that the kernel never holds borrowed memory.
-#[expect(async_fn_in_trait, reason = "devices are driven by one thread each; no Send bound is wanted")]
+#[expect(
+    async_fn_in_trait,
+    reason = "devices are driven by one thread each; no Send bound is wanted"
+)]
 pub trait Device: 'static {
     /// Size in bytes.
     fn len(&self) -> u64;
@@ -90,11 +98,22 @@ pub trait Device: 'static {
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError>;
 
     /// Makes a range read as zeroes; with `may_unmap` the device may deallocate it.
-    async fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<(), DeviceError>;
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        may_unmap: bool,
+        fua: bool,
+    ) -> Result<(), DeviceError>;
 
     /// Allocation of a range, as at most `runs_max` runs of `(bytes, is a hole)`: at least one unless `len` is 0;
     /// together they may be shorter than `len`. A hole reads as zeroes. A device that does not know has none.
-    async fn status(&self, _offset: u64, len: u64, _runs_max: usize) -> Result<Vec<(u64, bool)>, DeviceError> {
+    async fn status(
+        &self,
+        _offset: u64,
+        len: u64,
+        _runs_max: usize,
+    ) -> Result<Vec<(u64, bool)>, DeviceError> {
         Ok(vec![(len, false)])
     }
 }

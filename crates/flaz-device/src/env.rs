@@ -17,7 +17,10 @@ impl Nanos {
     /// This moment plus `d`.
     #[must_use]
     pub fn after(self, d: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
@@ -33,7 +36,10 @@ pub enum Priority {
 /// The surroundings of one engine thread.
 ///
 /// Implementations: the io_uring runtime of this crate, and the seeded executor of `flaz-sim`.
-#[expect(async_fn_in_trait, reason = "an environment belongs to one thread; no Send bound is wanted")]
+#[expect(
+    async_fn_in_trait,
+    reason = "an environment belongs to one thread; no Send bound is wanted"
+)]
 pub trait Env: Clone + 'static {
     /// The present moment.
     fn now(&self) -> Nanos;

@@ -26,7 +26,11 @@ struct Queue {
 
 impl Queue {
     fn enter(&mut self, waker: &Waker, wants: usize) -> usize {
-        let waiter = Waiter { waker: Some(waker.clone()), wants, chosen: false };
+        let waiter = Waiter {
+            waker: Some(waker.clone()),
+            wants,
+            chosen: false,
+        };
         let key = match self.free.pop() {
             Some(key) => {
                 self.waiters[key] = waiter;
@@ -112,7 +116,10 @@ impl Notify {
 
     /// Waits for a notification.
     pub fn notified(&self) -> Notified<'_> {
-        Notified { notify: self, key: None }
+        Notified {
+            notify: self,
+            key: None,
+        }
     }
 }
 
@@ -173,7 +180,9 @@ impl Semaphore {
     /// A semaphore with `permits` free.
     #[must_use]
     pub fn new(permits: usize) -> Self {
-        Self { inner: RefCell::new((Queue::default(), permits)) }
+        Self {
+            inner: RefCell::new((Queue::default(), permits)),
+        }
     }
 
     /// Permits that are free now.
@@ -187,14 +196,21 @@ impl Semaphore {
         let (queue, free) = &mut *self.inner.borrow_mut();
         if queue.order.is_empty() && *free >= wants {
             *free -= wants;
-            return Some(Permit { semaphore: self, permits: wants });
+            return Some(Permit {
+                semaphore: self,
+                permits: wants,
+            });
         }
         None
     }
 
     /// Waits for `wants` permits. Asking for more than the semaphore ever has waits for ever.
     pub fn acquire(&self, wants: usize) -> Acquire<'_> {
-        Acquire { semaphore: self, wants, key: None }
+        Acquire {
+            semaphore: self,
+            wants,
+            key: None,
+        }
     }
 
     /// Gives `permits` back (or adds them) and wakes whoever can go on.
@@ -245,7 +261,10 @@ impl<'a> Future for Acquire<'a> {
         }
         queue.leave(key);
         self.key = None;
-        Poll::Ready(Permit { semaphore, permits: self.wants })
+        Poll::Ready(Permit {
+            semaphore,
+            permits: self.wants,
+        })
     }
 }
 
@@ -332,7 +351,9 @@ mod tests {
         assert!(poll(&mut large).is_pending());
         assert!(poll(&mut small).is_pending(), "the small one may not overtake");
         drop(held);
-        let Poll::Ready(large) = poll(&mut large) else { panic!("three are free") };
+        let Poll::Ready(large) = poll(&mut large) else {
+            panic!("three are free")
+        };
         assert!(poll(&mut small).is_pending());
         drop(large);
         assert!(poll(&mut small).is_ready());

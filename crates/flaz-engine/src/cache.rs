@@ -235,9 +235,10 @@ pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) 
         State::Empty => Start::Empty,
     };
     superblock.state = State::Open;
-    superblock.epoch = Epoch(superblock.epoch.0.checked_add(1).ok_or_else(|| {
-        FormatError::field("superblock", "epoch", "below 4294967295", superblock.epoch.0)
-    })?);
+    superblock.epoch =
+        Epoch(superblock.epoch.0.checked_add(1).ok_or_else(|| {
+            FormatError::field("superblock", "epoch", "below 4294967295", superblock.epoch.0)
+        })?);
     if !matches!(start, Start::Warm(_)) {
         superblock.valid_from_epoch = superblock.epoch;
     }
@@ -293,7 +294,10 @@ impl<P: Platform> LocalCache<P> {
         let mut superblock = read_superblock(&*cache).await?;
         let expected = superblock.geometry.origin_len;
         if origin.len() < expected {
-            return Err(CacheError::OriginTooSmall { expected, found: origin.len() });
+            return Err(CacheError::OriginTooSmall {
+                expected,
+                found: origin.len(),
+            });
         }
         let mut start = open_superblock(&*cache, &mut superblock).await?;
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {

@@ -8,11 +8,13 @@ use flaz_device::{Device, IoBuf};
 
 use crate::cache::CacheError;
 use crate::codec::{CodecId, Decoders};
-use crate::format::extent::{ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, records};
+use crate::format::extent::{
+    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, records,
+};
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::intent::IntentSector;
-use crate::format::superblock::{State, Superblock};
 use crate::format::summary::Summary;
+use crate::format::superblock::{State, Superblock};
 use crate::index::Entry;
 use crate::policy::Ring;
 use crate::shard::{ImageContents, RegionState, read_image, read_state, unpack_fragment};
@@ -115,11 +117,23 @@ pub struct Finding {
 
 impl Finding {
     fn good(kind: &str, offset: u64, len: u64, thing: Thing) -> Self {
-        Self { kind: kind.to_owned(), offset, len, count: 1, thing: Ok(thing) }
+        Self {
+            kind: kind.to_owned(),
+            offset,
+            len,
+            count: 1,
+            thing: Ok(thing),
+        }
     }
 
     fn bad(kind: &str, offset: u64, len: u64, error: impl ToString) -> Self {
-        Self { kind: kind.to_owned(), offset, len, count: 1, thing: Err(error.to_string()) }
+        Self {
+            kind: kind.to_owned(),
+            offset,
+            len,
+            count: 1,
+            thing: Err(error.to_string()),
+        }
     }
 }
 
@@ -132,7 +146,13 @@ pub async fn walk<C: Device>(
     visit: &mut impl FnMut(Finding, u64, u64),
 ) -> Result<Superblock, CacheError> {
     let superblock = crate::cache::read_superblock(cache).await?;
-    let mut walk = Walk { cache, superblock: &superblock, visit, done: 0, decoders: Decoders::default() };
+    let mut walk = Walk {
+        cache,
+        superblock: &superblock,
+        visit,
+        done: 0,
+        decoders: Decoders::default(),
+    };
     walk.superblocks().await?;
     walk.intents().await?;
     for shard in 0..superblock.geometry.shard_count {
@@ -176,16 +196,33 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
     }
 
     async fn intents(&mut self) -> Result<(), CacheError> {
-        let (offset, len) = (self.superblock.geometry.intent_offset(), self.superblock.geometry.intent_len());
+        let (offset, len) = (
+            self.superblock.geometry.intent_offset(),
+            self.superblock.geometry.intent_len(),
+        );
         let bytes = self.read(offset, len).await?;
         let mut set = 0;
         for (number, sector) in bytes.as_chunks::<512>().0.iter().enumerate() {
             match IntentSector::parse(sector, number as u32) {
-                Ok(sector) => set += sector.bits.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>(),
-                Err(error) => self.tell(Finding::bad("intent-sector", offset + number as u64 * 512, 512, error)),
+                Ok(sector) => {
+                    set += sector
+                        .bits
+                        .iter()
+                        .map(|byte| u64::from(byte.count_ones()))
+                        .sum::<u64>()
+                }
+                Err(error) => self.tell(Finding::bad(
+                    "intent-sector",
+                    offset + number as u64 * 512,
+                    512,
+                    error,
+                )),
             }
         }
-        let thing = Thing::Intents { sectors: len / 512, set };
+        let thing = Thing::Intents {
+            sectors: len / 512,
+            set,
+        };
         self.tell(Finding::good("intent-bitmap", offset, len, thing));
         Ok(())
     }
@@ -218,7 +255,11 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                         continue;
                     }
                     let full = region.state == RegionState::Full;
-                    Some(Expected { full, fill: region.fill, used: u64::from(region.used) })
+                    Some(Expected {
+                        full,
+                        fill: region.fill,
+                        used: u64::from(region.used),
+                    })
                 }
                 None => None,
             };
@@ -229,10 +270,16 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let (offset, len) = (geometry.shard_offset(shard), geometry.shard_len());
             let missing = contents.index.len() as u64 - named.min(contents.index.len() as u64);
             let thing = Thing::Entries { shard, count: named };
-            self.tell(Finding { count: named, ..Finding::good("index-entry", offset, len, thing) });
+            self.tell(Finding {
+                count: named,
+                ..Finding::good("index-entry", offset, len, thing)
+            });
             if missing > 0 {
                 let message = format!("{missing} index entries of shard {shard} name nothing that is there");
-                self.tell(Finding { count: missing, ..Finding::bad("index-entry", offset, len, message) });
+                self.tell(Finding {
+                    count: missing,
+                    ..Finding::bad("index-entry", offset, len, message)
+                });
             }
         }
         Ok(())
@@ -254,11 +301,19 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         match read.await {
             Ok(contents) => {
                 let entries = contents.index.len() as u64;
-                self.tell(Finding::good("index-image", offset, PAGE_BYTES as u64, Thing::Index { shard, entries }));
+                self.tell(Finding::good(
+                    "index-image",
+                    offset,
+                    PAGE_BYTES as u64,
+                    Thing::Index { shard, entries },
+                ));
                 if contents.refused > 0 {
                     let message = format!("{} index entries of shard {shard} cannot be", contents.refused);
                     let bad = Finding::bad("index-entry", offset, PAGE_BYTES as u64, message);
-                    self.tell(Finding { count: contents.refused as u64, ..bad });
+                    self.tell(Finding {
+                        count: contents.refused as u64,
+                        ..bad
+                    });
                 }
                 Some(contents)
             }
@@ -300,7 +355,13 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             };
             if at == 0 {
                 let used = expected.map_or(0, |e| e.used as u32);
-                let thing = Thing::Region { shard, number, ring: header.ring, fill: header.fill, used };
+                let thing = Thing::Region {
+                    shard,
+                    number,
+                    ring: header.ring,
+                    fill: header.fill,
+                    used,
+                };
                 self.tell(Finding::good("region", start, geometry.region_bytes, thing));
             }
             let len = header.extent_bytes as usize;
@@ -324,21 +385,41 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
     ) -> Result<ExtentHeader, String> {
         let cache = self.superblock.cache_id();
         let checks = [
-            (header.cache == cache, format!("of cache {:#x}, expected {cache:#x}", header.cache)),
-            (header.position == offset, format!("written for offset {}", header.position)),
-            (u32::from(header.shard) == shard, format!("of shard {}, expected {shard}", header.shard)),
             (
-                header.extent_bytes.is_multiple_of(self.superblock.geometry.sector_bytes),
+                header.cache == cache,
+                format!("of cache {:#x}, expected {cache:#x}", header.cache),
+            ),
+            (
+                header.position == offset,
+                format!("written for offset {}", header.position),
+            ),
+            (
+                u32::from(header.shard) == shard,
+                format!("of shard {}, expected {shard}", header.shard),
+            ),
+            (
+                header
+                    .extent_bytes
+                    .is_multiple_of(self.superblock.geometry.sector_bytes),
                 format!("{} bytes long, not a multiple of the sector", header.extent_bytes),
             ),
-            (header.extent_bytes as usize <= left, format!("{} bytes long, {left} are left", header.extent_bytes)),
             (
-                header.extent_bytes.is_multiple_of(self.superblock.geometry.sector_bytes),
+                header.extent_bytes as usize <= left,
+                format!("{} bytes long, {left} are left", header.extent_bytes),
+            ),
+            (
+                header
+                    .extent_bytes
+                    .is_multiple_of(self.superblock.geometry.sector_bytes),
                 format!("{} bytes long, not whole sectors", header.extent_bytes),
             ),
             (
                 expected.is_none_or(|e| e.fill == header.fill),
-                format!("of fill {}, expected {:?}", header.fill.0, expected.map(|e| e.fill.0)),
+                format!(
+                    "of fill {}, expected {:?}",
+                    header.fill.0,
+                    expected.map(|e| e.fill.0)
+                ),
             ),
         ];
         match checks.into_iter().find(|(ok, _)| !ok) {
@@ -370,9 +451,10 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let len = record.fragment_bytes();
             let location = Location(extent_location.0 + at as u64 / UNIT_BYTES);
             let entry = match record.kind {
-                RecordKind::Fragment { stored, .. } => {
-                    Some(Entry::fragment(location, FRAGMENT_HEADER_BYTES + usize::from(stored)))
-                }
+                RecordKind::Fragment { stored, .. } => Some(Entry::fragment(
+                    location,
+                    FRAGMENT_HEADER_BYTES + usize::from(stored),
+                )),
                 RecordKind::Fill { value, .. } => Some(Entry::fill(extent_location, value)),
                 RecordKind::Tombstone => None,
             };
@@ -387,13 +469,25 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let finding = match record.kind {
                 RecordKind::Fragment { dirty, .. } => {
                     let fragment = extent.get(at..at + len).unwrap_or_default();
-                    let identity =
-                        FragmentIdentity { cache: header.cache, volume: record.volume, block: record.block, location, fill: header.fill };
+                    let identity = FragmentIdentity {
+                        cache: header.cache,
+                        volume: record.volume,
+                        block: record.block,
+                        location,
+                        fill: header.fill,
+                    };
                     self.fragment(fragment, &identity, position, dirty, live)
                 }
-                RecordKind::Fill { value, .. } => {
-                    Finding::good("fill", offset, 8, Thing::Fill { block: record.block, value, live })
-                }
+                RecordKind::Fill { value, .. } => Finding::good(
+                    "fill",
+                    offset,
+                    8,
+                    Thing::Fill {
+                        block: record.block,
+                        value,
+                        live,
+                    },
+                ),
                 RecordKind::Tombstone => {
                     Finding::good("tombstone", offset, 8, Thing::Tombstone { block: record.block })
                 }
@@ -418,7 +512,13 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let len = bytes.len() as u64;
         match unpack_fragment(&mut self.decoders, bytes, identity, &mut block) {
             Ok(()) => {
-                let thing = Thing::Fragment { block: identity.block, codec, stored, dirty, live };
+                let thing = Thing::Fragment {
+                    block: identity.block,
+                    codec,
+                    stored,
+                    dirty,
+                    live,
+                };
                 let name = codec.name().filter(|_| codec != CodecId::RAW).unwrap_or("raw");
                 Finding::good(&format!("fragment-{name}"), offset, len, thing)
             }
@@ -428,22 +528,29 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
 
     fn summary(&mut self, start: u64, bytes: &[u8], expected: Option<Expected>) {
         let end = start + bytes.len() as u64;
-        let parsed = Summary::parse(bytes).map_err(|error| error.to_string()).and_then(|summary| {
-            let fill = expected.map(|e| e.fill);
-            if summary.position != start || fill.is_some_and(|fill| fill != summary.fill) {
-                return Err(format!(
-                    "summary of fill {} at {}, expected fill {:?} at {start}",
-                    summary.fill.0,
-                    summary.position,
-                    fill.map(|fill| fill.0)
-                ));
-            }
-            Ok(summary)
-        });
+        let parsed = Summary::parse(bytes)
+            .map_err(|error| error.to_string())
+            .and_then(|summary| {
+                let fill = expected.map(|e| e.fill);
+                if summary.position != start || fill.is_some_and(|fill| fill != summary.fill) {
+                    return Err(format!(
+                        "summary of fill {} at {}, expected fill {:?} at {start}",
+                        summary.fill.0,
+                        summary.position,
+                        fill.map(|fill| fill.0)
+                    ));
+                }
+                Ok(summary)
+            });
         self.tell(match parsed {
             Ok(summary) => {
                 let (extents, records) = (summary.extents.len() as u64, summary.records.len() as u64);
-                Finding::good("region-summary", end - 64, 64, Thing::Summary { extents, records })
+                Finding::good(
+                    "region-summary",
+                    end - 64,
+                    64,
+                    Thing::Summary { extents, records },
+                )
             }
             Err(error) => Finding::bad("region-summary", end - 64, 64, error),
         });

@@ -51,7 +51,13 @@ struct Plan {
 
 fn plan(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0xf1a2);
-    let modes = [Mode::WriteThrough, Mode::WriteThrough, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
+    let modes = [
+        Mode::WriteThrough,
+        Mode::WriteThrough,
+        Mode::WriteThrough,
+        Mode::WriteAround,
+        Mode::PassThrough,
+    ];
     Plan {
         seed,
         origin_len: (4 << 20) + rng.below(4 << 20) / 512 * 512,
@@ -59,12 +65,14 @@ fn plan(seed: u64) -> Plan {
         wish: GeometryWish {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
-            shard_count: Some(1 + rng.below(2) as u32 * u32::from(seed % 3 != 0)),
+            shard_count: Some(1 + rng.below(2) as u32 * u32::from(!seed.is_multiple_of(3))),
         },
         settings: Settings {
             mode: modes[rng.below(5) as usize],
             policy: PolicyKind::ALL[rng.below(3) as usize],
-            codec: CODECS[rng.below(CODECS.len() as u64) as usize].parse().expect("a codec"),
+            codec: CODECS[rng.below(CODECS.len() as u64) as usize]
+                .parse()
+                .expect("a codec"),
             sequential_cutoff: if rng.below(4) == 0 { 256 << 10 } else { 0 },
         },
         operations: 150,
@@ -94,7 +102,10 @@ impl Run {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                assert!(self.errors_allowed, "an operation failed without a fault: {error}");
+                assert!(
+                    self.errors_allowed,
+                    "an operation failed without a fault: {error}"
+                );
                 self.errors.set(self.errors.get() + 1);
                 None
             }
@@ -172,7 +183,9 @@ impl Run {
         self.cache.set(&Settings {
             mode: [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough][rng.below(3) as usize],
             policy: PolicyKind::ALL[rng.below(3) as usize],
-            codec: CODECS[rng.below(CODECS.len() as u64) as usize].parse().expect("a codec"),
+            codec: CODECS[rng.below(CODECS.len() as u64) as usize]
+                .parse()
+                .expect("a codec"),
             sequential_cutoff: 0,
         });
     }
@@ -225,7 +238,10 @@ fn run(plan: &Plan) -> Outcome {
     let sim = Sim::new(plan.seed);
     sim.set_parallelism(1 + (plan.seed % 2) as usize);
     let env = sim.env();
-    let origin_config = DiskConfig { discard_mode: DiscardMode::Zero, ..DiskConfig::slow(plan.origin_len) };
+    let origin_config = DiskConfig {
+        discard_mode: DiscardMode::Zero,
+        ..DiskConfig::slow(plan.origin_len)
+    };
     let origin = SimDisk::new(&env, origin_config);
     let disk = SimDisk::new(&env, DiskConfig::fast(plan.cache_len));
     let stats = sim.block_on(async {
@@ -243,16 +259,32 @@ fn run(plan: &Plan) -> Outcome {
         let (model, mut stats, clean) = open_and_run(plan, &env, &origin, &disk, model, Start::Empty).await;
         origin.set_faults(FaultRates::default());
         disk.set_faults(FaultRates::default());
-        let again = Plan { operations: 20, origin_faults: FaultRates::default(), cache_faults: FaultRates::default(), ..plan.clone() };
-        let start = if clean { Start::Warm(flaz_engine::units::Epoch(1)) } else { Start::Cold };
+        let again = Plan {
+            operations: 20,
+            origin_faults: FaultRates::default(),
+            cache_faults: FaultRates::default(),
+            ..plan.clone()
+        };
+        let start = if clean {
+            Start::Warm(flaz_engine::units::Epoch(1))
+        } else {
+            Start::Cold
+        };
         let (_, second, _) = open_and_run(&again, &env, &origin, &disk, model, start).await;
-        if clean && !plan.damage && stats.holdings.cached_blocks > 50 && plan.settings.mode != Mode::PassThrough {
+        if clean
+            && !plan.damage
+            && stats.holdings.cached_blocks > 50
+            && plan.settings.mode != Mode::PassThrough
+        {
             assert!(second.counts.hit_blocks > 0, "a warm start gives hits");
         }
         stats.add(&second);
         stats
     });
-    Outcome { stats, steps: sim.steps() }
+    Outcome {
+        stats,
+        steps: sim.steps(),
+    }
 }
 
 async fn open_and_run(
@@ -269,8 +301,17 @@ async fn open_and_run(
         .expect("opens");
     // A damaged index image is found, and the cache starts cold.
     let damaged = plan.damage && matches!(start, Start::Warm(_)) && cache.start == Start::Cold;
-    assert!(cache.start == start || damaged, "started {:?}, expected {start:?}", cache.start);
-    let volume = CachedVolume::new(cache.shards(), base, plan.origin_len, plan.settings.sequential_cutoff);
+    assert!(
+        cache.start == start || damaged,
+        "started {:?}, expected {start:?}",
+        cache.start
+    );
+    let volume = CachedVolume::new(
+        cache.shards(),
+        base,
+        plan.origin_len,
+        plan.settings.sequential_cutoff,
+    );
     origin.set_faults(plan.origin_faults);
     disk.set_faults(plan.cache_faults);
     let run = Rc::new(Run {
@@ -291,13 +332,20 @@ async fn open_and_run(
     let clients = (0..CLIENTS).map(|_| Rc::clone(&run).client(rng.fork()));
     futures_util::future::join_all(clients.collect::<Vec<_>>()).await;
     run.read_all().await;
-    let Ok(run) = Rc::try_unwrap(run) else { panic!("a client still runs") };
-    let Ok(cache) = Rc::try_unwrap(run.cache) else { panic!("the cache is shared") };
+    let Ok(run) = Rc::try_unwrap(run) else {
+        panic!("a client still runs")
+    };
+    let Ok(cache) = Rc::try_unwrap(run.cache) else {
+        panic!("the cache is shared")
+    };
     let stats = cache.stats();
     check_holdings(&stats, plan);
     drop(run.volume);
     let stopped = cache.stop().await;
-    assert!(stopped.is_ok() || disk.stats().errors > 0, "a cache without faults stops in order: {stopped:?}");
+    assert!(
+        stopped.is_ok() || disk.stats().errors > 0,
+        "a cache without faults stops in order: {stopped:?}"
+    );
     (run.model, stats, stopped.is_ok())
 }
 
@@ -306,7 +354,10 @@ fn check_holdings(stats: &StatsSnapshot, plan: &Plan) {
     let blocks = plan.origin_len / 4096;
     assert!(holdings.cached_blocks <= blocks);
     if !plan.damage {
-        assert_eq!(stats.counts.checksum_failures, 0, "a checksum failed without a fault");
+        assert_eq!(
+            stats.counts.checksum_failures, 0,
+            "a checksum failed without a fault"
+        );
     }
 }
 
@@ -348,11 +399,18 @@ fn damage_on_the_cache_device_is_a_miss_never_wrong_data() {
         let mut plan = plan(seed);
         plan.settings.mode = Mode::WriteThrough;
         plan.damage = true;
-        plan.cache_faults =
-            FaultRates { read_flip_ppm: 20_000, write_lost_ppm: 5_000, write_misdirected_ppm: 5_000, ..FaultRates::default() };
+        plan.cache_faults = FaultRates {
+            read_flip_ppm: 20_000,
+            write_lost_ppm: 5_000,
+            write_misdirected_ppm: 5_000,
+            ..FaultRates::default()
+        };
         failures.set(failures.get() + run(&plan).stats.counts.checksum_failures);
     });
-    assert!(failures.get() > 0 || std::env::var_os("FLAZ_SEED").is_some(), "no damage was met");
+    assert!(
+        failures.get() > 0 || std::env::var_os("FLAZ_SEED").is_some(),
+        "no damage was met"
+    );
 }
 
 #[test]
@@ -373,7 +431,11 @@ fn a_failing_cache_device_never_fails_a_request() {
 fn a_failing_origin_fails_requests_and_nothing_else() {
     check_seeds(30, |seed| {
         let mut plan = plan(seed);
-        plan.origin_faults = FaultRates { read_error_ppm: 20_000, write_error_ppm: 20_000, ..FaultRates::default() };
+        plan.origin_faults = FaultRates {
+            read_error_ppm: 20_000,
+            write_error_ppm: 20_000,
+            ..FaultRates::default()
+        };
         run(&plan);
     });
 }
@@ -386,7 +448,11 @@ fn a_write_that_overtakes_an_admission_wins() {
     let origin = SimDisk::new(&env, DiskConfig::slow(4 << 20));
     let disk = SimDisk::new(&env, DiskConfig::fast(3 << 20));
     sim.block_on(async {
-        let wish = GeometryWish { extent_bytes: Some(32 << 10), region_bytes: Some(128 << 10), shard_count: Some(1) };
+        let wish = GeometryWish {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            shard_count: Some(1),
+        };
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(9),
             created_unix_s: 0,
@@ -398,9 +464,16 @@ fn a_write_that_overtakes_an_admission_wins() {
         };
         create(&disk, options).await.expect("fits");
         let settings = plan(0).settings;
-        let settings = Settings { mode: Mode::WriteThrough, policy: PolicyKind::Fifo, sequential_cutoff: 0, ..settings };
+        let settings = Settings {
+            mode: Mode::WriteThrough,
+            policy: PolicyKind::Fifo,
+            sequential_cutoff: 0,
+            ..settings
+        };
         let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
-        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings).await.expect("opens");
+        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)
+            .await
+            .expect("opens");
         let volume = CachedVolume::new(cache.shards(), base, 4 << 20, 0);
         for round in 0..200u64 {
             let (reader, writer) = (volume.clone(), volume.clone());
@@ -410,14 +483,24 @@ fn a_write_that_overtakes_an_admission_wins() {
             let write = async { writer.write(offset, vec![new], false).await.expect("writes") };
             futures_util::future::join(read, write).await;
             let seen = volume.read(offset, 4096).await.expect("reads");
-            assert_eq!(seen[0][0], (round + 1) as u8, "round {round}: an overtaken admission was served");
+            assert_eq!(
+                seen[0][0],
+                (round + 1) as u8,
+                "round {round}: an overtaken admission was served"
+            );
             env.sleep(std::time::Duration::from_millis(30)).await;
             let seen = volume.read(offset, 4096).await.expect("reads");
             assert_eq!(seen[0][0], (round + 1) as u8, "round {round}: served later");
             volume.trim(offset, 4096, false).await.expect("trims");
-            volume.write(offset, vec![IoBuf::zeroed(4096)], false).await.expect("writes");
+            volume
+                .write(offset, vec![IoBuf::zeroed(4096)], false)
+                .await
+                .expect("writes");
         }
-        assert!(cache.stats().counts.refused_overtaken > 0, "the race never happened");
+        assert!(
+            cache.stats().counts.refused_overtaken > 0,
+            "the race never happened"
+        );
     });
 }
 
@@ -439,8 +522,13 @@ fn two_readers_of_one_missed_block_cause_one_origin_read() {
         };
         create(&disk, options).await.expect("fits");
         let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
-        let settings = Settings { mode: Mode::WriteThrough, ..plan(0).settings };
-        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings).await.expect("opens");
+        let settings = Settings {
+            mode: Mode::WriteThrough,
+            ..plan(0).settings
+        };
+        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)
+            .await
+            .expect("opens");
         let volume = CachedVolume::new(cache.shards(), base, 4 << 20, 0);
         origin.reset_stats();
         let reads = (0..5).map(|_| volume.read(0, 16 << 10));
@@ -449,7 +537,11 @@ fn two_readers_of_one_missed_block_cause_one_origin_read() {
         // A failed origin read fails the one who made it; those who joined try for themselves.
         origin.fail_nth(DeviceOp::Read, 1);
         let reads = (0..3).map(|_| volume.read(1 << 20, 4096));
-        let failed = futures_util::future::join_all(reads).await.iter().filter(|read| read.is_err()).count();
+        let failed = futures_util::future::join_all(reads)
+            .await
+            .iter()
+            .filter(|read| read.is_err())
+            .count();
         assert_eq!(failed, 1);
         assert!(volume.read(1 << 20, 4096).await.is_ok());
     });
@@ -472,9 +564,15 @@ async fn create_small(disk: &SimDisk) {
 type SmallVolume = CachedVolume<flaz_engine::router::LocalShards<Simulated>, SimDisk>;
 
 async fn open_small(env: &SimEnv, disk: &SimDisk, origin: &SimDisk) -> (LocalCache<Simulated>, SmallVolume) {
-    let settings = Settings { mode: Mode::WriteThrough, sequential_cutoff: 0, ..plan(0).settings };
+    let settings = Settings {
+        mode: Mode::WriteThrough,
+        sequential_cutoff: 0,
+        ..plan(0).settings
+    };
     let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
-    let cache = LocalCache::open(env.clone(), cache, Rc::clone(&base), settings).await.expect("opens");
+    let cache = LocalCache::open(env.clone(), cache, Rc::clone(&base), settings)
+        .await
+        .expect("opens");
     let volume = CachedVolume::new(cache.shards(), base, 4 << 20, 0);
     (cache, volume)
 }
@@ -491,10 +589,14 @@ fn a_stop_waits_for_writes_in_flight() {
             create_small(&disk).await;
             let (cache, volume) = open_small(&env, &disk, &origin).await;
             for block in 0..16 {
-                volume.write(block * 4096, vec![IoBuf::copy_of(&[1; 4096])], false).await.expect("writes");
+                volume
+                    .write(block * 4096, vec![IoBuf::copy_of(&[1; 4096])], false)
+                    .await
+                    .expect("writes");
             }
             env.sleep(std::time::Duration::from_millis(50)).await;
-            let late = (0..16u64).map(|block| volume.write(block * 4096, vec![IoBuf::copy_of(&[2; 4096])], false));
+            let late =
+                (0..16u64).map(|block| volume.write(block * 4096, vec![IoBuf::copy_of(&[2; 4096])], false));
             let late = futures_util::future::join_all(late);
             let stop = async {
                 env.yield_now().await;
@@ -507,7 +609,10 @@ fn a_stop_waits_for_writes_in_flight() {
             assert!(matches!(cache.start, Start::Warm(_)));
             for block in 0..16u64 {
                 let seen = volume.read(block * 4096, 4096).await.expect("reads");
-                assert_eq!(seen[0][0], 2, "block {block} is served as it was before the last write");
+                assert_eq!(
+                    seen[0][0], 2,
+                    "block {block} is served as it was before the last write"
+                );
             }
         });
     });
@@ -524,10 +629,16 @@ fn a_lost_superblock_slot_does_not_revive_an_old_clean_stop() {
         sim.block_on(async {
             create_small(&disk).await;
             let (cache, volume) = open_small(&env, &disk, &origin).await;
-            volume.write(0, vec![IoBuf::copy_of(&[1; 4096])], false).await.expect("writes");
+            volume
+                .write(0, vec![IoBuf::copy_of(&[1; 4096])], false)
+                .await
+                .expect("writes");
             cache.stop().await.expect("stops in order");
             let (_crashed, volume) = open_small(&env, &disk, &origin).await;
-            volume.write(0, vec![IoBuf::copy_of(&[2; 4096])], true).await.expect("writes");
+            volume
+                .write(0, vec![IoBuf::copy_of(&[2; 4096])], true)
+                .await
+                .expect("writes");
             disk.settle();
             let after = SimDisk::from_image(&env, &disk.snapshot());
             after.poke(slot, &[0; 4096]);

@@ -31,10 +31,18 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
         tear_in_flight: false,
         ..DiskConfig::fast(len)
     };
-    let wish = GeometryWish { shard_count: Some(1), ..GeometryWish::default() };
+    let wish = GeometryWish {
+        shard_count: Some(1),
+        ..GeometryWish::default()
+    };
     let origin_len = data.len() as u64;
-    let metadata = Geometry::plan(1 << 40, 512, origin_len, wish).expect("a plan").data_offset();
-    let (origin, disk) = (SimDisk::new(&env, fast(origin_len)), SimDisk::new(&env, fast(metadata + cache_len)));
+    let metadata = Geometry::plan(1 << 40, 512, origin_len, wish)
+        .expect("a plan")
+        .data_offset();
+    let (origin, disk) = (
+        SimDisk::new(&env, fast(origin_len)),
+        SimDisk::new(&env, fast(metadata + cache_len)),
+    );
     sim.block_on(async {
         let codec = CodecSpec::default();
         let options = CreateOptions {
@@ -47,20 +55,33 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
             origin_path: "bench".into(),
         };
         create(&disk, options).await.expect("the cache fits");
-        let settings = Settings { mode, policy: PolicyKind::S3Fifo, codec, sequential_cutoff: 0 };
+        let settings = Settings {
+            mode,
+            policy: PolicyKind::S3Fifo,
+            codec,
+            sequential_cutoff: 0,
+        };
         let (cache, base) = (Rc::new(disk), Rc::new(origin));
-        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings).await.expect("opens");
+        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)
+            .await
+            .expect("opens");
         let volume = CachedVolume::new(cache.shards(), base, origin_len, 0);
         let started = Instant::now();
         for (i, chunk) in data.chunks(64 << 10).enumerate() {
-            volume.write(i as u64 * (64 << 10), vec![IoBuf::copy_of(chunk)], false).await.expect("writes");
+            volume
+                .write(i as u64 * (64 << 10), vec![IoBuf::copy_of(chunk)], false)
+                .await
+                .expect("writes");
             env.sleep(Duration::from_micros(1)).await;
         }
         while cache.stats().holdings.admission_queue > 0 {
             env.sleep(Duration::from_millis(1)).await;
         }
         let stats = cache.stats();
-        assert_eq!(stats.counts.refused_queue_full, 0, "every block is packed and stored");
+        assert_eq!(
+            stats.counts.refused_queue_full, 0,
+            "every block is packed and stored"
+        );
         (started.elapsed(), stats)
     })
 }
@@ -70,7 +91,10 @@ fn codec_alone(data: &[u8]) -> (Duration, f64) {
     let mut encoder = encoder(CodecSpec::default());
     let mut out = vec![0; 4096 - 64];
     let started = Instant::now();
-    let stored: usize = data.chunks(4096).map(|block| encoder.compress(block, &mut out).unwrap_or(4096)).sum();
+    let stored: usize = data
+        .chunks(4096)
+        .map(|block| encoder.compress(block, &mut out).unwrap_or(4096))
+        .sum();
     (started.elapsed(), data.len() as f64 / stored as f64)
 }
 

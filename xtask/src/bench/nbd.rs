@@ -18,14 +18,21 @@ struct Measured {
 
 fn fio(server: &Server, seconds: f64, args: &[&str]) -> Result<serde_json::Value, BenchError> {
     let output = Command::new("fio")
-        .args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--time_based"])
+        .args([
+            "--name=bench",
+            "--ioengine=nbd",
+            "--output-format=json",
+            "--time_based",
+        ])
         .arg(format!("--uri=nbd+unix:///?socket={}", server.socket.display()))
         .arg(format!("--runtime={seconds}"))
         .args(args)
         .output()
         .map_err(|error| format!("fio: {error} (Debian package fio)"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let start = text.find('{').ok_or_else(|| format!("fio: {}", String::from_utf8_lossy(&output.stderr)))?;
+    let start = text
+        .find('{')
+        .ok_or_else(|| format!("fio: {}", String::from_utf8_lossy(&output.stderr)))?;
     Ok(serde_json::from_str(&text[start..])?)
 }
 
@@ -46,7 +53,9 @@ fn random_reads(server: &Server, depth: u32, seconds: f64) -> Result<Measured, B
 fn warm(server: &Server, blocks: u64) -> Result<(), BenchError> {
     for _ in 0..20 {
         fio(server, 1.5, &["--rw=read", "--bs=64k", "--iodepth=4"])?;
-        let held = server.status()?["live"]["space"]["cached_blocks"].as_u64().unwrap_or(0);
+        let held = server.status()?["live"]["space"]["cached_blocks"]
+            .as_u64()
+            .unwrap_or(0);
         if held >= blocks {
             return Ok(());
         }
@@ -60,7 +69,12 @@ fn evict(path: &Path) {
         // Not root: ask for this file alone. Large folios may stay, which favours the peer.
         let _ = Command::new("dd")
             .arg(format!("of={}", path.display()))
-            .args(["oflag=nocache", "conv=notrunc,fdatasync", "count=0", "status=none"])
+            .args([
+                "oflag=nocache",
+                "conv=notrunc,fdatasync",
+                "count=0",
+                "status=none",
+            ])
             .status();
     }
 }
@@ -71,7 +85,11 @@ impl Files {
     fn new(options: &Options) -> Result<Self, BenchError> {
         let parent = options.dir.clone().unwrap_or_else(|| PathBuf::from("target"));
         std::fs::create_dir_all(&parent)?;
-        Ok(Self(tempfile::Builder::new().prefix("flaz-bench-").tempdir_in(parent)?))
+        Ok(Self(
+            tempfile::Builder::new()
+                .prefix("flaz-bench-")
+                .tempdir_in(parent)?,
+        ))
     }
 
     fn path(&self) -> &Path {
@@ -83,7 +101,9 @@ impl Files {
 fn program() -> Result<PathBuf, BenchError> {
     let beside = std::env::current_exe()?.with_file_name("flaz");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo).args(["build", "--quiet", "--release", "--locked", "-p", "flaz-cli"]).status();
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "--locked", "-p", "flaz-cli"])
+        .status();
     if !built.is_ok_and(|status| status.success()) && !beside.exists() {
         return Err("flaz cannot be built: cargo build --release -p flaz-cli".into());
     }
@@ -140,22 +160,54 @@ fn hits(
         }
         let iops = |all: &[Measured]| all.iter().map(|m| m.operations_per_s).collect::<Vec<_>>();
         let cpu = |all: &[Measured]| all.iter().map(|m| m.cpu_us).collect::<Vec<_>>();
-        let missing = || peer.as_ref().err().map_or("no runs".to_owned(), ToString::to_string);
+        let missing = || {
+            peer.as_ref()
+                .err()
+                .map_or("no runs".to_owned(), ToString::to_string)
+        };
         let what = format!("NBD 4 KiB random-read hits, depth {depth}, IOPS");
         let budget = if depth == 32 { "1.0 / 1.5" } else { "-" };
         let reached = Spread::of_ratios(&iops(&ours), &iops(&theirs)).ok_or_else(missing);
-        rows.push(Row { what: what.clone(), peer: "nbdkit file".into(), budget, reached, unit: "x" });
+        rows.push(Row {
+            what: what.clone(),
+            peer: "nbdkit file".into(),
+            budget,
+            reached,
+            unit: "x",
+        });
         if depth == 1 {
-            let added: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a.latency_us - b.latency_us).collect();
+            let added: Vec<f64> = ours
+                .iter()
+                .zip(&theirs)
+                .map(|(a, b)| a.latency_us - b.latency_us)
+                .collect();
             let reached = Spread::of(&added).ok_or_else(missing);
             let what = "the same, added latency".to_owned();
-            rows.push(Row { what, peer: "nbdkit file".into(), budget: "under 10 us / 0", reached, unit: " us" });
+            rows.push(Row {
+                what,
+                peer: "nbdkit file".into(),
+                budget: "under 10 us / 0",
+                reached,
+                unit: " us",
+            });
         }
         let reached = Spread::of_ratios(&cpu(&ours), &cpu(&theirs)).ok_or_else(missing);
         let cpu_what = "the same, server CPU an operation".to_owned();
-        rows.push(Row { what: cpu_what, peer: "nbdkit file".into(), budget: "-", reached, unit: "x" });
+        rows.push(Row {
+            what: cpu_what,
+            peer: "nbdkit file".into(),
+            budget: "-",
+            reached,
+            unit: "x",
+        });
         let reached = Spread::of_ratios(&iops(&ours), &iops(&plain)).ok_or_else(|| "no runs".into());
-        rows.push(Row { what, peer: "flaz --codec none".into(), budget: "1.0", reached, unit: "x" });
+        rows.push(Row {
+            what,
+            peer: "flaz --codec none".into(),
+            budget: "1.0",
+            reached,
+            unit: "x",
+        });
     }
     Ok(rows)
 }
@@ -176,7 +228,10 @@ fn fills(
     let random = ["--rw=randwrite", "--bs=64k", "--iodepth=8", "--refill_buffers"];
     let mut rows = Vec::new();
     for (what, extra) in [
-        ("fill with data that compresses 2:1, MB/s", "--buffer_compress_percentage=50"),
+        (
+            "fill with data that compresses 2:1, MB/s",
+            "--buffer_compress_percentage=50",
+        ),
         ("fill with random data, MB/s", "--buffer_compress_percentage=0"),
     ] {
         let (mut ours, mut plain) = (Vec::new(), Vec::new());
@@ -190,7 +245,13 @@ fn fills(
         }
         let reached = Spread::of_ratios(&ours, &plain).ok_or_else(|| "no runs".into());
         let budget = if what.contains("random") { "0.97" } else { "1.0" };
-        rows.push(Row { what: what.into(), peer: "flaz --codec none".into(), budget, reached, unit: "x" });
+        rows.push(Row {
+            what: what.into(),
+            peer: "flaz --codec none".into(),
+            budget,
+            reached,
+            unit: "x",
+        });
     }
     let mut worst = Vec::new();
     for run in 0..runs.div_ceil(2) {
@@ -201,8 +262,10 @@ fn fills(
         args.extend(["--buffer_compress_percentage=50", "--log_avg_msec=1000", &prefix]);
         fio(&lz4, seconds.max(1.0) * 5.0, &args)?;
         let text = std::fs::read_to_string(files.path().join("fill_bw.1.log"))?;
-        let figures: Vec<f64> =
-            text.lines().filter_map(|line| line.split(',').nth(1)?.trim().parse().ok()).collect();
+        let figures: Vec<f64> = text
+            .lines()
+            .filter_map(|line| line.split(',').nth(1)?.trim().parse().ok())
+            .collect();
         let mean = figures.iter().sum::<f64>() / figures.len().max(1) as f64;
         worst.extend(figures.iter().copied().reduce(f64::min).map(|least| least / mean));
     }

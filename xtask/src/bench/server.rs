@@ -23,11 +23,24 @@ impl Server {
     ///
     /// # Errors
     /// The program cannot be started, or does not become ready.
-    pub fn flaz(program: &Path, dir: &Path, name: &str, codec: &str, cache_mib: u64) -> Result<Self, BenchError> {
+    pub fn flaz(
+        program: &Path,
+        dir: &Path,
+        name: &str,
+        codec: &str,
+        cache_mib: u64,
+    ) -> Result<Self, BenchError> {
         let file = |suffix: &str| dir.join(format!("{name}.{suffix}"));
         let (cache, origin, socket, control) = (file("cache"), file("origin"), file("sock"), file("control"));
         let create = Command::new(program)
-            .args(["create", "--codec", codec, "--size", &format!("{cache_mib}MiB"), "--origin"])
+            .args([
+                "create",
+                "--codec",
+                codec,
+                "--size",
+                &format!("{cache_mib}MiB"),
+                "--origin",
+            ])
             .arg(&origin)
             .arg(&cache)
             .output()?;
@@ -44,7 +57,12 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let server = Self { child, socket, control: Some(control.clone()), program: program.to_owned() };
+        let server = Self {
+            child,
+            socket,
+            control: Some(control.clone()),
+            program: program.to_owned(),
+        };
         wait_for(&control)?;
         Ok(server)
     }
@@ -65,7 +83,12 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("nbdkit: {error} (Debian package nbdkit)"))?;
-        let server = Self { child, socket: socket.clone(), control: None, program: PathBuf::new() };
+        let server = Self {
+            child,
+            socket: socket.clone(),
+            control: None,
+            program: PathBuf::new(),
+        };
         wait_for(&socket)?;
         Ok(server)
     }
@@ -76,8 +99,10 @@ impl Server {
     /// The server does not answer.
     pub fn status(&self) -> Result<serde_json::Value, BenchError> {
         let control = self.control.as_ref().ok_or("this server has no status")?;
-        let output =
-            Command::new(&self.program).args(["status", "--json", "--control"]).arg(control).output()?;
+        let output = Command::new(&self.program)
+            .args(["status", "--json", "--control"])
+            .arg(control)
+            .output()?;
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
@@ -86,8 +111,18 @@ impl Server {
     pub fn cpu_seconds(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         // Fields 14 and 15, counted after the name in parentheses; 100 ticks a second on Linux.
-        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+        let fields: Vec<&str> = text
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_ascii_whitespace()
+            .collect();
+        let ticks = |at: usize| {
+            fields
+                .get(at)
+                .and_then(|field| field.parse::<f64>().ok())
+                .unwrap_or(0.0)
+        };
         (ticks(11) + ticks(12)) / 100.0
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use flaz_device::Device;
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::mailbox::{Sender, channel};
-use flaz_device::rt::{OneReceiver, OneSender, oneshot};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
+use flaz_device::rt::{OneReceiver, OneSender, oneshot};
 use flaz_engine::cache::{Start, mark_clean, open_superblock, read_superblock, start_cold};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::stats::StatsSnapshot;
@@ -52,7 +52,9 @@ pub struct Daemon {
 
 impl std::fmt::Debug for Daemon {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Daemon").field("cache", &self.spec.cache).finish_non_exhaustive()
+        f.debug_struct("Daemon")
+            .field("cache", &self.spec.cache)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,7 +67,10 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let cache = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
     let runtime = Runtime::new(Config::default())?;
     let mut superblock = runtime.block_on(read_superblock(&cache))?;
-    let origin_path = spec.origin.clone().unwrap_or_else(|| superblock.origin_path.clone().into());
+    let origin_path = spec
+        .origin
+        .clone()
+        .unwrap_or_else(|| superblock.origin_path.clone().into());
     let origin = open_origin(spec, &origin_path, &mut superblock)?;
     let origin = HostDevice::new(origin, spec.emulate_origin);
     let settings = spec.settings(superblock.codec);
@@ -76,12 +81,26 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     // A second daemon in one process keeps the first one's pool.
     let _ = compute::configure(cores);
-    let threads = spec.threads.unwrap_or(cores as u32).clamp(1, superblock.geometry.shard_count);
-    let workers = Workers::start(threads, &cache, &origin, spec, superblock.geometry.origin_len, &failed)?;
+    let threads = spec
+        .threads
+        .unwrap_or(cores as u32)
+        .clamp(1, superblock.geometry.shard_count);
+    let workers = Workers::start(
+        threads,
+        &cache,
+        &origin,
+        spec,
+        superblock.geometry.origin_len,
+        &failed,
+    )?;
 
     let started = Instant::now();
     let begin = runtime.block_on(open_superblock(&cache, &mut superblock))?;
-    let begin = if spec.discard_cache && begin != Start::Empty { Start::Cold } else { begin };
+    let begin = if spec.discard_cache && begin != Start::Empty {
+        Start::Cold
+    } else {
+        begin
+    };
     let warm = workers.restore(begin, &runtime, &cache, &mut superblock, &settings)?;
     let recovery = started.elapsed();
     workers.start_shards()?;
@@ -110,7 +129,14 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
 
 /// Opens a cache device that is already held.
 pub(super) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
-    Ok(FileDevice::open(path, OpenMode { read_only, exclusive: false, buffered: false })?)
+    Ok(FileDevice::open(
+        path,
+        OpenMode {
+            read_only,
+            exclusive: false,
+            buffered: false,
+        },
+    )?)
 }
 
 /// Opens the origin and checks that it is the one that the cache belongs to.
@@ -119,7 +145,11 @@ fn open_origin(
     path: &std::path::Path,
     superblock: &mut Superblock,
 ) -> Result<FileDevice, HostError> {
-    let mode = OpenMode { read_only: spec.read_only, exclusive: true, buffered: false };
+    let mode = OpenMode {
+        read_only: spec.read_only,
+        exclusive: true,
+        buffered: false,
+    };
     let origin = FileDevice::open(path, mode)
         .map_err(|error| format!("origin: {error} (give its present place with --origin)"))?;
     let expected = superblock.geometry.origin_len;
@@ -166,12 +196,18 @@ fn bind(addresses: &[NbdAddress], shutdown: &Shutdown) -> Result<Vec<Server>, Ho
         .map(|address| {
             let address = match address {
                 NbdAddress::Unix(path) => flaz_nbd::NbdAddress::Unix(path.clone()),
-                NbdAddress::Tcp { host, port } => flaz_nbd::NbdAddress::Tcp { host: host.clone(), port: *port },
+                NbdAddress::Tcp { host, port } => flaz_nbd::NbdAddress::Tcp {
+                    host: host.clone(),
+                    port: *port,
+                },
             };
             Ok(Server::bind(&address, Limits::default(), shutdown.clone())?)
         })
         .collect()
 }
+
+/// Mailboxes, counters and handles of the threads.
+type TakenOver = (Vec<Sender<Order>>, Vec<Arc<Counters>>, Vec<JoinHandle<()>>);
 
 /// The threads that drive shards, while the cache is being opened.
 struct Workers {
@@ -201,12 +237,19 @@ impl Workers {
         failed: &Arc<dyn Fn(HostError) + Send + Sync>,
     ) -> Result<Self, HostError> {
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel(MAILBOX_MAX)).unzip();
-        let mut workers = Self { mailboxes: mailboxes.clone(), joins: Vec::new(), counters: Vec::new() };
+        let mut workers = Self {
+            mailboxes: mailboxes.clone(),
+            joins: Vec::new(),
+            counters: Vec::new(),
+        };
         let export = Arc::new(Export::new(size).read_only(spec.read_only));
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let counters = Arc::new(Counters::default());
-            let service =
-                Service { export: Arc::clone(&export), limits: Limits::default(), counters: Arc::clone(&counters) };
+            let service = Service {
+                export: Arc::clone(&export),
+                limits: Limits::default(),
+                counters: Arc::clone(&counters),
+            };
             let parts = WorkerParts {
                 number: number as u32,
                 threads,
@@ -217,7 +260,9 @@ impl Workers {
                 inbox,
             };
             let (ready, told) = mpsc::channel();
-            let join = watched(format!("flaz-{number}"), Arc::clone(failed), move || worker::run(parts, ready))?;
+            let join = watched(format!("flaz-{number}"), Arc::clone(failed), move || {
+                worker::run(parts, ready)
+            })?;
             workers.joins.push(join);
             workers.counters.push(counters);
             told.recv().map_err(|_| "a thread ended before it began")??;
@@ -258,9 +303,13 @@ impl Workers {
     }
 
     /// Hands the threads over to the daemon.
-    fn take(mut self) -> (Vec<Sender<Order>>, Vec<Arc<Counters>>, Vec<JoinHandle<()>>) {
+    fn take(mut self) -> TakenOver {
         let joins = std::mem::take(&mut self.joins);
-        (std::mem::take(&mut self.mailboxes), std::mem::take(&mut self.counters), joins)
+        (
+            std::mem::take(&mut self.mailboxes),
+            std::mem::take(&mut self.counters),
+            joins,
+        )
     }
 
     fn build(&self, superblock: &Superblock, settings: &Settings) -> Result<(), HostError> {
@@ -275,7 +324,9 @@ impl Workers {
     }
 
     fn start_shards(&self) -> Result<(), HostError> {
-        self.mailboxes.iter().try_for_each(|mailbox| post(mailbox, Order::Start))
+        self.mailboxes
+            .iter()
+            .try_for_each(|mailbox| post(mailbox, Order::Start))
     }
 }
 
@@ -360,7 +411,11 @@ fn ask_all<T: Send>(
         .collect::<Result<Vec<OneReceiver<T>>, _>>()?;
     waiting
         .into_iter()
-        .map(|answer| answer.recv_blocking(within).map_err(|error| format!("a thread gave no answer: {error}").into()))
+        .map(|answer| {
+            answer
+                .recv_blocking(within)
+                .map_err(|error| format!("a thread gave no answer: {error}").into())
+        })
         .collect()
 }
 
@@ -391,7 +446,9 @@ impl Daemon {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = settings.patched(patch);
         let engine = flaz_engine::settings::Settings::from(&next);
-        ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| Order::Set(engine.clone(), reply))?;
+        ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
+            Order::Set(engine.clone(), reply)
+        })?;
         *settings = next.clone();
         Ok(next)
     }
@@ -411,7 +468,10 @@ impl Daemon {
         let deadline = Instant::now() + CLIENTS_LEAVE_WITHIN;
         while self.shutdown.connections() > 0 {
             if Instant::now() > deadline {
-                tracing::warn!("{} clients do not read their replies: disconnected", self.shutdown.connections());
+                tracing::warn!(
+                    "{} clients do not read their replies: disconnected",
+                    self.shutdown.connections()
+                );
                 self.shutdown.cut();
                 std::thread::sleep(Duration::from_millis(100));
                 break;
@@ -434,7 +494,9 @@ impl Daemon {
 
     fn save(&self) -> Result<(), HostError> {
         ask_all(&self.mailboxes, STOP_WITHIN, Order::Stop)?;
-        ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?.into_iter().collect::<Result<Vec<()>, _>>()?;
+        ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?
+            .into_iter()
+            .collect::<Result<Vec<()>, _>>()?;
         let runtime = Runtime::new(Config::default())?;
         let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
         runtime.block_on(mark_clean(&self.cache, &mut superblock))?;

@@ -73,7 +73,13 @@ impl Device for HostDevice {
         both!(self, device => device.discard(offset, len).await)
     }
 
-    async fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<(), DeviceError> {
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        may_unmap: bool,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
         both!(self, device => device.write_zeroes(offset, len, may_unmap, fua).await)
     }
 

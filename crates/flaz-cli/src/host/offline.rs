@@ -18,8 +18,8 @@ use super::daemon::open_cache;
 use super::status::cache_report;
 use crate::commands::spec::CreateSpec;
 use crate::report::{
-    CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem, REPORT_SCHEMA,
-    StatusReport,
+    CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem,
+    REPORT_SCHEMA, StatusReport,
 };
 use crate::safety;
 use crate::settings::{Mode, Policy, Settings};
@@ -43,14 +43,27 @@ pub fn identify(cache: &Path) -> Result<Uuid, HostError> {
 /// # Errors
 /// The origin is not usable, the geometry does not fit, or a device failed.
 pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
-    let origin = FileDevice::open(&spec.origin, OpenMode { read_only: true, exclusive: false, buffered: false })
-        .map_err(|error| format!("origin: {error}"))?;
-    let origin_path = std::fs::canonicalize(&spec.origin)
-        .map_err(|error| format!("origin {}: its full path cannot be found: {error}", spec.origin.display()))?;
+    let origin = FileDevice::open(
+        &spec.origin,
+        OpenMode {
+            read_only: true,
+            exclusive: false,
+            buffered: false,
+        },
+    )
+    .map_err(|error| format!("origin: {error}"))?;
+    let origin_path = std::fs::canonicalize(&spec.origin).map_err(|error| {
+        format!(
+            "origin {}: its full path cannot be found: {error}",
+            spec.origin.display()
+        )
+    })?;
     let device = open_cache(spec.cache.path(), false)?;
     let options = CreateOptions {
         uuid: Uuid::new_v4(),
-        created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        created_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
         wish: GeometryWish {
             extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
             region_bytes: spec.region_bytes,
@@ -61,14 +74,22 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         origin_identity: origin.identity().id.clone(),
         origin_path: origin_path
             .to_str()
-            .ok_or_else(|| format!("origin path {} is not UTF-8: expected UTF-8; use a link", origin_path.display()))?
+            .ok_or_else(|| {
+                format!(
+                    "origin path {} is not UTF-8: expected UTF-8; use a link",
+                    origin_path.display()
+                )
+            })?
             .to_owned(),
     };
     let runtime = Runtime::new(Config::default())?;
     let superblock = runtime.block_on(cache::create(&device, options))?;
     Ok(CreateReport {
         cache: cache_report(spec.cache.path(), &superblock),
-        origin: OriginReport { path: origin_path, size_bytes: superblock.geometry.origin_len },
+        origin: OriginReport {
+            path: origin_path,
+            size_bytes: superblock.geometry.origin_len,
+        },
         codec: superblock.codec,
     })
 }
@@ -121,18 +142,29 @@ fn walk_device(path: &Path, visit: &mut impl FnMut(Finding, u64, u64)) -> Result
 pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, HostError> {
     let _claim = safety::claim_existing(cache)?;
     let started = Instant::now();
-    let (mut good, mut bad) = (std::collections::BTreeMap::new(), std::collections::BTreeMap::new());
+    let (mut good, mut bad) = (
+        std::collections::BTreeMap::new(),
+        std::collections::BTreeMap::new(),
+    );
     let mut problems = Vec::new();
     let mut verified_bytes = 0;
     let superblock = walk_device(cache, &mut |finding, done, total| {
         progress(done, total);
-        let counts = if finding.thing.is_ok() { &mut good } else { &mut bad };
+        let counts = if finding.thing.is_ok() {
+            &mut good
+        } else {
+            &mut bad
+        };
         *counts.entry(finding.kind.clone()).or_insert(0) += finding.count;
         match finding.thing {
             Ok(Thing::Fragment { .. }) => verified_bytes += finding.len,
             Ok(_) => {}
             Err(message) if problems.len() < PROBLEMS_LISTED_MAX => {
-                problems.push(Problem { kind: finding.kind, offset: finding.offset, message });
+                problems.push(Problem {
+                    kind: finding.kind,
+                    offset: finding.offset,
+                    message,
+                });
             }
             Err(_) => {}
         }
@@ -153,7 +185,10 @@ pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckRe
 ///
 /// # Errors
 /// The device cannot be read, or what `emit` returned.
-pub fn dump(cache: &Path, emit: &mut dyn FnMut(&DumpRecord) -> Result<(), HostError>) -> Result<(), HostError> {
+pub fn dump(
+    cache: &Path,
+    emit: &mut dyn FnMut(&DumpRecord) -> Result<(), HostError>,
+) -> Result<(), HostError> {
     let _claim = safety::claim_existing(cache)?;
     let mut outcome = Ok(());
     walk_device(cache, &mut |finding, _, _| {
@@ -180,7 +215,10 @@ fn record(finding: Finding) -> DumpRecord {
         offset: finding.offset,
         len_bytes: finding.len,
         depth,
-        fields: fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        fields: fields
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
     }
 }
 
@@ -190,7 +228,13 @@ fn fields(thing: &Thing) -> Vec<(&'static str, Value)> {
         Thing::Intents { sectors, set } => vec![("sectors", json!(sectors)), ("stripes_set", json!(set))],
         Thing::Index { shard, entries } => vec![("shard", json!(shard)), ("entries", json!(entries))],
         Thing::Entries { shard, count } => vec![("shard", json!(shard)), ("entries", json!(count))],
-        Thing::Region { shard, number, ring, fill, used } => vec![
+        Thing::Region {
+            shard,
+            number,
+            ring,
+            fill,
+            used,
+        } => vec![
             ("shard", json!(shard)),
             ("region", json!(number)),
             ("ring", json!(ring.to_string())),
@@ -204,7 +248,13 @@ fn fields(thing: &Thing) -> Vec<(&'static str, Value)> {
             ("ring", json!(header.ring.to_string())),
             ("records", json!(header.record_count)),
         ],
-        Thing::Fragment { block, codec, stored, dirty, live } => {
+        Thing::Fragment {
+            block,
+            codec,
+            stored,
+            dirty,
+            live,
+        } => {
             let mut fields = vec![
                 ("block", json!(block.0)),
                 ("codec", json!(codec.to_string())),

@@ -14,9 +14,9 @@ use flaz_nbd::limits::{CONNECTIONS_MAX, REQUESTS_IN_FLIGHT_MAX};
 
 use super::Daemon;
 use crate::report::{
-    AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport, LiveReport,
-    LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport, QueueReport, REPORT_SCHEMA, ReclaimReport,
-    SpaceReport, StatusReport, TrafficReport,
+    AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport,
+    LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport, QueueReport,
+    REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -39,8 +39,16 @@ pub(super) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport 
 
 /// Everything about a cache that is being served.
 pub(super) fn live(daemon: &Daemon, stats: &StatsSnapshot, nbd: &Snapshot) -> StatusReport {
-    let superblock = daemon.superblock.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let settings = daemon.settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let superblock = daemon
+        .superblock
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let settings = daemon
+        .settings
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     let failed = stats.holdings.cache_failed;
     let state = if daemon.stopping.load(Ordering::Relaxed) {
         CacheState::Stopping
@@ -72,9 +80,14 @@ fn warnings(daemon: &Daemon, failed: bool) -> Vec<String> {
                 .to_owned(),
         );
     }
-    for (device, emulation) in [("origin", daemon.spec.emulate_origin), ("cache device", daemon.spec.emulate_cache)] {
+    for (device, emulation) in [
+        ("origin", daemon.spec.emulate_origin),
+        ("cache device", daemon.spec.emulate_cache),
+    ] {
         if let Some(emulation) = emulation {
-            warnings.push(format!("the {device} is slowed down to an emulated {emulation}: for demos and tests only"));
+            warnings.push(format!(
+                "the {device} is slowed down to an emulated {emulation}: for demos and tests only"
+            ));
         }
     }
     warnings
@@ -178,17 +191,53 @@ fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
     let none = LatencyReport::default();
     let (hit, miss) = (latencies.read_hit.summary(), latencies.read_miss.summary());
     vec![
-        one("read", nbd.reads, counts.read_bytes, nbd.errors, latency(reads.summary())),
+        one(
+            "read",
+            nbd.reads,
+            counts.read_bytes,
+            nbd.errors,
+            latency(reads.summary()),
+        ),
         one("read-hit", counts.read_hits, 0, 0, latency(hit)),
-        one("read-miss", counts.read_misses + counts.read_partial_hits, 0, 0, latency(miss)),
-        one("write", nbd.writes, counts.write_bytes, 0, latency(latencies.write.summary())),
+        one(
+            "read-miss",
+            counts.read_misses + counts.read_partial_hits,
+            0,
+            0,
+            latency(miss),
+        ),
+        one(
+            "write",
+            nbd.writes,
+            counts.write_bytes,
+            0,
+            latency(latencies.write.summary()),
+        ),
         one("flush", nbd.flushes, 0, 0, none),
         one("trim", nbd.trims, 0, 0, latency(latencies.trim.summary())),
         one("write-zeroes", nbd.write_zeroes, 0, 0, none),
         one("prefetch", nbd.prefetches, 0, 0, none),
-        one("origin-read", counts.origin_reads, counts.origin_read_bytes, counts.origin_errors, none),
-        one("origin-write", counts.origin_writes, counts.origin_write_bytes, 0, none),
-        one("cache-read", counts.cache_reads, counts.cache_read_bytes, counts.cache_read_errors, none),
+        one(
+            "origin-read",
+            counts.origin_reads,
+            counts.origin_read_bytes,
+            counts.origin_errors,
+            none,
+        ),
+        one(
+            "origin-write",
+            counts.origin_writes,
+            counts.origin_write_bytes,
+            0,
+            none,
+        ),
+        one(
+            "cache-read",
+            counts.cache_reads,
+            counts.cache_read_bytes,
+            counts.cache_read_errors,
+            none,
+        ),
     ]
 }
 
@@ -208,10 +257,21 @@ fn refused(counts: &Counts) -> BTreeMap<String, u64> {
 
 fn space(stats: &StatsSnapshot, daemon: &Daemon) -> SpaceReport {
     let (holdings, counts) = (&stats.holdings, &stats.counts);
-    let region_bytes =
-        daemon.superblock.lock().unwrap_or_else(PoisonError::into_inner).geometry.region_bytes.max(1);
+    let region_bytes = daemon
+        .superblock
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .geometry
+        .region_bytes
+        .max(1);
     let cached_bytes = holdings.cached_blocks * BLOCK;
-    let ratio = |of: u64, by: u64, over: u64| if over == 0 { 0 } else { (of as f64 * by as f64 / over as f64) as u64 };
+    let ratio = |of: u64, by: u64, over: u64| {
+        if over == 0 {
+            0
+        } else {
+            (of as f64 * by as f64 / over as f64) as u64
+        }
+    };
     // Without anything packed since the start, what is there tells the ratio, dead fragments included.
     let fragment_bytes = if counts.codec_in_bytes > 0 {
         ratio(cached_bytes, counts.codec_out_bytes, counts.codec_in_bytes).min(holdings.used_bytes)
@@ -233,7 +293,13 @@ fn space(stats: &StatsSnapshot, daemon: &Daemon) -> SpaceReport {
 
 fn memory(stats: &StatsSnapshot) -> MemoryReport {
     let holdings = &stats.holdings;
-    let each = |bytes: u64| if holdings.cached_blocks == 0 { 0.0 } else { bytes as f64 / holdings.cached_blocks as f64 };
+    let each = |bytes: u64| {
+        if holdings.cached_blocks == 0 {
+            0.0
+        } else {
+            bytes as f64 / holdings.cached_blocks as f64
+        }
+    };
     MemoryReport {
         index_bytes: holdings.index_bytes,
         index_bytes_per_block: each(holdings.index_bytes),
@@ -255,7 +321,12 @@ fn resident_bytes() -> Option<u64> {
 fn queues(stats: &StatsSnapshot, nbd: &Snapshot, daemon: &Daemon) -> Vec<QueueReport> {
     let holdings = &stats.holdings;
     let shards = u64::from(
-        daemon.superblock.lock().unwrap_or_else(PoisonError::into_inner).geometry.shard_count,
+        daemon
+            .superblock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .geometry
+            .shard_count,
     );
     let one = |name: &str, depth, depth_max, full_count| QueueReport {
         name: name.to_owned(),
@@ -265,10 +336,30 @@ fn queues(stats: &StatsSnapshot, nbd: &Snapshot, daemon: &Daemon) -> Vec<QueueRe
         full_count,
     };
     vec![
-        one("requests", nbd.requests_in_flight(), (CONNECTIONS_MAX * REQUESTS_IN_FLIGHT_MAX) as u64, 0),
-        one("admission", holdings.admission_queue, JOBS_MAX as u64 * shards, stats.counts.refused_queue_full),
-        one("cache-writes", holdings.cache_writes_queued, 2 * WRITES_IN_FLIGHT_MAX as u64 * shards, 0),
-        one("origin-reads", holdings.origin_reads_in_flight, (CONNECTIONS_MAX * REQUESTS_IN_FLIGHT_MAX) as u64, 0),
+        one(
+            "requests",
+            nbd.requests_in_flight(),
+            (CONNECTIONS_MAX * REQUESTS_IN_FLIGHT_MAX) as u64,
+            0,
+        ),
+        one(
+            "admission",
+            holdings.admission_queue,
+            JOBS_MAX as u64 * shards,
+            stats.counts.refused_queue_full,
+        ),
+        one(
+            "cache-writes",
+            holdings.cache_writes_queued,
+            2 * WRITES_IN_FLIGHT_MAX as u64 * shards,
+            0,
+        ),
+        one(
+            "origin-reads",
+            holdings.origin_reads_in_flight,
+            (CONNECTIONS_MAX * REQUESTS_IN_FLIGHT_MAX) as u64,
+            0,
+        ),
         one("codec-threads", 0, daemon.codec_threads as u64, 0),
     ]
 }

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use flaz_device::rt::mailbox::{Receiver, Sender};
-use flaz_device::rt::{OneSender, oneshot};
 use flaz_device::rt::{Config, Rt, Runtime};
+use flaz_device::rt::{OneSender, oneshot};
 use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
@@ -29,13 +29,24 @@ pub const MAILBOX_MAX: usize = 1024;
 /// What a thread is asked to do.
 pub enum Order {
     /// Carry out a piece on one of its shards.
-    Piece { shard: u32, piece: Piece, reply: OneSender<Result<Option<IoBuf>, IoError>> },
+    Piece {
+        shard: u32,
+        piece: Piece,
+        reply: OneSender<Result<Option<IoBuf>, IoError>>,
+    },
     /// Serve a connection.
     Connection(Incoming),
     /// Take the index over from the last clean stop. Gives the entries that were refused.
-    Load { epoch: Epoch, reply: OneSender<Result<usize, ImageError>> },
+    Load {
+        epoch: Epoch,
+        reply: OneSender<Result<usize, ImageError>>,
+    },
     /// Build the shards, empty.
-    Build { superblock: Arc<Superblock>, settings: Settings, reply: OneSender<()> },
+    Build {
+        superblock: Arc<Superblock>,
+        settings: Settings,
+        reply: OneSender<()>,
+    },
     /// Let the shards store and reclaim.
     Start,
     /// Say what was counted.
@@ -91,12 +102,21 @@ impl Shards for HostShards {
 
     async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {
         if number % self.0.threads == self.0.thread {
-            let Some(shard) = self.local(number) else { return Err(IoError::Stopping) };
+            let Some(shard) = self.local(number) else {
+                return Err(IoError::Stopping);
+            };
             return run_piece(&shard, piece).await;
         }
         let (reply, answer) = oneshot();
         let mailbox = &self.0.mailboxes[(number % self.0.threads) as usize];
-        mailbox.send(Order::Piece { shard: number, piece, reply }).await.map_err(|_| IoError::Stopping)?;
+        mailbox
+            .send(Order::Piece {
+                shard: number,
+                piece,
+                reply,
+            })
+            .await
+            .map_err(|_| IoError::Stopping)?;
         answer.recv().await.map_err(|_| IoError::Stopping)?
     }
 }
@@ -119,7 +139,15 @@ pub fn run(parts: WorkerParts, ready: std::sync::mpsc::Sender<Result<(), HostErr
 }
 
 async fn serve(parts: WorkerParts) {
-    let WorkerParts { number, threads, cache, origin, service, mailboxes, mut inbox } = parts;
+    let WorkerParts {
+        number,
+        threads,
+        cache,
+        origin,
+        service,
+        mailboxes,
+        mut inbox,
+    } = parts;
     let (cache, origin) = (Rc::new(cache), Rc::new(origin));
     let shards = HostShards(Rc::new(Reach {
         thread: number,
@@ -147,11 +175,20 @@ async fn serve(parts: WorkerParts) {
                     Rt.spawn(serve_connection(incoming, volume, Rt, service.clone()));
                 }
             }
-            Order::Build { superblock, settings, reply } => {
+            Order::Build {
+                superblock,
+                settings,
+                reply,
+            } => {
                 let cutoff = settings.sequential_cutoff;
                 build(&shards, number, threads, &superblock, &settings, &cache, &origin);
                 let size = superblock.geometry.origin_len.min(origin.len());
-                volume = Some(CachedVolume::new(shards.clone(), Rc::clone(&origin), size, cutoff));
+                volume = Some(CachedVolume::new(
+                    shards.clone(),
+                    Rc::clone(&origin),
+                    size,
+                    cutoff,
+                ));
                 let _ = reply.send(());
             }
             Order::Load { epoch, reply } => {

@@ -108,9 +108,8 @@ impl Geometry {
             let power = 1u64 << (63 - share.leading_zeros());
             power.clamp(floor, (16 << 20).max(floor))
         });
-        if geometry.region_bytes > 0 {
-            geometry.regions_per_shard = (room / geometry.region_bytes).min(u64::from(REGIONS_MAX)) as u32;
-        }
+        let regions = room.checked_div(geometry.region_bytes).unwrap_or(0);
+        geometry.regions_per_shard = regions.min(u64::from(REGIONS_MAX)) as u32;
         geometry.check(device_len)?;
         Ok(geometry)
     }

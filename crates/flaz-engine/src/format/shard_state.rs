@@ -12,8 +12,6 @@ use crate::units::{Epoch, Sequence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FLZSHARD");
 const WHAT: &str = "shard state";
-/// Largest sequence that is taken for one: no log gets that long.
-const SEQUENCE_MAX: u64 = u64::MAX / 2;
 /// Most regions that an index image can be spread over.
 pub const IMAGE_REGIONS_MAX: usize = 64;
 
@@ -106,14 +104,6 @@ impl ShardState {
         }
         if raw.shard.get() != shard {
             return Err(FormatError::field(WHAT, "shard", shard, raw.shard.get()));
-        }
-        if raw.next_sequence.get() > SEQUENCE_MAX {
-            return Err(FormatError::field(
-                WHAT,
-                "next sequence",
-                format!("at most {SEQUENCE_MAX}"),
-                raw.next_sequence.get(),
-            ));
         }
         let count = raw.image_region_count.get() as usize;
         if count > IMAGE_REGIONS_MAX {

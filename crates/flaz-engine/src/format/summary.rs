@@ -108,11 +108,21 @@ pub fn check_extents(extents: &[SummaryExtent], geometry: &Geometry) -> Result<u
         }
         let len = extent.len;
         if !len.is_multiple_of(geometry.sector_bytes) || (len as usize) < geometry.header_bytes() {
-            return Err(FormatError::field(WHAT, "extent length", "whole sectors, header included", len));
+            return Err(FormatError::field(
+                WHAT,
+                "extent length",
+                "whole sectors, header included",
+                len,
+            ));
         }
         end += u64::from(len);
         if end > geometry.region_bytes {
-            return Err(FormatError::field(WHAT, "end of the extents", format!("at most {}", geometry.region_bytes), end));
+            return Err(FormatError::field(
+                WHAT,
+                "end of the extents",
+                format!("at most {}", geometry.region_bytes),
+                end,
+            ));
         }
     }
     Ok(end)

@@ -103,11 +103,11 @@ impl<P: Platform> Shard<P> {
                 Admission::To(ring) => {
                     count(&counters.admitted_main, u64::from(ring == Ring::Main));
                     candidates.push(Candidate {
-                    index,
-                    ring,
-                    hits: 0,
-                    written: false,
-                    tick,
+                        index,
+                        ring,
+                        hits: 0,
+                        written: false,
+                        tick,
                     });
                 }
                 Admission::Refuse => count(&counters.refused_policy, 1),
@@ -212,7 +212,10 @@ impl<P: Platform> Shard<P> {
                 })
             });
             let batches = join_all(jobs).await;
-            count(&self.stats.counters.pack_ns, self.env.now().since(started).as_nanos() as u64);
+            count(
+                &self.stats.counters.pack_ns,
+                self.env.now().since(started).as_nanos() as u64,
+            );
             for batch in batches {
                 self.store_batch(first, &data, &batch).await;
                 self.return_encoder(batch.encoder);
@@ -223,7 +226,10 @@ impl<P: Platform> Shard<P> {
         for chunk in candidates.chunks(PACK_YIELD_BLOCKS) {
             let started = self.env.now();
             let batch = Batch::pack(self.take_encoder(), &data, chunk, scratch);
-            count(&self.stats.counters.pack_ns, self.env.now().since(started).as_nanos() as u64);
+            count(
+                &self.stats.counters.pack_ns,
+                self.env.now().since(started).as_nanos() as u64,
+            );
             self.store_batch(first, &data, &batch).await;
             self.return_encoder(batch.encoder);
             scratch = batch.bytes;

@@ -35,7 +35,9 @@ pub(super) struct Tick(u32);
 impl WriteClock {
     /// Clocks for a shard of `blocks` uncompressed blocks.
     pub(super) fn new(blocks: u64) -> Self {
-        let count = (blocks / BLOCKS_PER_CLOCK).clamp(CLOCKS_MIN, CLOCKS_MAX).next_power_of_two();
+        let count = (blocks / BLOCKS_PER_CLOCK)
+            .clamp(CLOCKS_MIN, CLOCKS_MAX)
+            .next_power_of_two();
         Self {
             clocks: (0..count).map(|_| Cell::new(0)).collect(),
         }

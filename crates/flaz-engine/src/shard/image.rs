@@ -198,8 +198,12 @@ impl<P: Platform> Shard<P> {
     pub async fn load_image(self: &Rc<Self>, epoch: Epoch) -> Result<usize, ImageError> {
         let state = read_state(&*self.cache, &self.geometry, self.number, self.cache_id, epoch).await?;
         let image = read_image(&*self.cache, &self.geometry, &state).await?;
-        let contents = ImageContents::parse(&image, &self.geometry, self.number)
-            .map_err(|what| ImageError::Contents { shard: self.number, what })?;
+        let contents = ImageContents::parse(&image, &self.geometry, self.number).map_err(|what| {
+            ImageError::Contents {
+                shard: self.number,
+                what,
+            }
+        })?;
         let mut log = self.log.borrow_mut();
         log.regions = contents.regions;
         log.next_sequence = state.next_sequence;

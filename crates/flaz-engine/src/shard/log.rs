@@ -143,7 +143,13 @@ impl Log {
         location: Location,
     ) -> FragmentIdentity {
         let fill = self.regions.table[self.region_of(location) as usize].fill;
-        FragmentIdentity { cache: self.identity.cache, volume: 0, block, location, fill }
+        FragmentIdentity {
+            cache: self.identity.cache,
+            volume: 0,
+            block,
+            location,
+            fill,
+        }
     }
 
     /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
@@ -163,7 +169,13 @@ impl Log {
         let extent_start = u64::from(open.number) * self.geometry.region_bytes + u64::from(extent.offset);
         let location = Location::at(extent_start + extent.used as u64);
         let fill = self.regions.table[open.number as usize].fill;
-        let identity = FragmentIdentity { cache: self.identity.cache, volume: 0, block, location, fill };
+        let identity = FragmentIdentity {
+            cache: self.identity.cache,
+            volume: 0,
+            block,
+            location,
+            fill,
+        };
         let place = &mut extent.buf[extent.used..extent.used + bytes];
         let (kind, entry) = match what {
             Append::Packed {
@@ -434,7 +446,9 @@ impl Log {
         }
         let offset = location.offset();
         let find = |start: u64, buf: &'_ IoBuf| {
-            (start..start + buf.len() as u64).contains(&offset).then(|| (offset - start) as usize)
+            (start..start + buf.len() as u64)
+                .contains(&offset)
+                .then(|| (offset - start) as usize)
         };
         for open in self.open.iter().flatten().filter(|open| open.number == number) {
             if let Some(extent) = &open.extent {

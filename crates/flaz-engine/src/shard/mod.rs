@@ -52,11 +52,11 @@ use locks::RangeLocks;
 use log::{Log, LogIdentity};
 use read::Fetch;
 
-pub(crate) use fragment::unpack as unpack_fragment;
 pub(crate) use contents::{ImageContents, read_image, read_state};
-pub(crate) use regions::RegionState;
+pub(crate) use fragment::unpack as unpack_fragment;
 pub use image::ImageError;
 pub use log::WRITES_IN_FLIGHT_MAX;
+pub(crate) use regions::RegionState;
 
 /// Admissions and tombstones that may wait at a time. Writers wait for a place, readers go without.
 pub const JOBS_MAX: usize = 1024;
@@ -248,7 +248,12 @@ impl<P: Platform> Shard<P> {
             capacity_bytes: self.geometry.shard_len(),
             ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
             free_bytes: log.regions.free.len() as u64 * region_bytes,
-            used_bytes: log.regions.table.iter().map(|region| u64::from(region.used)).sum(),
+            used_bytes: log
+                .regions
+                .table
+                .iter()
+                .map(|region| u64::from(region.used))
+                .sum(),
             admission_queue: self.jobs.borrow().len() as u64 + u64::from(self.storing.get()),
             cache_writes_queued: log.writes_in_flight() as u64,
             origin_reads_in_flight: self.fetches.borrow().len() as u64,

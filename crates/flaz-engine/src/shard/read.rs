@@ -505,7 +505,9 @@ impl<P: Platform> Shard<P> {
                 count(&self.stats.counters.joined_reads, 1);
                 let Ok(data) = fetch.wait().await else {
                     // What failed may have been another block of that read.
-                    let data = self.fetch(LocalBlock(first.0 + index as u64), blocks, bypass).await?;
+                    let data = self
+                        .fetch(LocalBlock(first.0 + index as u64), blocks, bypass)
+                        .await?;
                     return Ok(Some((index, data, 0)));
                 };
                 let slice = &data[from * BLOCK_BYTES..(from + blocks) * BLOCK_BYTES];

@@ -140,18 +140,6 @@ impl<P: Platform> Shard<P> {
             return Err(FormatError::field(WHAT, "fill", fill.0, summary.fill.0));
         }
         crate::format::summary::check_extents(&summary.extents, &self.geometry)?;
-        let mut end = 0;
-        for extent in &summary.extents {
-            let offset = u64::from(extent.offset);
-            if offset < end || !offset.is_multiple_of(512) {
-                let expected = format!("a multiple of 512 from {end} on");
-                return Err(FormatError::field(WHAT, "offset of an extent", expected, offset));
-            }
-            end = offset + u64::from(extent.len);
-        }
-        if end > self.geometry.region_bytes {
-            return Err(FormatError::field(WHAT, "end of extents", self.geometry.region_bytes, end));
-        }
         Ok(())
     }
 
@@ -291,7 +279,10 @@ impl<P: Platform> Shard<P> {
                     .max(entry.hits().saturating_sub(survivor.entry.hits()));
                 self.set_entry(survivor.block, new.with_hits(hits).with_dirty(entry.dirty()));
                 count(&self.stats.counters.reinserted_blocks, 1);
-                count(&self.stats.counters.reinserted_bytes, survivor.end - survivor.start);
+                count(
+                    &self.stats.counters.reinserted_bytes,
+                    survivor.end - survivor.start,
+                );
                 self.pump_writes();
                 return;
             }

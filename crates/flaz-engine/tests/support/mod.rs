@@ -47,7 +47,13 @@ pub fn print_of(sector: &[u8]) -> u64 {
 
 impl Model {
     pub fn new(len: u64) -> Self {
-        let zero = Version { print: print_of(&[0; 512]), start: 0, end: Some(0), doubtful: false, id: 0 };
+        let zero = Version {
+            print: print_of(&[0; 512]),
+            start: 0,
+            end: Some(0),
+            doubtful: false,
+            id: 0,
+        };
         Self {
             sectors: RefCell::new(vec![vec![zero]; (len / SECTOR) as usize]),
             now: Cell::new(1),
@@ -67,10 +73,20 @@ impl Model {
         let first = (offset / SECTOR) as usize;
         let mut sectors = self.sectors.borrow_mut();
         for (i, bytes) in data.chunks_exact(SECTOR as usize).enumerate() {
-            let version = Version { print: print_of(bytes), start, end: None, doubtful: false, id };
+            let version = Version {
+                print: print_of(bytes),
+                start,
+                end: None,
+                doubtful: false,
+                id,
+            };
             sectors[first + i].push(version);
         }
-        Writing { first, count: data.len() / SECTOR as usize, id }
+        Writing {
+            first,
+            count: data.len() / SECTOR as usize,
+            id,
+        }
     }
 
     pub fn write_ends(&self, writing: Writing, ok: bool) {
@@ -96,14 +112,21 @@ impl Model {
         for (i, bytes) in data.chunks_exact(SECTOR as usize).enumerate() {
             let versions = &sectors[first + i];
             let print = print_of(bytes);
-            let allowed = versions.iter().any(|v| v.print == print && !overwritten(versions, v, start));
+            let allowed = versions
+                .iter()
+                .any(|v| v.print == print && !overwritten(versions, v, start));
             if !allowed {
                 let stale = versions.iter().find(|v| v.print == print);
                 return Err(format!(
                     "sector {} read from {start} on returned {}, allowed were {:?}",
                     first + i,
-                    stale.map_or("what nobody wrote".to_owned(), |v| format!("the overwritten {v:?}")),
-                    versions.iter().filter(|v| !overwritten(versions, v, start)).collect::<Vec<_>>()
+                    stale.map_or("what nobody wrote".to_owned(), |v| format!(
+                        "the overwritten {v:?}"
+                    )),
+                    versions
+                        .iter()
+                        .filter(|v| !overwritten(versions, v, start))
+                        .collect::<Vec<_>>()
                 ));
             }
         }
