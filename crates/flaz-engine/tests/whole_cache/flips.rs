@@ -1,0 +1,116 @@
+//! Damage of one byte, anywhere: right data or a refusal, and a check that tells.
+
+use flaz_engine::policy::PolicyKind;
+use flaz_sim::DiskImage;
+
+use crate::image::{ORIGIN_LEN, Victim};
+use crate::rig::{Rig, settings};
+
+/// Tells which byte it was when a panic comes.
+struct Place(&'static str, u64);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("damaged was byte {} of the device ({})", self.1, self.0);
+        }
+    }
+}
+
+fn damaged(victim: &Victim, offset: u64) -> DiskImage {
+    let mut image = victim.cache.clone();
+    let byte = image.read(offset, 1)[0] ^ 1 << (offset % 8);
+    image.write(offset, &[byte]);
+    image
+}
+
+/// Opens, and reads everything if `all`.
+fn check_read(victim: &Victim, image: &DiskImage, all: bool) {
+    const CHUNK_BYTES: u64 = 128 << 10;
+    let rig = Rig::from_images(1, &victim.origin, image);
+    rig.sim.block_on(async {
+        let Ok(open) = rig.open(settings("none", PolicyKind::Fifo)).await else {
+            return;
+        };
+        for at in (0..ORIGIN_LEN).step_by(CHUNK_BYTES as usize).filter(|_| all) {
+            let right = &victim.right[at as usize..][..CHUNK_BYTES as usize];
+            assert!(open.read(at, CHUNK_BYTES).await == right, "wrong data from {at}");
+        }
+    });
+}
+
+/// Checks, and counts what is wrong.
+fn problems(victim: &Victim, image: &DiskImage) -> usize {
+    let rig = Rig::from_images(1, &victim.origin, image);
+    match rig.sim.block_on(rig.check()) {
+        Ok(findings) => findings.iter().filter(|finding| finding.thing.is_err()).count(),
+        Err(_) => 1,
+    }
+}
+
+fn check_part(part: &str) {
+    let victim = Victim::new();
+    assert_eq!(problems(&victim, &victim.cache), 0);
+    let mut bytes = 0;
+    for (name, range) in victim.metadata().into_iter().filter(|(name, _)| *name == part) {
+        let start = range.start;
+        for offset in range {
+            let _place = Place(name, offset);
+            let image = damaged(&victim, offset);
+            check_read(&victim, &image, true);
+            assert!(
+                problems(&victim, &image) > 0,
+                "nothing is said about byte {offset} ({name})"
+            );
+            bytes += 1;
+        }
+    }
+    assert!(bytes > 400, "only {bytes} bytes of {part}");
+}
+
+#[test]
+fn every_byte_of_the_superblocks() {
+    check_part("superblock");
+}
+
+#[test]
+fn every_byte_of_the_shard_state() {
+    check_part("shard state");
+}
+
+#[test]
+fn every_byte_of_the_intent_bitmap() {
+    check_part("intents");
+}
+
+#[test]
+fn every_byte_of_the_index_image() {
+    check_part("index image");
+}
+
+#[test]
+fn every_byte_of_the_extent_headers() {
+    check_part("extent header");
+}
+
+#[test]
+fn every_byte_of_the_summary() {
+    check_part("summary");
+}
+
+#[test]
+fn every_byte_of_fragment_headers_and_some_of_the_blocks() {
+    let victim = Victim::new();
+    for range in victim.fragments.iter().cloned() {
+        let header = range.start..range.start + 8;
+        for offset in header.chain((range.start + 8..range.end).step_by(331)) {
+            let _place = Place("fragment", offset);
+            let image = damaged(&victim, offset);
+            check_read(&victim, &image, true);
+            assert!(
+                problems(&victim, &image) > 0,
+                "nothing is said about byte {offset}"
+            );
+        }
+    }
+}

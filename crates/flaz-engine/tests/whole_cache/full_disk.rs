@@ -1,0 +1,156 @@
+//! A cache device that takes no writes is given up, and no request notices.
+
+use flaz_engine::cache::Start;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::shard::CACHE_ERRORS_MAX;
+use flaz_engine::volume::Volume;
+use flaz_sim::{FaultRates, Rng};
+
+use crate::rig::{BLOCK, Open, Rig, SMALLEST, filled_disk, plain_disk, settings};
+
+const ORIGIN_LEN: u64 = 4 << 20;
+const ALWAYS: u32 = 1_000_000;
+
+fn random(number: u64, block: &mut [u8; 4096]) {
+    Rng::new(number).fill(block);
+}
+
+fn block(number: u64, version: u64) -> Vec<u8> {
+    let mut block = [0; 4096];
+    random(number + version * 10_000, &mut block);
+    block.to_vec()
+}
+
+/// Writes some blocks and reads all.
+async fn work(open: &Open, version: u64) {
+    for number in (0..ORIGIN_LEN / BLOCK).step_by(2) {
+        open.write(number * BLOCK, &block(number, version)).await;
+    }
+    for number in 0..ORIGIN_LEN / BLOCK {
+        let version = if number % 2 == 0 { version } else { 0 };
+        assert!(
+            open.read(number * BLOCK, BLOCK).await == block(number, version),
+            "block {number}"
+        );
+    }
+    open.volume.flush().await.expect("the origin is well");
+}
+
+fn survives(faults: FaultRates) {
+    let rig = Rig::new(3, filled_disk(ORIGIN_LEN, random), plain_disk(6 << 20));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let fifo = settings("lz4", PolicyKind::Fifo);
+        let open = rig.opened(fifo.clone()).await;
+        work(&open, 1).await;
+        rig.disk.set_faults(faults);
+        work(&open, 2).await;
+        work(&open, 3).await;
+        let stats = open.cache.stats();
+        assert!(stats.holdings.cache_failed, "{faults:?}");
+        let most = CACHE_ERRORS_MAX + flaz_engine::shard::WRITES_IN_FLIGHT_MAX as u64;
+        assert!(
+            stats.counts.cache_errors <= most,
+            "{} errors",
+            stats.counts.cache_errors
+        );
+        assert_eq!(stats.counts.origin_errors, 0);
+        // Passed through: the cache device is left alone.
+        rig.disk.reset_stats();
+        work(&open, 4).await;
+        let disk = rig.disk.stats();
+        assert_eq!((disk.reads, disk.writes, disk.errors), (0, 0, 0));
+        rig.disk.set_faults(FaultRates::default());
+        open.stop().await.expect_err("a failed cache is not marked clean");
+        // The disk is well again: the cache starts cold and is of use again.
+        let open = rig.opened(fifo).await;
+        assert_eq!(open.cache.start, Start::Cold);
+        assert_eq!(open.cached_blocks(), 0);
+        work(&open, 4).await;
+        work(&open, 5).await;
+        assert!(open.cache.stats().counts.hit_blocks > 500);
+        open.stop().await.expect("stops in order");
+    });
+}
+
+#[test]
+fn a_full_cache_device_is_given_up() {
+    survives(FaultRates {
+        write_no_space_ppm: ALWAYS,
+        ..FaultRates::default()
+    });
+}
+
+#[test]
+fn a_cache_device_that_refuses_writes_is_given_up() {
+    survives(FaultRates {
+        write_error_ppm: ALWAYS,
+        ..FaultRates::default()
+    });
+}
+
+#[test]
+fn a_cache_device_that_is_gone_is_given_up() {
+    let gone = FaultRates {
+        read_error_ppm: ALWAYS,
+        write_error_ppm: ALWAYS,
+        flush_error_ppm: ALWAYS,
+        discard_error_ppm: ALWAYS,
+        ..FaultRates::default()
+    };
+    survives(gone);
+}
+
+#[test]
+fn errors_below_the_limit_lose_blocks_and_nothing_else() {
+    let rig = Rig::new(4, filled_disk(ORIGIN_LEN, random), plain_disk(6 << 20));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
+        for nth in 1..CACHE_ERRORS_MAX {
+            rig.disk.fail_nth_with(flaz_device::DeviceOp::Write, nth * 5, 28);
+        }
+        for version in 1..4 {
+            work(&open, version).await;
+        }
+        let stats = open.cache.stats();
+        assert_eq!(stats.counts.cache_errors, CACHE_ERRORS_MAX - 1);
+        assert!(!stats.holdings.cache_failed);
+        assert!(stats.counts.hit_blocks > 500);
+        // The index forgot what did not reach the device: what is left may be used again.
+        open.stop().await.expect("stops in order");
+        let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
+        assert_eq!(open.cache.start, Start::Warm(flaz_engine::units::Epoch(1)));
+        for number in 0..ORIGIN_LEN / BLOCK {
+            let version = if number % 2 == 0 { 3 } else { 0 };
+            assert!(
+                open.read(number * BLOCK, BLOCK).await == block(number, version),
+                "block {number}"
+            );
+        }
+        open.stop().await.expect("stops in order");
+    });
+}
+
+#[test]
+fn a_cache_device_that_fails_at_the_start_is_refused() {
+    let rig = Rig::new(5, filled_disk(ORIGIN_LEN, random), plain_disk(6 << 20));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let fifo = settings("lz4", PolicyKind::Fifo);
+        rig.disk.set_faults(FaultRates {
+            write_no_space_ppm: ALWAYS,
+            ..FaultRates::default()
+        });
+        let error = rig
+            .open(fifo.clone())
+            .await
+            .err()
+            .expect("it cannot be marked as open");
+        assert!(error.to_string().starts_with("cache device: write"), "{error}");
+        rig.disk.set_faults(FaultRates::default());
+        let open = rig.opened(fifo).await;
+        work(&open, 1).await;
+        open.stop().await.expect("stops in order");
+    });
+}

@@ -1,0 +1,402 @@
+//! Images whose checksums hold and whose values are absurd: no panic, no hang, no access beyond the device (the
+//! simulated disk panics at one), and what is written afterwards is read back.
+
+use flaz_engine::cache::Start;
+use flaz_engine::policy::PolicyKind;
+use flaz_sim::{DiskConfig, DiskImage, Rng};
+
+use crate::image::{ORIGIN_LEN, Victim};
+use crate::rig::{BLOCK, Rig, SMALLEST, SMALLEST_LEN, filled_disk, plain_disk, settings};
+
+/// More polls than any of these runs needs.
+const STEPS_MAX: u64 = 1_000_000;
+
+fn refusal(victim: &Victim, image: &DiskImage) -> Option<String> {
+    let rig = Rig::from_images(1, &victim.origin, image);
+    let opened = rig.sim.block_on(rig.open(settings("none", PolicyKind::Fifo)));
+    opened.err().map(|error| error.to_string())
+}
+
+/// Uses a cache as far as it can be used: check, open, read all, overwrite until every region has been reclaimed,
+/// stop, open again. Tells how it started, if it did.
+fn use_it(victim: &Victim, image: &DiskImage, seed: u64) -> Option<Start> {
+    let rig = Rig::from_images(seed, &victim.origin, image);
+    rig.sim.set_step_limit(STEPS_MAX);
+    let blocks = ORIGIN_LEN / BLOCK;
+    rig.sim.block_on(async {
+        let _ = rig.check().await;
+        let fifo = settings("none", PolicyKind::Fifo);
+        let open = rig.open(fifo.clone()).await.ok()?;
+        let start = open.cache.start;
+        for first in (0..blocks).step_by(16) {
+            open.read(first * BLOCK, 16 * BLOCK).await;
+        }
+        let mut now: Vec<Option<Vec<u8>>> = vec![None; blocks as usize];
+        let mut rng = Rng::new(seed);
+        for turn in 0..340 {
+            let number = (turn * 7) % blocks;
+            let mut data = vec![0; BLOCK as usize];
+            rng.fill(&mut data);
+            open.write(number * BLOCK, &data).await;
+            now[number as usize] = Some(data);
+        }
+        for _ in 0..2 {
+            for (number, right) in now.iter().enumerate() {
+                let Some(right) = right else { continue };
+                assert!(
+                    open.read(number as u64 * BLOCK, BLOCK).await == *right,
+                    "block {number}"
+                );
+            }
+        }
+        let stopped = open.stop().await;
+        let _ = rig.check().await;
+        if stopped.is_ok() {
+            let open = rig.opened(fifo).await;
+            for (number, right) in now.iter().enumerate() {
+                let Some(right) = right else { continue };
+                assert!(
+                    open.read(number as u64 * BLOCK, BLOCK).await == *right,
+                    "block {number}, later"
+                );
+            }
+        }
+        Some(start)
+    })
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}
+
+#[test]
+fn absurd_superblocks_are_refused() {
+    let victim = Victim::new();
+    let (u32s, u64s) = (
+        |n: u32| n.to_le_bytes().to_vec(),
+        |n: u64| n.to_le_bytes().to_vec(),
+    );
+    let cases = [
+        (8, u32s(2), "format version 2"),
+        (16, u64s(1), "features"),
+        (40, u64s(u64::MAX), "generation"),
+        (56, u64s(1 << 20), "device size"),
+        (64, u64s(0), "region size"),
+        (64, u64s(100_000), "region size"),
+        (64, u64s(1 << 63), "region size"),
+        (64, u64s(256 << 20), "device size"),
+        (72, u32s(0), "sector size"),
+        (72, u32s(1024), "sector size"),
+        (76, u32s(0), "extent size"),
+        (76, u32s(48 << 10), "extent size"),
+        (76, u32s(64 << 10), "region size"),
+        (80, u32s(0), "shards"),
+        (80, u32s(2), "device size"),
+        (80, u32s(257), "shards"),
+        (80, u32s(u32::MAX), "shards"),
+        (84, u32s(0), "regions a shard"),
+        (84, u32s(5), "regions a shard"),
+        (84, u32s(9), "device size"),
+        (84, u32s(1 << 20), "device size"),
+        (84, u32s(u32::MAX), "regions a shard"),
+        (88, u32s(0), "stripe size"),
+        (92, u32s(7), "state"),
+        (96, u32s(u32::MAX), "epoch"),
+        (104, u32s(99), "codec"),
+        (104, u32s(0x100), "codec"),
+        (108, u32s(100), "codec"),
+        (112, u32s(0), "volumes"),
+        (112, u32s(u32::MAX), "volumes"),
+        (516, u32s(193), "origin identity"),
+        (516, u32s(u32::MAX), "origin identity"),
+        (520, u64s(0), "origin size"),
+        (520, u64s(u64::MAX), "origin size"),
+        (520, u64s(1 << 50), "device size"),
+        (520, u64s(ORIGIN_LEN + 4096), "origin"),
+        (528, u32s(1025), "origin path"),
+        (528, u32s(u32::MAX), "origin path"),
+    ];
+    for (at, value, expected) in cases {
+        let image = victim.with_superblock(|page| put(page, at, &value));
+        let error = refusal(&victim, &image).unwrap_or_else(|| panic!("{value:?} at {at} was taken"));
+        assert!(error.contains(expected), "{value:?} at {at}: {error}");
+        use_it(&victim, &image, 1);
+    }
+    let other_checksum = victim.with_superblock(|_| {});
+    assert_eq!(
+        use_it(&victim, &other_checksum, 1),
+        Some(Start::Warm(flaz_engine::units::Epoch(1)))
+    );
+}
+
+#[test]
+fn a_truncated_cache_device_is_refused() {
+    let victim = Victim::new();
+    let front = victim.cache.read(0, SMALLEST_LEN as usize);
+    for (len, expected) in [
+        (0, "needs at least"),
+        (4096, "needs at least"),
+        (65_536, "needs at least"),
+        (69_632, "device size"),
+        (200_704, "device size"),
+        (SMALLEST_LEN - 512, "device size"),
+    ] {
+        let mut short = DiskImage::new(plain_disk(len));
+        short.write(0, &front[..len as usize]);
+        let error = refusal(&victim, &short).unwrap_or_else(|| panic!("{len} bytes are enough"));
+        assert!(error.contains(expected), "{len} bytes: {error}");
+    }
+}
+
+#[test]
+fn a_truncated_origin_is_refused() {
+    let mut victim = Victim::new();
+    victim.origin = DiskImage::new(plain_disk(ORIGIN_LEN - 512));
+    let error = refusal(&victim, &victim.cache).expect("the origin is too short");
+    assert!(
+        error.contains("origin") && error.contains("524288") && error.contains("523776"),
+        "{error}"
+    );
+    // One that has grown is taken: its beginning is served.
+    victim.origin = DiskImage::new(plain_disk(ORIGIN_LEN + 4096));
+    assert_eq!(refusal(&victim, &victim.cache), None);
+}
+
+#[test]
+fn a_device_with_larger_sectors_is_refused() {
+    let rig = Rig::new(1, plain_disk(ORIGIN_LEN), plain_disk(SMALLEST_LEN));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    let mut large = DiskImage::new(DiskConfig {
+        alignment: 4096,
+        ..plain_disk(SMALLEST_LEN)
+    });
+    large.write(0, &rig.disk.peek(0, SMALLEST_LEN as usize));
+    let victim = Victim::new();
+    let error = refusal(&victim, &large).expect("sectors of 512 bytes cannot be written");
+    assert!(error.contains("512") && error.contains("4096"), "{error}");
+}
+
+#[test]
+fn absurd_shard_states_start_cold() {
+    let victim = Victim::new();
+    let many: Vec<u8> = std::iter::repeat_n(victim.state.image_regions[0].to_le_bytes(), 64)
+        .flatten()
+        .collect();
+    let cases: [(&str, &[(usize, &[u8])]); 8] = [
+        ("no image", &[(44, &[0; 4])]),
+        ("65 regions", &[(44, &65u32.to_le_bytes())]),
+        ("a region that is not there", &[(48, &8u32.to_le_bytes())]),
+        (
+            "one region many times",
+            &[
+                (32, &(8u64 << 20).to_le_bytes()),
+                (44, &64u32.to_le_bytes()),
+                (48, &many),
+            ],
+        ),
+        ("an endless image", &[(32, &[0xff; 8])]),
+        ("an image of another length", &[(32, &100u64.to_le_bytes())]),
+        ("another cache", &[(16, &[9; 4])]),
+        ("the last sequence", &[(24, &[0xff; 8])]),
+    ];
+    for (name, patches) in cases {
+        let image = victim.with_state(|page| patches.iter().for_each(|(at, value)| put(page, *at, value)));
+        assert_eq!(use_it(&victim, &image, 1), Some(Start::Cold), "{name}");
+    }
+}
+
+#[test]
+fn absurd_index_images_start_cold() {
+    let victim = Victim::new();
+    // Header 48, regions 16 each, ring of one full region, one open region, then the index.
+    let open = 48 + 8 * 16 + 4;
+    let bytes = victim.cache.read(
+        victim.index.start,
+        (victim.index.end - victim.index.start) as usize,
+    );
+    let index_bytes = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")) as usize;
+    let index = bytes.len() - index_bytes;
+    let huge = [0xff; 8];
+    let full = bytes[48..]
+        .chunks(16)
+        .position(|region| region[0] == 2)
+        .expect("a region is full");
+    let cases: [(&str, usize, &[u8]); 14] = [
+        ("magic", 0, &[0; 8]),
+        ("index bytes", 8, &huge),
+        ("regions", 16, &huge[..4]),
+        ("open regions", 20, &[0; 4]),
+        ("more open regions", 20, &[2]),
+        ("ring of probation", 24, &huge[..4]),
+        ("ring of main", 28, &huge[..4]),
+        ("state of a region", 48, &[9]),
+        ("ring of a region", 49, &[9]),
+        ("used bytes of a region", 48 + full * 16 + 4, &huge[..4]),
+        ("which region is open", open, &huge[..4]),
+        ("extents of the open region", open + 4, &huge[..4]),
+        ("records of the open region", open + 8, &huge[..4]),
+        ("buckets", index, &huge),
+    ];
+    for (name, at, value) in cases {
+        let image = victim.with_index(|index| put(index, at, value));
+        assert_eq!(use_it(&victim, &image, 2), Some(Start::Cold), "{name}");
+    }
+    for len in [0, 40, 100, index, bytes.len() - 8] {
+        let image = victim.with_index(|index| index.truncate(len));
+        assert_eq!(use_it(&victim, &image, 3), Some(Start::Cold), "{len} bytes");
+    }
+    // An open region whose list does not fit: its summary would be written in front of the region.
+    let records = 40_000u32;
+    let image = victim.with_index(|index| {
+        let old = u32::from_le_bytes(index[open + 8..open + 12].try_into().expect("four bytes"));
+        let extents = u32::from_le_bytes(index[open + 4..open + 8].try_into().expect("four bytes"));
+        put(index, open + 8, &records.to_le_bytes());
+        let end = open + 16 + extents as usize * 24 + old as usize * 8;
+        let more = vec![0; (records - old) as usize * 8];
+        index.splice(end..end, more);
+    });
+    assert!(300 << 10 > 128 << 10, "the image takes several regions");
+    use_it(&victim, &image, 4);
+    let image = victim.with_index(|index| put(index, open + 16, &3u32.to_le_bytes()));
+    assert_eq!(
+        use_it(&victim, &image, 5),
+        Some(Start::Cold),
+        "an extent at an odd place"
+    );
+}
+
+#[test]
+fn index_entries_that_point_anywhere_are_left_out_or_miss() {
+    let victim = Victim::new();
+    let len = (victim.index.end - victim.index.start) as usize;
+    let bytes = victim.cache.read(victim.index.start, len);
+    let index_bytes = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")) as usize;
+    let first = len - index_bytes + 8;
+    let mut rng = Rng::new(5);
+    for turn in 0..60 {
+        let image = victim.with_index(|index| {
+            for slot in index[first..].chunks_exact_mut(8) {
+                let bits = u64::from_le_bytes(slot.try_into().expect("eight bytes"));
+                // Never a fill: its value is the entry's word alone.
+                let changed = match turn % 4 {
+                    0 if bits != 0 => bits & !((1 << 37) - 1) | rng.below(1 << 37),
+                    1 if bits != 0 => bits & !((1 << 37) - 1) | rng.below(1 << 17),
+                    2 if bits != 0 => bits ^ rng.below(16) << 37,
+                    3 => rng.next_u64(),
+                    _ => bits,
+                };
+                slot.copy_from_slice(&(changed & !(1 << 41)).to_le_bytes());
+            }
+        });
+        let rig = Rig::from_images(turn, &victim.origin, &image);
+        rig.sim.block_on(async {
+            rig.check().await.expect("the superblock is well");
+            let open = rig.opened(settings("none", PolicyKind::Fifo)).await;
+            for number in 0..ORIGIN_LEN / BLOCK {
+                assert!(
+                    open.read(number * BLOCK, BLOCK).await == victim.block(number),
+                    "turn {turn}, block {number}"
+                );
+            }
+        });
+        use_it(&victim, &image, turn);
+    }
+}
+
+#[test]
+fn absurd_extents_and_summaries_do_no_harm() {
+    let victim = Victim::new();
+    let region = victim.geometry.region_bytes as u32;
+    let extents: [(&str, usize, &[u8]); 7] = [
+        ("length", 12, &[0xff; 4]),
+        ("odd length", 12, &(256u32 + 24).to_le_bytes()),
+        ("short", 12, &[0; 4]),
+        ("records", 52, &[0xff; 2]),
+        ("ring", 56, &[7]),
+        ("record of no kind", 64, &[0xff; 8]),
+        ("record of a block that is not there", 66, &[0xff; 5]),
+    ];
+    for (name, at, value) in extents {
+        for number in 0..victim.extents.len() {
+            let image = victim.with_extent(number, |header| put(header, at, value));
+            assert!(use_it(&victim, &image, 1).is_some(), "{name} of extent {number}");
+        }
+    }
+    let summaries: [(&str, usize, Vec<u8>); 7] = [
+        ("odd offset", 0, 3u32.to_le_bytes().to_vec()),
+        ("offset beyond the region", 0, region.to_le_bytes().to_vec()),
+        ("offset beyond the shard", 0, vec![0xff; 4]),
+        ("length", 4, vec![0xff; 4]),
+        ("extents out of order", 24, 0u32.to_le_bytes().to_vec()),
+        ("an extent far behind", 0, (region - 512).to_le_bytes().to_vec()),
+        ("records of an extent", 20, vec![0xff; 2]),
+    ];
+    for (name, at, value) in summaries {
+        let image = victim.with_summary(|summary| put(summary, at, &value));
+        assert!(use_it(&victim, &image, 2).is_some(), "{name}");
+    }
+}
+
+#[test]
+fn random_values_in_structures_with_right_checksums_do_no_harm() {
+    let victim = Victim::new();
+    let interesting = |rng: &mut Rng| match rng.below(8) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => rng.below(16),
+        3 => 1 << rng.below(64),
+        4 => (1 << rng.below(64)) - 1,
+        5 => rng.below(1 << 20) * 512,
+        _ => rng.next_u64(),
+    };
+    let started = std::cell::Cell::new(0);
+    flaz_sim::check_seeds(160, |seed| {
+        let mut rng = Rng::new(seed);
+        let kind = seed % 5;
+        let mut change = |bytes: &mut [u8]| {
+            for _ in 0..1 + rng.below(3) {
+                // Mostly where something is.
+                let end = if rng.below(4) > 0 {
+                    bytes.len().min(256)
+                } else {
+                    bytes.len()
+                };
+                let width = [1, 2, 4, 8][rng.below(4) as usize];
+                let at = rng.below((end - width) as u64 + 1) as usize;
+                let at = if rng.below(8) == 0 { at } else { at / width * width };
+                let value = interesting(&mut rng).to_le_bytes();
+                put(bytes, at, &value[..width]);
+            }
+        };
+        let image = match kind {
+            0 => victim.with_superblock(change),
+            1 => victim.with_state(change),
+            2 => victim.with_index(|index| change(index)),
+            3 => victim.with_summary(change),
+            _ => victim.with_extent(seed as usize % victim.extents.len(), change),
+        };
+        started.set(started.get() + u32::from(use_it(&victim, &image, seed).is_some()));
+    });
+    let one_seed = std::env::var_os("FLAZ_SEED").is_some();
+    assert!(
+        one_seed || started.get() > 60,
+        "only {} of the images opened",
+        started.get()
+    );
+}
+
+#[test]
+fn a_cache_of_zeroes_or_noise_is_refused() {
+    let victim = Victim::new();
+    let noise = |number: u64, block: &mut [u8; 4096]| Rng::new(number).fill(block);
+    for image in [
+        DiskImage::new(plain_disk(SMALLEST_LEN)),
+        DiskImage::new(filled_disk(SMALLEST_LEN, noise)),
+    ] {
+        let error = refusal(&victim, &image).expect("no superblock");
+        assert!(
+            error.contains("not a usable flaz cache") && error.contains("flaz create"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! A small cache after a clean stop, where everything in it is, and how to change it so that its checksums hold.
+
+use std::ops::Range;
+
+use flaz_engine::check::Thing;
+use flaz_engine::format::extent::EXTENT_HEADER_BYTES;
+use flaz_engine::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use flaz_engine::format::shard_state::ShardState;
+use flaz_engine::format::summary::Summary;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::volume::Volume;
+use flaz_sim::DiskImage;
+
+use crate::rig::{BLOCK, Rig, SMALLEST, SMALLEST_LEN, plain_disk, settings};
+
+/// Length of the origin.
+pub const ORIGIN_LEN: u64 = 512 << 10;
+
+/// Contents of the origin: no two blocks are the same, some are of one value.
+fn contents(number: u64) -> Vec<u8> {
+    if number % 10 == 9 {
+        return vec![number as u8; 4096];
+    }
+    format!("block {number:04} of the victim, and so on; ")
+        .bytes()
+        .cycle()
+        .take(4096)
+        .collect()
+}
+
+/// A cache and its origin.
+pub struct Victim {
+    pub cache: DiskImage,
+    pub origin: DiskImage,
+    /// What the origin holds, and every reader should see.
+    pub right: Vec<u8>,
+    pub geometry: Geometry,
+    pub state: ShardState,
+    /// Headers of all extents.
+    pub extents: Vec<Range<u64>>,
+    /// Stored fragments, without padding.
+    pub fragments: Vec<Range<u64>>,
+    /// The summary of the full region.
+    pub summary: Range<u64>,
+    /// The index image.
+    pub index: Range<u64>,
+}
+
+impl Victim {
+    /// Raw blocks and fills in a full and an open region, with overwritten and trimmed blocks.
+    pub fn new() -> Self {
+        let rig = Rig::new(1, plain_disk(ORIGIN_LEN), plain_disk(SMALLEST_LEN));
+        for number in 0..ORIGIN_LEN / BLOCK {
+            rig.origin.poke(number * BLOCK, &contents(number));
+        }
+        let geometry = rig.create(ORIGIN_LEN, SMALLEST).geometry;
+        let findings = rig.sim.block_on(async {
+            let open = rig.opened(settings("none", PolicyKind::Fifo)).await;
+            open.prefetch(0..50).await;
+            for number in 3..6 {
+                open.write(number * BLOCK, &[b'a' + number as u8, 0].repeat(2048))
+                    .await;
+            }
+            open.volume.trim(7 * BLOCK, BLOCK, false).await.expect("trims");
+            open.stored().await;
+            open.stop().await.expect("stops");
+            rig.check().await.expect("has a superblock")
+        });
+        let state =
+            ShardState::parse(&rig.disk.peek(geometry.shard_state_offset(0), 4096), 0).expect("valid");
+        let header_bytes = geometry.header_bytes() as u64;
+        let region = |number: u32| geometry.shard_offset(0) + u64::from(number) * geometry.region_bytes;
+        let (mut extents, mut fragments, mut summary) = (Vec::new(), Vec::new(), 0..0);
+        for finding in findings {
+            match finding.thing.expect("nothing is wrong") {
+                Thing::Extent(_) => extents.push(finding.offset..finding.offset + header_bytes),
+                Thing::Fragment { stored, .. } => {
+                    fragments.push(finding.offset..finding.offset + 8 + u64::from(stored));
+                }
+                Thing::Summary { .. } => {
+                    let end = finding.offset + finding.len;
+                    let tail = rig.disk.peek(end - 64, 64);
+                    let len = Summary::parse_len(&tail, geometry.region_bytes).expect("valid") as u64;
+                    summary = end - len..end;
+                }
+                _ => {}
+            }
+        }
+        assert!(extents.len() > 5 && fragments.len() > 40 && !summary.is_empty());
+        assert_eq!(state.image_regions.len(), 1);
+        let start = region(state.image_regions[0]);
+        Self {
+            cache: rig.disk.snapshot(),
+            origin: rig.origin.snapshot(),
+            right: rig.origin.peek(0, ORIGIN_LEN as usize),
+            geometry,
+            index: start..start + state.image_bytes,
+            state,
+            extents,
+            fragments,
+            summary,
+        }
+    }
+
+    /// Everything on the device that is not a block's data, by name.
+    pub fn metadata(&self) -> Vec<(&'static str, Range<u64>)> {
+        let page = |offset: u64| offset..offset + 4096;
+        let intents = self.geometry.intent_offset();
+        let mut all = vec![
+            ("superblock", page(SUPERBLOCK_SLOTS[0])),
+            ("superblock", page(SUPERBLOCK_SLOTS[1])),
+            ("shard state", page(self.geometry.shard_state_offset(0))),
+            ("intents", intents..intents + self.geometry.intent_len()),
+            ("index image", self.index.clone()),
+            ("summary", self.summary.clone()),
+        ];
+        all.extend(self.extents.iter().map(|range| ("extent header", range.clone())));
+        all
+    }
+
+    /// A copy in which `change` was made to a range, whose checksum at `checksum` is then right again.
+    fn sealed(&self, range: Range<u64>, checksum: usize, change: impl FnOnce(&mut [u8])) -> DiskImage {
+        let mut image = self.cache.clone();
+        let mut bytes = image.read(range.start, (range.end - range.start) as usize);
+        change(&mut bytes);
+        bytes[checksum..checksum + 4].fill(0);
+        let sum = crc32c::crc32c(&bytes);
+        bytes[checksum..checksum + 4].copy_from_slice(&sum.to_le_bytes());
+        image.write(range.start, &bytes);
+        image
+    }
+
+    /// With another superblock, and no second one.
+    pub fn with_superblock(&self, change: impl FnOnce(&mut [u8])) -> DiskImage {
+        let [first, second] = SUPERBLOCK_SLOTS;
+        let generation = |slot: u64| {
+            let bytes = self.cache.read(slot + 40, 8);
+            u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+        };
+        let (last, other) = if generation(first) > generation(second) {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let mut image = self.sealed(last..last + 4096, 12, change);
+        image.write(other, &[0; 4096]);
+        image
+    }
+
+    /// With another shard state.
+    pub fn with_state(&self, change: impl FnOnce(&mut [u8])) -> DiskImage {
+        let offset = self.geometry.shard_state_offset(0);
+        self.sealed(offset..offset + 4096, 8, change)
+    }
+
+    /// With another index image.
+    pub fn with_index(&self, change: impl FnOnce(&mut Vec<u8>)) -> DiskImage {
+        let mut bytes = self
+            .cache
+            .read(self.index.start, (self.index.end - self.index.start) as usize);
+        change(&mut bytes);
+        let mut image = self.with_state(|state| {
+            state[32..40].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+            state[40..44].copy_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        });
+        image.write(self.index.start, &bytes);
+        image
+    }
+
+    /// With another header of extent `number`.
+    pub fn with_extent(&self, number: usize, change: impl FnOnce(&mut [u8])) -> DiskImage {
+        assert!(self.geometry.header_bytes() > EXTENT_HEADER_BYTES);
+        self.sealed(self.extents[number].clone(), 4, change)
+    }
+
+    /// With another summary of the full region.
+    pub fn with_summary(&self, change: impl FnOnce(&mut [u8])) -> DiskImage {
+        let len = (self.summary.end - self.summary.start) as usize;
+        self.sealed(self.summary.clone(), len - 64 + 4, change)
+    }
+
+    /// What block `number` holds.
+    pub fn block(&self, number: u64) -> &[u8] {
+        &self.right[(number * BLOCK) as usize..][..BLOCK as usize]
+    }
+}

@@ -1,0 +1,19 @@
+//! A whole cache on simulated disks: its format, hostile images, memory, failing disks, warm starts.
+//!
+//! | module | question |
+//! |---|---|
+//! | [`golden`] | is the format on the device what it was? |
+//! | [`flips`] | does damage of any byte stay without harm? |
+//! | [`hostile`] | do images with valid checksums and absurd values stay without harm? |
+//! | [`memory`] | what does a cached block cost in memory, and how much of the device holds blocks? |
+//! | [`full_disk`] | what if the cache device takes no writes? |
+//! | [`warm`] | is everything there after a clean stop? |
+
+mod flips;
+mod full_disk;
+mod golden;
+mod hostile;
+mod image;
+mod memory;
+mod rig;
+mod warm;

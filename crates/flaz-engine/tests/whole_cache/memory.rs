@@ -1,0 +1,123 @@
+//! What a cached block costs in memory, and how much of the device holds blocks.
+
+use std::sync::OnceLock;
+
+use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::policy::PolicyKind;
+use flaz_sim::Rng;
+
+use crate::rig::{BLOCK, Rig, filled_disk, plain_disk, settings};
+
+const CACHE_LEN: u64 = 64 << 20;
+
+/// Cheap and unlike any other: a cut from random bytes, and the number.
+fn random(number: u64, block: &mut [u8; 4096]) {
+    static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
+    let noise = NOISE.get_or_init(|| {
+        let mut noise = vec![0; 1 << 20];
+        Rng::new(0).fill(&mut noise);
+        noise
+    });
+    let at = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44) as usize % (noise.len() - block.len());
+    block.copy_from_slice(&noise[at..at + BLOCK as usize]);
+    block[..8].copy_from_slice(&number.to_le_bytes());
+}
+
+/// Random bytes over about half of the block, 1900 to 2195: LZ4 makes 2:1 of it.
+fn half(number: u64, block: &mut [u8; 4096]) {
+    random(number, block);
+    let len = 1900 + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 296;
+    block[len as usize..].fill(0x20);
+}
+
+fn mixed(number: u64, block: &mut [u8; 4096]) {
+    match number % 8 {
+        0 => block.fill(number as u8),
+        1..4 => random(number, block),
+        _ => half(number, block),
+    }
+}
+
+/// What a full cache holds.
+struct Full {
+    blocks: u64,
+    index_bytes: f64,
+    other_bytes: f64,
+    /// Of the device that could hold blocks of the mean stored size.
+    capacity: f64,
+    /// Of the regions that have been filled.
+    packing_loss: f64,
+}
+
+fn fill(name: &str, fill: fn(u64, &mut [u8; 4096]), policy: PolicyKind, origin_len: u64) -> Full {
+    let rig = Rig::new(1, filled_disk(origin_len, fill), plain_disk(CACHE_LEN));
+    let geometry = rig.create(origin_len, GeometryWish::default()).geometry;
+    let stats = rig.sim.block_on(async {
+        let open = rig.opened(settings("lz4", policy)).await;
+        let mut number = 0;
+        // Until every region has been used and some have been reclaimed.
+        while open.cache.stats().counts.regions_reclaimed < 12 {
+            open.prefetch(number..number + 512).await;
+            number = (number + 512) % (origin_len / BLOCK);
+        }
+        open.cache.stats()
+    });
+    let (counts, holdings) = (stats.counts, stats.holdings);
+    let blocks = holdings.cached_blocks as f64;
+    let stored = counts.codec_out_bytes as f64 / counts.admitted_blocks as f64;
+    let in_use = holdings.ring_bytes.iter().sum::<u64>() as f64;
+    let full = Full {
+        blocks: holdings.cached_blocks,
+        index_bytes: holdings.index_bytes as f64 / blocks,
+        other_bytes: holdings.other_memory_bytes as f64 / blocks,
+        capacity: blocks * stored / CACHE_LEN as f64,
+        packing_loss: 1.0 - blocks * stored / holdings.used_bytes as f64,
+    };
+    eprintln!(
+        "{name}, {}: {} blocks of {stored:.0} bytes in {} regions of {} KiB; {:.2} bytes of index and {:.2} of all \
+         else a block; {:.2} % of the device is blocks, {:.2} % of the regions in use; packing loss {:.2} %",
+        policy.name(),
+        full.blocks,
+        geometry.regions_per_shard * geometry.shard_count,
+        geometry.region_bytes >> 10,
+        full.index_bytes,
+        full.other_bytes,
+        full.capacity * 100.0,
+        blocks * stored / in_use * 100.0,
+        full.packing_loss * 100.0,
+    );
+    assert!(
+        full.index_bytes <= 10.0,
+        "{name}: {} bytes of index a block",
+        full.index_bytes
+    );
+    // Ten and two; what the index leaves of its ten the others may take: region tables weigh on small caches.
+    let total = full.index_bytes + full.other_bytes;
+    assert!(total <= 12.0, "{name}: {total} bytes a block");
+    full
+}
+
+#[test]
+fn incompressible_blocks() {
+    let full = fill("random", random, PolicyKind::S3Fifo, 128 << 20);
+    assert!(full.blocks > 15_000, "{}", full.blocks);
+}
+
+#[test]
+fn blocks_of_half_the_size() {
+    let full = fill("2:1", half, PolicyKind::S3Fifo, 256 << 20);
+    assert!(full.packing_loss < 0.05, "{}", full.packing_loss);
+    assert!(full.capacity >= 0.95, "{}", full.capacity);
+}
+
+#[test]
+fn blocks_of_half_the_size_in_one_ring() {
+    let full = fill("2:1", half, PolicyKind::Fifo, 256 << 20);
+    assert!(full.packing_loss < 0.05, "{}", full.packing_loss);
+    assert!(full.capacity >= 0.95, "{}", full.capacity);
+}
+
+#[test]
+fn mixed_blocks() {
+    fill("mixed", mixed, PolicyKind::S3Fifo, 256 << 20);
+}
