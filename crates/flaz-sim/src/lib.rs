@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`rng`] | the random generator |
 //! | [`executor`] | [`Sim`]: tasks, virtual time, device events |
-//! | [`env`] | [`SimEnv`]: what engine code sees of it |
+//! | [`mod@env`] | [`SimEnv`]: what engine code sees of it |
 //! | [`disk`] | [`SimDisk`]: contents, volatile writes, faults, power cuts |
 //! | [`seeds`] | running a test over many seeds |
 //!

@@ -374,14 +374,21 @@ impl Medium {
 
 fn apply_some(contents: &mut Contents, piece: &Piece, mut survives: impl FnMut(u64) -> bool) {
     if let Payload::Bytes(bytes, from) = &piece.payload {
-        for sector in sectors(piece.offset, piece.len) {
-            if survives(sector) {
-                let skip = (sector * SECTOR_BYTES - piece.offset) as usize;
-                let start = from + skip;
-                contents.write(
-                    sector * SECTOR_BYTES,
-                    &bytes[start..start + SECTOR_BYTES as usize],
-                );
+        // Runs of surviving sectors are written at once: whole ones are the rule.
+        let mut run: Option<u64> = None;
+        let all = sectors(piece.offset, piece.len);
+        for sector in all.start..=all.end {
+            let survives = sector < all.end && survives(sector);
+            match run {
+                None if survives => run = Some(sector),
+                Some(first) if !survives => {
+                    let offset = first * SECTOR_BYTES;
+                    let start = from + (offset - piece.offset) as usize;
+                    let len = ((sector - first) * SECTOR_BYTES) as usize;
+                    contents.write(offset, &bytes[start..start + len]);
+                    run = None;
+                }
+                _ => {}
             }
         }
         return;
