@@ -1,12 +1,15 @@
 //! Serves a RAM disk over NBD: the front end with nothing behind it, for measuring and for trying clients.
 //!
 //! `cargo run --release -p flaz-nbd --example ram_disk -- unix:/tmp/ram.sock 1024`
+//!
+//! A third argument makes every request take so many microseconds longer, as a device would.
 
 #[path = "../tests/support/ram_volume.rs"]
 mod ram_volume;
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Env, IoBuf};
@@ -17,10 +20,11 @@ use ram_volume::RamVolume;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(address), Some(mib)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: ram_disk unix:PATH|tcp:HOST:PORT SIZE_IN_MIB".into());
+        return Err("usage: ram_disk unix:PATH|tcp:HOST:PORT SIZE_IN_MIB [DELAY_IN_US]".into());
     };
     let address: NbdAddress = address.parse()?;
     let size = mib.parse::<u64>()? << 20;
+    let delay = arguments.next().map_or(Ok(0), |text| text.parse())?;
     let shutdown = Shutdown::new();
     let runtime = Runtime::new(Config::default())?;
     let server = Server::bind(&address, Limits::default(), shutdown)?;
@@ -33,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             data.fill(stripe as u8 | 1);
             volume.write(stripe * STRIPE_BYTES, vec![data], false).await?;
         }
+        volume.probe.delay.set(Duration::from_micros(delay));
         let service = Service {
             export: Arc::new(Export::new(size).with_description("RAM disk")?),
             limits: Limits::default(),
@@ -40,7 +45,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         server
             .run(&Rt, |incoming| {
-                Rt.spawn(serve_connection(incoming, volume.clone(), Rt, service.clone()));
+                let served = serve_connection(incoming, volume.clone(), Rt, service.clone());
+                let counters = Arc::clone(&service.counters);
+                Rt.spawn(async move {
+                    served.await;
+                    println!("{:?}", counters.snapshot());
+                });
             })
             .await?;
         Ok(())

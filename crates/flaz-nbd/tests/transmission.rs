@@ -61,6 +61,40 @@ fn data_comes_back_with_simple_and_structured_replies() {
 }
 
 #[test]
+fn tcp_works_and_stops_as_well() {
+    run(async {
+        // A port that was free a moment ago.
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let address = format!("tcp:127.0.0.1:{port}").parse().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let server = Local::start_at(address, dir, Export::new(SIZE), Limits::default());
+        let socket = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let mut client = support::client::Client::over(socket.into());
+        client.negotiate(true).await;
+        let data = pattern(3 << 20, 5);
+        assert_eq!(client.write(MIB - 5, &data).await, Reply::Done);
+        assert!(client.read(MIB - 5, 3 << 20).await.bytes() == data);
+        server.shutdown.stop();
+        client.expect_end().await;
+        until("all are gone", || server.shutdown.connections() == 0).await;
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+    });
+}
+
+#[test]
+fn connections_can_be_served_by_other_threads() {
+    fn sendable<T: Send>() {}
+    sendable::<flaz_nbd::Incoming>();
+    sendable::<flaz_nbd::Service>();
+    sendable::<flaz_nbd::Shutdown>();
+    sendable::<flaz_nbd::Server>();
+}
+
+#[test]
 fn fua_reaches_the_volume() {
     run(async {
         let server = start();

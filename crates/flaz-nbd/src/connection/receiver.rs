@@ -1,7 +1,9 @@
 //! The receiver: one buffer, out of which requests are read; it sets the pace of its connection.
 
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::task::Poll;
 
 use flaz_device::rt::net::Stream;
 use flaz_device::{Env, IoBuf};
@@ -99,6 +101,10 @@ impl Receiver {
                     Next::NeedMore => break,
                     Next::Disconnect => return Ok(()),
                 }
+            }
+            if !stopping {
+                let_replies_pass().await;
+                connection.spare_the_client(env).await;
             }
             if stopping || self.receive(&connection.stream, connection.counters()).await? == 0 {
                 return if stopping || self.unread().is_empty() {
@@ -243,4 +249,20 @@ impl Receiver {
             }
         }
     }
+}
+
+/// Goes to the end of the line twice: behind the workers that were just called, and behind the sender that
+/// the first of them calls. So an answer that needs no device is handed to the kernel before the next
+/// receive, which as a rule finds nothing and only arms a wait.
+async fn let_replies_pass() {
+    let mut turns_left = 2;
+    poll_fn(|context| {
+        if turns_left == 0 {
+            return Poll::Ready(());
+        }
+        turns_left -= 1;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -1,6 +1,7 @@
 //! A client that speaks raw bytes, written from the specification and not from the server's code.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -62,8 +63,12 @@ pub struct Client {
 
 impl Client {
     pub fn connect(path: &Path) -> Self {
-        let socket = UnixStream::connect(path).unwrap();
-        let stream = Stream::new(socket.into()).unwrap();
+        Self::over(UnixStream::connect(path).unwrap().into())
+    }
+
+    /// A client over a connected socket.
+    pub fn over(socket: OwnedFd) -> Self {
+        let stream = Stream::new(socket).unwrap();
         Self {
             stream,
             structured: false,

@@ -38,10 +38,14 @@ impl Local {
     /// Starts a server of a RAM disk. Call it inside [`run`].
     pub fn start(export: Export, limits: Limits) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let address = NbdAddress::Unix(dir.path().join("s"));
+        Self::start_at(address, dir, export, limits)
+    }
+
+    pub fn start_at(address: NbdAddress, dir: tempfile::TempDir, export: Export, limits: Limits) -> Self {
         let volume = RamVolume::new(export.size());
         let counters = Arc::new(Counters::default());
         let shutdown = Shutdown::new();
-        let address = NbdAddress::Unix(dir.path().join("s"));
         let server = Server::bind(&address, limits, shutdown.clone()).unwrap();
         let service = Service {
             export: Arc::new(export),

@@ -2,9 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use flaz_device::local::Notify;
-use flaz_device::{DeviceError, DeviceOp, IoBuf};
+use flaz_device::rt::Rt;
+use flaz_device::{DeviceError, DeviceOp, Env, IoBuf};
 use flaz_engine::volume::{IoError, STRIPE_BYTES, Segments, StatusExtent, Volume, segment_lens};
 
 /// A stripe, or nothing where nothing was written.
@@ -32,6 +34,8 @@ pub struct Probe {
     pub gate: Notify,
     /// Requests that wait at the gate.
     pub waiting: Cell<usize>,
+    /// Every request takes this much longer.
+    pub delay: Cell<Duration>,
     /// Flushes, and writes with FUA.
     pub flushes: Cell<usize>,
     pub fua_writes: Cell<usize>,
@@ -55,6 +59,9 @@ impl RamVolume {
                 self.probe.gate.notified().await;
             }
             self.probe.waiting.set(self.probe.waiting.get() - 1);
+        }
+        if !self.probe.delay.get().is_zero() {
+            Rt.sleep(self.probe.delay.get()).await;
         }
         if self.probe.stopping.get() {
             return Err(IoError::Stopping);
