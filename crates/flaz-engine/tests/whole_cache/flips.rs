@@ -57,7 +57,9 @@ fn check_part(part: &str) {
         for offset in range {
             let _place = Place(name, offset);
             let image = damaged(&victim, offset);
-            check_read(&victim, &image, true);
+            // Most of a page is reserved: what follows from damage there is the same for all of it.
+            let all = offset - start < 128 || offset.is_multiple_of(16);
+            check_read(&victim, &image, all);
             assert!(
                 problems(&victim, &image) > 0,
                 "nothing is said about byte {offset} ({name})"
