@@ -405,7 +405,7 @@ pub struct Problem {
 }
 
 /// One thing on the cache device, as `flaz dump` shows it: a line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DumpRecord {
     /// `superblock`, `region`, `extent`, `fragment`, ..
     pub kind: String,
@@ -415,6 +415,14 @@ pub struct DumpRecord {
     pub len_bytes: u64,
     /// Depth in the tree, for indenting: superblock 0, region 0, extent 1, fragment 2.
     pub depth: u8,
-    /// Fields in the order they are stored in.
+    /// Fields in the order they are stored in; in JSON an object.
+    #[serde(serialize_with = "as_object")]
     pub fields: Vec<(String, serde_json::Value)>,
+}
+
+fn as_object<S: serde::Serializer>(
+    fields: &[(String, serde_json::Value)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(fields.iter().map(|(name, value)| (name, value)))
 }

@@ -15,6 +15,12 @@ use crate::safety;
 /// made for this is removed again.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let origin = safety::origin(&args.origin)?;
+    if let Some(uses) = safety::uses_text(&args.origin) {
+        tracing::warn!(
+            "origin {}: {uses}: it must be free while it is served, or changes made behind the cache go unseen",
+            args.origin.display()
+        );
+    }
     let claim = safety::claim_for_create(&args.cache, &origin, args.size, args.force)?;
     let made = claim.was_made();
     let spec = CreateSpec {

@@ -98,7 +98,10 @@ pub enum ControlError {
         path: PathBuf,
     },
     /// The answer makes no sense.
-    #[error("the daemon on {} gave an answer that is not understood: it may be of another version ({detail})", path.display())]
+    #[error(
+        "the daemon on {} gave an answer that is not understood: it may be of another version ({detail})",
+        path.display()
+    )]
     Garbled {
         /// The socket.
         path: PathBuf,
@@ -122,13 +125,19 @@ pub enum ControlError {
         path: PathBuf,
     },
     /// A file that is no socket is in the way.
-    #[error("{}: expected a socket or nothing, found another kind of file: remove it, or choose another --control PATH", path.display())]
+    #[error(
+        "{}: expected a socket or nothing, found another kind of file: remove it, or choose another --control PATH",
+        path.display()
+    )]
     NotASocket {
         /// The file.
         path: PathBuf,
     },
     /// The path does not fit into a socket address.
-    #[error("{}: a socket's path has at most {max} bytes, this one has {len}: choose a shorter --control PATH", path.display())]
+    #[error(
+        "{}: a socket's path has at most {max} bytes, this one has {len}: choose a shorter --control PATH",
+        path.display()
+    )]
     PathTooLong {
         /// The path.
         path: PathBuf,
@@ -138,7 +147,11 @@ pub enum ControlError {
         max: usize,
     },
     /// The runtime directory is not safe.
-    #[error("{}: expected a directory of user {uid} that nobody else can write to, found {found}: remove it, or set FLAZ_RUNTIME_DIR", path.display())]
+    #[error(
+        "{}: expected a directory of user {uid} that nobody else can write to, found {found}: remove it, or set \
+         FLAZ_RUNTIME_DIR",
+        path.display()
+    )]
     UnsafeDirectory {
         /// The directory.
         path: PathBuf,

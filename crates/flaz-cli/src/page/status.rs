@@ -314,7 +314,11 @@ fn operations(page: &mut Page, operations: &[OperationReport]) {
         page.line("(none yet)", "");
     }
     for operation in operations.iter().filter(|operation| operation.count > 0) {
-        let us = |value: f64| HumanMicros(value).to_string();
+        // Operations inside are counted without a clock.
+        let us = |value: f64| match operation.latency_us.max {
+            0.0 => "-".to_owned(),
+            _ => HumanMicros(value).to_string(),
+        };
         let latency = &operation.latency_us;
         let cells = [
             HumanCount(operation.count).to_string(),

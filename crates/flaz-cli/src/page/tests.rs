@@ -221,4 +221,8 @@ fn a_dump_line_is_indented_by_depth() {
         dump(&record),
         "          4096       512   extent sequence=7 codec=lz4\n"
     );
+    assert_eq!(
+        serde_json::to_string(&record).unwrap(),
+        r#"{"kind":"extent","offset":4096,"len_bytes":512,"depth":1,"fields":{"sequence":7,"codec":"lz4"}}"#
+    );
 }

@@ -65,8 +65,9 @@ impl Claim {
         self.made
     }
 
-    /// Wipes signatures of what was there before, after the cache was made, so that nothing takes the device for what it
-    /// was: a RAID member's at the end of the device, for example, which the cache's own metadata does not cover.
+    /// Wipes signatures of what was there before, after the cache was made, so that nothing takes the device for
+    /// what it was: a RAID member's at the end of the device, for example, which the cache's own metadata does not
+    /// cover.
     ///
     /// # Errors
     /// The device cannot be read or written.
@@ -137,6 +138,19 @@ pub fn origin(path: &Path) -> Result<Node, SafetyError> {
         role: "origin",
         advice: "give the path of the device or file to cache with --origin",
     })
+}
+
+/// Who uses the thing at `path`, on one line, for a message; nothing if nobody does, or nothing is there.
+#[must_use]
+pub fn uses_text(path: &Path) -> Option<String> {
+    let node = Node::find(path).ok().flatten()?;
+    let uses = System::default().uses(node.identity);
+    let list = uses
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ");
+    (!list.is_empty()).then_some(list)
 }
 
 /// Checks that `cache` may be overwritten, and holds it. A file that is missing is made, of `size_bytes` bytes.

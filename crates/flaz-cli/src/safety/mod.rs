@@ -19,7 +19,7 @@ pub mod signatures;
 
 use std::path::PathBuf;
 
-pub use claim::{Claim, claim_existing, claim_for_create, origin};
+pub use claim::{Claim, claim_existing, claim_for_create, origin, uses_text};
 pub use node::Node;
 
 use crate::size::HumanBytes;
@@ -99,8 +99,8 @@ pub enum SafetyError {
     },
     /// `--size` on something that has another size.
     #[error(
-        "{}: expected {} ({wanted} bytes, as --size says), found a {what} of {} ({found} bytes): leave --size out to use \
-         it as it is", path.display(), HumanBytes(*wanted), HumanBytes(*found)
+        "{}: expected {} ({wanted} bytes, as --size says), found a {what} of {} ({found} bytes): leave --size out \
+         to use it as it is", path.display(), HumanBytes(*wanted), HumanBytes(*found)
     )]
     OtherSize {
         /// The cache device.

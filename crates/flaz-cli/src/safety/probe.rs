@@ -35,13 +35,11 @@ impl fmt::Display for Found {
         if self.kind == Kind::Unknown {
             return write!(f, "data of no known kind (first at offset {})", self.offset);
         }
-        write!(
-            f,
-            "{} {} (signature at offset {})",
-            self.name,
-            self.kind.text(),
-            self.offset
-        )
+        f.write_str(self.name)?;
+        if !self.kind.text().is_empty() {
+            write!(f, " {}", self.kind.text())?;
+        }
+        write!(f, " (signature at offset {})", self.offset)
     }
 }
 
@@ -282,7 +280,7 @@ mod tests {
         expect("xfs", 512 * MIB, "mkfs.xfs", &["-q", "-f", "IMAGE"], "");
         expect("btrfs", 128 * MIB, "mkfs.btrfs", &["-q", "-f", "IMAGE"], "");
         expect("f2fs", 128 * MIB, "mkfs.f2fs", &["-q", "-f", "IMAGE"], "");
-        expect("vfat", 8 * MIB, "mkfs.vfat", &["-F", "16", "IMAGE"], "");
+        expect("vfat", 32 * MIB, "mkfs.vfat", &["-F", "16", "IMAGE"], "");
         expect("vfat", 64 * MIB, "mkfs.vfat", &["-F", "32", "IMAGE"], "");
         expect("exfat", 16 * MIB, "mkfs.exfat", &["IMAGE"], "");
         expect("ntfs", 16 * MIB, "mkntfs", &["-Q", "-F", "-q", "IMAGE"], "");
@@ -306,8 +304,8 @@ mod tests {
 
     #[test]
     fn swap_and_partition_tables() {
-        expect("swap", 4 * MIB, "mkswap", &["IMAGE"], "");
-        expect("swap", 4 * MIB, "mkswap", &["-p", "65536", "IMAGE"], "");
+        expect("linux", 4 * MIB, "mkswap", &["IMAGE"], "");
+        expect("linux", 4 * MIB, "mkswap", &["-p", "65536", "IMAGE"], "");
         expect("dos", 8 * MIB, "sfdisk", &["-q", "IMAGE"], "label: dos\n,4M\n");
         expect("gpt", 8 * MIB, "sfdisk", &["-q", "IMAGE"], "label: gpt\n,4M\n");
         expect(
@@ -344,9 +342,9 @@ mod tests {
                 "-",
             ]
         };
-        expect("luks", 32 * MIB, "cryptsetup", &arguments("luks2"), "secret");
+        expect("luks volume", 32 * MIB, "cryptsetup", &arguments("luks2"), "secret");
         expect(
-            "luks (second header)",
+            "luks volume (second header)",
             32 * MIB,
             "cryptsetup",
             &arguments("luks2"),
@@ -459,7 +457,7 @@ mod tests {
                 .as_file()
                 .write_all_at(&0x00ba_b10c_u64.to_le_bytes(), offset)
                 .unwrap();
-            assert_eq!(names(image.path()), ["zfs"], "{offset}");
+            assert_eq!(names(image.path()), ["zfs pool member"], "{offset}");
         }
     }
 

@@ -32,14 +32,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// In words, after the name.
+    /// In words, after the name; the names of members say it themselves.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
             Self::FileSystem => "file system",
             Self::PartitionTable => "partition table",
             Self::Swap => "swap space",
-            Self::Member => "volume or member",
+            Self::Member => "",
             Self::Flaz => "cache",
             Self::DiskImage => "disk image",
             Self::Unknown => "data",
@@ -194,6 +194,29 @@ const ISO_PLACES: &[Place] = &[Every {
     count: 4,
 }];
 
+/// The first copy, one at 2 MiB, one before the end.
+const BCACHEFS_PLACES: &[Place] = &[
+    At(4096 + 24),
+    At(2 * MIB + 24),
+    Back {
+        bytes: MIB - 24,
+        align: 512,
+    },
+];
+/// Sectors of 512 or 4096 bytes: the second and the last.
+const GPT_PLACES: &[Place] = &[
+    At(512),
+    At(4096),
+    Back {
+        bytes: 512,
+        align: 512,
+    },
+    Back {
+        bytes: 4096,
+        align: 4096,
+    },
+];
+
 const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
@@ -234,10 +257,10 @@ pub const TABLE: &[Signature] = &[
     row("udf", Kind::FileSystem, ISO_PLACES, b"NSR02"),
     row("udf", Kind::FileSystem, ISO_PLACES, b"NSR03"),
     // OpenZFS, uberblock_impl.h: UBERBLOCK_MAGIC, in either byte order.
-    row("zfs", Kind::Member, ZFS_PLACES, &0x00ba_b10c_u64.to_le_bytes()),
-    row("zfs", Kind::Member, ZFS_PLACES, &0x00ba_b10c_u64.to_be_bytes()),
+    row("zfs pool member", Kind::Member, ZFS_PLACES, &0x00ba_b10c_u64.to_le_bytes()),
+    row("zfs pool member", Kind::Member, ZFS_PLACES, &0x00ba_b10c_u64.to_be_bytes()),
     // bcachefs_format.h: struct bch_sb at 4 KiB, magic at 24, copies at 2 MiB and 1 MiB before the end.
-    row("bcachefs", Kind::FileSystem, &[At(4096 + 24), At(2 * MIB + 24), Back { bytes: MIB - 24, align: 512 }], BCACHEFS_MAGIC),
+    row("bcachefs", Kind::FileSystem, BCACHEFS_PLACES, BCACHEFS_MAGIC),
     // fs/jfs/jfs_superblock.h: JFS_MAGIC at 32 KiB, copy at 60 KiB.
     row("jfs", Kind::FileSystem, &[At(32 * KIB), At(60 * KIB)], b"JFS1"),
     // reiserfs_fs.h: s_magic at 52 of the superblock at 64 KiB (8 KiB before 3.5.9); reiser4 at 64 KiB.
@@ -274,7 +297,7 @@ pub const TABLE: &[Signature] = &[
     row("ocfs2", Kind::FileSystem, &[At(KIB), At(2 * KIB), At(4 * KIB), At(8 * KIB)], b"OCFSV2"),
     // libblkid: vmfs.c, befs.c.
     row("vmfs", Kind::FileSystem, &[At(2 * MIB)], b"\x5e\xf1\xab\x2f"),
-    row("vmfs", Kind::Member, &[At(MIB)], b"\x0d\xd0\x01\xc0"),
+    row("vmfs volume member", Kind::Member, &[At(MIB)], b"\x0d\xd0\x01\xc0"),
     row("befs", Kind::FileSystem, &[At(512 + 0x20)], b"1SFB"),
     // uapi/linux/magic.h: ZONEFS_MAGIC.
     row("zonefs", Kind::FileSystem, &[At(0)], b"SFOZ"),
@@ -282,7 +305,7 @@ pub const TABLE: &[Signature] = &[
     // Partition tables.
     //
     // UEFI specification, 5.3: header in sector 1 and in the last one, of 512 or 4096 bytes.
-    row("gpt", Kind::PartitionTable, &[At(512), At(4096), Back { bytes: 512, align: 512 }, Back { bytes: 4096, align: 4096 }], b"EFI PART"),
+    row("gpt", Kind::PartitionTable, GPT_PLACES, b"EFI PART"),
     // UEFI specification, 5.2.1: four entries of 16 bytes at 446, then the mark.
     weak("dos", Kind::PartitionTable, &[At(510)], b"\x55\xaa", confirm_dos),
     // libblkid: bsd.c, sgi.c, sun.c, mac.c.
@@ -295,8 +318,8 @@ pub const TABLE: &[Signature] = &[
     //
     // Swap and hibernation (linux/swap.h; kernel/power/swap.c; TuxOnIce and uswsusp by libblkid's swap.c).
     //
-    row("swap", Kind::Swap, SWAP_PLACES, b"SWAPSPACE2"),
-    row("swap", Kind::Swap, SWAP_PLACES, b"SWAP-SPACE"),
+    row("linux", Kind::Swap, SWAP_PLACES, b"SWAPSPACE2"),
+    row("linux", Kind::Swap, SWAP_PLACES, b"SWAP-SPACE"),
     row("hibernated system", Kind::Swap, SWAP_PLACES, b"S1SUSPEND"),
     row("hibernated system", Kind::Swap, SWAP_PLACES, b"S2SUSPEND"),
     row("hibernated system", Kind::Swap, SWAP_PLACES, b"ULSUSPEND"),
@@ -305,9 +328,9 @@ pub const TABLE: &[Signature] = &[
     // Encryption.
     //
     // LUKS1 On-Disk Format, 2.1; LUKS2 On-Disk Format, 2.2. BitLocker: signature at 3.
-    row("luks", Kind::Member, &[At(0)], b"LUKS\xba\xbe"),
-    row("luks (second header)", Kind::Member, LUKS2_SECONDARY, b"SKUL\xba\xbe"),
-    row("bitlocker", Kind::Member, &[At(3)], b"-FVE-FS-"),
+    row("luks volume", Kind::Member, &[At(0)], b"LUKS\xba\xbe"),
+    row("luks volume (second header)", Kind::Member, LUKS2_SECONDARY, b"SKUL\xba\xbe"),
+    row("bitlocker volume", Kind::Member, &[At(3)], b"-FVE-FS-"),
     //
     // Volume managers and arrays.
     //
@@ -323,19 +346,19 @@ pub const TABLE: &[Signature] = &[
     row("intel raid member", Kind::Member, &[Back { bytes: 1024, align: 512 }], b"Intel Raid ISM Cfg Sig. "),
     // libblkid: lsi_raid.c, drbd.c, stratis.c, bluestore.c, mpool.c, ocfs.c (Oracle ASM).
     row("lsi raid member", Kind::Member, &[Back { bytes: 512, align: 512 }], b"$XIDE$"),
-    row("drbd", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6b"),
-    row("drbd", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6c"),
-    row("drbd", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6d"),
-    row("stratis", Kind::Member, &[At(512 + 4), At(512 * 9 + 4)], b"!Stra0tis\x86\xff\x02^\x41rh"),
-    row("ceph bluestore", Kind::Member, &[At(0)], b"bluestore block device"),
-    row("mpool", Kind::Member, &[At(0)], b"mpoolDev"),
-    row("oracle asm", Kind::Member, &[At(32)], b"ORCLDISK"),
+    row("drbd device", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6b"),
+    row("drbd device", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6c"),
+    row("drbd device", Kind::Member, &[Back { bytes: 4096 - 60, align: 4096 }], b"\x83\x74\x02\x6d"),
+    row("stratis pool member", Kind::Member, &[At(512 + 4), At(512 * 9 + 4)], b"!Stra0tis\x86\xff\x02^\x41rh"),
+    row("ceph bluestore device", Kind::Member, &[At(0)], b"bluestore block device"),
+    row("mpool member", Kind::Member, &[At(0)], b"mpoolDev"),
+    row("oracle asm disk", Kind::Member, &[At(32)], b"ORCLDISK"),
     //
     // Other caches, and device-mapper metadata (drivers/md in the kernel's tree). The superblocks of dm-cache, dm-thin,
     // dm-era and dm-clone begin with checksum, flags, block number and UUID; a 64-bit magic follows at 32.
     //
     // linux/bcache.h (uapi): bcache_magic at 24 of the superblock at 4 KiB.
-    row("bcache", Kind::Member, &[At(4096 + 24)], BCACHE_MAGIC),
+    row("bcache device", Kind::Member, &[At(4096 + 24)], BCACHE_MAGIC),
     // dm-cache-metadata.c: CACHE_SUPERBLOCK_MAGIC 06142003, which C reads as octal.
     row("dm-cache metadata", Kind::Member, &[At(32)], &0o6_142_003_u64.to_le_bytes()),
     // dm-thin-metadata.c: THIN_SUPERBLOCK_MAGIC 27022010.
@@ -345,13 +368,13 @@ pub const TABLE: &[Signature] = &[
     // dm-clone-metadata.c: SUPERBLOCK_MAGIC.
     row("dm-clone metadata", Kind::Member, &[At(32)], &0x8af2_7f64_u64.to_le_bytes()),
     // dm-writecache.c: MEMORY_SUPERBLOCK_MAGIC, then version 1.
-    row("dm-writecache", Kind::Member, &[At(0)], b"\x21\x93\x48\x23\x01\0\0\0"),
+    row("dm-writecache device", Kind::Member, &[At(0)], b"\x21\x93\x48\x23\x01\0\0\0"),
     // dm-snap-persistent.c: SNAP_MAGIC.
     row("dm-snapshot exception store", Kind::Member, &[At(0)], b"SnAp"),
     // cryptsetup docs: verity superblock; dm-integrity.c: SB_MAGIC. vdo: dmvdo001.
     row("dm-verity hashes", Kind::Member, &[At(0)], b"verity\0\0"),
-    row("dm-integrity", Kind::Member, &[At(0)], b"integrt\0"),
-    row("vdo", Kind::Member, &[At(0)], b"dmvdo001"),
+    row("dm-integrity volume", Kind::Member, &[At(0)], b"integrt\0"),
+    row("vdo volume", Kind::Member, &[At(0)], b"dmvdo001"),
     //
     // Disk images, found in files as a rule: QEMU docs/interop/qcow2.txt; VirtualBox; VMware; Microsoft.
     //
