@@ -342,7 +342,13 @@ mod tests {
                 "-",
             ]
         };
-        expect("luks volume", 32 * MIB, "cryptsetup", &arguments("luks2"), "secret");
+        expect(
+            "luks volume",
+            32 * MIB,
+            "cryptsetup",
+            &arguments("luks2"),
+            "secret",
+        );
         expect(
             "luks volume (second header)",
             32 * MIB,
