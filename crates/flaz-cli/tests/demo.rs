@@ -21,19 +21,30 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         // Below /tmp, because sockets have short paths.
-        let folder = tempfile::Builder::new().prefix("fd").tempdir_in("/tmp").expect("a folder");
+        let folder = tempfile::Builder::new()
+            .prefix("fd")
+            .tempdir_in("/tmp")
+            .expect("a folder");
         for name in ["data", "work", "out"] {
             fs::create_dir(folder.path().join(name)).expect("a folder in it");
         }
         // Half noise, half words: about 2:1 for any codec.
         let mut state = 1u64;
         let mut noise = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 56) as u8
         };
         for file in 0..96 {
             let bytes: Vec<u8> = (0..131_072usize)
-                .map(|at| if at / 16 % 2 == 0 { noise() } else { b"the same old word"[at % 16] })
+                .map(|at| {
+                    if at / 16 % 2 == 0 {
+                        noise()
+                    } else {
+                        b"the same old word"[at % 16]
+                    }
+                })
                 .collect();
             fs::write(folder.path().join(format!("data/{file}")), bytes).expect("a file");
         }
@@ -62,7 +73,10 @@ impl Rig {
 
     /// Nothing is left where it worked, and nobody works there.
     fn assert_clean(&self) {
-        let left: Vec<_> = fs::read_dir(self.path("work")).expect("the folder").flatten().collect();
+        let left: Vec<_> = fs::read_dir(self.path("work"))
+            .expect("the folder")
+            .flatten()
+            .collect();
         assert!(left.is_empty(), "left behind: {left:?}");
         let mut running = processes_with(&self.path("work"));
         // A killed process may be seen for a moment.
@@ -78,7 +92,10 @@ impl Rig {
 /// Command lines of `flaz serve` on something below `folder`.
 fn processes_with(folder: &Path) -> Vec<String> {
     let folder = folder.as_os_str().as_bytes();
-    let lines = fs::read_dir("/proc").expect("procfs").flatten().filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    let lines = fs::read_dir("/proc")
+        .expect("procfs")
+        .flatten()
+        .filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     lines
         .filter(|line| line.windows(folder.len()).any(|part| part == folder))
         .filter(|line| line.windows(5).any(|part| part == b"serve"))
@@ -105,7 +122,10 @@ fn finish(mut child: Child) -> Output {
 fn wait_for_server(rig: &Rig, child: &mut Child) {
     let until = Instant::now() + PATIENCE;
     while processes_with(&rig.path("work")).is_empty() {
-        assert!(child.try_wait().expect("waitable").is_none(), "ended before it served anything");
+        assert!(
+            child.try_wait().expect("waitable").is_none(),
+            "ended before it served anything"
+        );
         assert!(Instant::now() < until, "no server was started");
         sleep(Duration::from_millis(5));
     }
@@ -114,15 +134,24 @@ fn wait_for_server(rig: &Rig, child: &mut Child) {
 #[test]
 fn a_quick_demo_gives_table_page_and_json_and_leaves_nothing() {
     let rig = Rig::new();
-    let child = rig.demo(&["--quick", "--seconds", "2", "--json=result.json"]).spawn().expect("starts");
+    let child = rig
+        .demo(&["--quick", "--seconds", "2", "--json=result.json"])
+        .spawn()
+        .expect("starts");
     let output = finish(child);
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert!(output.status.success(), "{stdout}\n{stderr}");
     rig.assert_clean();
     for words in ["effective capacity", "IOPS", "no difference", "flaz-demo.html"] {
         assert!(stdout.contains(words), "{words} is missing in\n{stdout}");
     }
-    assert!(!stdout.contains('\x1b') && !stderr.contains('\x1b'), "colours in a pipe");
+    assert!(
+        !stdout.contains('\x1b') && !stderr.contains('\x1b'),
+        "colours in a pipe"
+    );
     let page = fs::read_to_string(rig.path("out/flaz-demo.html")).expect("the page");
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
 
@@ -131,15 +160,33 @@ fn a_quick_demo_gives_table_page_and_json_and_leaves_nothing() {
     let run = |number: usize, field: &str| result["runs"][number][field].as_f64().expect("a number");
     assert_eq!(result["runs"].as_array().map(Vec::len), Some(3));
     for number in 0..3 {
-        assert!(run(number, "requests") > 50.0 && run(number, "blocks_verified") > 100.0, "{result:#}");
+        assert!(
+            run(number, "requests") > 50.0 && run(number, "blocks_verified") > 100.0,
+            "{result:#}"
+        );
     }
     for number in [1, 2] {
         assert_eq!(result["runs"][number]["restarted_warm"], true);
-        assert!(run(number, "hit_ratio") > 0.2 && run(number, "iops") > run(0, "iops"), "{result:#}");
-        assert!(run(number, "ssd_written_bytes") > 1e6 && run(number, "fragments_verified") > 500.0, "{result:#}");
+        assert!(
+            run(number, "hit_ratio") > 0.2 && run(number, "iops") > run(0, "iops"),
+            "{result:#}"
+        );
+        assert!(
+            run(number, "ssd_written_bytes") > 1e6 && run(number, "fragments_verified") > 500.0,
+            "{result:#}"
+        );
     }
-    let logical = |number: usize| result["runs"][number]["holdings"]["logical_bytes"].as_f64().expect("a number");
-    assert!(logical(2) > 1.4 * logical(1), "compressed {} uncompressed {}", logical(2), logical(1));
+    let logical = |number: usize| {
+        result["runs"][number]["holdings"]["logical_bytes"]
+            .as_f64()
+            .expect("a number")
+    };
+    assert!(
+        logical(2) > 1.4 * logical(1),
+        "compressed {} uncompressed {}",
+        logical(2),
+        logical(1)
+    );
     assert!(run(2, "hit_ratio") > run(1, "hit_ratio"), "{result:#}");
 }
 
@@ -157,7 +204,13 @@ fn an_interrupt_stops_it_soon_and_leaves_nothing() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains("interrupted"), "{stderr}");
         rig.assert_clean();
-        assert!(fs::read_dir(rig.path("out")).expect("the folder").next().is_none(), "half a result");
+        assert!(
+            fs::read_dir(rig.path("out"))
+                .expect("the folder")
+                .next()
+                .is_none(),
+            "half a result"
+        );
     }
 }
 
@@ -201,10 +254,19 @@ fn a_dead_server_is_an_error_with_its_name_and_leaves_nothing() {
     sleep(Duration::from_millis(500));
     let work = rig.path("work");
     for entry in fs::read_dir("/proc").expect("procfs").flatten() {
-        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Some(number) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let ours = line.windows(work.as_os_str().len()).any(|part| part == work.as_os_str().as_bytes());
-        if ours && line.windows(5).any(|part| part == b"serve")
+        let ours = line
+            .windows(work.as_os_str().len())
+            .any(|part| part == work.as_os_str().as_bytes());
+        if ours
+            && line.windows(5).any(|part| part == b"serve")
             && let Some(pid) = Pid::from_raw(number)
         {
             // It may just have ended by itself.
