@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 /// Holders named in an error, at most.
 const NAMED_MAX: usize = 4;
+/// Longest wait for the requests of a dead process to finish. A slow disk with a full queue takes a few seconds.
+const LINGER_MAX: Duration = Duration::from_secs(30);
+const LINGER_POLL: Duration = Duration::from_millis(5);
 
 /// Takes the whole file: shared for readers, exclusive for writers. `Ok(false)` if somebody else has it.
 pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
@@ -24,12 +29,30 @@ pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
     }
 }
 
-/// Processes that hold locks on an inode, for a message: "process 12 (qemu)". From /proc/locks, which shows
-/// processes of this container only.
-pub(super) fn holders(inode: u64) -> String {
+/// As [`take`], but waits up to [`LINGER_MAX`] for a lock whose holder is dead: requests that a killed process
+/// had in its io_uring are finished by the kernel after its end, and until then they keep the file open, locked,
+/// and possibly changing. To open it earlier would be to read what such a write is about to change.
+pub(super) fn take_patiently(fd: &OwnedFd, read_only: bool, inode: u64) -> rustix::io::Result<bool> {
+    let give_up = Instant::now() + LINGER_MAX;
+    loop {
+        if take(fd, read_only)? {
+            return Ok(true);
+        }
+        let alive = holder_ids(inode).iter().any(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true));
+        if alive || Instant::now() >= give_up {
+            // Once more: the last holder may have gone between the attempt and the look.
+            return take(fd, read_only);
+        }
+        thread::sleep(LINGER_POLL);
+    }
+}
+
+/// Processes that hold locks on an inode, by number. From /proc/locks, which shows processes of this container
+/// only.
+fn holder_ids(inode: u64) -> Vec<String> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let suffix = format!(":{inode}");
-    let mut names: Vec<String> = locks
+    locks
         .lines()
         .filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -37,10 +60,15 @@ pub(super) fn holders(inode: u64) -> String {
             let [_, "FLOCK", _, _, pid, place, ..] = fields[..] else {
                 return None;
             };
-            place.ends_with(&suffix).then(|| process(pid))
+            place.ends_with(&suffix).then(|| pid.to_owned())
         })
         .take(NAMED_MAX)
-        .collect();
+        .collect()
+}
+
+/// The same for a message: "process 12 (qemu)".
+pub(super) fn holders(inode: u64) -> String {
+    let mut names: Vec<String> = holder_ids(inode).iter().map(|pid| process(pid)).collect();
     names.dedup();
     if names.is_empty() {
         "another process".into()
