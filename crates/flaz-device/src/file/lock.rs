@@ -38,7 +38,9 @@ pub(super) fn take_patiently(fd: &OwnedFd, read_only: bool, inode: u64) -> rusti
         if take(fd, read_only)? {
             return Ok(true);
         }
-        let alive = holder_ids(inode).iter().any(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true));
+        let alive = holder_ids(inode)
+            .iter()
+            .any(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true));
         if alive || Instant::now() >= give_up {
             // Once more: the last holder may have gone between the attempt and the look.
             return take(fd, read_only);

@@ -105,7 +105,9 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError>
             found: "moving target: it was replaced meanwhile",
         });
     }
-    if mode.exclusive && !lock::take_patiently(&fd, mode.read_only, opened.st_ino).map_err(failed("lock", path))? {
+    if mode.exclusive
+        && !lock::take_patiently(&fd, mode.read_only, opened.st_ino).map_err(failed("lock", path))?
+    {
         return Err(OpenError::Locked {
             path: path.into(),
             holder: lock::holders(opened.st_ino),

@@ -92,6 +92,10 @@ fn path(name: &str) -> PathBuf {
         .join(name)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "golden images are files of the repository"
+)]
 fn bless(name: &str, disk: &SimDisk) {
     if std::env::var_os("FLAZ_BLESS").is_some() {
         let bytes = disk.peek(0, SMALLEST_LEN as usize);
@@ -100,6 +104,10 @@ fn bless(name: &str, disk: &SimDisk) {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "golden images are files of the repository"
+)]
 fn stored(name: &str) -> Vec<u8> {
     let packed = std::fs::read(path(name)).expect("the golden image is there");
     zstd::bulk::decompress(&packed, SMALLEST_LEN as usize).expect("the golden image unpacks")
