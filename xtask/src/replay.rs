@@ -168,10 +168,10 @@ pub fn replay(
     let env = sim.env();
     let origin_len = distinct * 4096;
     let capacity = capacity_blocks * 4096;
-    let region_bytes = 1u64 << (63 - (capacity / 64).leading_zeros());
+    let region_bytes = (1u64 << (63 - (capacity / 64).leading_zeros())).max(128 << 10);
     let wish = GeometryWish {
-        extent_bytes: Some(32 << 10),
-        region_bytes: Some(region_bytes.max(128 << 10)),
+        extent_bytes: Some((region_bytes / 4).clamp(32 << 10, 64 << 10) as u32),
+        region_bytes: Some(region_bytes),
         shard_count: Some(1),
     };
     // Metadata is not part of the capacity.

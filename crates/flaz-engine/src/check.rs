@@ -249,7 +249,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let offset = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
             let expected = match &contents {
                 Some(contents) => {
-                    let region = &contents.regions.table[number as usize];
+                    let region = contents.regions.at(number);
                     if region.state == RegionState::Free {
                         self.done += geometry.region_bytes;
                         continue;

@@ -4,7 +4,7 @@
 //! 0        superblock, slot 0 (4 KiB)
 //! 64 KiB   superblock, slot 1 (4 KiB)
 //! 128 KiB  shard states, one 4 KiB page a shard
-//!          intent bitmap, 512-byte sectors
+//!          intent bitmap, 512-byte sectors, whole pages a shard
 //!          (rounded up to 64 KiB)
 //!          shard 0: regions; shard 1: regions; ...
 //! ```
@@ -196,11 +196,29 @@ impl Geometry {
         self.shard_state_offset(self.shard_count)
     }
 
-    /// Bytes of the intent bitmap, in whole pages.
+    /// Bytes of the intent bitmap: the shards' parts, back to back.
     #[must_use]
     pub fn intent_len(&self) -> u64 {
+        self.shard_intent_len() * u64::from(self.shard_count)
+    }
+
+    /// Byte offset of one shard's part of the intent bitmap.
+    #[must_use]
+    pub fn shard_intent_offset(&self, shard: u32) -> u64 {
+        self.intent_offset() + self.shard_intent_len() * u64::from(shard)
+    }
+
+    /// Bytes of one shard's part of the intent bitmap, in whole pages: no two shards write one page.
+    #[must_use]
+    pub fn shard_intent_len(&self) -> u64 {
+        (self.local_stripes().div_ceil(INTENT_STRIPES) * 512).next_multiple_of(PAGE_BYTES as u64)
+    }
+
+    /// Number of stripes of the origin that one shard can own.
+    #[must_use]
+    pub fn local_stripes(&self) -> u64 {
         let stripes = self.origin_len.div_ceil(STRIPE_BYTES);
-        (stripes.div_ceil(INTENT_STRIPES) * 512).next_multiple_of(PAGE_BYTES as u64)
+        stripes.div_ceil(u64::from(self.shard_count))
     }
 
     /// Byte offset of shard 0's first region.
@@ -236,8 +254,7 @@ impl Geometry {
     /// Number of blocks of the origin that one shard can own: the range of its [`LocalBlock`]s.
     #[must_use]
     pub fn local_blocks(&self) -> LocalBlock {
-        let stripes = self.origin_len.div_ceil(STRIPE_BYTES);
-        LocalBlock(stripes.div_ceil(u64::from(self.shard_count)) * crate::units::STRIPE_BLOCKS)
+        LocalBlock(self.local_stripes() * crate::units::STRIPE_BLOCKS)
     }
 }
 

@@ -147,17 +147,15 @@ impl ImageContents {
                 geometry.regions_per_shard
             ));
         }
-        let mut regions = Regions::all_free(count);
-        for region in &mut regions.table {
-            *region = input.region(geometry.region_bytes)?;
-        }
+        let table = (0..count)
+            .map(|_| input.region(geometry.region_bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut regions = Regions::from_table(&table);
         input.rings(&mut regions, ring_lens)?;
         let open = (0..open_count.min(3))
             .map(|_| input.open_region())
             .collect::<Result<Vec<_>, _>>()?;
         check_open(&regions, &open, geometry)?;
-        let free = |number: &u32| regions.table[*number as usize].state == RegionState::Free;
-        regions.free = (0..count).filter(free).collect();
         if input.0.len() as u64 != index_bytes {
             return Err(format!(
                 "{} bytes of index, expected {index_bytes}",
@@ -169,8 +167,8 @@ impl ImageContents {
         let whole_blocks = geometry.origin_len / BLOCK_BYTES as u64;
         let refused = index.read_image(input.0, |block, entry| {
             let in_range = block.global(shard, geometry.shard_count).0 < whole_blocks;
-            let region = entry_region(&mut regions.table, entry, geometry.region_bytes).filter(|_| in_range);
-            region.map(|region| region.live += 1).is_some()
+            let number = entry_region(&regions, entry, geometry).filter(|_| in_range);
+            number.map(|number| regions.count_live(number, 1)).is_some()
         })?;
         Ok(Self {
             regions,
@@ -185,7 +183,6 @@ impl ImageContents {
 /// for their summary.
 fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) -> Result<(), String> {
     let called_open = regions
-        .table
         .iter()
         .filter(|region| region.state == RegionState::Open)
         .count();
@@ -198,8 +195,7 @@ fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) 
     let mut seen = Vec::new();
     for one in open {
         let region = regions
-            .table
-            .get(one.number as usize)
+            .get(one.number)
             .filter(|region| region.state == RegionState::Open);
         let Some(region) = region else {
             return Err(format!("region {} is not open", one.number));
@@ -232,17 +228,18 @@ fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) 
     Ok(())
 }
 
-/// The region of an entry, if the entry lies in what has been filled of it.
-fn entry_region(table: &mut [Region], entry: Entry, region_bytes: u64) -> Option<&mut Region> {
-    let start = entry.location().offset();
-    let region = table.get_mut(usize::try_from(start / region_bytes).ok()?)?;
+/// The region of an entry, if the entry lies in what has been filled of it and the region may have one more.
+fn entry_region(regions: &Regions, entry: Entry, geometry: &Geometry) -> Option<u32> {
+    let (start, region_bytes) = (entry.location().offset(), geometry.region_bytes);
+    let number = u32::try_from(start / region_bytes).ok()?;
+    let region = regions.get(number)?;
     let (within, len) = match entry.place() {
         Place::Fragment { sectors, .. } => (start % region_bytes / 512 * 512, u64::from(sectors) * 512),
         Place::Fill { .. } => (start % region_bytes, UNIT_BYTES),
     };
     let filled =
         region.state != RegionState::Free && within + len <= u64::from(region.used).min(region_bytes);
-    filled.then_some(region)
+    (filled && (region.live as usize) < geometry.region_records_max()).then_some(number)
 }
 
 /// What is left of an image.
@@ -296,29 +293,28 @@ impl Input<'_> {
 
     /// The full regions of each ring, each once.
     fn rings(&mut self, regions: &mut Regions, lens: [u32; 2]) -> Result<(), String> {
+        let full = regions
+            .iter()
+            .filter(|region| region.state == RegionState::Full)
+            .count();
+        let mut listed = vec![false; regions.len() as usize];
         for (ring, len) in Ring::ALL.into_iter().zip(lens) {
             for _ in 0..len {
                 let number = self.u32()?;
                 let region = regions
-                    .table
-                    .get(number as usize)
+                    .get(number)
                     .ok_or("a ring names a region that is not there")?;
                 if region.state != RegionState::Full || region.ring != ring {
                     return Err(format!("region {number} is in a ring and not full"));
                 }
-                regions.ring(ring).push_back(number);
+                // A list that is linked through the table would be lost in a circle.
+                if std::mem::replace(&mut listed[number as usize], true) {
+                    return Err(format!("region {number} is in a ring twice"));
+                }
+                regions.enter_ring(number);
             }
         }
-        let mut listed: Vec<u32> = regions.rings.iter().flatten().copied().collect();
-        let total = listed.len();
-        listed.sort_unstable();
-        listed.dedup();
-        let full = regions
-            .table
-            .iter()
-            .filter(|region| region.state == RegionState::Full)
-            .count();
-        if listed.len() != full || listed.len() != total {
+        if listed.iter().filter(|&&listed| listed).count() != full {
             return Err("rings and regions do not agree".into());
         }
         Ok(())

@@ -9,6 +9,7 @@ use super::regions::RegionState;
 use super::{Platform, Shard};
 use crate::format::FormatError;
 use crate::format::shard_state::{IMAGE_REGIONS_MAX, ShardState};
+use crate::policy::Ring;
 use crate::units::Epoch;
 
 /// Why an index image could not be written or read. The shard then starts cold.
@@ -62,7 +63,7 @@ impl<P: Platform> Shard<P> {
                 break;
             }
             // Stored blocks may need a region that the reclaim task no longer frees.
-            let low = self.log.borrow().regions.free.len() < super::regions::FREE_REGIONS_LOW;
+            let low = self.log.borrow().wants_reclaim();
             let help = jobs_left && !self.reclaiming.get() && low && !self.failed.get();
             if !(help && self.reclaim_one(true).await) {
                 self.idle.notified().await;
@@ -88,7 +89,7 @@ impl<P: Platform> Shard<P> {
         let regions: Vec<u32> = {
             let log = self.log.borrow();
             let wanted = image.len().div_ceil(self.geometry.region_bytes as usize);
-            log.regions.free.iter().copied().take(wanted).collect()
+            log.regions.free().take(wanted).collect()
         };
         let device = |source| ImageError::Device { shard, source };
         for (number, part) in regions
@@ -130,7 +131,7 @@ impl<P: Platform> Shard<P> {
         loop {
             let image = self.image();
             let regions = image.len().div_ceil(self.geometry.region_bytes as usize);
-            if regions <= self.log.borrow().regions.free.len().min(IMAGE_REGIONS_MAX) {
+            if regions <= self.log.borrow().regions.free_len().min(IMAGE_REGIONS_MAX) {
                 return Ok(image);
             }
             if !self.reclaim_one(false).await {
@@ -151,15 +152,15 @@ impl<P: Platform> Shard<P> {
         out.extend_from_slice(&MAGIC.to_le_bytes());
         out.extend_from_slice(&(index.image_bytes() as u64).to_le_bytes());
         for count in [
-            regions.table.len(),
-            open.len(),
-            regions.rings[0].len(),
-            regions.rings[1].len(),
+            regions.len(),
+            open.len() as u32,
+            regions.ring_len(Ring::Probation),
+            regions.ring_len(Ring::Main),
         ] {
-            out.extend_from_slice(&(count as u32).to_le_bytes());
+            out.extend_from_slice(&count.to_le_bytes());
         }
         out.extend_from_slice(&[0; 16]);
-        for region in &regions.table {
+        for region in regions.iter() {
             let state = match region.state {
                 RegionState::Free | RegionState::Reclaiming => 0,
                 RegionState::Open => 1,
@@ -169,7 +170,7 @@ impl<P: Platform> Shard<P> {
             out.extend_from_slice(&region.used.to_le_bytes());
             out.extend_from_slice(&region.fill.0.to_le_bytes());
         }
-        for number in regions.rings.iter().flatten() {
+        for number in Ring::ALL.into_iter().flat_map(|ring| regions.ring(ring)) {
             out.extend_from_slice(&number.to_le_bytes());
         }
         for (number, extents, records) in open {
@@ -208,7 +209,7 @@ impl<P: Platform> Shard<P> {
         log.regions = contents.regions;
         log.next_sequence = state.next_sequence;
         for region in contents.open {
-            let ring = log.regions.table[region.number as usize].ring;
+            let ring = log.regions.ring_of(region.number);
             log.reopen(ring, region.number, region.extents, region.records);
         }
         *self.index.borrow_mut() = contents.index;

@@ -13,19 +13,21 @@ use flaz_device::IoBuf;
 
 use crate::codec::CodecId;
 use crate::format::extent::{
-    EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_BYTES_MAX, FRAGMENT_HEADER_BYTES, FragmentHeader,
-    FragmentIdentity, RECORD_BYTES, Record, RecordKind, fragment_bytes,
+    EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
+    Record, RecordKind, fragment_bytes,
 };
 use crate::format::geometry::Geometry;
 use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
 use crate::policy::Ring;
-use crate::shard::regions::{RegionState, Regions};
+use crate::shard::regions::{FREE_REGIONS_RESERVED, RegionState, Regions};
 use crate::units::{Epoch, Location, Sequence};
 use zerocopy::IntoBytes;
 
 /// Sealed extents and summaries that may be on their way to the device at a time.
 pub const WRITES_IN_FLIGHT_MAX: usize = 8;
+/// Share of an open region from which the next one is seen to: three quarters.
+const NEARLY_FULL: (u64, u64) = (3, 4);
 
 /// What is appended.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +68,6 @@ struct OpenExtent {
     buf: IoBuf,
     used: usize,
     records: Vec<u64>,
-    sequence: Sequence,
 }
 
 #[derive(Debug)]
@@ -114,6 +115,8 @@ pub(super) struct Log {
     queue: VecDeque<PendingWrite>,
     writes_in_flight: usize,
     finishing: VecDeque<u32>,
+    /// Somebody waits for a region.
+    starving: bool,
 }
 
 impl Log {
@@ -129,6 +132,7 @@ impl Log {
             queue: VecDeque::new(),
             writes_in_flight: 0,
             finishing: VecDeque::new(),
+            starving: false,
         }
     }
 
@@ -142,7 +146,7 @@ impl Log {
         block: crate::units::BlockNumber,
         location: Location,
     ) -> FragmentIdentity {
-        let fill = self.regions.table[self.region_of(location) as usize].fill;
+        let fill = self.regions.fill_of(self.region_of(location));
         FragmentIdentity {
             cache: self.identity.cache,
             volume: 0,
@@ -168,7 +172,7 @@ impl Log {
         let extent = open.extent.as_mut().expect("room was made");
         let extent_start = u64::from(open.number) * self.geometry.region_bytes + u64::from(extent.offset);
         let location = Location::at(extent_start + extent.used as u64);
-        let fill = self.regions.table[open.number as usize].fill;
+        let fill = self.regions.fill_of(open.number);
         let identity = FragmentIdentity {
             cache: self.identity.cache,
             volume: 0,
@@ -241,7 +245,7 @@ impl Log {
                     self.seal(ring);
                     continue;
                 }
-                if self.open_extent(ring) {
+                if self.open_extent(ring, bytes) {
                     continue;
                 }
                 if !self.may_write(for_reclaim) {
@@ -250,7 +254,11 @@ impl Log {
                 self.close_region(ring);
                 continue;
             }
-            let number = self.regions.take(ring, self.next_sequence, for_reclaim)?;
+            let taken = self.regions.take(ring, self.next_sequence, for_reclaim);
+            self.starving |= taken.is_none();
+            let number = taken?;
+            self.next_sequence = Sequence(self.next_sequence.0 + 1);
+            self.starving = false;
             self.open[slot] = Some(OpenRegion {
                 number,
                 extents: Vec::new(),
@@ -258,6 +266,20 @@ impl Log {
                 extent: None,
             });
         }
+    }
+
+    /// Whether a region must be reclaimed now: none is left but the reserved one, and one will be needed soon.
+    ///
+    /// Not earlier: a region that is free longer than it must be is cache that holds nothing.
+    pub(super) fn wants_reclaim(&self) -> bool {
+        if self.regions.free_len() > FREE_REGIONS_RESERVED {
+            return false;
+        }
+        let nearly_full = |open: &OpenRegion| {
+            u64::from(self.regions.at(open.number).used) * NEARLY_FULL.1
+                >= self.geometry.region_bytes * NEARLY_FULL.0
+        };
+        self.starving || self.open.iter().flatten().any(nearly_full)
     }
 
     /// Reclaim may queue twice as much, so that it never waits behind what waits for it.
@@ -270,15 +292,15 @@ impl Log {
         self.writes_in_flight + self.queue.len() < limit
     }
 
-    /// Opens the next extent of the open region of `ring`; false if the region is full.
-    fn open_extent(&mut self, ring: Ring) -> bool {
+    /// Opens the next extent of the open region of `ring`, for `bytes` bytes at least; false if the region is full.
+    fn open_extent(&mut self, ring: Ring, bytes: usize) -> bool {
         let geometry = &self.geometry;
         let header_bytes = geometry.header_bytes();
         let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
         let open = self.open[usize::from(ring.number())]
             .as_mut()
             .expect("a region is open");
-        let used = u64::from(self.regions.table[open.number as usize].used);
+        let used = u64::from(self.regions.at(open.number).used);
         let summary = summary_bytes(
             open.extents.len() + 1,
             open.records.len() + records_max,
@@ -289,19 +311,14 @@ impl Log {
             .saturating_sub(used + summary)
             .min(u64::from(geometry.extent_bytes));
         let room = room as usize / geometry.sector_bytes as usize * geometry.sector_bytes as usize;
-        if room < header_bytes + FRAGMENT_BYTES_MAX
-            || open.records.len() + records_max > geometry.region_records_max()
-        {
+        if room < header_bytes + bytes || open.records.len() + records_max > geometry.region_records_max() {
             return false;
         }
-        let sequence = self.next_sequence;
-        self.next_sequence = Sequence(sequence.0 + 1);
         open.extent = Some(OpenExtent {
             offset: used as u32,
             buf: IoBuf::new(room),
             used: header_bytes,
             records: Vec::with_capacity(records_max),
-            sequence,
         });
         true
     }
@@ -320,12 +337,13 @@ impl Log {
         extent.buf.set_len(len);
         let start = u64::from(open.number) * geometry.region_bytes + u64::from(extent.offset);
         let position = geometry.shard_offset(self.identity.shard) + start;
-        let region = &mut self.regions.table[open.number as usize];
+        let sequence = self.next_sequence;
+        self.next_sequence = Sequence(sequence.0 + 1);
         let header = ExtentHeader {
             cache: self.identity.cache,
             extent_bytes: len as u32,
-            sequence: extent.sequence,
-            fill: region.fill,
+            sequence,
+            fill: self.regions.fill_of(open.number),
             position,
             flushes: 0,
             epoch: self.identity.epoch,
@@ -334,15 +352,20 @@ impl Log {
             ring,
         };
         header.write(&extent.records, geometry.header_bytes(), &mut extent.buf);
-        region.used += len as u32;
-        region.writes += 1;
+        self.regions.add_used(open.number, len as u32);
+        self.regions.write_queued(open.number);
         open.extents.push(SummaryExtent {
             offset: extent.offset,
             len: len as u32,
-            sequence: extent.sequence,
+            sequence,
             epoch: self.identity.epoch,
             record_count: extent.records.len() as u16,
         });
+        // A quarter more at a time: doubling would hold twice what a small cache needs.
+        if open.records.capacity() - open.records.len() < extent.records.len() {
+            open.records
+                .reserve_exact(extent.records.len().max(open.records.len() / 4));
+        }
         open.records.extend_from_slice(&extent.records);
         let copy = IoBuf::copy_of(&extent.buf);
         self.flushing.push(Flushing {
@@ -364,20 +387,19 @@ impl Log {
         };
         let geometry = &self.geometry;
         let start = u64::from(open.number) * geometry.region_bytes;
-        let region = &mut self.regions.table[open.number as usize];
         let len = summary_bytes(open.extents.len(), open.records.len(), geometry.sector_bytes);
         let summary = Summary {
             cache: self.identity.cache,
             shard: self.identity.shard,
             ring,
-            fill: region.fill,
+            fill: self.regions.fill_of(open.number),
             position: geometry.shard_offset(self.identity.shard) + start,
             extents: open.extents,
             records: open.records,
         };
         let mut buf = IoBuf::new(len as usize);
         summary.write(&mut buf);
-        region.writes += 1;
+        self.regions.write_queued(open.number);
         self.finishing.push_back(open.number);
         self.queue.push_back(PendingWrite {
             region: open.number,
@@ -418,10 +440,10 @@ impl Log {
         if let Some(start) = extent {
             self.flushing.retain(|flushing| flushing.start != start.offset());
         }
-        self.regions.table[region as usize].writes -= 1;
+        self.regions.write_ended(region);
         // In the order of filling, whatever the order of completion: a ring's oldest region must be reclaimed first.
         while let Some(&oldest) = self.finishing.front()
-            && self.regions.table[oldest as usize].writes == 0
+            && !self.regions.being_written(oldest)
         {
             self.finishing.pop_front();
             self.regions.finish(oldest);
@@ -440,8 +462,7 @@ impl Log {
     /// The bytes from `location` on to the end of its extent, if the extent is still in memory.
     pub(super) fn in_memory(&self, location: Location) -> Option<&[u8]> {
         let number = self.region_of(location);
-        let region = &self.regions.table[number as usize];
-        if region.state != RegionState::Open {
+        if self.regions.at(number).state != RegionState::Open {
             return None;
         }
         let offset = location.offset();

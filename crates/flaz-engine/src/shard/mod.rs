@@ -247,13 +247,8 @@ impl<P: Platform> Shard<P> {
             other_memory_bytes: (self.policy.borrow().memory_bytes() + log.memory_bytes()) as u64,
             capacity_bytes: self.geometry.shard_len(),
             ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
-            free_bytes: log.regions.free.len() as u64 * region_bytes,
-            used_bytes: log
-                .regions
-                .table
-                .iter()
-                .map(|region| u64::from(region.used))
-                .sum(),
+            free_bytes: log.regions.free_len() as u64 * region_bytes,
+            used_bytes: log.regions.iter().map(|region| u64::from(region.used)).sum(),
             admission_queue: self.jobs.borrow().len() as u64 + u64::from(self.storing.get()),
             cache_writes_queued: log.writes_in_flight() as u64,
             origin_reads_in_flight: self.fetches.borrow().len() as u64,
@@ -288,7 +283,7 @@ impl<P: Platform> Shard<P> {
 
     fn ring_of(&self, entry: Entry) -> Ring {
         let log = self.log.borrow();
-        log.regions.table[log.region_of(entry.location()) as usize].ring
+        log.regions.ring_of(log.region_of(entry.location()))
     }
 
     /// The ring that a new version must go to, because a copy of the block is still there.
@@ -317,12 +312,8 @@ impl<P: Platform> Shard<P> {
 
     fn count_live(&self, entry: Entry, by: i32) {
         let log = &mut *self.log.borrow_mut();
-        let number = log.region_of(entry.location()) as usize;
-        let region = &mut log.regions.table[number];
-        region.live = region
-            .live
-            .checked_add_signed(by)
-            .expect("live entries of a region are counted in pairs");
+        let number = log.region_of(entry.location());
+        log.regions.count_live(number, by);
     }
 
     /// Drops a block because its cached copy is no longer what the origin has. Returns the ring in which a
@@ -443,7 +434,7 @@ impl<P: Platform> Shard<P> {
     fn pin(&self, location: Location) -> Pin<'_, P> {
         let log = &mut *self.log.borrow_mut();
         let region = log.region_of(location);
-        log.regions.table[region as usize].pins += 1;
+        log.regions.pin(region);
         Pin { shard: self, region }
     }
 
@@ -480,12 +471,8 @@ struct Pin<'a, P: Platform> {
 
 impl<P: Platform> Drop for Pin<'_, P> {
     fn drop(&mut self) {
-        let left = {
-            let region = &mut self.shard.log.borrow_mut().regions.table[self.region as usize];
-            region.pins -= 1;
-            region.pins
-        };
-        if left == 0 {
+        let last = self.shard.log.borrow_mut().regions.unpin(self.region);
+        if last {
             self.shard.unpinned.notify_all();
         }
     }

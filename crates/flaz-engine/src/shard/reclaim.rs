@@ -9,7 +9,6 @@ use std::rc::Rc;
 use flaz_device::{Device, Env};
 
 use super::log::Append;
-use super::regions::FREE_REGIONS_LOW;
 use super::{Platform, Shard, fragment};
 use crate::format::FormatError;
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
@@ -41,7 +40,7 @@ struct Survivor {
 
 impl<P: Platform> Shard<P> {
     pub(super) fn want_reclaim(&self) {
-        if self.log.borrow().regions.free.len() < FREE_REGIONS_LOW && !self.reclaiming.get() {
+        if !self.reclaiming.get() && self.log.borrow().wants_reclaim() {
             self.reclaim_wanted.notify_one();
         }
     }
@@ -49,10 +48,7 @@ impl<P: Platform> Shard<P> {
     /// Keeps regions free ahead of need, until the shard stops.
     pub(super) async fn reclaim_task(shard: Rc<Self>) {
         loop {
-            while !shard.stopping.get()
-                && !shard.failed.get()
-                && shard.log.borrow().regions.free.len() < FREE_REGIONS_LOW
-            {
+            while !shard.stopping.get() && !shard.failed.get() && shard.log.borrow().wants_reclaim() {
                 shard.reclaiming.set(true);
                 if !shard.reclaim_one(true).await {
                     break;
@@ -84,7 +80,7 @@ impl<P: Platform> Shard<P> {
         let Some(number) = taken else { return false };
         let cached = self.index.borrow().len() as u64;
         self.policy.borrow_mut().cached_blocks(cached);
-        let ring = self.log.borrow().regions.table[number as usize].ring;
+        let ring = self.log.borrow().regions.ring_of(number);
         match self.read_summary(number).await {
             Ok(summary) => {
                 let survivors = self.judge(number, ring, &summary, keep).await;
@@ -127,7 +123,7 @@ impl<P: Platform> Shard<P> {
     /// Whether the summary is that of this filling of the region.
     fn check_summary(&self, number: u32, summary: &Summary) -> Result<(), FormatError> {
         const WHAT: &str = "region summary";
-        let fill = self.log.borrow().regions.table[number as usize].fill;
+        let fill = self.log.borrow().regions.fill_of(number);
         let position =
             self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
         if summary.cache != self.cache_id {
@@ -297,7 +293,7 @@ impl<P: Platform> Shard<P> {
 
     /// Drops what the index still has in the region: blocks that no summary listed, or that could not be moved.
     fn sweep(&self, number: u32) {
-        let live = self.log.borrow().regions.table[number as usize].live;
+        let live = self.log.borrow().regions.at(number).live;
         if live == 0 {
             return;
         }
@@ -317,7 +313,7 @@ impl<P: Platform> Shard<P> {
 
     /// Waits for readers, discards the region and frees it.
     async fn free_region(&self, number: u32) {
-        while self.log.borrow().regions.table[number as usize].pins > 0 {
+        while self.log.borrow().regions.pinned(number) {
             self.unpinned.notified().await;
         }
         let region_bytes = self.geometry.region_bytes;

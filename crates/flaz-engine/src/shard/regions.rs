@@ -1,15 +1,12 @@
 //! The regions of a shard: which are free, which are being filled, and the two rings of full ones.
 //!
-//! Invariants: a region is in exactly one of: free list, open in one ring, a ring, being reclaimed. `live` is the
-//! number of index entries whose place is in the region.
-
-use std::collections::VecDeque;
+//! Invariants: a region is in exactly one of: free list, open in one ring, a ring, being reclaimed. Its live count
+//! is the number of index entries whose place is in it. The table takes 16 bytes a region, lists included: small
+//! caches have small regions, and the table counts as memory that grows with the cache.
 
 use crate::policy::Ring;
 use crate::units::Sequence;
 
-/// Free regions below which reclaim starts.
-pub(crate) const FREE_REGIONS_LOW: usize = 2;
 /// Free regions that only reclaim itself may take, so that it can always reinsert.
 pub(crate) const FREE_REGIONS_RESERVED: usize = 1;
 
@@ -24,21 +21,17 @@ pub(crate) enum RegionState {
     Reclaiming,
 }
 
-/// One region.
-#[derive(Clone, Copy, Debug)]
+/// One region, as its user sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) state: RegionState,
     pub(crate) ring: Ring,
-    /// Sequence of the first extent of this filling.
+    /// Tells this filling of the region from every other.
     pub(crate) fill: Sequence,
-    /// Bytes filled, from the region's start.
+    /// Bytes filled, from the region's start: whole sectors.
     pub(crate) used: u32,
     /// Index entries that lie here.
     pub(crate) live: u32,
-    /// Reads of the device in flight: the region must not be discarded under them.
-    pub(crate) pins: u32,
-    /// Writes in flight.
-    pub(crate) writes: u32,
 }
 
 impl Region {
@@ -48,89 +41,430 @@ impl Region {
         fill: Sequence(0),
         used: 0,
         live: 0,
-        pins: 0,
-        writes: 0,
+    };
+}
+
+/// One region, as it is kept: its fill, and everything else in 64 bits.
+///
+/// ```text
+/// 63     43 42   41 40  39     20 19      0
+/// | next    | ring | state | live | sectors |
+/// ```
+#[derive(Clone, Copy, Debug)]
+struct Packed {
+    fill: Sequence,
+    bits: u64,
+}
+
+const SECTOR: u32 = 512;
+const COUNT_BITS: u32 = 20;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+const LIVE_SHIFT: u32 = COUNT_BITS;
+const STATE_SHIFT: u32 = 2 * COUNT_BITS;
+const RING_SHIFT: u32 = STATE_SHIFT + 2;
+const NEXT_SHIFT: u32 = RING_SHIFT + 1;
+/// End of a list.
+const NONE: u32 = (1 << (64 - NEXT_SHIFT)) - 1;
+
+const _: () = assert!(crate::format::geometry::REGIONS_MAX < NONE);
+const _: () = assert!(*crate::format::geometry::REGION_BYTES.end() / SECTOR as u64 <= COUNT_MASK);
+
+impl Packed {
+    fn new(region: Region, next: u32) -> Self {
+        let state = match region.state {
+            RegionState::Free => 0,
+            RegionState::Open => 1,
+            RegionState::Full => 2,
+            RegionState::Reclaiming => 3,
+        };
+        debug_assert!(region.used.is_multiple_of(SECTOR));
+        debug_assert!(u64::from(region.live) <= COUNT_MASK);
+        Self {
+            fill: region.fill,
+            bits: u64::from(region.used / SECTOR)
+                | u64::from(region.live) << LIVE_SHIFT
+                | state << STATE_SHIFT
+                | u64::from(region.ring.number()) << RING_SHIFT
+                | u64::from(next) << NEXT_SHIFT,
+        }
+    }
+
+    fn region(self) -> Region {
+        Region {
+            state: match self.bits >> STATE_SHIFT & 3 {
+                0 => RegionState::Free,
+                1 => RegionState::Open,
+                2 => RegionState::Full,
+                _ => RegionState::Reclaiming,
+            },
+            ring: self.ring(),
+            fill: self.fill,
+            used: (self.bits & COUNT_MASK) as u32 * SECTOR,
+            live: (self.bits >> LIVE_SHIFT & COUNT_MASK) as u32,
+        }
+    }
+
+    fn ring(self) -> Ring {
+        if self.bits >> RING_SHIFT & 1 == 0 {
+            Ring::Probation
+        } else {
+            Ring::Main
+        }
+    }
+
+    fn next(self) -> u32 {
+        (self.bits >> NEXT_SHIFT) as u32
+    }
+}
+
+/// First in, first out; linked through the table.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl List {
+    const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+        len: 0,
     };
 }
 
 /// All regions of a shard.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    pub(crate) table: Vec<Region>,
-    pub(crate) free: VecDeque<u32>,
+    table: Box<[Packed]>,
+    free: List,
     /// Full regions, oldest first, by ring number.
-    pub(crate) rings: [VecDeque<u32>; 2],
+    rings: [List; 2],
+    /// Regions that are not free, by ring number.
+    taken: [u32; 2],
+    /// Reads of the device in flight: a region must not be discarded under them. As many as there are such regions.
+    pins: Vec<(u32, u32)>,
+    /// Writes in flight: as many as there are regions being written.
+    writes: Vec<(u32, u32)>,
 }
 
 impl Regions {
     pub(crate) fn all_free(count: u32) -> Self {
-        Self {
-            table: vec![Region::FREE; count as usize],
-            free: (0..count).collect(),
-            rings: [VecDeque::new(), VecDeque::new()],
+        let mut regions = Self {
+            table: vec![Packed::new(Region::FREE, NONE); count as usize].into_boxed_slice(),
+            free: List::EMPTY,
+            rings: [List::EMPTY; 2],
+            taken: [0; 2],
+            pins: Vec::new(),
+            writes: Vec::new(),
+        };
+        for number in 0..count {
+            regions.push_free(number);
+        }
+        regions
+    }
+
+    /// Regions with the given contents; the full ones are put in their rings by [`Regions::enter_ring`], in order.
+    pub(crate) fn from_table(table: &[Region]) -> Self {
+        let mut regions = Self {
+            table: table.iter().map(|region| Packed::new(*region, NONE)).collect(),
+            ..Self::all_free(0)
+        };
+        for (number, region) in table.iter().enumerate() {
+            if region.state == RegionState::Free {
+                regions.push_free(number as u32);
+            } else {
+                regions.taken[region.ring.index()] += 1;
+            }
+        }
+        regions
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.table.len() as u32
+    }
+
+    /// Region `number`, if there is one.
+    pub(crate) fn get(&self, number: u32) -> Option<Region> {
+        self.table.get(number as usize).map(|packed| packed.region())
+    }
+
+    /// Region `number`, which is there.
+    pub(crate) fn at(&self, number: u32) -> Region {
+        self.table[number as usize].region()
+    }
+
+    pub(crate) fn ring_of(&self, number: u32) -> Ring {
+        self.table[number as usize].ring()
+    }
+
+    pub(crate) fn fill_of(&self, number: u32) -> Sequence {
+        self.table[number as usize].fill
+    }
+
+    /// Every region, by number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Region> {
+        self.table.iter().map(|packed| packed.region())
+    }
+
+    fn update(&mut self, number: u32, change: impl FnOnce(&mut Region)) {
+        let packed = &mut self.table[number as usize];
+        let mut region = packed.region();
+        change(&mut region);
+        *packed = Packed::new(region, packed.next());
+    }
+
+    fn set_next(&mut self, number: u32, next: u32) {
+        let packed = &mut self.table[number as usize];
+        *packed = Packed::new(packed.region(), next);
+    }
+
+    /// Counts index entries that came to lie in a region, or left it.
+    ///
+    /// # Panics
+    /// When more leave than came: they are counted in pairs.
+    pub(crate) fn count_live(&mut self, number: u32, by: i32) {
+        self.update(number, |region| {
+            region.live = region
+                .live
+                .checked_add_signed(by)
+                .expect("live entries of a region are counted in pairs");
+        });
+    }
+
+    pub(crate) fn add_used(&mut self, number: u32, bytes: u32) {
+        self.update(number, |region| region.used += bytes);
+    }
+
+    pub(crate) fn pin(&mut self, number: u32) {
+        add(&mut self.pins, number);
+    }
+
+    /// Takes a pin off; true if it was the last one.
+    pub(crate) fn unpin(&mut self, number: u32) -> bool {
+        subtract(&mut self.pins, number)
+    }
+
+    pub(crate) fn pinned(&self, number: u32) -> bool {
+        self.pins.iter().any(|&(other, _)| other == number)
+    }
+
+    pub(crate) fn write_queued(&mut self, number: u32) {
+        add(&mut self.writes, number);
+    }
+
+    pub(crate) fn write_ended(&mut self, number: u32) {
+        subtract(&mut self.writes, number);
+    }
+
+    pub(crate) fn being_written(&self, number: u32) -> bool {
+        self.writes.iter().any(|&(other, _)| other == number)
+    }
+
+    fn list(&mut self, ring: Option<Ring>) -> &mut List {
+        match ring {
+            None => &mut self.free,
+            Some(ring) => &mut self.rings[ring.index()],
         }
     }
 
-    pub(crate) fn ring(&mut self, ring: Ring) -> &mut VecDeque<u32> {
-        &mut self.rings[usize::from(ring.number())]
+    fn push(&mut self, ring: Option<Ring>, number: u32) {
+        self.set_next(number, NONE);
+        let list = self.list(ring);
+        let tail = std::mem::replace(&mut list.tail, number);
+        list.len += 1;
+        if tail == NONE {
+            list.head = number;
+        } else {
+            self.set_next(tail, number);
+        }
+    }
+
+    fn pop(&mut self, ring: Option<Ring>) -> Option<u32> {
+        let number = self.list(ring).head;
+        let next = self.table.get(number as usize)?.next();
+        let list = self.list(ring);
+        list.head = next;
+        list.len -= 1;
+        if next == NONE {
+            list.tail = NONE;
+        }
+        Some(number)
+    }
+
+    fn push_free(&mut self, number: u32) {
+        self.push(None, number);
+    }
+
+    /// Number of free regions.
+    pub(crate) fn free_len(&self) -> usize {
+        self.free.len as usize
+    }
+
+    /// The free regions, in the order in which they will be taken.
+    pub(crate) fn free(&self) -> impl Iterator<Item = u32> + '_ {
+        self.walk(self.free.head)
+    }
+
+    /// The full regions of `ring`, oldest first.
+    pub(crate) fn ring(&self, ring: Ring) -> impl Iterator<Item = u32> + '_ {
+        self.walk(self.rings[ring.index()].head)
+    }
+
+    pub(crate) fn ring_len(&self, ring: Ring) -> u32 {
+        self.rings[ring.index()].len
+    }
+
+    fn walk(&self, head: u32) -> impl Iterator<Item = u32> + '_ {
+        let known = |number: u32| (number != NONE).then_some(number);
+        std::iter::successors(known(head), move |&number| {
+            known(self.table[number as usize].next())
+        })
     }
 
     /// Takes a free region for filling. Only reclaim may take the last one.
     pub(crate) fn take(&mut self, ring: Ring, fill: Sequence, for_reclaim: bool) -> Option<u32> {
         let reserved = if for_reclaim { 0 } else { FREE_REGIONS_RESERVED };
-        if self.free.len() <= reserved {
+        if self.free_len() <= reserved {
             return None;
         }
-        let number = self.free.pop_front()?;
-        self.table[number as usize] = Region {
-            state: RegionState::Open,
-            ring,
-            fill,
-            ..Region::FREE
-        };
+        let number = self.pop(None)?;
+        self.update(number, |region| {
+            *region = Region {
+                state: RegionState::Open,
+                ring,
+                fill,
+                ..Region::FREE
+            };
+        });
+        self.taken[ring.index()] += 1;
         Some(number)
     }
 
     /// A filled region enters its ring once nothing is being written to it.
     pub(crate) fn finish(&mut self, number: u32) {
-        let region = &mut self.table[number as usize];
-        assert_eq!(region.state, RegionState::Open);
-        assert_eq!(region.writes, 0);
-        region.state = RegionState::Full;
-        let ring = region.ring;
-        self.ring(ring).push_back(number);
+        assert_eq!(self.at(number).state, RegionState::Open);
+        assert!(!self.being_written(number), "region {number} is being written");
+        self.update(number, |region| region.state = RegionState::Full);
+        self.enter_ring(number);
+    }
+
+    /// Makes a full region the youngest of its ring.
+    pub(crate) fn enter_ring(&mut self, number: u32) {
+        let region = self.at(number);
+        assert_eq!(region.state, RegionState::Full);
+        self.push(Some(region.ring), number);
     }
 
     /// The oldest region of `ring`, for reclaim.
     pub(crate) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
-        let number = self.ring(ring).pop_front()?;
-        self.table[number as usize].state = RegionState::Reclaiming;
+        let number = self.pop(Some(ring))?;
+        self.update(number, |region| region.state = RegionState::Reclaiming);
         Some(number)
     }
 
     /// A reclaimed region becomes free.
     pub(crate) fn release(&mut self, number: u32) {
-        let region = &mut self.table[number as usize];
+        let region = self.at(number);
         assert_eq!(region.state, RegionState::Reclaiming);
-        assert_eq!(
-            (region.live, region.pins, region.writes),
-            (0, 0, 0),
-            "region {number} is still in use"
-        );
-        *region = Region::FREE;
-        self.free.push_back(number);
+        let in_use = region.live > 0 || self.pinned(number) || self.being_written(number);
+        assert!(!in_use, "region {number} is still in use");
+        self.update(number, |region| *region = Region::FREE);
+        self.taken[region.ring.index()] -= 1;
+        self.push_free(number);
     }
 
     /// Regions that `ring` has, the open one included.
     pub(crate) fn count(&self, ring: Ring) -> u64 {
-        self.table
-            .iter()
-            .filter(|r| r.state != RegionState::Free && r.ring == ring)
-            .count() as u64
+        u64::from(self.taken[ring.index()])
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.table.capacity() * size_of::<Region>()
-            + (self.free.capacity() + self.rings.iter().map(VecDeque::capacity).sum::<usize>()) * 4
+        size_of_val::<[Packed]>(&self.table)
+    }
+}
+
+/// Counts one more for `number`. The few that are counted at a time are found faster in a row than in a map.
+fn add(counts: &mut Vec<(u32, u32)>, number: u32) {
+    match counts.iter_mut().find(|(other, _)| *other == number) {
+        Some((_, count)) => *count += 1,
+        None => counts.push((number, 1)),
+    }
+}
+
+/// Counts one less; true if none is left.
+fn subtract(counts: &mut Vec<(u32, u32)>, number: u32) -> bool {
+    let at = counts
+        .iter()
+        .position(|&(other, _)| other == number)
+        .expect("counted in pairs");
+    counts[at].1 -= 1;
+    let last = counts[at].1 == 0;
+    if last {
+        counts.swap_remove(at);
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_region_is_what_went_in() {
+        for state in [
+            RegionState::Free,
+            RegionState::Open,
+            RegionState::Full,
+            RegionState::Reclaiming,
+        ] {
+            for ring in Ring::ALL {
+                let region = Region {
+                    state,
+                    ring,
+                    fill: Sequence(u64::MAX - 7),
+                    used: 256 << 20,
+                    live: 1 << 19,
+                };
+                let packed = Packed::new(region, NONE - 1);
+                assert_eq!((packed.region(), packed.next()), (region, NONE - 1));
+            }
+        }
+        assert_eq!(size_of::<Packed>(), 16);
+    }
+
+    #[test]
+    fn regions_go_round_in_order() {
+        let mut regions = Regions::all_free(5);
+        let taken: Vec<u32> = (0..4)
+            .map(|n| regions.take(Ring::Main, Sequence(n), false).expect("free"))
+            .collect();
+        assert_eq!(taken, [0, 1, 2, 3]);
+        assert_eq!(
+            regions.take(Ring::Main, Sequence(9), false),
+            None,
+            "one is reserved"
+        );
+        for number in [2, 0, 3] {
+            regions.finish(number);
+        }
+        assert_eq!(regions.ring(Ring::Main).collect::<Vec<_>>(), [2, 0, 3]);
+        assert_eq!(regions.take_oldest(Ring::Main), Some(2));
+        assert_eq!(regions.count(Ring::Main), 4);
+        regions.release(2);
+        assert_eq!(regions.free().collect::<Vec<_>>(), [4, 2]);
+        assert_eq!((regions.count(Ring::Main), regions.ring_len(Ring::Main)), (3, 2));
+        assert_eq!(regions.take_oldest(Ring::Probation), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "still in use")]
+    fn a_pinned_region_is_not_released() {
+        let mut regions = Regions::all_free(3);
+        let number = regions.take(Ring::Main, Sequence(1), false).expect("free");
+        regions.finish(number);
+        regions.take_oldest(Ring::Main);
+        regions.pin(number);
+        regions.release(number);
     }
 }

@@ -35,10 +35,10 @@ fn small() -> Rig {
     };
     let rig = Rig::new(
         7,
-        filled_disk(16 << 20, half_random),
+        filled_disk(24 << 20, half_random),
         plain_disk((8 << 20) + (256 << 10)),
     );
-    rig.create(16 << 20, wish);
+    rig.create(24 << 20, wish);
     rig
 }
 
@@ -117,14 +117,14 @@ fn other_settings_find_the_same_blocks() {
 fn hit_counters_survive() {
     let rig = small();
     rig.sim.block_on(async {
-        let fifo = settings("lz4", PolicyKind::Fifo);
-        let open = rig.opened(fifo.clone()).await;
+        let kept = settings("lz4", PolicyKind::S3Fifo);
+        let open = rig.opened(kept.clone()).await;
         open.prefetch(0..600).await;
         for number in (0..600).step_by(10) {
             open.read(number * BLOCK, BLOCK).await;
         }
         open.stop().await.expect("stops");
-        let open = rig.opened(fifo).await;
+        let open = rig.opened(kept).await;
         // Enough for every region that was full to be reclaimed once, and not twice.
         let mut next = 600;
         while open.cache.stats().counts.reclaimed_blocks < 540 {
