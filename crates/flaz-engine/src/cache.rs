@@ -17,7 +17,7 @@ use crate::format::intent::IntentSector;
 use crate::format::superblock::{State, Superblock};
 use crate::router::LocalShards;
 use crate::settings::Settings;
-use crate::shard::{ImageError, Platform, Shard, ShardParts};
+use crate::shard::{ImageError, Platform, Recovered, Shard, ShardParts};
 use crate::stats::StatsSnapshot;
 use crate::units::Epoch;
 
@@ -218,7 +218,9 @@ pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock)
 pub enum Start {
     /// It was stopped in order: the index images of this epoch hold.
     Warm(Epoch),
-    /// It was not stopped in order: nothing of it is used.
+    /// It was not stopped in order: the log is read back, but for stripes that had writes in flight.
+    Recovered,
+    /// Nothing of what was there is used.
     Cold,
     /// It was never served.
     Empty,
@@ -231,7 +233,9 @@ pub enum Start {
 pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<Start, CacheError> {
     let start = match superblock.state {
         State::Clean => Start::Warm(superblock.epoch),
-        State::Open => Start::Cold,
+        // Given up: what is there has been overtaken by writes that went past it.
+        State::Open if superblock.valid_from_epoch > superblock.epoch => Start::Cold,
+        State::Open => Start::Recovered,
         State::Empty => Start::Empty,
     };
     superblock.state = State::Open;
@@ -239,7 +243,7 @@ pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) 
         Epoch(superblock.epoch.0.checked_add(1).ok_or_else(|| {
             FormatError::field("superblock", "epoch", "below 4294967295", superblock.epoch.0)
         })?);
-    if !matches!(start, Start::Warm(_)) {
+    if start == Start::Empty {
         superblock.valid_from_epoch = superblock.epoch;
     }
     // Into both slots: with one alone, losing that sector would bring the old *clean* back, and with it an index
@@ -249,7 +253,7 @@ pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) 
     Ok(start)
 }
 
-/// Gives up what earlier openings stored: after a crash, or when an index image is damaged.
+/// Gives up what earlier openings stored: when the user says so, or when what is needed to trust it is damaged.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
@@ -260,6 +264,17 @@ pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     let len = geometry.shard_offset(geometry.shard_count) - geometry.data_offset();
     cache.discard(geometry.data_offset(), len).await?;
     Ok(())
+}
+
+/// Marks what is on a cache device that failed while it was served as never to be used again.
+///
+/// # Errors
+/// [`CacheError`] when the device fails again.
+pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.valid_from_epoch = Epoch(superblock.epoch.0.saturating_add(1));
+    // Into both slots, as at an opening.
+    write_superblock(cache, superblock).await?;
+    write_superblock(cache, superblock).await
 }
 
 /// Marks the cache as stopped in order. Every shard must have been saved.
@@ -278,10 +293,12 @@ pub struct LocalCache<P: Platform> {
     shards: LocalShards<P>,
     /// How it started.
     pub start: Start,
+    /// What was found after a crash.
+    pub recovered: Recovered,
 }
 
 impl<P: Platform> LocalCache<P> {
-    /// Opens a cache: warm after a clean stop, else cold.
+    /// Opens a cache: warm after a clean stop or a crash; cold where what that needs is damaged.
     ///
     /// # Errors
     /// [`CacheError`] when there is no cache or the device fails.
@@ -300,6 +317,7 @@ impl<P: Platform> LocalCache<P> {
             });
         }
         let mut start = open_superblock(&*cache, &mut superblock).await?;
+        let mut recovered = Recovered::default();
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
             (0..superblock.geometry.shard_count)
                 .map(|number| {
@@ -326,6 +344,18 @@ impl<P: Platform> LocalCache<P> {
                 }
             }
         }
+        if start == Start::Recovered {
+            for shard in &shards {
+                match shard.recover(superblock.valid_from_epoch, || ()).await {
+                    Ok(part) => recovered.add(&part),
+                    Err(error) => {
+                        tracing::warn!(%error, "the cache starts cold");
+                        start = Start::Cold;
+                        break;
+                    }
+                }
+            }
+        }
         if start == Start::Cold {
             start_cold(&*cache, &mut superblock).await?;
             shards = build(&superblock);
@@ -338,6 +368,7 @@ impl<P: Platform> LocalCache<P> {
             superblock,
             shards: LocalShards::new(shards),
             start,
+            recovered,
         })
     }
 
@@ -377,6 +408,9 @@ impl<P: Platform> LocalCache<P> {
     pub async fn stop(mut self) -> Result<Superblock, CacheError> {
         for shard in self.shards.iter() {
             shard.stop().await;
+        }
+        if self.shards.iter().any(|shard| shard.failed()) {
+            mark_void(&*self.cache, &mut self.superblock).await?;
         }
         for shard in self.shards.iter() {
             shard.save().await?;

@@ -58,13 +58,16 @@ pub enum Piece {
         /// Stable on return.
         fua: bool,
     },
+    /// The shard's part in a flush; the origin is flushed by the caller.
+    Flush,
 }
 
 impl Piece {
-    /// Byte offset of the piece.
+    /// Byte offset of the piece; 0 for a flush, which has none.
     #[must_use]
     pub fn offset(&self) -> u64 {
         match self {
+            Self::Flush => 0,
             Self::Read { offset, .. }
             | Self::Write { offset, .. }
             | Self::Trim { offset, .. }
@@ -112,6 +115,7 @@ pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Resul
             .write_zeroes(offset, len, may_unmap, fua)
             .await
             .map(|()| None),
+        Piece::Flush => shard.flushed().map(|()| None),
     }
 }
 
@@ -298,7 +302,13 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
     }
 
     async fn flush(&self) -> Result<(), IoError> {
-        self.0.origin.flush().await.map_err(IoError::Origin)
+        let flushed = self.0.origin.flush().await.map_err(IoError::Origin);
+        let mut outcome = flushed;
+        for number in 0..self.0.shards.count() {
+            let part = self.0.shards.run(number, Piece::Flush).await;
+            outcome = outcome.and(part.map(|_| ()));
+        }
+        outcome
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {
@@ -357,5 +367,6 @@ fn piece_len(piece: &Piece) -> u64 {
         Piece::Read { len, .. } => *len as u64,
         Piece::Write { data, .. } => data.len() as u64,
         Piece::Trim { len, .. } | Piece::WriteZeroes { len, .. } => *len,
+        Piece::Flush => 0,
     }
 }

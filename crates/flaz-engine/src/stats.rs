@@ -94,6 +94,10 @@ counters! {
     dropped_blocks,
     /// Tombstones written.
     tombstones,
+    /// Pages of the intent bitmap written.
+    intent_writes,
+    /// Writes and trims that waited for their stripe's intent.
+    intent_waits,
     /// Bytes given to the codec.
     codec_in_bytes,
     /// Bytes that came out (raw blocks count 4096, fills 0).

@@ -268,7 +268,7 @@ fn run(plan: &Plan) -> Outcome {
         let start = if clean {
             Start::Warm(flaz_engine::units::Epoch(1))
         } else {
-            Start::Cold
+            Start::Recovered
         };
         let (_, second, _) = open_and_run(&again, &env, &origin, &disk, model, start).await;
         if clean
@@ -299,8 +299,12 @@ async fn open_and_run(
     let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), plan.settings.clone())
         .await
         .expect("opens");
-    // A damaged index image is found, and the cache starts cold.
-    let damaged = plan.damage && matches!(start, Start::Warm(_)) && cache.start == Start::Cold;
+    // A damaged superblock slot, index image or log is found, and the cache starts as well as it still can.
+    let damaged = match cache.start {
+        Start::Cold => plan.damage || start == Start::Recovered,
+        Start::Recovered => plan.damage,
+        Start::Warm(_) | Start::Empty => false,
+    };
     assert!(
         cache.start == start || damaged,
         "started {:?}, expected {start:?}",
@@ -643,7 +647,7 @@ fn a_lost_superblock_slot_does_not_revive_an_old_clean_stop() {
             let after = SimDisk::from_image(&env, &disk.snapshot());
             after.poke(slot, &[0; 4096]);
             let (cache, volume) = open_small(&env, &after, &origin).await;
-            assert_eq!(cache.start, Start::Cold);
+            assert_eq!(cache.start, Start::Recovered);
             assert_eq!(volume.read(0, 4096).await.expect("reads")[0][0], 2);
         });
     }

@@ -10,8 +10,9 @@ use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
-use flaz_engine::cache::{Start, mark_clean, open_superblock, read_superblock, start_cold};
+use flaz_engine::cache::{Start, mark_clean, mark_void, open_superblock, read_superblock, start_cold};
 use flaz_engine::format::superblock::Superblock;
+use flaz_engine::shard::{ImageError, Recovered};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_nbd::{Counters, Export, Limits, Server, Service, Shutdown, Snapshot};
 
@@ -29,6 +30,8 @@ const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a thread has to bring admitted blocks to the cache device, or to write its index.
 const STOP_WITHIN: Duration = Duration::from_secs(300);
+/// Longest time for the threads to read the log back after a crash.
+const RECOVER_WITHIN: Duration = Duration::from_secs(3600);
 
 /// A cache being served. Dropping it without [`Daemon::shutdown`] is a crash, on purpose.
 pub struct Daemon {
@@ -292,8 +295,30 @@ impl Workers {
                 }
                 Err(error) => tracing::warn!("the cache starts cold: {error}"),
             }
-        } else if begin == Start::Cold {
-            tracing::warn!("the cache was not stopped in order: it starts cold (nothing is lost, hits are)");
+        } else if begin == Start::Recovered {
+            let started = Instant::now();
+            let valid_from = superblock.valid_from_epoch;
+            let parts = ask_all(&self.mailboxes, RECOVER_WITHIN, |reply| Order::Recover {
+                valid_from,
+                reply,
+            })?;
+            match parts.into_iter().collect::<Result<Vec<Recovered>, _>>() {
+                Ok(parts) => {
+                    let mut total = Recovered::default();
+                    parts.iter().for_each(|part| total.add(part));
+                    tracing::warn!(
+                        "the cache was not stopped in order: {} blocks of {} regions are warm again after {:.3} s; {} \
+                         blocks of {} stripes that may have been written to were dropped",
+                        total.blocks,
+                        total.regions,
+                        started.elapsed().as_secs_f64(),
+                        total.dropped,
+                        total.stripes
+                    );
+                    return Ok(true);
+                }
+                Err(error) => tracing::warn!("the cache starts cold (nothing is lost, hits are): {error}"),
+            }
         }
         if begin != Start::Empty {
             runtime.block_on(start_cold(cache, superblock))?;
@@ -494,11 +519,16 @@ impl Daemon {
 
     fn save(&self) -> Result<(), HostError> {
         ask_all(&self.mailboxes, STOP_WITHIN, Order::Stop)?;
-        ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?
+        let saved = ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?
             .into_iter()
-            .collect::<Result<Vec<()>, _>>()?;
+            .collect::<Result<Vec<()>, _>>();
         let runtime = Runtime::new(Config::default())?;
         let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(ImageError::Failed { .. }) = &saved {
+            // Writes went past it: what is on it must not be believed if it comes back.
+            runtime.block_on(mark_void(&self.cache, &mut superblock))?;
+        }
+        saved?;
         runtime.block_on(mark_clean(&self.cache, &mut superblock))?;
         Ok(())
     }

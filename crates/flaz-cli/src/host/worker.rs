@@ -14,7 +14,7 @@ use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
 use flaz_engine::settings::Settings;
-use flaz_engine::shard::{ImageError, Shard, ShardParts};
+use flaz_engine::shard::{ImageError, RecoverError, Recovered, Shard, ShardParts};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
@@ -40,6 +40,11 @@ pub enum Order {
     Load {
         epoch: Epoch,
         reply: OneSender<Result<usize, ImageError>>,
+    },
+    /// Read the log back after a crash.
+    Recover {
+        valid_from: Epoch,
+        reply: OneSender<Result<Recovered, RecoverError>>,
     },
     /// Build the shards, empty.
     Build {
@@ -205,6 +210,23 @@ async fn serve(parts: WorkerParts) {
                         }
                     }
                     let _ = reply.send(Ok(refused));
+                });
+            }
+            Order::Recover { valid_from, reply } => {
+                let shards = shards.all_local();
+                Rt.spawn(async move {
+                    let parts = shards.iter().map(|shard| shard.recover(valid_from, || ()));
+                    let mut total = Recovered::default();
+                    for part in futures_util::future::join_all(parts).await {
+                        match part {
+                            Ok(part) => total.add(&part),
+                            Err(error) => {
+                                let _ = reply.send(Err(error));
+                                return;
+                            }
+                        }
+                    }
+                    let _ = reply.send(Ok(total));
                 });
             }
             Order::Start => shards.all_local().iter().for_each(Shard::start),

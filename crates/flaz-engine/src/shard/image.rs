@@ -23,6 +23,16 @@ pub enum ImageError {
         /// What happened.
         source: flaz_device::DeviceError,
     },
+    /// The origin failed a flush.
+    #[error(
+        "shard {shard}: the origin could not be flushed, so the cache is not marked as stopped in order: {source}"
+    )]
+    Origin {
+        /// The shard.
+        shard: u32,
+        /// What happened.
+        source: flaz_device::DeviceError,
+    },
     /// The state page or the image is not valid.
     #[error("index image of shard {shard}: {source}")]
     Format {
@@ -55,11 +65,12 @@ impl<P: Platform> Shard<P> {
         // now would name its old contents.
         self.locks.wait_until_free().await;
         self.stopping.set(true);
+        self.intents.wake();
         self.jobs_changed.notify_one();
         self.reclaim_wanted.notify_one();
         loop {
             let jobs_left = !self.jobs.borrow().is_empty() || self.storing.get();
-            if !jobs_left && !self.reclaiming.get() {
+            if !jobs_left && !self.reclaiming.get() && !self.intents.clearing.get() {
                 break;
             }
             // Stored blocks may need a region that the reclaim task no longer frees.
@@ -82,16 +93,21 @@ impl<P: Platform> Shard<P> {
     /// [`ImageError`] when the cache device failed now or earlier.
     pub async fn save(self: &Rc<Self>) -> Result<(), ImageError> {
         let shard = self.number;
-        if self.failed.get() {
+        let device = |source| ImageError::Device { shard, source };
+        if self.failed.get() || !self.make_log_stable().await {
             return Err(ImageError::Failed { shard });
         }
+        // What is cached must be what the origin keeps, whatever happens to its power after the stop.
+        self.origin
+            .flush()
+            .await
+            .map_err(|source| ImageError::Origin { shard, source })?;
         let image = self.fit_image().await?;
         let regions: Vec<u32> = {
             let log = self.log.borrow();
             let wanted = image.len().div_ceil(self.geometry.region_bytes as usize);
             log.regions.free().take(wanted).collect()
         };
-        let device = |source| ImageError::Device { shard, source };
         for (number, part) in regions
             .iter()
             .zip(image.chunks(self.geometry.region_bytes as usize))
@@ -123,7 +139,8 @@ impl<P: Platform> Shard<P> {
             .write_at(self.geometry.shard_state_offset(shard), page, false)
             .await
             .1
-            .map_err(device)
+            .map_err(device)?;
+        self.clear_all_intents().await.map_err(device)
     }
 
     /// The image, after freeing as many regions as it needs.

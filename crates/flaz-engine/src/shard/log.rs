@@ -17,6 +17,7 @@ use crate::format::extent::{
     Record, RecordKind, fragment_bytes,
 };
 use crate::format::geometry::Geometry;
+use crate::format::intent::DurableMark;
 use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
 use crate::policy::Ring;
@@ -87,6 +88,8 @@ pub(super) struct PendingWrite {
     /// Where the extent starts in the shard's part; `None` for a summary.
     pub(super) extent: Option<Location>,
     pub(super) buf: IoBuf,
+    /// Order in which it was queued.
+    pub(super) ticket: u64,
 }
 
 /// An extent that is sealed and not yet on the device: still read from memory.
@@ -114,6 +117,9 @@ pub(super) struct Log {
     flushing: Vec<Flushing>,
     queue: VecDeque<PendingWrite>,
     writes_in_flight: usize,
+    /// Tickets of the writes that are queued or in flight, ascending.
+    outstanding: VecDeque<u64>,
+    last_ticket: u64,
     finishing: VecDeque<u32>,
     /// Somebody waits for a region.
     starving: bool,
@@ -131,6 +137,8 @@ impl Log {
             flushing: Vec::new(),
             queue: VecDeque::new(),
             writes_in_flight: 0,
+            outstanding: VecDeque::new(),
+            last_ticket: 0,
             finishing: VecDeque::new(),
             starving: false,
         }
@@ -368,6 +376,7 @@ impl Log {
         }
         open.records.extend_from_slice(&extent.records);
         let copy = IoBuf::copy_of(&extent.buf);
+        let ticket = take_ticket(&mut self.last_ticket, &mut self.outstanding);
         self.flushing.push(Flushing {
             start,
             buf: extent.buf,
@@ -377,6 +386,7 @@ impl Log {
             position,
             extent: Some(Location::at(start)),
             buf: copy,
+            ticket,
         });
     }
 
@@ -401,12 +411,39 @@ impl Log {
         summary.write(&mut buf);
         self.regions.write_queued(open.number);
         self.finishing.push_back(open.number);
+        let ticket = take_ticket(&mut self.last_ticket, &mut self.outstanding);
         self.queue.push_back(PendingWrite {
             region: open.number,
             position: summary.position + geometry.region_bytes - len,
             extent: None,
             buf,
+            ticket,
         });
+    }
+
+    /// The ticket of the write that was queued last.
+    pub(super) fn last_queued(&self) -> u64 {
+        self.last_ticket
+    }
+
+    /// Whether every write up to `ticket` has ended.
+    pub(super) fn all_written(&self, ticket: u64) -> bool {
+        self.outstanding.front().is_none_or(|&oldest| oldest > ticket)
+    }
+
+    /// How far the open regions are filled with sealed extents.
+    pub(super) fn durable_marks(&self) -> [DurableMark; 2] {
+        Ring::ALL.map(|ring| {
+            self.open[ring.index()]
+                .as_ref()
+                .map_or_else(DurableMark::default, |open| {
+                    let region = self.regions.at(open.number);
+                    DurableMark {
+                        fill: region.fill,
+                        used: region.used,
+                    }
+                })
+        })
     }
 
     /// Seals both open extents, however full.
@@ -435,8 +472,9 @@ impl Log {
     }
 
     /// A write has ended, well or not.
-    pub(super) fn written(&mut self, region: u32, extent: Option<Location>) {
+    pub(super) fn written(&mut self, region: u32, extent: Option<Location>, ticket: u64) {
         self.writes_in_flight -= 1;
+        self.outstanding.retain(|&other| other != ticket);
         if let Some(start) = extent {
             self.flushing.retain(|flushing| flushing.start != start.offset());
         }
@@ -526,6 +564,12 @@ impl Log {
                 })
                 .sum::<usize>()
     }
+}
+
+fn take_ticket(last: &mut u64, outstanding: &mut VecDeque<u64>) -> u64 {
+    *last += 1;
+    outstanding.push_back(*last);
+    *last
 }
 
 fn write_fragment(place: &mut [u8], checksum: u32, codec: CodecId, stored: &[u8]) {

@@ -7,6 +7,7 @@
 //! | [`admit`] | storing blocks, off the caller's path |
 //! | [`reclaim`] | freeing the oldest regions |
 //! | [`image`], [`contents`] | the index image of a clean stop, written and read |
+//! | [`intents`], [`recover`] | what makes a start after a crash warm |
 //! | [`log`], [`regions`], [`fragment`] | where fragments lie, and what they look like |
 //! | [`clock`], [`locks`] | what keeps stale data out |
 //!
@@ -24,10 +25,12 @@ mod clock;
 mod contents;
 mod fragment;
 mod image;
+mod intents;
 mod locks;
 mod log;
 mod read;
 mod reclaim;
+mod recover;
 mod regions;
 mod write;
 
@@ -40,6 +43,7 @@ use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Device, Env, IoBuf};
 
 use crate::codec::{CodecSpec, Decoders, Encoder};
+use crate::format::extent::RecordKind;
 use crate::format::geometry::Geometry;
 use crate::index::{Entry, Index};
 use crate::policy::{Policy, PolicyKind, Ring, RingSizes};
@@ -48,6 +52,7 @@ use crate::stats::{Holdings, Stats, StatsSnapshot, count};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
 use admit::Job;
 use clock::WriteClock;
+use intents::Intents;
 use locks::RangeLocks;
 use log::{Log, LogIdentity};
 use read::Fetch;
@@ -56,6 +61,7 @@ pub(crate) use contents::{ImageContents, read_image, read_state};
 pub(crate) use fragment::unpack as unpack_fragment;
 pub use image::ImageError;
 pub use log::WRITES_IN_FLIGHT_MAX;
+pub use recover::{RecoverError, Recovered};
 pub(crate) use regions::RegionState;
 
 /// Admissions and tombstones that may wait at a time. Writers wait for a place, readers go without.
@@ -112,6 +118,9 @@ pub struct Shard<P: Platform> {
     decoders: RefCell<Decoders>,
     clock: WriteClock,
     locks: RangeLocks,
+    intents: Intents,
+    /// A flush of the origin that failed when nobody had asked for it.
+    flush_failure: RefCell<Option<flaz_device::DeviceError>>,
     fetches: RefCell<Vec<Rc<Fetch>>>,
     /// Blocks whose copy on the medium is void, with no newer record of them yet, and that copy's ring. Each has
     /// a job that will write the record. Bounded by the jobs.
@@ -127,6 +136,8 @@ pub struct Shard<P: Platform> {
     room: Notify,
     reclaim_wanted: Notify,
     reclaiming: Cell<bool>,
+    reclaims_begun: Cell<u64>,
+    reclaims_ended: Cell<u64>,
     unpinned: Notify,
     stopping: Cell<bool>,
     failed: Cell<bool>,
@@ -172,6 +183,8 @@ impl<P: Platform> Shard<P> {
             decoders: RefCell::new(Decoders::default()),
             clock: WriteClock::new(geometry.shard_len() / BLOCK_BYTES as u64),
             locks: RangeLocks::default(),
+            intents: Intents::new(&geometry),
+            flush_failure: RefCell::new(None),
             fetches: RefCell::new(Vec::new()),
             obsolete: RefCell::new(BTreeMap::new()),
             jobs: RefCell::new(VecDeque::new()),
@@ -183,6 +196,8 @@ impl<P: Platform> Shard<P> {
             room: Notify::new(),
             reclaim_wanted: Notify::new(),
             reclaiming: Cell::new(false),
+            reclaims_begun: Cell::new(0),
+            reclaims_ended: Cell::new(0),
             unpinned: Notify::new(),
             stopping: Cell::new(false),
             failed: Cell::new(false),
@@ -190,10 +205,12 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    /// Starts the tasks that store admitted blocks and reclaim regions.
+    /// Starts the tasks that store admitted blocks, reclaim regions, and set and clear intents.
     pub fn start(self: &Rc<Self>) {
         self.env.spawn(Self::admit_task(Rc::clone(self)));
         self.env.spawn(Self::reclaim_task(Rc::clone(self)));
+        self.env.spawn(Self::intent_task(Rc::clone(self)));
+        self.env.spawn(Self::clear_task(Rc::clone(self)));
     }
 
     /// The shard's number.
@@ -337,7 +354,7 @@ impl<P: Platform> Shard<P> {
             self.env.spawn(async move {
                 let len = write.buf.len() as u64;
                 let (_, result) = shard.cache.write_at(write.position, write.buf, false).await;
-                shard.write_ended(write.region, write.extent, len, result);
+                shard.write_ended(write.region, write.extent, write.ticket, len, result);
                 shard.pump_writes();
             });
         }
@@ -347,6 +364,7 @@ impl<P: Platform> Shard<P> {
         self: &Rc<Self>,
         region: u32,
         extent: Option<Location>,
+        ticket: u64,
         len: u64,
         result: Result<(), flaz_device::DeviceError>,
     ) {
@@ -361,17 +379,17 @@ impl<P: Platform> Shard<P> {
             Err(error) => {
                 self.cache_error(&error);
                 if let Some(extent) = extent {
-                    self.drop_extent(extent);
+                    self.drop_extent(region, extent);
                 }
             }
         }
-        self.log.borrow_mut().written(region, extent);
+        self.log.borrow_mut().written(region, extent, ticket);
         self.room.notify_all();
         self.idle.notify_all();
     }
 
     /// Forgets the blocks of an extent that did not reach the device.
-    fn drop_extent(self: &Rc<Self>, extent: Location) {
+    fn drop_extent(self: &Rc<Self>, region: u32, extent: Location) {
         let records = self.log.borrow().records_of(extent);
         let end = Location(extent.0 + u64::from(self.geometry.extent_bytes) / crate::units::UNIT_BYTES);
         for record in records
@@ -380,24 +398,25 @@ impl<P: Platform> Shard<P> {
         {
             let block = self.local(record.block);
             let entry = self.index.borrow().get(block);
-            if let Some(entry) = entry.filter(|entry| (extent..end).contains(&entry.location())) {
-                self.drop_if_same(block, entry);
+            match entry {
+                Some(entry) if (extent..end).contains(&entry.location()) => self.drop_if_same(block, entry),
+                // What was to say so is lost, and may be all that did: say it again.
+                None if record.kind == RecordKind::Tombstone => {
+                    let ring = self.log.borrow().regions.ring_of(region);
+                    self.obsolete.borrow_mut().entry(block).or_insert(ring);
+                    self.settle_later(block);
+                }
+                _ => {}
             }
         }
     }
 
     /// Counts an error of the cache device; after too many the device is no longer used.
-    fn cache_error(&self, error: &flaz_device::DeviceError) {
+    fn cache_error(self: &Rc<Self>, error: &flaz_device::DeviceError) {
         count(&self.stats.counters.cache_errors, 1);
         tracing::warn!(shard = self.number, %error, "the cache device failed an operation");
-        if self.stats.counters.cache_errors.get() >= CACHE_ERRORS_MAX && !self.failed.replace(true) {
-            tracing::error!(
-                shard = self.number,
-                "the cache device failed {CACHE_ERRORS_MAX} times and is no longer used; I/O goes on with the \
-                 origin alone; the cache starts cold next time"
-            );
-            self.room.notify_all();
-            self.jobs_changed.notify_one();
+        if self.stats.counters.cache_errors.get() >= CACHE_ERRORS_MAX {
+            self.give_up(&format!("it failed {CACHE_ERRORS_MAX} times"));
         }
     }
 
@@ -409,7 +428,11 @@ impl<P: Platform> Shard<P> {
 
     /// Reads from this shard's part of the cache device, widened to the device's alignment. Returns the buffer
     /// and where in it `offset` is.
-    async fn read_cache(&self, offset: u64, len: u64) -> Result<(IoBuf, usize), flaz_device::DeviceError> {
+    async fn read_cache(
+        self: &Rc<Self>,
+        offset: u64,
+        len: u64,
+    ) -> Result<(IoBuf, usize), flaz_device::DeviceError> {
         let align = u64::from(self.cache.alignment());
         let start = offset / align * align;
         let end = (offset + len)

@@ -291,6 +291,11 @@ impl<P: Platform> Shard<P> {
             return;
         }
         self.retire(block);
+        self.settle_later(block);
+    }
+
+    /// Queues a tombstone for an obsolete block.
+    pub(super) fn settle_later(self: &Rc<Self>, block: LocalBlock) {
         let job = Job::Settle { blocks: vec![block] };
         if let Some(slot) = self.job_slots.try_acquire(1) {
             slot.forget();

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{Device, Env};
+use flaz_device::{Device, DeviceError, Env, IoBuf};
 
 use super::log::Append;
 use super::{Platform, Shard, fragment};
@@ -78,6 +78,7 @@ impl<P: Platform> Shard<P> {
                 .or_else(|| log.regions.take_oldest(other))
         };
         let Some(number) = taken else { return false };
+        self.reclaims_begun.set(self.reclaims_begun.get() + 1);
         let cached = self.index.borrow().len() as u64;
         self.policy.borrow_mut().cached_blocks(cached);
         let ring = self.log.borrow().regions.ring_of(number);
@@ -92,10 +93,12 @@ impl<P: Platform> Shard<P> {
         }
         self.sweep(number);
         self.free_region(number).await;
+        self.reclaims_ended.set(self.reclaims_ended.get() + 1);
+        self.idle.notify_all();
         true
     }
 
-    async fn read_summary(&self, number: u32) -> Result<Summary, String> {
+    async fn read_summary(self: &Rc<Self>, number: u32) -> Result<Summary, String> {
         let region_bytes = self.geometry.region_bytes;
         let end = (u64::from(number) + 1) * region_bytes;
         let guess = SUMMARY_GUESS_BYTES.min(region_bytes);
@@ -311,15 +314,38 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Waits for readers, discards the region and frees it.
-    async fn free_region(&self, number: u32) {
+    /// Overwrites what recovery would find a region by: the first header and the summary's end.
+    pub(super) async fn void_region(&self, number: u32) -> Result<(), DeviceError> {
+        let (region_bytes, sector) = (self.geometry.region_bytes, self.geometry.sector_bytes as usize);
+        let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
+        for at in [position, position + region_bytes - sector as u64] {
+            self.cache.write_at(at, IoBuf::zeroed(sector), false).await.1?;
+        }
+        self.cache.flush().await
+    }
+
+    /// Waits for readers, makes the region void, discards it and frees it.
+    ///
+    /// Void and stable before anything else is reclaimed: otherwise a newer record could die before an older one that
+    /// is still in here. And before the discard, which need not change what can be read.
+    async fn free_region(self: &Rc<Self>, number: u32) {
         while self.log.borrow().regions.pinned(number) {
             self.unpinned.notified().await;
         }
         let region_bytes = self.geometry.region_bytes;
         let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
-        if let Err(error) = self.cache.discard(position, region_bytes).await {
-            self.cache_error(&error);
+        if !self.failed.get() {
+            match self.void_region(number).await {
+                Ok(()) => {
+                    if let Err(error) = self.cache.discard(position, region_bytes).await {
+                        self.cache_error(&error);
+                    }
+                }
+                Err(error) => {
+                    self.cache_error(&error);
+                    self.give_up("a reclaimed region could not be made void");
+                }
+            }
         }
         count(&self.stats.counters.discarded_bytes, region_bytes);
         count(&self.stats.counters.regions_reclaimed, 1);

@@ -44,6 +44,7 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(offset, len);
         self.job_slots.acquire(1).await.forget();
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
         let aligned = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
         let staged = if aligned {
             None
@@ -58,6 +59,7 @@ impl<P: Platform> Shard<P> {
             known: vec![true; (blocks.end - blocks.start) as usize],
         });
         self.after_change(&blocks, result.is_ok().then_some(staged), bypass);
+        drop(intent);
         drop(lock);
         let counters = &self.stats.counters;
         count(&counters.writes, 1);
@@ -85,6 +87,7 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(inner.start, inner.end - inner.start);
         self.job_slots.acquire(1).await.forget();
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
         self.tick(&blocks);
         let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
         if fua && result.is_ok() {
@@ -92,6 +95,7 @@ impl<P: Platform> Shard<P> {
         }
         self.tick(&blocks);
         self.after_change(&blocks, None, true);
+        drop(intent);
         drop(lock);
         self.stats
             .latencies
@@ -122,10 +126,12 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(offset, len);
         self.job_slots.acquire(1).await.forget();
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
         self.tick(&blocks);
         let result = self.origin.write_zeroes(offset, len, may_unmap, fua).await;
         self.tick(&blocks);
         self.after_change(&blocks, None, true);
+        drop(intent);
         drop(lock);
         self.stats
             .latencies
@@ -133,6 +139,17 @@ impl<P: Platform> Shard<P> {
             .trim
             .record(self.env.now().since(started));
         self.origin_result(result)
+    }
+
+    /// What a flush of the whole device asks of this shard: the origin itself is flushed by the caller.
+    ///
+    /// # Errors
+    /// [`IoError::Origin`] when a flush that the shard made on its own failed since the last call.
+    pub fn flushed(&self) -> Result<(), IoError> {
+        match self.flush_failure.borrow_mut().take() {
+            Some(error) => Err(IoError::Origin(error)),
+            None => Ok(()),
+        }
     }
 
     fn origin_result(&self, result: Result<(), DeviceError>) -> Result<(), IoError> {

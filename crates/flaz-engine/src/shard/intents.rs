@@ -1,0 +1,531 @@
+//! Intents: which stripes may have a write on its way to the origin, kept on the cache device.
+//!
+//! **What a crash leaves.** A write that the origin has and the log does not know of would make the cached copy stale
+//! for ever. The rule: *before a write to a stripe goes to the origin, the stripe's bit is set, and stable; recovery
+//! drops the cached blocks of set stripes.* A bit is cleared when nothing of the stripe can come out differently
+//! any more: its writes have been answered, the origin has been flushed since, and the log's records that make older
+//! copies void are stable.
+//!
+//! Setting is what writers wait for: one task writes all wishes that came while the last write was on its way.
+//! Clearing is done in rounds, for stripes that were left alone for a while.
+//!
+//! The same sectors carry how much of each open region is known to be stable ([`DurableMark`]), so that recovery
+//! notices when damage took away what was there.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::local::{Notify, Semaphore};
+use flaz_device::{Device, DeviceError, Env, IoBuf};
+use futures_util::future::{Either, select};
+use zerocopy::IntoBytes;
+
+use super::{Platform, Shard};
+use crate::format::geometry::{Geometry, PAGE_BYTES};
+use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
+use crate::stats::count;
+use crate::units::{LocalBlock, STRIPE_BLOCKS};
+
+/// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
+const CLEAR_PERIOD: Duration = Duration::from_secs(5);
+/// Tries to mark a failed cache as out of date.
+const POISON_TRIES_MAX: u32 = 3;
+/// Bytes of the bitmap read or written at a time.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// A set of stripes.
+#[derive(Debug)]
+struct Stripes {
+    words: Box<[u64]>,
+    len: usize,
+}
+
+impl Stripes {
+    fn none(count: u64) -> Self {
+        Self {
+            words: vec![0; count.div_ceil(64) as usize].into_boxed_slice(),
+            len: 0,
+        }
+    }
+
+    fn has(&self, stripe: u64) -> bool {
+        self.words[(stripe / 64) as usize] >> (stripe % 64) & 1 == 1
+    }
+
+    fn set(&mut self, stripe: u64) {
+        self.len += usize::from(!self.has(stripe));
+        self.words[(stripe / 64) as usize] |= 1 << (stripe % 64);
+    }
+
+    fn clear(&mut self, stripe: u64) {
+        self.len -= usize::from(self.has(stripe));
+        self.words[(stripe / 64) as usize] &= !(1 << (stripe % 64));
+    }
+
+    fn clear_all(&mut self) {
+        self.words.fill(0);
+        self.len = 0;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.words.iter().enumerate().flat_map(|(at, &word)| {
+            (0..64)
+                .filter(move |bit| word >> bit & 1 == 1)
+                .map(move |bit| at as u64 * 64 + bit)
+        })
+    }
+}
+
+/// The intents of one shard.
+#[derive(Debug)]
+pub(super) struct Intents {
+    stripes: u64,
+    /// Stripes whose bit is set on the medium, or on its way from set to clear and wanted again.
+    set: RefCell<Stripes>,
+    /// Stripes that writers wait for. Bounded by the writers in flight.
+    wanted: RefCell<Vec<u64>>,
+    /// Stripes written since the last round began.
+    written: RefCell<Stripes>,
+    /// Writes in flight, by stripe.
+    in_flight: RefCell<Vec<(u64, u32)>>,
+    generation: Cell<u64>,
+    durable: Cell<[DurableMark; 2]>,
+    /// One writer of sectors at a time.
+    sectors: Semaphore,
+    /// Work for the task that sets.
+    wishes: Notify,
+    /// Something was set; the cache was given up; the shard stops.
+    pub(super) changed: Notify,
+    /// A round of clearing is under way.
+    pub(super) clearing: Cell<bool>,
+    /// A failed cache has been marked as out of date, or that was given up.
+    poisoned: Cell<bool>,
+}
+
+impl Intents {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        let stripes = geometry.local_stripes();
+        Self {
+            stripes,
+            set: RefCell::new(Stripes::none(stripes)),
+            wanted: RefCell::new(Vec::new()),
+            written: RefCell::new(Stripes::none(stripes)),
+            in_flight: RefCell::new(Vec::new()),
+            generation: Cell::new(1),
+            durable: Cell::new([DurableMark::default(); 2]),
+            sectors: Semaphore::new(1),
+            wishes: Notify::new(),
+            changed: Notify::new(),
+            clearing: Cell::new(false),
+            poisoned: Cell::new(false),
+        }
+    }
+
+    /// Stripes whose bit is set.
+    pub(super) fn set_count(&self) -> u64 {
+        self.set.borrow().len as u64
+    }
+
+    pub(super) fn is_set(&self, block: LocalBlock) -> bool {
+        self.set.borrow().has(block.0 / STRIPE_BLOCKS)
+    }
+
+    /// Wakes both tasks, for the shard stops.
+    pub(super) fn wake(&self) {
+        self.wishes.notify_all();
+        self.changed.notify_all();
+    }
+
+    pub(super) fn set_durable(&self, marks: [DurableMark; 2]) {
+        self.durable.set(marks);
+    }
+
+    fn next_generation(&self) -> u64 {
+        self.generation.set(self.generation.get() + 1);
+        self.generation.get()
+    }
+
+    /// Sectors of the page that has `stripe`, with the bits of `set` and `also`.
+    fn page(&self, page: u64, epoch: u32, set: &Stripes, also: &[u64], shard_sectors: u64) -> IoBuf {
+        let sectors = PAGE_BYTES as u64 / 512;
+        let mut buf = IoBuf::zeroed(PAGE_BYTES);
+        let generation = self.next_generation();
+        for (i, place) in buf.chunks_exact_mut(512).enumerate() {
+            let within = page * sectors + i as u64;
+            let number = (shard_sectors + within) as u32;
+            let mut sector = IntentSector::clear(number, epoch, generation);
+            sector.set_durable(self.durable.get());
+            let range = within * INTENT_STRIPES..((within + 1) * INTENT_STRIPES).min(self.stripes);
+            for stripe in range.clone() {
+                if set.has(stripe) {
+                    sector.set(stripe - range.start);
+                }
+            }
+            for stripe in also.iter().filter(|stripe| range.contains(stripe)) {
+                sector.set(stripe - range.start);
+            }
+            sector.seal();
+            place.copy_from_slice(sector.as_bytes());
+        }
+        buf
+    }
+}
+
+fn page_of(stripe: u64) -> u64 {
+    stripe / INTENT_STRIPES / (PAGE_BYTES as u64 / 512)
+}
+
+/// A write in flight, as far as intents are concerned.
+pub(super) struct Intent<'a> {
+    intents: &'a Intents,
+    stripe: u64,
+}
+
+impl Drop for Intent<'_> {
+    fn drop(&mut self) {
+        let mut in_flight = self.intents.in_flight.borrow_mut();
+        let at = in_flight
+            .iter()
+            .position(|(stripe, _)| *stripe == self.stripe)
+            .expect("counted in pairs");
+        in_flight[at].1 -= 1;
+        if in_flight[at].1 == 0 {
+            in_flight.swap_remove(at);
+        }
+        // It ended now: what it wrote must be flushed by a later round than one that has begun.
+        self.intents.written.borrow_mut().set(self.stripe);
+    }
+}
+
+impl<P: Platform> Shard<P> {
+    /// Returns when a write to the stripe of `block` may go to the origin: its bit is stable on the cache device, or
+    /// the cache device has been given up. The intent is to be dropped after the write's records are queued.
+    pub(super) async fn intend(&self, block: LocalBlock) -> Intent<'_> {
+        let stripe = block.0 / STRIPE_BLOCKS;
+        let intents = &self.intents;
+        {
+            let mut in_flight = intents.in_flight.borrow_mut();
+            match in_flight.iter_mut().find(|(other, _)| *other == stripe) {
+                Some((_, count)) => *count += 1,
+                None => in_flight.push((stripe, 1)),
+            }
+        }
+        intents.written.borrow_mut().set(stripe);
+        let intent = Intent { intents, stripe };
+        let mut waited = false;
+        loop {
+            let ready = if self.failed.get() {
+                intents.poisoned.get()
+            } else {
+                intents.set.borrow().has(stripe)
+            };
+            if ready {
+                return intent;
+            }
+            if !self.failed.get() {
+                let mut wanted = intents.wanted.borrow_mut();
+                if !wanted.contains(&stripe) {
+                    wanted.push(stripe);
+                    intents.wishes.notify_one();
+                }
+            }
+            count(&self.stats.counters.intent_waits, u64::from(!waited));
+            waited = true;
+            intents.changed.notified().await;
+        }
+    }
+
+    fn intent_position(&self, page: u64) -> u64 {
+        self.geometry.shard_intent_offset(self.number) + page * PAGE_BYTES as u64
+    }
+
+    /// Number of this shard's first sector in the whole bitmap.
+    fn first_intent_sector(&self) -> u64 {
+        self.geometry.shard_intent_len() / 512 * u64::from(self.number)
+    }
+
+    /// Sets the bits that writers wait for, all that are there at a time with one write.
+    pub(super) async fn intent_task(shard: Rc<Self>) {
+        loop {
+            let wanted = std::mem::take(&mut *shard.intents.wanted.borrow_mut());
+            if shard.failed.get() || (wanted.is_empty() && shard.stopping.get()) {
+                return;
+            }
+            if wanted.is_empty() {
+                shard.intents.wishes.notified().await;
+                continue;
+            }
+            shard.set_intents(&wanted).await;
+            shard.intents.changed.notify_all();
+        }
+    }
+
+    async fn set_intents(self: &Rc<Self>, wanted: &[u64]) {
+        let mut pages: Vec<u64> = wanted.iter().map(|&stripe| page_of(stripe)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let permit = self.intents.sectors.acquire(1).await;
+        for page in pages {
+            if let Err(error) = self.write_intents(page, wanted, true).await {
+                self.cache_error(&error);
+                self.give_up("an intent could not be written");
+                return;
+            }
+            let mut set = self.intents.set.borrow_mut();
+            for &stripe in wanted.iter().filter(|&&stripe| page_of(stripe) == page) {
+                set.set(stripe);
+            }
+        }
+        drop(permit);
+    }
+
+    /// Writes a page of the bitmap: what is set, and `also`. The caller holds the permit.
+    async fn write_intents(&self, page: u64, also: &[u64], stable: bool) -> Result<(), DeviceError> {
+        let buf = self.intents.page(
+            page,
+            self.epoch.0,
+            &self.intents.set.borrow(),
+            also,
+            self.first_intent_sector(),
+        );
+        count(&self.stats.counters.intent_writes, 1);
+        count(&self.stats.counters.cache_write_bytes, buf.len() as u64);
+        self.cache
+            .write_at(self.intent_position(page), buf, stable)
+            .await
+            .1
+    }
+
+    /// Clears bits, in rounds, until the shard stops.
+    pub(super) async fn clear_task(shard: Rc<Self>) {
+        while !shard.stopping.get() && !shard.failed.get() {
+            if shard.intents.set_count() == 0 {
+                shard.intents.changed.notified().await;
+                continue;
+            }
+            {
+                let pause = std::pin::pin!(shard.env.sleep(CLEAR_PERIOD));
+                let mut pause = pause;
+                loop {
+                    let changed = std::pin::pin!(shard.intents.changed.notified());
+                    match select(pause, changed).await {
+                        Either::Left(_) => break,
+                        Either::Right((_, rest)) => pause = rest,
+                    }
+                    if shard.stopping.get() || shard.failed.get() {
+                        return;
+                    }
+                }
+            }
+            if shard.stopping.get() {
+                return;
+            }
+            shard.intents.clearing.set(true);
+            shard.clear_intents().await;
+            shard.intents.clearing.set(false);
+            shard.idle.notify_all();
+        }
+    }
+
+    /// One round: the stripes that were not written since the last one, if nothing about them is open.
+    pub(super) async fn clear_intents(self: &Rc<Self>) {
+        let intents = &self.intents;
+        let candidates: Vec<u64> = {
+            let (set, mut written) = (intents.set.borrow(), intents.written.borrow_mut());
+            let settled = |stripe: u64| !written.has(stripe) && !self.has_obsolete(stripe);
+            let candidates = set.iter().filter(|&stripe| settled(stripe)).collect();
+            written.clear_all();
+            for (stripe, _) in &*intents.in_flight.borrow() {
+                written.set(*stripe);
+            }
+            candidates
+        };
+        if candidates.is_empty() {
+            return;
+        }
+        // A block may have left a region whose reclaim has begun and been written since: until the region is void,
+        // the old copy is on the medium, and nothing newer need be.
+        let reclaimed = self.reclaims_ended.get();
+        while self.reclaims_begun.get() > self.reclaims_ended.get() && self.reclaims_ended.get() == reclaimed
+        {
+            if self.failed.get() {
+                return;
+            }
+            self.idle.notified().await;
+        }
+        if !self.flush_origin().await || !self.make_log_stable().await {
+            return;
+        }
+        let mut pages = Vec::new();
+        let permit = intents.sectors.acquire(1).await;
+        {
+            let (mut set, written) = (intents.set.borrow_mut(), intents.written.borrow());
+            for stripe in candidates {
+                if !written.has(stripe) && !self.has_obsolete(stripe) {
+                    set.clear(stripe);
+                    if pages.last() != Some(&page_of(stripe)) {
+                        pages.push(page_of(stripe));
+                    }
+                }
+            }
+        }
+        for page in pages {
+            // Not stable, for a bit too many does no harm; not retried, for the same reason.
+            if let Err(error) = self.write_intents(page, &[], false).await {
+                self.cache_error(&error);
+            }
+        }
+        drop(permit);
+    }
+
+    fn has_obsolete(&self, stripe: u64) -> bool {
+        let range = LocalBlock(stripe * STRIPE_BLOCKS)..LocalBlock((stripe + 1) * STRIPE_BLOCKS);
+        self.obsolete.borrow().range(range).next().is_some()
+    }
+
+    /// Flushes the origin for our own sake. A failure is kept for the next one who asks for a flush: a system may
+    /// report it only once.
+    async fn flush_origin(&self) -> bool {
+        match self.origin.flush().await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(shard = self.number, %error, "the origin failed a flush");
+                count(&self.stats.counters.origin_errors, 1);
+                *self.flush_failure.borrow_mut() = Some(error);
+                false
+            }
+        }
+    }
+
+    /// Waits until everything appended so far is stable on the cache device. False: the device failed.
+    pub(super) async fn make_log_stable(self: &Rc<Self>) -> bool {
+        let (ticket, marks) = {
+            let mut log = self.log.borrow_mut();
+            log.seal_all();
+            (log.last_queued(), log.durable_marks())
+        };
+        self.pump_writes();
+        loop {
+            if self.failed.get() {
+                return false;
+            }
+            if self.log.borrow().all_written(ticket) {
+                break;
+            }
+            self.idle.notified().await;
+        }
+        if let Err(error) = self.cache.flush().await {
+            self.cache_error(&error);
+            // What a failed flush leaves is not known, and asking again may say yes to what is lost.
+            self.give_up("the cache device failed a flush");
+            return false;
+        }
+        self.intents.set_durable(marks);
+        true
+    }
+
+    /// After a clean stop nothing is in flight: clears every bit that is set.
+    pub(super) async fn clear_all_intents(&self) -> Result<(), DeviceError> {
+        let permit = self.intents.sectors.acquire(1).await;
+        let mut pages: Vec<u64> = self.intents.set.borrow().iter().map(page_of).collect();
+        pages.dedup();
+        self.intents.set.borrow_mut().clear_all();
+        for page in pages {
+            self.write_intents(page, &[], false).await?;
+        }
+        drop(permit);
+        Ok(())
+    }
+
+    /// Reads the bitmap that a crash left. A sector that does not check counts as all ones.
+    pub(super) async fn load_intents(&self) -> Result<[DurableMark; 2], DeviceError> {
+        let (start, len) = (
+            self.geometry.shard_intent_offset(self.number),
+            self.geometry.shard_intent_len(),
+        );
+        let mut newest = (0, [DurableMark::default(); 2]);
+        let mut at = 0;
+        while at < len {
+            let part = CHUNK_BYTES.min(len - at);
+            let (buf, result) = self.cache.read_at(start + at, IoBuf::new(part as usize)).await;
+            result?;
+            let mut set = self.intents.set.borrow_mut();
+            for (i, bytes) in buf.chunks_exact(512).enumerate() {
+                let within = at / 512 + i as u64;
+                let number = (self.first_intent_sector() + within) as u32;
+                let range =
+                    within * INTENT_STRIPES..((within + 1) * INTENT_STRIPES).min(self.intents.stripes);
+                let bytes = bytes.try_into().expect("chunks of 512 bytes");
+                match IntentSector::parse(bytes, number) {
+                    Ok(sector) => {
+                        let first = range.start;
+                        range
+                            .filter(|stripe| sector.has(stripe - first))
+                            .for_each(|stripe| set.set(stripe));
+                        let generation = sector.generation.get();
+                        if generation >= newest.0 && sector.epoch.get() > 0 {
+                            newest = (generation, sector.durable());
+                        }
+                    }
+                    Err(error) if !range.is_empty() => {
+                        tracing::warn!(shard = self.number, sector = number, %error, "an intent sector is damaged");
+                        range.for_each(|stripe| set.set(stripe));
+                    }
+                    Err(_) => {}
+                }
+            }
+            at += part;
+        }
+        self.intents.generation.set(newest.0.min(u64::MAX / 2) + 1);
+        Ok(newest.1)
+    }
+
+    /// Stops using the cache device, and sees to it that what is on it is never believed again, as far as the
+    /// device still can be told.
+    pub(super) fn give_up(self: &Rc<Self>, why: &str) {
+        if self.failed.replace(true) {
+            return;
+        }
+        tracing::error!(
+            shard = self.number,
+            "the cache device is no longer used: {why}; I/O goes on with the origin alone"
+        );
+        self.room.notify_all();
+        self.idle.notify_all();
+        self.jobs_changed.notify_one();
+        self.intents.wake();
+        let shard = Rc::clone(self);
+        self.env.spawn(async move {
+            let mut told = false;
+            for _ in 0..POISON_TRIES_MAX {
+                told = shard.poison().await.is_ok();
+                if told {
+                    break;
+                }
+            }
+            if !told {
+                tracing::error!(
+                    shard = shard.number,
+                    "the cache device cannot be marked as out of date: if it comes back, serve it with \
+                     --discard-cache"
+                );
+            }
+            shard.intents.poisoned.set(true);
+            shard.intents.changed.notify_all();
+        });
+    }
+
+    /// Sets every bit of the shard: writes go to the origin without intents from now on.
+    async fn poison(&self) -> Result<(), DeviceError> {
+        {
+            let mut set = self.intents.set.borrow_mut();
+            (0..self.intents.stripes).for_each(|stripe| set.set(stripe));
+        }
+        let pages = self.geometry.shard_intent_len() / PAGE_BYTES as u64;
+        for page in 0..pages {
+            self.write_intents(page, &[], false).await?;
+        }
+        self.cache.flush().await
+    }
+}

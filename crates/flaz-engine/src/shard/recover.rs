@@ -1,0 +1,464 @@
+//! Recovery: the index from what a crash left on the medium.
+//!
+//! Follows the rules of `docs/format.md`: every region is read by its summary, or, where there is none, by walking
+//! the headers of its extents; of all records of a block the one of the highest sequence counts; what lies in stripes
+//! with a set intent is dropped, and gets tombstones. A region that was being filled is closed with a summary.
+//!
+//! Recovery writes nothing that changes what another recovery of the same medium would find, so a crash in it is a
+//! crash before it.
+
+use std::rc::Rc;
+
+use flaz_device::{Device, DeviceError, Env, IoBuf};
+use futures_util::stream::{StreamExt, iter};
+
+use super::log::Append;
+use super::regions::{Region, RegionState, Regions};
+use super::{Platform, Shard};
+use crate::format::extent::{ExtentHeader, FRAGMENT_HEADER_BYTES, Record, RecordKind, records};
+use crate::format::intent::DurableMark;
+use crate::format::summary::{Summary, SummaryExtent, TRAILER_BYTES, check_extents, summary_bytes};
+use crate::index::Entry;
+use crate::policy::Ring;
+use crate::shard::log::WRITES_IN_FLIGHT_MAX;
+use crate::units::{Epoch, LocalBlock, Location, Sequence};
+
+/// Regions that are read at a time.
+const SCANS_MAX: usize = 8;
+/// First read of a region's end, in bytes: most summaries are shorter.
+const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
+/// Records taken over before other tasks get their turn.
+const YIELD_RECORDS: usize = 4096;
+
+/// Why a shard could not be recovered. It then starts cold.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The device failed.
+    #[error("recovery of shard {shard}: {source}")]
+    Device {
+        /// The shard.
+        shard: u32,
+        /// What happened.
+        source: DeviceError,
+    },
+    /// What was known to be stable is not there.
+    #[error("recovery of shard {shard}: {what}")]
+    Damaged {
+        /// The shard.
+        shard: u32,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// What a recovery found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Regions with something in them.
+    pub regions: u64,
+    /// Records read.
+    pub records: u64,
+    /// Blocks that are cached again.
+    pub blocks: u64,
+    /// Blocks dropped because a write to their stripe may have been in flight.
+    pub dropped: u64,
+    /// Stripes whose intent was set.
+    pub stripes: u64,
+    /// Bytes read from the cache device.
+    pub bytes_read: u64,
+}
+
+impl Recovered {
+    /// Adds what another shard found.
+    pub fn add(&mut self, other: &Self) {
+        self.regions += other.regions;
+        self.records += other.records;
+        self.blocks += other.blocks;
+        self.dropped += other.dropped;
+        self.stripes += other.stripes;
+        self.bytes_read += other.bytes_read;
+    }
+}
+
+/// A region as the medium has it.
+#[derive(Debug)]
+struct Found {
+    number: u32,
+    ring: Ring,
+    fill: Sequence,
+    used: u32,
+    extents: Vec<SummaryExtent>,
+    records: Vec<u64>,
+    has_summary: bool,
+    bytes_read: u64,
+}
+
+impl<P: Platform> Shard<P> {
+    /// Rebuilds the index of a shard that has not been started. `tell` hears of every region that was looked at.
+    ///
+    /// # Errors
+    /// [`RecoverError`]: the shard is then to be thrown away, and the cache to start cold.
+    pub async fn recover(
+        self: &Rc<Self>,
+        valid_from: Epoch,
+        tell: impl Fn(),
+    ) -> Result<Recovered, RecoverError> {
+        let shard = self.number;
+        let device = |source| RecoverError::Device { shard, source };
+        let marks = self.load_intents().await.map_err(device)?;
+        let mut outcome = Recovered {
+            stripes: self.intents.set_count(),
+            ..Recovered::default()
+        };
+        let mut found = self.scan(valid_from, &mut outcome, tell).await.map_err(device)?;
+        // The order of filling is the order of the rings.
+        found.sort_by_key(|region| region.fill);
+        self.check_marks(&found, marks)?;
+        self.take_over_regions(&found);
+        self.take_over_records(&found, &mut outcome).await;
+        for region in found.iter().filter(|region| !region.has_summary) {
+            self.write_summary(region).await.map_err(device)?;
+        }
+        drop(found);
+        outcome.dropped = self.drop_intended().await?;
+        outcome.blocks = self.index.borrow().len() as u64;
+        Ok(outcome)
+    }
+
+    async fn scan(
+        self: &Rc<Self>,
+        valid_from: Epoch,
+        outcome: &mut Recovered,
+        tell: impl Fn(),
+    ) -> Result<Vec<Found>, DeviceError> {
+        let numbers = 0..self.geometry.regions_per_shard;
+        let mut scans =
+            iter(numbers.map(|number| self.scan_region(number, valid_from))).buffer_unordered(SCANS_MAX);
+        let mut all = Vec::new();
+        while let Some(result) = scans.next().await {
+            tell();
+            let (found, bytes_read) = result?;
+            outcome.bytes_read += bytes_read;
+            if let Some(found) = found {
+                outcome.regions += 1;
+                outcome.records += found.records.len() as u64;
+                all.push(found);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn scan_region(&self, number: u32, valid_from: Epoch) -> Result<(Option<Found>, u64), DeviceError> {
+        let region_bytes = self.geometry.region_bytes;
+        let guess = SUMMARY_GUESS_BYTES.min(region_bytes);
+        let mut bytes_read = guess;
+        let tail = self.read_region(number, region_bytes - guess, guess).await?;
+        let summary = match Summary::parse_len(&tail, region_bytes) {
+            Ok(len) if len as u64 <= guess => Summary::parse(&tail).ok(),
+            Ok(len) => {
+                let len = (len as u64).next_multiple_of(u64::from(self.geometry.sector_bytes));
+                bytes_read += len;
+                Summary::parse(&self.read_region(number, region_bytes - len, len).await?).ok()
+            }
+            Err(_) => None,
+        };
+        if let Some(found) = summary.and_then(|summary| self.by_summary(number, summary, valid_from)) {
+            return Ok((Some(found), bytes_read));
+        }
+        let mut found = self.walk(number, valid_from).await?;
+        if let Some(found) = &mut found {
+            bytes_read += found.bytes_read;
+        }
+        Ok((found, bytes_read + self.geometry.header_bytes() as u64))
+    }
+
+    /// Reads part of a region, widened to the device's alignment at its end.
+    async fn read_region(&self, number: u32, offset: u64, len: u64) -> Result<IoBuf, DeviceError> {
+        let position =
+            self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes + offset;
+        let align = u64::from(self.cache.alignment());
+        let wide = len.next_multiple_of(align);
+        let (mut buf, result) = self.cache.read_at(position, IoBuf::new(wide as usize)).await;
+        result?;
+        buf.set_len(len as usize);
+        Ok(buf)
+    }
+
+    fn by_summary(&self, number: u32, summary: Summary, valid_from: Epoch) -> Option<Found> {
+        let position =
+            self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
+        let used = check_extents(&summary.extents, &self.geometry).ok()?;
+        let ascending = summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
+        let ours =
+            summary.cache == self.cache_id && summary.shard == self.number && summary.position == position;
+        let valid = summary.extents.iter().all(|extent| extent.epoch >= valid_from);
+        let few = summary.records.len() <= self.geometry.region_records_max();
+        (ours && ascending && valid && few && !summary.extents.is_empty()).then(|| Found {
+            number,
+            ring: summary.ring,
+            fill: summary.fill,
+            used: used as u32,
+            extents: summary.extents,
+            records: summary.records,
+            has_summary: true,
+            bytes_read: 0,
+        })
+    }
+
+    /// Reads the headers of a region's extents, from its start to the first place without one.
+    ///
+    /// What lies behind a missing one is lost with it: extents that were on their way together may have landed in any
+    /// order. Of what was known to be stable nothing may be missing, see [`Shard::check_marks`].
+    async fn walk(&self, number: u32, valid_from: Epoch) -> Result<Option<Found>, DeviceError> {
+        let geometry = &self.geometry;
+        let header_bytes = geometry.header_bytes();
+        let mut found: Option<Found> = None;
+        let mut at = 0;
+        while at + header_bytes as u64 <= geometry.region_bytes {
+            let bytes = self.read_region(number, at, header_bytes as u64).await?;
+            let header = self.header_at(number, at, &bytes, valid_from, found.as_ref());
+            let Some(header) = header else { break };
+            let region = found.get_or_insert_with(|| Found {
+                number,
+                ring: header.ring,
+                fill: header.fill,
+                used: 0,
+                extents: Vec::new(),
+                records: Vec::new(),
+                has_summary: false,
+                bytes_read: 0,
+            });
+            let count = usize::from(header.record_count);
+            let end = at + u64::from(header.extent_bytes);
+            let summary = summary_bytes(
+                region.extents.len() + 1,
+                region.records.len() + count,
+                geometry.sector_bytes,
+            );
+            // Writers keep room for a summary: more than that was not written by one.
+            if end + summary > geometry.region_bytes
+                || region.records.len() + count > geometry.region_records_max()
+            {
+                break;
+            }
+            region.bytes_read += header_bytes as u64;
+            region.extents.push(SummaryExtent {
+                offset: at as u32,
+                len: header.extent_bytes,
+                sequence: header.sequence,
+                epoch: header.epoch,
+                record_count: header.record_count,
+            });
+            region.records.extend(records(&bytes, header.record_count));
+            region.used = end as u32;
+            at = end;
+        }
+        Ok(found.filter(|found| !found.extents.is_empty()))
+    }
+
+    /// The header at `at`, if it is one of this filling of the region.
+    fn header_at(
+        &self,
+        number: u32,
+        at: u64,
+        bytes: &[u8],
+        valid_from: Epoch,
+        found: Option<&Found>,
+    ) -> Option<ExtentHeader> {
+        let geometry = &self.geometry;
+        let header = ExtentHeader::parse(bytes, geometry.header_bytes()).ok()?;
+        let position = geometry.shard_offset(self.number) + u64::from(number) * geometry.region_bytes + at;
+        let ours = header.cache == self.cache_id
+            && u32::from(header.shard) == self.number
+            && header.position == position
+            && header.epoch >= valid_from;
+        let length = header.extent_bytes.is_multiple_of(geometry.sector_bytes)
+            && header.extent_bytes as usize >= geometry.header_bytes()
+            && header.extent_bytes <= geometry.extent_bytes;
+        let follows = found.is_none_or(|found| {
+            let last = found.extents.last().map_or(Sequence(0), |extent| extent.sequence);
+            header.fill == found.fill && header.ring == found.ring && header.sequence > last
+        });
+        (ours && length && follows).then_some(header)
+    }
+
+    /// What was stable when an intent was cleared must be there, or records are missing that made others void.
+    fn check_marks(&self, found: &[Found], marks: [DurableMark; 2]) -> Result<(), RecoverError> {
+        for (ring, mark) in Ring::ALL.into_iter().zip(marks) {
+            if mark.fill == Sequence(0) {
+                continue;
+            }
+            let mut same_ring = found.iter().filter(|region| region.ring == ring);
+            let what = match same_ring.clone().find(|region| region.fill == mark.fill) {
+                Some(region) if region.used >= mark.used => continue,
+                Some(region) => format!(
+                    "region {} has {} readable bytes of extents, {} were stable",
+                    region.number, region.used, mark.used
+                ),
+                // It has been reclaimed since, if younger ones are there.
+                None if same_ring.any(|region| region.fill > mark.fill) => continue,
+                None if mark.used == 0 => continue,
+                None => format!("the {ring} region of filling {} is gone", mark.fill.0),
+            };
+            let shard = self.number;
+            return Err(RecoverError::Damaged { shard, what });
+        }
+        Ok(())
+    }
+
+    fn take_over_regions(&self, found: &[Found]) {
+        let mut table = vec![Region::FREE; self.geometry.regions_per_shard as usize];
+        for region in found {
+            table[region.number as usize] = Region {
+                state: RegionState::Full,
+                ring: region.ring,
+                fill: region.fill,
+                used: region.used,
+                live: 0,
+            };
+        }
+        let mut regions = Regions::from_table(&table);
+        for region in found {
+            regions.enter_ring(region.number);
+        }
+        let last = found
+            .iter()
+            .flat_map(|region| {
+                region
+                    .extents
+                    .iter()
+                    .map(|extent| extent.sequence)
+                    .chain([region.fill])
+            })
+            .max()
+            .unwrap_or_default();
+        let mut log = self.log.borrow_mut();
+        log.regions = regions;
+        // Those of this epoch are above all that an earlier one can have used, seen or not.
+        log.next_sequence = log.next_sequence.max(Sequence(last.0.saturating_add(1)));
+    }
+
+    /// Takes records over in the order of their extents: the last one of a block stays.
+    async fn take_over_records(&self, found: &[Found], outcome: &mut Recovered) {
+        let mut order: Vec<(Sequence, u32, u32, usize)> = Vec::new();
+        for (region, contents) in found.iter().enumerate() {
+            let mut first = 0;
+            for (extent, entry) in contents.extents.iter().enumerate() {
+                order.push((entry.sequence, region as u32, extent as u32, first));
+                first += usize::from(entry.record_count);
+            }
+        }
+        order.sort_unstable();
+        let mut since_yield = 0;
+        for (_, region, extent, first) in order {
+            let region = &found[region as usize];
+            let extent = &region.extents[extent as usize];
+            let start = u64::from(region.number) * self.geometry.region_bytes + u64::from(extent.offset);
+            let mut at = start + self.geometry.header_bytes() as u64;
+            let end = start + u64::from(extent.len);
+            for &bits in &region.records[first..first + usize::from(extent.record_count)] {
+                let Ok(record) = Record::unpack(bits) else { break };
+                if at + record.fragment_bytes() as u64 > end {
+                    break;
+                }
+                self.take_over(record, start, at);
+                at += record.fragment_bytes() as u64;
+            }
+            since_yield += usize::from(extent.record_count);
+            if since_yield >= YIELD_RECORDS {
+                since_yield = 0;
+                self.env.yield_now().await;
+            }
+        }
+        outcome.blocks = self.index.borrow().len() as u64;
+    }
+
+    fn take_over(&self, record: Record, extent: u64, at: u64) {
+        if record.volume != 0
+            || record.block.0 >= self.whole_blocks()
+            || record.block.in_shard(self.geometry.shard_count).0 != self.number
+        {
+            return;
+        }
+        let block = self.local(record.block);
+        let entry = match record.kind {
+            RecordKind::Fragment { stored, dirty } => {
+                Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
+                    .with_dirty(dirty)
+            }
+            RecordKind::Fill { value, dirty } => Entry::fill(Location::at(extent), value).with_dirty(dirty),
+            RecordKind::Tombstone => {
+                self.remove_entry(block);
+                return;
+            }
+        };
+        self.set_entry(block, entry);
+    }
+
+    /// Closes a region that was being filled, so that reclaim finds what is in it.
+    async fn write_summary(&self, region: &Found) -> Result<(), DeviceError> {
+        let start =
+            self.geometry.shard_offset(self.number) + u64::from(region.number) * self.geometry.region_bytes;
+        let len = summary_bytes(
+            region.extents.len(),
+            region.records.len(),
+            self.geometry.sector_bytes,
+        );
+        debug_assert!(len as usize >= TRAILER_BYTES);
+        let summary = Summary {
+            cache: self.cache_id,
+            shard: self.number,
+            ring: region.ring,
+            fill: region.fill,
+            position: start,
+            extents: region.extents.clone(),
+            records: region.records.clone(),
+        };
+        let mut buf = IoBuf::new(len as usize);
+        summary.write(&mut buf);
+        let position = start + self.geometry.region_bytes - len;
+        self.cache.write_at(position, buf, false).await.1
+    }
+
+    /// Drops the blocks of stripes whose intent is set, and says so in the log. The bits stay until a round of
+    /// clearing finds that stable.
+    async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
+        let mut intended: Vec<(LocalBlock, Ring)> = {
+            let index = self.index.borrow();
+            index
+                .iter()
+                .filter(|(block, _)| self.intents.is_set(*block))
+                .map(|(block, entry)| (block, self.ring_of(entry)))
+                .collect()
+        };
+        // In the order of addresses: the index has none, and the log is read by people.
+        intended.sort_unstable_by_key(|(block, _)| *block);
+        for (block, _) in &intended {
+            self.remove_entry(*block);
+        }
+        for (block, ring) in &intended {
+            loop {
+                let appended =
+                    self.log
+                        .borrow_mut()
+                        .append(*ring, self.global(*block), Append::Tombstone, false);
+                if appended.is_some() {
+                    break;
+                }
+                self.pump_writes();
+                if self.failed.get() {
+                    let (shard, what) = (self.number, "the cache device failed".to_owned());
+                    return Err(RecoverError::Damaged { shard, what });
+                }
+                if self.log.borrow().writes_in_flight() >= WRITES_IN_FLIGHT_MAX {
+                    self.room.notified().await;
+                } else if !self.reclaim_one(true).await {
+                    let (shard, what) = (self.number, "no region can be freed".to_owned());
+                    return Err(RecoverError::Damaged { shard, what });
+                }
+            }
+        }
+        self.pump_writes();
+        Ok(intended.len() as u64)
+    }
+}
