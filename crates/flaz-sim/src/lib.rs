@@ -37,7 +37,7 @@ pub mod seeds;
 mod timer;
 
 pub use disk::{
-    CrashPlan, DiscardMode, DiskConfig, DiskImage, DiskStats, FaultRates, SECTOR_BYTES, SimDisk,
+    CrashPlan, DiscardMode, DiskConfig, DiskImage, DiskMoment, DiskStats, FaultRates, SECTOR_BYTES, SimDisk,
     VolatileWrite,
 };
 pub use env::SimEnv;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::config::DiskConfig;
 use super::contents::Contents;
+use super::volatile::{Medium, Unflushed, VolatileWrite};
 use crate::rng::{Rng, mix};
 
 /// Contents of a disk at one moment. Cheap to clone, and free to move to another thread or simulation.
@@ -11,6 +12,8 @@ use crate::rng::{Rng, mix};
 pub struct DiskImage {
     config: DiskConfig,
     contents: Contents,
+    /// Where a process died: what of the contents is not durable.
+    unflushed: Option<Unflushed>,
 }
 
 impl DiskImage {
@@ -31,15 +34,31 @@ impl DiskImage {
             config.len
         );
         let contents = Contents::new(config.background.clone());
-        Self { config, contents }
+        Self::from_parts(config, contents)
     }
 
     pub(super) fn from_parts(config: DiskConfig, contents: Contents) -> Self {
-        Self { config, contents }
+        Self {
+            config,
+            contents,
+            unflushed: None,
+        }
     }
 
-    pub(super) fn contents(&self) -> &Contents {
-        &self.contents
+    pub(super) fn medium(&self) -> Medium {
+        let cache_bytes_max = self.config.write_cache_bytes_max;
+        Medium::restored(self.contents.clone(), self.unflushed.clone(), cache_bytes_max)
+    }
+
+    /// The same contents, all durable, on a disk without a volatile write cache: faster, where no power cut
+    /// follows.
+    #[must_use]
+    pub fn without_write_cache(&self) -> Self {
+        let config = DiskConfig {
+            write_cache_bytes_max: 0,
+            ..self.config.clone()
+        };
+        Self::from_parts(config, self.contents.clone())
     }
 
     /// The configuration of the disk it came from.
@@ -68,7 +87,7 @@ impl DiskImage {
         out
     }
 
-    /// Changes bytes, at any alignment.
+    /// Changes bytes, at any alignment, durably.
     ///
     /// # Panics
     /// If the range reaches over the end.
@@ -79,12 +98,68 @@ impl DiskImage {
             "write over the end of the image"
         );
         self.contents.write(offset, bytes);
+        if let Some(unflushed) = &mut self.unflushed {
+            unflushed.write(offset, bytes);
+        }
     }
 }
 
 impl fmt::Debug for DiskImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DiskImage({} bytes)", self.config.len)
+    }
+}
+
+/// A disk at one moment of a simulation, with what was volatile and in flight: all that a crash at this moment can
+/// leave can be made from it, later and on any thread. Cheap to make and to clone.
+#[derive(Clone)]
+pub struct DiskMoment {
+    config: DiskConfig,
+    medium: Medium,
+}
+
+impl DiskMoment {
+    pub(super) fn new(config: DiskConfig, medium: Medium) -> Self {
+        Self { config, medium }
+    }
+
+    /// The writes that a power cut might undo, in order of issue.
+    #[must_use]
+    pub fn volatile_writes(&self) -> Vec<VolatileWrite> {
+        self.medium.volatile_writes()
+    }
+
+    /// The writes that the death of the process might cut short, in order of issue: those in flight, as far as
+    /// readers did not see them yet.
+    #[must_use]
+    pub fn unlanded_writes(&self) -> Vec<VolatileWrite> {
+        self.medium.unlanded_writes()
+    }
+
+    /// What a power cut leaves. `survives` gets the index of a volatile write (as in
+    /// [`DiskMoment::volatile_writes`]) and the number of a sector of the disk, and says whether it is kept.
+    #[must_use]
+    pub fn cut(&self, survives: impl FnMut(usize, u64) -> bool) -> DiskImage {
+        DiskImage::from_parts(self.config.clone(), self.medium.crash(survives))
+    }
+
+    /// What the death of the process leaves: everything that readers could see, and of the writes in flight (as in
+    /// [`DiskMoment::unlanded_writes`]) the sectors that `survives` chooses. What was not flushed still is not: a
+    /// power cut of a disk that is made from this image may undo it.
+    #[must_use]
+    pub fn kill(&self, survives: impl FnMut(usize, u64) -> bool) -> DiskImage {
+        let (contents, unflushed) = self.medium.kill(survives);
+        DiskImage {
+            config: self.config.clone(),
+            contents,
+            unflushed,
+        }
+    }
+}
+
+impl fmt::Debug for DiskMoment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DiskMoment({} bytes)", self.config.len)
     }
 }
 
@@ -125,8 +200,8 @@ impl CrashPlan {
         plans
     }
 
-    /// The choice for (index of a write, sector).
-    pub(super) fn chooser(&self) -> impl FnMut(usize, u64) -> bool + use<> {
+    /// The choice for (index of a write, sector): what [`DiskMoment::cut`] and [`DiskMoment::kill`] ask.
+    pub fn chooser(&self) -> impl FnMut(usize, u64) -> bool + use<> {
         let plan = *self;
         let mut rng = Rng::new(match plan {
             Self::Random(seed) => seed,

@@ -26,7 +26,7 @@ use flaz_device::{DeviceOp, Env, Nanos};
 
 pub use self::config::{DiskConfig, DiskStats, FaultRates, WRITE_CACHE_BYTES_DEFAULT};
 pub use self::contents::{Background, DiscardMode};
-pub use self::image::{CrashPlan, DiskImage};
+pub use self::image::{CrashPlan, DiskImage, DiskMoment};
 pub use self::volatile::VolatileWrite;
 
 use self::contents::sectors;
@@ -87,13 +87,13 @@ impl SimDisk {
         Self::from_image(env, &image)
     }
 
-    /// A disk that holds what `image` holds; all of it is durable.
+    /// A disk that holds what `image` holds; all of it is durable, unless it is from [`DiskMoment::kill`].
     #[must_use]
     pub fn from_image(env: &SimEnv, image: &DiskImage) -> Self {
         let config = image.config().clone();
         let (number, rng) = env.register_disk();
         let state = State {
-            medium: Medium::new(image.contents().clone(), config.write_cache_bytes_max),
+            medium: image.medium(),
             rng,
             faults: FaultRates::default(),
             planned: Vec::new(),
@@ -194,6 +194,14 @@ impl SimDisk {
         self.shared.state.borrow().medium.volatile_writes()
     }
 
+    /// This moment, to make crashed images from later.
+    #[must_use]
+    pub fn moment(&self) -> DiskMoment {
+        self.advance();
+        let medium = self.shared.state.borrow().medium.clone();
+        DiskMoment::new(self.shared.config.clone(), medium)
+    }
+
     /// What a power cut at this moment would leave; this disk goes on as if nothing had happened.
     #[must_use]
     pub fn crash(&self, plan: &CrashPlan) -> DiskImage {
@@ -236,7 +244,7 @@ impl SimDisk {
         let mut state = self.shared.state.borrow_mut();
         state.generation += 1;
         state.bad_sectors.clear();
-        state.medium = Medium::new(image.contents().clone(), self.shared.config.write_cache_bytes_max);
+        state.medium = image.medium();
     }
 
     /// Ends everything in flight now, each part of it done or not by chance: what the kernel does to the

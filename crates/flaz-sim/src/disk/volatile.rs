@@ -58,6 +58,7 @@ impl Piece {
     }
 }
 
+#[derive(Clone)]
 struct InFlight {
     op: u64,
     completes_at: u64,
@@ -78,6 +79,22 @@ pub(super) struct NewWrite {
     pub(super) tear: bool,
 }
 
+/// What is not durable yet when nothing is in flight any more: what the death of a process leaves.
+#[derive(Clone)]
+pub(super) struct Unflushed {
+    durable: Contents,
+    waiting: VecDeque<Piece>,
+    ops: u64,
+}
+
+impl Unflushed {
+    /// Changes the durable contents as well.
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.durable.write(offset, bytes);
+    }
+}
+
+#[derive(Clone)]
 pub(super) struct Medium {
     visible: Contents,
     /// `None`: no volatile cache, `visible` is durable.
@@ -103,6 +120,18 @@ impl Medium {
             ops: 0,
             completions: 0,
         }
+    }
+
+    /// The medium under the next process: `contents` is what it sees, `unflushed` what of it is not durable.
+    pub(super) fn restored(contents: Contents, unflushed: Option<Unflushed>, cache_bytes_max: u64) -> Self {
+        let mut medium = Self::new(contents, cache_bytes_max);
+        if let (Some(unflushed), true) = (unflushed, cache_bytes_max > 0) {
+            medium.durable = Some(unflushed.durable);
+            medium.waiting_bytes = unflushed.waiting.iter().map(|piece| piece.len).sum();
+            medium.waiting = unflushed.waiting;
+            medium.ops = unflushed.ops;
+        }
+        medium
     }
 
     /// What readers see at `now`.
@@ -309,33 +338,28 @@ impl Medium {
 
     /// The writes that a power cut may undo, in order of issue.
     pub(super) fn volatile_writes(&self) -> Vec<VolatileWrite> {
-        let mut ops: Vec<(u64, VolatileWrite)> = Vec::new();
         let waiting = self.waiting.iter().filter(|p| !p.forced);
-        let landing = self
-            .in_flight
+        list_writes(waiting.chain(self.landing()))
+    }
+
+    /// The writes that the death of the process may cut short, in order of issue.
+    pub(super) fn unlanded_writes(&self) -> Vec<VolatileWrite> {
+        list_writes(self.landing())
+    }
+
+    /// Pieces in flight that have not landed.
+    fn landing(&self) -> impl Iterator<Item = &Piece> {
+        self.in_flight
             .iter()
-            .flat_map(|o| o.pieces.iter().flatten().map(|(_, piece)| piece));
-        for piece in waiting.chain(landing) {
-            let new = VolatileWrite {
-                index: 0,
-                offset: piece.offset,
-                len: piece.len,
-                in_flight: piece.completed.is_none(),
-            };
-            match ops.iter_mut().find(|(op, _)| *op == piece.op) {
-                Some((_, write)) => {
-                    let end = (write.offset + write.len).max(piece.offset + piece.len);
-                    write.offset = write.offset.min(piece.offset);
-                    write.len = end - write.offset;
-                }
-                None => ops.push((piece.op, new)),
-            }
-        }
-        ops.sort_by_key(|(op, _)| *op);
-        ops.iter()
-            .enumerate()
-            .map(|(index, (_, write))| VolatileWrite { index, ..*write })
-            .collect()
+            .flat_map(|o| o.pieces.iter().flatten().map(|(_, piece)| piece))
+    }
+
+    /// The same in the order in which they would land.
+    fn landing_in_order(&self) -> Vec<&Piece> {
+        let pieces = self.in_flight.iter().flat_map(|o| o.pieces.iter().flatten());
+        let mut timed: Vec<_> = pieces.collect();
+        timed.sort_by_key(|(at, _)| *at);
+        timed.into_iter().map(|(_, piece)| piece).collect()
     }
 
     /// What a power cut leaves: everything durable, and of each volatile write the sectors that `survives`
@@ -343,38 +367,99 @@ impl Medium {
     pub(super) fn crash(&self, mut survives: impl FnMut(usize, u64) -> bool) -> Contents {
         let mut left = self.durable().clone();
         let mut ops: Vec<u64> = self.waiting.iter().filter(|p| !p.forced).map(|p| p.op).collect();
-        ops.extend(
-            self.in_flight
-                .iter()
-                .filter(|o| o.pieces.iter().any(Option::is_some))
-                .map(|o| o.op),
-        );
+        ops.extend(self.landing().map(|piece| piece.op));
         ops.sort_unstable();
         ops.dedup();
-        let mut landing: Vec<_> = self
-            .in_flight
-            .iter()
-            .flat_map(|o| o.pieces.iter().flatten())
-            .collect();
-        landing.sort_by_key(|(at, _)| *at);
-        for piece in self
-            .waiting
-            .iter()
-            .chain(landing.into_iter().map(|(_, piece)| piece))
-        {
+        for piece in self.waiting.iter().chain(self.landing_in_order()) {
             if piece.forced {
                 left.apply(piece.offset, piece.len, &piece.payload);
             } else if let Ok(index) = ops.binary_search(&piece.op) {
-                apply_some(&mut left, piece, |sector| survives(index, sector));
+                for_surviving(
+                    piece,
+                    |sector| survives(index, sector),
+                    |offset, len, payload| {
+                        left.apply(offset, len, payload);
+                    },
+                );
             }
         }
         left
     }
+
+    /// What the death of the process leaves: everything that readers could see, and of each write in flight the
+    /// sectors that `survives` chooses. What was not flushed still is not.
+    pub(super) fn kill(&self, mut survives: impl FnMut(usize, u64) -> bool) -> (Contents, Option<Unflushed>) {
+        let mut left = self.visible.clone();
+        let mut waiting = self.waiting.clone();
+        let mut ops: Vec<u64> = self.landing().map(|piece| piece.op).collect();
+        ops.sort_unstable();
+        ops.dedup();
+        for piece in self.landing_in_order() {
+            let Ok(index) = ops.binary_search(&piece.op) else {
+                continue;
+            };
+            for_surviving(
+                piece,
+                |sector| survives(index, sector),
+                |offset, len, payload| {
+                    left.apply(offset, len, payload);
+                    waiting.push_back(Piece {
+                        offset,
+                        len,
+                        payload: payload.clone(),
+                        ..piece.clone()
+                    });
+                },
+            );
+        }
+        // Nobody waits for them any more: the next flush covers them all.
+        for piece in &mut waiting {
+            piece.completed = Some(0);
+        }
+        let unflushed = self.durable.as_ref().map(|durable| Unflushed {
+            durable: durable.clone(),
+            waiting,
+            ops: self.ops,
+        });
+        (left, unflushed)
+    }
 }
 
-fn apply_some(contents: &mut Contents, piece: &Piece, mut survives: impl FnMut(u64) -> bool) {
+/// One entry an operation, in order of issue.
+fn list_writes<'a>(pieces: impl Iterator<Item = &'a Piece>) -> Vec<VolatileWrite> {
+    let mut ops: Vec<(u64, VolatileWrite)> = Vec::new();
+    for piece in pieces {
+        let new = VolatileWrite {
+            index: 0,
+            offset: piece.offset,
+            len: piece.len,
+            in_flight: piece.completed.is_none(),
+        };
+        match ops.iter_mut().find(|(op, _)| *op == piece.op) {
+            Some((_, write)) => {
+                let end = (write.offset + write.len).max(piece.offset + piece.len);
+                write.offset = write.offset.min(piece.offset);
+                write.len = end - write.offset;
+            }
+            None => ops.push((piece.op, new)),
+        }
+    }
+    ops.sort_by_key(|(op, _)| *op);
+    ops.iter()
+        .enumerate()
+        .map(|(index, (_, write))| VolatileWrite { index, ..*write })
+        .collect()
+}
+
+/// Calls `each(offset, length, payload)` for the parts of a piece that survive
+/// (zeroes and discards: runs of [`FILL_UNIT_BYTES`], named by their first sector).
+fn for_surviving(
+    piece: &Piece,
+    mut survives: impl FnMut(u64) -> bool,
+    mut each: impl FnMut(u64, u64, &Payload),
+) {
     if let Payload::Bytes(bytes, from) = &piece.payload {
-        // Runs of surviving sectors are written at once: whole ones are the rule.
+        // Runs of surviving sectors go together: whole ones are the rule.
         let mut run: Option<u64> = None;
         let all = sectors(piece.offset, piece.len);
         for sector in all.start..=all.end {
@@ -384,8 +469,8 @@ fn apply_some(contents: &mut Contents, piece: &Piece, mut survives: impl FnMut(u
                 Some(first) if !survives => {
                     let offset = first * SECTOR_BYTES;
                     let start = from + (offset - piece.offset) as usize;
-                    let len = ((sector - first) * SECTOR_BYTES) as usize;
-                    contents.write(offset, &bytes[start..start + len]);
+                    let len = (sector - first) * SECTOR_BYTES;
+                    each(offset, len, &Payload::Bytes(bytes.clone(), start));
                     run = None;
                 }
                 _ => {}
@@ -398,7 +483,7 @@ fn apply_some(contents: &mut Contents, piece: &Piece, mut survives: impl FnMut(u
     while at < end {
         let next = ((at / FILL_UNIT_BYTES + 1) * FILL_UNIT_BYTES).min(end);
         if survives(at / SECTOR_BYTES) {
-            contents.apply(at, next - at, &piece.payload);
+            each(at, next - at, &piece.payload);
         }
         at = next;
     }

@@ -1,0 +1,344 @@
+//! From a workload to crash states, and what must hold in each.
+//!
+//! A workload is lived once, and every moment of it that matters is kept. From a moment come crashed disks, by many
+//! plans; from each of them a new life, which reads everything and is checked against the oracle. Some of these lives
+//! are watched as well and crash again.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use flaz_sim::rng::mix;
+use flaz_sim::{CrashPlan, Rng};
+
+use super::oracle::{Crash, Ground};
+use super::run::{Life, Moment, Script, Start, filled, live};
+use super::workload::{Generator, Scenario, Shape, Step};
+
+/// How much of a scenario is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Crash states of one scenario, about.
+    pub states: u64,
+    /// Moments of one life.
+    pub moments: usize,
+    /// Random plans a moment, where there are too many subsets.
+    pub random_plans: u64,
+    /// One in so many crash states is lived on: writes, a clean stop, a warm start.
+    pub one_in_lives_on: u64,
+    /// One in so many is crashed again.
+    pub one_in_crashes_again: u64,
+    /// One in so many is recovered twice.
+    pub one_in_twice: u64,
+}
+
+impl Budget {
+    pub const USUAL: Self = Self {
+        states: 500,
+        moments: 40,
+        random_plans: 64,
+        one_in_lives_on: 6,
+        one_in_crashes_again: 12,
+        one_in_twice: 12,
+    };
+}
+
+/// What was explored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub scenarios: u64,
+    pub states: u64,
+    pub kills: u64,
+    pub power_cuts: u64,
+    pub second_crashes: u64,
+    pub lived_on: u64,
+    pub twice: u64,
+    pub warm: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Self) {
+        self.scenarios += other.scenarios;
+        self.states += other.states;
+        self.kills += other.kills;
+        self.power_cuts += other.power_cuts;
+        self.second_crashes += other.second_crashes;
+        self.lived_on += other.lived_on;
+        self.twice += other.twice;
+        self.warm += other.warm;
+    }
+}
+
+/// A crash state that is not as it must be.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    /// What was wrong.
+    pub what: String,
+    /// How it came to it, outermost first.
+    pub path: Vec<String>,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "seed {}: {}", self.seed, self.what)?;
+        for step in &self.path {
+            writeln!(f, "  {step}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A filled cache and what scenarios on it have in common.
+pub struct Base {
+    pub shape: Shape,
+    pub start: Start,
+}
+
+impl Base {
+    /// # Errors
+    /// [`Failure`] when even filling it goes wrong.
+    pub fn new(base: u64) -> Result<Self, Failure> {
+        let shape = Shape::of_base(base);
+        let start = caught(|| filled(base, &shape)).map_err(|what| Failure {
+            seed: base * super::workload::SCENARIOS_A_BASE,
+            what,
+            path: vec![format!("filling the cache of base {base}")],
+        })?;
+        Ok(Self { shape, start })
+    }
+}
+
+/// Explores crashes of one scenario.
+///
+/// # Errors
+/// The first [`Failure`].
+pub fn explore(
+    base: &Base,
+    scenario: &Scenario,
+    budget: &Budget,
+    counts: &mut Counts,
+) -> Result<(), Failure> {
+    let mut explorer = Explorer {
+        base,
+        seed: scenario.seed,
+        budget: *budget,
+        rng: Rng::new(scenario.seed ^ 0xe4b1),
+        counts: Counts::default(),
+        path: Vec::new(),
+    };
+    let outcome = explorer.scenario(scenario);
+    explorer.counts.scenarios = 1;
+    counts.add(&explorer.counts);
+    outcome.map_err(|what| Failure {
+        seed: scenario.seed,
+        what,
+        path: explorer.path,
+    })
+}
+
+/// Runs a life; a panic in it is an error like others.
+fn caught<T>(life: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(life)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    })
+}
+
+struct Explorer<'a> {
+    base: &'a Base,
+    seed: u64,
+    budget: Budget,
+    rng: Rng,
+    counts: Counts,
+    path: Vec<String>,
+}
+
+/// How one crash goes.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    crash: Crash,
+    /// Over the volatile writes of the origin, then those of the cache device.
+    both: CrashPlan,
+}
+
+impl Explorer<'_> {
+    fn scenario(&mut self, scenario: &Scenario) -> Result<(), String> {
+        let script = Script {
+            seed: scenario.seed,
+            steps: &scenario.steps,
+            watch: true,
+            stop: self.rng.below(4) == 0,
+            cache_faults: scenario.cache_faults,
+            origin_faults: scenario.origin_faults,
+            ..Script::default()
+        };
+        self.path = vec![format!("in the workload of {} steps", scenario.steps.len())];
+        let life = caught(|| live(&self.base.shape, &self.base.start, &script))?;
+        let moments = self.choose(life.moments.len(), self.budget.moments);
+        let states_each = self.budget.states.div_ceil(moments.len().max(1) as u64);
+        for index in moments {
+            let moment = &life.moments[index];
+            self.crashes(&life, moment, states_each as usize, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Up to `most` of `count` numbers, in order.
+    fn choose(&mut self, count: usize, most: usize) -> Vec<usize> {
+        let mut left = most.min(count) as u64;
+        let mut chosen = Vec::new();
+        for number in 0..count {
+            if self.rng.below((count - number) as u64) < left {
+                chosen.push(number);
+                left -= 1;
+            }
+        }
+        chosen
+    }
+
+    /// Explores up to `most` crashes at one moment.
+    fn crashes(&mut self, life: &Life, moment: &Moment, most: usize, depth: u32) -> Result<(), String> {
+        let plans = self.plans(moment);
+        let chosen = self.choose(plans.len(), most);
+        let grounds =
+            [Crash::Kill, Crash::PowerCut].map(|crash| Rc::new(life.oracle.ground_at(moment.tick, crash)));
+        let [kill, cut] = grounds;
+        for index in chosen {
+            let plan = plans[index];
+            let ground = if plan.crash == Crash::Kill { &kill } else { &cut };
+            let start = crashed(moment, plan, ground);
+            self.path.push(format!(
+                "{:?} after device event {} ({}), {:?} of {} volatile writes of the origin and {} of the cache device",
+                plan.crash,
+                moment.event,
+                moment.what,
+                plan.both,
+                moment.volatile(plan.crash).0,
+                moment.volatile(plan.crash).1,
+            ));
+            self.counts.states += 1;
+            match plan.crash {
+                Crash::Kill => self.counts.kills += 1,
+                Crash::PowerCut => self.counts.power_cuts += 1,
+            }
+            self.counts.second_crashes += u64::from(depth > 1);
+            self.recover(&start, depth)?;
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    /// The crashes worth trying at a moment.
+    fn plans(&mut self, moment: &Moment) -> Vec<Plan> {
+        let mut plans = Vec::new();
+        for crash in [Crash::Kill, Crash::PowerCut] {
+            let (origin, cache) = moment.volatile(crash);
+            let random = self.budget.random_plans;
+            let seed = self.rng.next_u64();
+            let each = CrashPlan::explore(origin + cache, random, seed);
+            plans.extend(each.into_iter().map(|both| Plan { crash, both }));
+        }
+        plans
+    }
+
+    /// Starts again after a crash and checks everything.
+    fn recover(&mut self, start: &Start, depth: u32) -> Result<(), String> {
+        let lives_on = self.rng.below(self.budget.one_in_lives_on) == 0;
+        let crashes_again = depth < 2 && self.rng.below(self.budget.one_in_crashes_again) == 0;
+        let twice = self.rng.below(self.budget.one_in_twice) == 0;
+        let seed = self.rng.next_u64();
+        let steps = if lives_on || crashes_again {
+            self.more_steps(depth)
+        } else {
+            Vec::new()
+        };
+        let script = Script {
+            seed,
+            read_first: true,
+            steps: &steps,
+            stop: lives_on,
+            watch: crashes_again,
+            ..Script::default()
+        };
+        self.path.push(format!(
+            "in life {depth} after it, simulated with seed {seed:#x}, {} steps",
+            steps.len()
+        ));
+        self.counts.lived_on += u64::from(lives_on);
+        let life = caught(|| live(&self.base.shape, start, &script))?;
+        if twice {
+            self.counts.twice += 1;
+            let other = Script {
+                seed: mix(seed),
+                read_first: true,
+                ..Script::default()
+            };
+            let again = caught(|| live(&self.base.shape, start, &other))?;
+            if again.first_seen != life.first_seen {
+                let differ = again
+                    .first_seen
+                    .iter()
+                    .zip(&life.first_seen)
+                    .filter(|(a, b)| a != b)
+                    .count();
+                return Err(format!("recovered twice, {differ} sectors differ"));
+            }
+        }
+        if crashes_again {
+            for index in self.choose(life.moments.len(), 4) {
+                self.crashes(&life, &life.moments[index], 4, depth + 1)?;
+            }
+        }
+        self.path.pop();
+        Ok(())
+    }
+
+    fn more_steps(&mut self, depth: u32) -> Vec<Step> {
+        let first_version = 100_000 * u64::from(depth);
+        let mut generator = Generator::new(&self.base.shape, self.rng.fork(), first_version);
+        let count = 2 + self.rng.below(10);
+        let each = (0..count).map(|n| Step {
+            phase: 0,
+            client: (n % 2) as u32,
+            op: generator.op(),
+        });
+        each.collect()
+    }
+}
+
+impl Moment {
+    /// Writes of the origin and of the cache device that such a crash may undo.
+    fn volatile(&self, crash: Crash) -> (usize, usize) {
+        match crash {
+            Crash::Kill => (
+                self.origin.unlanded_writes().len(),
+                self.cache.unlanded_writes().len(),
+            ),
+            Crash::PowerCut => (
+                self.origin.volatile_writes().len(),
+                self.cache.volatile_writes().len(),
+            ),
+        }
+    }
+}
+
+/// What a crash leaves.
+fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
+    let (origin_writes, _) = moment.volatile(plan.crash);
+    let chooser = RefCell::new(plan.both.chooser());
+    let survives = |write, sector| (*chooser.borrow_mut())(write, sector);
+    let of_cache = |write: usize, sector| survives(origin_writes + write, sector);
+    let (origin, cache) = match plan.crash {
+        Crash::Kill => (moment.origin.kill(survives), moment.cache.kill(of_cache)),
+        Crash::PowerCut => (moment.origin.cut(survives), moment.cache.cut(of_cache)),
+    };
+    Start {
+        cache,
+        origin,
+        ground: Rc::clone(ground),
+    }
+}

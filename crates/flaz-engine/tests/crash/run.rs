@@ -1,0 +1,494 @@
+//! One life of a cache: opened on given disks, used, watched at every device event.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env, IoBuf};
+use flaz_engine::cache::{CreateOptions, LocalCache, create};
+use flaz_engine::check::{Finding, walk};
+use flaz_engine::codec::CodecSpec;
+use flaz_engine::router::{CachedVolume, LocalShards};
+use flaz_engine::settings::Settings;
+use flaz_engine::shard::Platform;
+use flaz_engine::volume::{IoError, Volume, segment_lens};
+use flaz_sim::{DiskConfig, DiskImage, DiskMoment, EventStage, FaultRates, Halt, Sim, SimDisk, SimEnv};
+use futures_util::future::{join_all, try_join_all};
+
+use super::oracle::{Crash, Ground, Oracle, Spot};
+use super::sectors::{Print, SECTOR};
+use super::workload::{Op, Place, Scenario, Shape, Step};
+
+/// Steps of the executor after which a life counts as endless: about ten times what the longest takes.
+const STEPS_MAX: u64 = 2_000_000;
+
+pub struct Simulated;
+
+impl Platform for Simulated {
+    type Env = SimEnv;
+    type Cache = SimDisk;
+    type Origin = SimDisk;
+}
+
+/// Two disks and what is known of the exported device.
+#[derive(Clone)]
+pub struct Start {
+    pub cache: DiskImage,
+    pub origin: DiskImage,
+    pub ground: Rc<Ground>,
+}
+
+/// A point at which a crash may differ from the one before.
+pub struct Moment {
+    /// Number of the device event.
+    pub event: u64,
+    /// What happened, for people.
+    pub what: String,
+    /// Tick of the oracle.
+    pub tick: u64,
+    pub cache: DiskMoment,
+    pub origin: DiskMoment,
+}
+
+/// What happens in a life.
+#[derive(Clone, Default)]
+pub struct Script<'a> {
+    pub seed: u64,
+    /// Read everything twice before anything else.
+    pub read_first: bool,
+    pub steps: &'a [Step],
+    /// Stop in order at the end, walk the cache device, open it again and read everything.
+    pub stop: bool,
+    /// Note every moment.
+    pub watch: bool,
+    pub cache_faults: FaultRates,
+    pub origin_faults: FaultRates,
+}
+
+/// A life that went as it should.
+pub struct Life {
+    pub oracle: Rc<Oracle>,
+    pub moments: Vec<Moment>,
+    /// Everything as it was read first (empty without `read_first`).
+    pub first_seen: Vec<Print>,
+    pub trace_hash: u64,
+    pub steps: u64,
+    /// The disks at the end.
+    pub end: Moment,
+}
+
+impl Life {
+    /// The disks as a power cut that loses nothing leaves them now, with what is known.
+    pub fn into_start(self) -> Start {
+        let ground = self.oracle.ground_at(self.oracle.now(), Crash::Kill);
+        Start {
+            cache: self.end.cache.cut(|_, _| true),
+            origin: self.end.origin.cut(|_, _| true),
+            ground: Rc::new(ground.settled()),
+        }
+    }
+}
+
+/// Lives a script.
+///
+/// # Errors
+/// What was read and may not be, what could not be done, or that it does not end.
+pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, String> {
+    let sim = Sim::new(script.seed);
+    sim.set_parallelism(shape.cores);
+    sim.set_step_limit(STEPS_MAX);
+    let env = sim.env();
+    let (cache, origin) = if script.watch {
+        (start.cache.clone(), start.origin.clone())
+    } else {
+        (
+            start.cache.without_write_cache(),
+            start.origin.without_write_cache(),
+        )
+    };
+    let (cache, origin) = (
+        Rc::new(SimDisk::from_image(&env, &cache)),
+        Rc::new(SimDisk::from_image(&env, &origin)),
+    );
+    let oracle = Rc::new(Oracle::new(Rc::clone(&shape.spots), Rc::clone(&start.ground)));
+    let moments = Rc::new(RefCell::new(Vec::new()));
+    if script.watch {
+        watch(&sim, &cache, &origin, &oracle, &moments);
+    }
+    cache.set_faults(script.cache_faults);
+    origin.set_faults(script.origin_faults);
+    let mut life = Living {
+        shape,
+        script,
+        env,
+        cache: Rc::clone(&cache),
+        origin: Rc::clone(&origin),
+        oracle: Rc::clone(&oracle),
+        first_seen: Vec::new(),
+    };
+    match sim.try_block_on(life.run()) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(error),
+        Err(halt @ (Halt::Deadlock | Halt::StepLimit | Halt::CrashPoint)) => {
+            return Err(format!("no progress: {halt}"));
+        }
+    }
+    let first_seen = life.first_seen;
+    let end = Moment {
+        event: sim.events(),
+        what: "the end".into(),
+        tick: oracle.now(),
+        cache: cache.moment(),
+        origin: origin.moment(),
+    };
+    let moments = std::mem::take(&mut *moments.borrow_mut());
+    Ok(Life {
+        oracle,
+        moments,
+        first_seen,
+        trace_hash: sim.trace_hash(),
+        steps: sim.steps(),
+        end,
+    })
+}
+
+/// Notes a moment at each event that changes what a crash leaves.
+fn watch(
+    sim: &Sim,
+    cache: &Rc<SimDisk>,
+    origin: &Rc<SimDisk>,
+    oracle: &Rc<Oracle>,
+    moments: &Rc<RefCell<Vec<Moment>>>,
+) {
+    let (cache, origin) = (Rc::clone(cache), Rc::clone(origin));
+    let (oracle, moments) = (Rc::clone(oracle), Rc::clone(moments));
+    sim.set_observer(move |event| {
+        if matches!(event.op, DeviceOp::Read | DeviceOp::Status) {
+            return;
+        }
+        if event.op == DeviceOp::Flush && event.stage == EventStage::Issued {
+            return;
+        }
+        let disk = if event.disk == cache.number() {
+            "cache"
+        } else {
+            "origin"
+        };
+        let what = format!(
+            "{:?} of {} at {}+{} of the {disk}",
+            event.stage, event.op, event.offset, event.len
+        );
+        moments.borrow_mut().push(Moment {
+            event: event.number,
+            what,
+            tick: oracle.now(),
+            cache: cache.moment(),
+            origin: origin.moment(),
+        });
+    });
+}
+
+struct Living<'a> {
+    shape: &'a Shape,
+    script: &'a Script<'a>,
+    env: SimEnv,
+    cache: Rc<SimDisk>,
+    origin: Rc<SimDisk>,
+    oracle: Rc<Oracle>,
+    first_seen: Vec<Print>,
+}
+
+/// What the clients of one opening share.
+struct Opening {
+    env: SimEnv,
+    cache: LocalCache<Simulated>,
+    volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
+    oracle: Rc<Oracle>,
+    spots: Rc<[Spot]>,
+    settings: RefCell<Settings>,
+    trim_gives: Print,
+    /// Sectors that the origin writes at least.
+    origin_sectors: u64,
+    /// The first thing that went wrong.
+    failure: Cell<Option<String>>,
+}
+
+impl Living<'_> {
+    async fn run(&mut self) -> Result<(), String> {
+        let mut opening = self.open().await?;
+        if self.script.read_first {
+            self.first_seen = opening.read_all().await?;
+            opening.stored().await;
+            opening.read_all().await?;
+        }
+        let last_phase = self.script.steps.iter().map(|step| step.phase).max().unwrap_or(0);
+        for phase in 0..=last_phase {
+            if phase > 0 {
+                self.stop(opening).await?;
+                opening = self.open().await?;
+            }
+            opening = self.phase(opening, phase).await?;
+        }
+        if self.script.stop {
+            opening.read_all().await?;
+            self.stop(opening).await?;
+            opening = self.open().await?;
+            opening.read_all().await?;
+            self.stop(opening).await?;
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Opening, String> {
+        let (cache, origin) = (Rc::clone(&self.cache), Rc::clone(&self.origin));
+        let settings = self.shape.settings.clone();
+        let cache = LocalCache::open(self.env.clone(), cache, Rc::clone(&origin), settings.clone())
+            .await
+            .map_err(|error| format!("the cache does not open: {error}"))?;
+        let volume = CachedVolume::new(cache.shards(), origin, self.shape.origin_len, 0);
+        Ok(Opening {
+            env: self.env.clone(),
+            cache,
+            volume,
+            oracle: Rc::clone(&self.oracle),
+            spots: Rc::clone(&self.shape.spots),
+            settings: RefCell::new(settings),
+            trim_gives: match self.shape.origin_discard {
+                flaz_sim::DiscardMode::Zero => Print::ZERO,
+                _ => Print::ANY,
+            },
+            origin_sectors: u64::from(self.shape.origin_alignment) / SECTOR as u64,
+            failure: Cell::new(None),
+        })
+    }
+
+    async fn phase(&self, opening: Opening, phase: u32) -> Result<Opening, String> {
+        let clients = self
+            .script
+            .steps
+            .iter()
+            .map(|step| step.client + 1)
+            .max()
+            .unwrap_or(0);
+        let opening = Rc::new(opening);
+        let all = (0..clients).map(|client| {
+            let mine = self.script.steps.iter();
+            let ops = mine
+                .filter(|step| step.phase == phase && step.client == client)
+                .map(|step| step.op);
+            client_task(Rc::clone(&opening), ops.collect())
+        });
+        join_all(all.collect::<Vec<_>>()).await;
+        let opening = Rc::try_unwrap(opening).unwrap_or_else(|_| unreachable!("all clients have ended"));
+        match opening.failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(opening),
+        }
+    }
+
+    async fn stop(&self, opening: Opening) -> Result<(), String> {
+        let Opening { cache, volume, .. } = opening;
+        drop(volume);
+        let faults = self.cache.stats().errors > 0;
+        match cache.stop().await {
+            Ok(_) => {}
+            Err(_) if faults => return Ok(()),
+            Err(error) => return Err(format!("the cache does not stop: {error}")),
+        }
+        if faults || self.cache.stats().silent_faults > 0 {
+            return Ok(());
+        }
+        let mut wrong = Vec::new();
+        let mut note = |finding: Finding, _, _| {
+            if let Err(error) = &finding.thing {
+                wrong.push(format!("{} at {}: {error}", finding.kind, finding.offset));
+            }
+        };
+        walk(&*self.cache, &mut note)
+            .await
+            .map_err(|error| format!("the cache cannot be walked: {error}"))?;
+        match wrong.first() {
+            Some(first) => Err(format!(
+                "after a clean stop, {} findings, the first: {first}",
+                wrong.len()
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+async fn client_task(opening: Rc<Opening>, ops: Vec<Op>) {
+    for op in ops {
+        if let Err(failure) = opening.carry_out(op).await {
+            opening.failure.set(Some(format!("{op:?}: {failure}")));
+            return;
+        }
+    }
+}
+
+impl Opening {
+    fn sectors(&self, place: Place) -> (u64, u64) {
+        (self.spots[place.spot].first + place.first, place.count)
+    }
+
+    async fn carry_out(&self, op: Op) -> Result<(), String> {
+        match op {
+            Op::Write { place, version, fua } => {
+                let (sector, count) = self.sectors(place);
+                let mut data = vec![0; count as usize * SECTOR];
+                super::sectors::fill(sector, version, &mut data);
+                let mut rest = &data[..];
+                let segments = segment_lens(sector * SECTOR as u64, data.len() as u64).map(|len| {
+                    let (head, tail) = rest.split_at(len);
+                    rest = tail;
+                    IoBuf::copy_of(head)
+                });
+                let segments = segments.collect();
+                let writing = self.volume.write(sector * SECTOR as u64, segments, fua);
+                let print = Print::of_version(version);
+                self.change(sector, count, print, fua, writing).await
+            }
+            Op::Trim { place, fua } => {
+                let (sector, count) = self.sectors(place);
+                let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let trimming = self.volume.trim(offset, len, fua);
+                // What the origin cannot trim stays as it is.
+                let first = sector.next_multiple_of(self.origin_sectors);
+                let count = (sector + count) / self.origin_sectors * self.origin_sectors;
+                let count = count.saturating_sub(first);
+                self.change(first, count, self.trim_gives, fua, trimming).await
+            }
+            Op::WriteZeroes {
+                place,
+                may_unmap,
+                fua,
+            } => {
+                let (sector, count) = self.sectors(place);
+                let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let zeroing = self.volume.write_zeroes(offset, len, may_unmap, fua);
+                self.change(sector, count, Print::ZERO, fua, zeroing).await
+            }
+            Op::Read { place } => {
+                let (sector, count) = self.sectors(place);
+                self.read(sector, count).await.map(|_| ())
+            }
+            Op::Prefetch { place } => {
+                let (sector, count) = self.sectors(place);
+                let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                self.volume
+                    .prefetch(offset, len)
+                    .await
+                    .map_err(|error| error.to_string())
+            }
+            Op::Flush => {
+                let start = self.oracle.flush_starts();
+                self.volume.flush().await.map_err(|error| error.to_string())?;
+                self.oracle.flush_ends(start);
+                Ok(())
+            }
+            Op::Mode(mode) => {
+                let settings = Settings {
+                    mode,
+                    ..self.settings.borrow().clone()
+                };
+                self.cache.set(&settings);
+                *self.settings.borrow_mut() = settings;
+                Ok(())
+            }
+            Op::Pause { us } => {
+                self.env.sleep(Duration::from_micros(us)).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn change(
+        &self,
+        sector: u64,
+        count: u64,
+        print: Print,
+        fua: bool,
+        doing: impl Future<Output = Result<(), IoError>>,
+    ) -> Result<(), String> {
+        let writing = self.oracle.write_starts(sector, count, print);
+        doing.await.map_err(|error| error.to_string())?;
+        self.oracle.write_ends(&writing, fua);
+        Ok(())
+    }
+
+    async fn read(&self, sector: u64, count: u64) -> Result<Vec<Print>, String> {
+        let start = self.oracle.read_starts();
+        let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+        let segments = self
+            .volume
+            .read(offset, len as u32)
+            .await
+            .map_err(|error| error.to_string())?;
+        let mut seen = Vec::with_capacity(count as usize);
+        let mut at = sector;
+        for segment in &segments {
+            self.oracle.read_ends(start, at, segment, &mut seen)?;
+            at += (segment.len() / SECTOR) as u64;
+        }
+        if at == sector + count {
+            Ok(seen)
+        } else {
+            Err(format!("a read of {count} sectors gave {}", at - sector))
+        }
+    }
+
+    /// Reads everything that the workload uses.
+    async fn read_all(&self) -> Result<Vec<Print>, String> {
+        let reads = self.spots.iter().map(|spot| self.read(spot.first, spot.count));
+        Ok(try_join_all(reads).await?.into_iter().flatten().collect())
+    }
+
+    /// Waits until nothing waits to be stored.
+    async fn stored(&self) {
+        while self.cache.stats().holdings.admission_queue > 0 {
+            self.env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// A filled cache, stopped in order.
+///
+/// # Errors
+/// As [`live`].
+pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
+    let sim = Sim::new(base);
+    let origin_config = DiskConfig {
+        alignment: shape.origin_alignment,
+        discard_mode: shape.origin_discard,
+        background: Some(std::sync::Arc::new(|page, bytes| {
+            super::sectors::fill(page * super::sectors::BLOCK_SECTORS, 0, bytes);
+        })),
+        ..DiskConfig::slow(shape.origin_len)
+    };
+    let disk = SimDisk::new(&sim.env(), DiskConfig::fast(shape.cache_len));
+    let options = CreateOptions {
+        uuid: uuid::Uuid::from_u128(u128::from(base) << 64 | 0xf1a2),
+        created_unix_s: 0,
+        wish: shape.wish,
+        codec: CodecSpec::default(),
+        origin_len: shape.origin_len,
+        origin_identity: "sim".into(),
+        origin_path: "sim".into(),
+    };
+    sim.block_on(create(&disk, options))
+        .map_err(|error| error.to_string())?;
+    let empty = Start {
+        cache: disk.snapshot(),
+        origin: DiskImage::new(origin_config),
+        ground: Rc::new(Ground::known(&shape.spots, |_| Print::of_version(0))),
+    };
+    let filler = Scenario::filler(base, shape);
+    let script = Script {
+        seed: filler.seed,
+        steps: &filler.steps,
+        stop: true,
+        watch: true,
+        ..Script::default()
+    };
+    Ok(live(shape, &empty, &script)?.into_start())
+}

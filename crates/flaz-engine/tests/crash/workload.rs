@@ -1,0 +1,287 @@
+//! What clients do, as data: generated up front from a seed, so that it can be cut down.
+
+use std::rc::Rc;
+
+use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::volume::STRIPE_BYTES;
+use flaz_sim::{DiscardMode, FaultRates, Rng};
+
+use super::oracle::Spot;
+use super::sectors::{BLOCK_SECTORS, SECTOR};
+
+const STRIPE_SECTORS: u64 = STRIPE_BYTES / SECTOR as u64;
+/// Scenarios that start from the same filled cache.
+pub const SCENARIOS_A_BASE: u64 = 16;
+
+/// A range of sectors within a spot.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub spot: usize,
+    pub first: u64,
+    pub count: u64,
+}
+
+/// One request of a client.
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    Write {
+        place: Place,
+        version: u64,
+        fua: bool,
+    },
+    Read {
+        place: Place,
+    },
+    Flush,
+    Trim {
+        place: Place,
+        fua: bool,
+    },
+    WriteZeroes {
+        place: Place,
+        may_unmap: bool,
+        fua: bool,
+    },
+    Prefetch {
+        place: Place,
+    },
+    /// From now on for all clients.
+    Mode(Mode),
+    Pause {
+        us: u64,
+    },
+}
+
+/// A request, who sends it, and between which two clean stops.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub phase: u32,
+    pub client: u32,
+    pub op: Op,
+}
+
+/// Sizes and manners of cache and origin: the same for all scenarios of a base.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub origin_len: u64,
+    pub cache_len: u64,
+    pub wish: GeometryWish,
+    pub settings: Settings,
+    pub origin_alignment: u32,
+    pub origin_discard: DiscardMode,
+    pub spots: Rc<[Spot]>,
+    pub cores: usize,
+}
+
+impl Shape {
+    pub fn of_base(base: u64) -> Self {
+        let mut rng = Rng::new(base ^ 0x5a9e);
+        let shard_count = 1 + base % 2;
+        let regions = 7 + rng.below(4);
+        let origin_alignment = if rng.below(4) == 0 { 4096 } else { 512 };
+        let whole = 8 * STRIPE_BYTES;
+        let odd = rng.below(2) * u64::from(origin_alignment);
+        let origin_len = whole + odd;
+        let mut spots = Vec::new();
+        for stripe in 0..8 {
+            let count = BLOCK_SECTORS * (4 + rng.below(13));
+            let room = STRIPE_SECTORS - count;
+            let first = match stripe {
+                // Over the border to the next stripe, which has its own shard.
+                2 => room + count / 2,
+                // To the end of the device.
+                7 => room,
+                _ => rng.below(room / BLOCK_SECTORS / 2) * BLOCK_SECTORS,
+            };
+            let first = stripe * STRIPE_SECTORS + first / BLOCK_SECTORS * BLOCK_SECTORS;
+            let count = if stripe == 7 {
+                origin_len / SECTOR as u64 - first
+            } else {
+                count
+            };
+            spots.push(Spot { first, count });
+        }
+        Self {
+            origin_len,
+            cache_len: (192 << 10) + shard_count * regions * (128 << 10),
+            wish: GeometryWish {
+                extent_bytes: Some(32 << 10),
+                region_bytes: Some(128 << 10),
+                shard_count: Some(shard_count as u32),
+            },
+            settings: Settings {
+                mode: Mode::WriteThrough,
+                policy: PolicyKind::ALL[rng.below(3) as usize],
+                codec: ["lz4", "none", "lz4", "lzo"][rng.below(4) as usize]
+                    .parse()
+                    .expect("a codec"),
+                sequential_cutoff: 0,
+            },
+            origin_alignment,
+            origin_discard: [DiscardMode::Zero, DiscardMode::Zero, DiscardMode::Mixed][rng.below(3) as usize],
+            spots: spots.into(),
+            cores: 1 + rng.below(2) as usize,
+        }
+    }
+}
+
+/// A workload whose crashes are explored.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub steps: Vec<Step>,
+    pub cache_faults: FaultRates,
+    pub origin_faults: FaultRates,
+}
+
+impl Scenario {
+    /// The base that it starts from.
+    pub fn base_of(seed: u64) -> u64 {
+        seed / SCENARIOS_A_BASE
+    }
+
+    pub fn of_seed(seed: u64, shape: &Shape) -> Self {
+        let mut rng = Rng::new(seed ^ 0x3c0e);
+        let count = if rng.coin() {
+            6 + rng.below(20)
+        } else {
+            40 + rng.below(120)
+        };
+        let phases = 1 + u32::from(rng.below(4) == 0);
+        let clients = 1 + rng.below(5) as u32;
+        let mut generator = Generator::new(shape, rng.fork(), 10_000);
+        let steps = (0..count).map(|n| Step {
+            phase: (n * u64::from(phases) / count) as u32,
+            client: rng.below(u64::from(clients)) as u32,
+            op: generator.op(),
+        });
+        let steps = steps.collect();
+        let mut cache_faults = FaultRates::default();
+        if rng.below(4) == 0 {
+            cache_faults.read_flip_ppm = 20_000;
+            cache_faults.read_error_ppm = 2_000;
+            cache_faults.write_error_ppm = 2_000;
+            cache_faults.stall_ppm = 5_000;
+            cache_faults.stall = std::time::Duration::from_millis(20);
+        }
+        Self {
+            seed,
+            steps,
+            cache_faults,
+            origin_faults: FaultRates::default(),
+        }
+    }
+
+    /// What fills the cache of a base: everything is written, most of it several times, and read.
+    pub fn filler(base: u64, shape: &Shape) -> Self {
+        let mut rng = Rng::new(base ^ 0xf111);
+        let mut generator = Generator::new(shape, rng.fork(), 1);
+        let mut steps = Vec::new();
+        for round in 0..3 + 4 * (shape.cache_len >> 20) {
+            for spot in 0..shape.spots.len() {
+                let place = generator.whole(spot);
+                let version = generator.version();
+                let op = match (round, rng.below(3)) {
+                    (1, _) | (_, 0) => Op::Read { place },
+                    _ => Op::Write {
+                        place,
+                        version,
+                        fua: false,
+                    },
+                };
+                let client = rng.below(3) as u32;
+                steps.push(Step { phase: 0, client, op });
+                let op = generator.op();
+                steps.push(Step { phase: 0, client, op });
+            }
+        }
+        Self {
+            seed: base ^ 0xba5e,
+            steps,
+            cache_faults: FaultRates::default(),
+            origin_faults: FaultRates::default(),
+        }
+    }
+}
+
+/// Makes requests.
+pub struct Generator<'a> {
+    shape: &'a Shape,
+    rng: Rng,
+    next_version: u64,
+}
+
+impl<'a> Generator<'a> {
+    /// Versions count from `first_version`.
+    pub fn new(shape: &'a Shape, rng: Rng, first_version: u64) -> Self {
+        Self {
+            shape,
+            rng,
+            next_version: first_version,
+        }
+    }
+
+    fn version(&mut self) -> u64 {
+        self.next_version += 1;
+        self.next_version
+    }
+
+    fn whole(&self, spot: usize) -> Place {
+        Place {
+            spot,
+            first: 0,
+            count: self.shape.spots[spot].count,
+        }
+    }
+
+    /// A range with a bias to few spots, to their beginnings, and to alignment.
+    fn place(&mut self) -> Place {
+        let rng = &mut self.rng;
+        let spots = self.shape.spots.len() as u64;
+        let spot = rng.below(spots).min(rng.below(spots)).min(rng.below(spots)) as usize;
+        let room = self.shape.spots[spot].count;
+        let (mut first, mut count) = (rng.below(room).min(rng.below(room)), 1 + rng.below(40));
+        if rng.below(4) > 0 {
+            first = first / BLOCK_SECTORS * BLOCK_SECTORS;
+            count = count.next_multiple_of(BLOCK_SECTORS);
+        }
+        let count = count.min(room - first);
+        Place { spot, first, count }
+    }
+
+    /// The next request.
+    pub fn op(&mut self) -> Op {
+        let place = self.place();
+        let fua = self.rng.below(8) == 0;
+        match self.rng.below(100) {
+            0..=49 => {
+                let version = self.version();
+                Op::Write { place, version, fua }
+            }
+            50..=72 => Op::Read { place },
+            73..=80 => Op::Flush,
+            81..=84 => Op::Trim { place, fua },
+            85..=88 => Op::WriteZeroes {
+                place,
+                may_unmap: self.rng.coin(),
+                fua,
+            },
+            89..=91 => Op::Prefetch { place },
+            92..=94 => {
+                let modes = [
+                    Mode::WriteThrough,
+                    Mode::WriteThrough,
+                    Mode::WriteThrough,
+                    Mode::WriteAround,
+                    Mode::PassThrough,
+                ];
+                Op::Mode(modes[self.rng.below(5) as usize])
+            }
+            _ => Op::Pause {
+                us: self.rng.below(5_000),
+            },
+        }
+    }
+}
