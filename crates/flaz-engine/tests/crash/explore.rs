@@ -121,7 +121,6 @@ pub fn explore(
 ) -> Result<(), Failure> {
     let mut explorer = Explorer {
         base,
-        seed: scenario.seed,
         budget: *budget,
         rng: Rng::new(scenario.seed ^ 0xe4b1),
         counts: Counts::default(),
@@ -150,7 +149,6 @@ fn caught<T>(life: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 
 struct Explorer<'a> {
     base: &'a Base,
-    seed: u64,
     budget: Budget,
     rng: Rng,
     counts: Counts,
@@ -210,7 +208,7 @@ impl Explorer<'_> {
         for index in chosen {
             let plan = plans[index];
             let ground = if plan.crash == Crash::Kill { &kill } else { &cut };
-            let start = crashed(moment, plan, ground);
+            let start = crashed(moment, plan, ground, life.damaged);
             self.path.push(format!(
                 "{:?} after device event {} ({}), {:?} of {} volatile writes of the origin and {} of the cache device",
                 plan.crash,
@@ -259,6 +257,7 @@ impl Explorer<'_> {
         let script = Script {
             seed,
             read_first: true,
+            plain: !lives_on,
             steps: &steps,
             stop: lives_on,
             watch: crashes_again,
@@ -275,6 +274,7 @@ impl Explorer<'_> {
             let other = Script {
                 seed: mix(seed),
                 read_first: true,
+                plain: true,
                 ..Script::default()
             };
             let again = caught(|| live(&self.base.shape, start, &other))?;
@@ -327,7 +327,7 @@ impl Moment {
 }
 
 /// What a crash leaves.
-fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
+fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>, damaged: bool) -> Start {
     let (origin_writes, _) = moment.volatile(plan.crash);
     let chooser = RefCell::new(plan.both.chooser());
     let survives = |write, sector| (*chooser.borrow_mut())(write, sector);
@@ -340,5 +340,6 @@ fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
         cache,
         origin,
         ground: Rc::clone(ground),
+        damaged,
     }
 }

@@ -60,6 +60,7 @@ fn explore_all(goal: u64, budget: &Budget) -> Result<Counts, Failure> {
         }
         (counts, None)
     };
+    let started = std::time::Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut counts = Counts::default();
     let mut failure = None;
@@ -71,6 +72,11 @@ fn explore_all(goal: u64, budget: &Budget) -> Result<Counts, Failure> {
             failure = failure.take().or(wrong);
         }
     });
+    eprintln!(
+        "{} states in {:?} on {cores} cores",
+        counts.states,
+        started.elapsed()
+    );
     failure.map_or(Ok(counts), Err)
 }
 

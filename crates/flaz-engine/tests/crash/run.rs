@@ -36,6 +36,8 @@ pub struct Start {
     pub cache: DiskImage,
     pub origin: DiskImage,
     pub ground: Rc<Ground>,
+    /// The cache device has failed before: structures may be missing for good reasons.
+    pub damaged: bool,
 }
 
 /// A point at which a crash may differ from the one before.
@@ -56,6 +58,8 @@ pub struct Script<'a> {
     pub seed: u64,
     /// Read everything twice before anything else.
     pub read_first: bool,
+    /// Pack nothing: faster, where it is about other things.
+    pub plain: bool,
     pub steps: &'a [Step],
     /// Stop in order at the end, walk the cache device, open it again and read everything.
     pub stop: bool,
@@ -73,6 +77,8 @@ pub struct Life {
     pub first_seen: Vec<Print>,
     pub trace_hash: u64,
     pub steps: u64,
+    /// As [`Start::damaged`], for whoever starts from here.
+    pub damaged: bool,
     /// The disks at the end.
     pub end: Moment,
 }
@@ -85,6 +91,7 @@ impl Life {
             cache: self.end.cache.cut(|_, _| true),
             origin: self.end.origin.cut(|_, _| true),
             ground: Rc::new(ground.settled()),
+            damaged: self.damaged,
         }
     }
 }
@@ -115,8 +122,6 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
     if script.watch {
         watch(&sim, &cache, &origin, &oracle, &moments);
     }
-    cache.set_faults(script.cache_faults);
-    origin.set_faults(script.origin_faults);
     let mut life = Living {
         shape,
         script,
@@ -124,6 +129,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         cache: Rc::clone(&cache),
         origin: Rc::clone(&origin),
         oracle: Rc::clone(&oracle),
+        damaged: start.damaged,
         first_seen: Vec::new(),
     };
     match sim.try_block_on(life.run()) {
@@ -147,6 +153,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         moments,
         first_seen,
         trace_hash: sim.trace_hash(),
+        damaged: start.damaged || cache.stats().errors > 0 || cache.stats().silent_faults > 0,
         steps: sim.steps(),
         end,
     })
@@ -195,6 +202,7 @@ struct Living<'a> {
     cache: Rc<SimDisk>,
     origin: Rc<SimDisk>,
     oracle: Rc<Oracle>,
+    damaged: bool,
     first_seen: Vec<Print>,
 }
 
@@ -241,10 +249,17 @@ impl Living<'_> {
 
     async fn open(&self) -> Result<Opening, String> {
         let (cache, origin) = (Rc::clone(&self.cache), Rc::clone(&self.origin));
-        let settings = self.shape.settings.clone();
+        let mut settings = self.shape.settings.clone();
+        if self.script.plain {
+            settings.codec = "none".parse().expect("a codec");
+        }
+        // A device that fails at the start is another matter: the cache does not open.
+        self.cache.set_faults(FaultRates::default());
         let cache = LocalCache::open(self.env.clone(), cache, Rc::clone(&origin), settings.clone())
             .await
             .map_err(|error| format!("the cache does not open: {error}"))?;
+        self.cache.set_faults(self.script.cache_faults);
+        self.origin.set_faults(self.script.origin_faults);
         let volume = CachedVolume::new(cache.shards(), origin, self.shape.origin_len, 0);
         Ok(Opening {
             env: self.env.clone(),
@@ -295,9 +310,10 @@ impl Living<'_> {
             Err(_) if faults => return Ok(()),
             Err(error) => return Err(format!("the cache does not stop: {error}")),
         }
-        if faults || self.cache.stats().silent_faults > 0 {
+        if faults || self.damaged || self.cache.stats().silent_faults > 0 {
             return Ok(());
         }
+        self.cache.set_faults(FaultRates::default());
         let mut wrong = Vec::new();
         let mut note = |finding: Finding, _, _| {
             if let Err(error) = &finding.thing {
@@ -481,6 +497,7 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
         cache: disk.snapshot(),
         origin: DiskImage::new(origin_config),
         ground: Rc::new(Ground::known(&shape.spots, |_| Print::of_version(0))),
+        damaged: false,
     };
     let filler = Scenario::filler(base, shape);
     let script = Script {

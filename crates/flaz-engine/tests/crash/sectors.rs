@@ -4,6 +4,9 @@
 //! look at 512 bytes tells which write they are from, or that nobody wrote them. By the version's last digits the
 //! contents are incompressible, compressible, or one byte over and over.
 
+use std::sync::OnceLock;
+
+use flaz_sim::Rng;
 use flaz_sim::rng::mix;
 
 /// Bytes of a sector.
@@ -11,10 +14,9 @@ pub const SECTOR: usize = 512;
 /// Sectors of a block.
 pub const BLOCK_SECTORS: u64 = 8;
 
-const WORDS: usize = SECTOR / 8;
+const BODY_BYTES: usize = SECTOR - 16;
+const POOL_BYTES: usize = 1 << 20;
 const MAGIC: u64 = 0xf1a2_c0de_0000_0000;
-/// Words that differ, of compressible sectors.
-const WORDS_OF_SMALL: usize = 12;
 
 /// What was seen in a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,20 +55,32 @@ fn equal_byte(version: u64) -> Option<u8> {
     (version % 8 == 7).then(|| (version / 8 % 255 + 1) as u8)
 }
 
-fn words(sector: u64, version: u64) -> impl Iterator<Item = u64> {
-    let distinct = if version % 8 < 4 { WORDS } else { WORDS_OF_SMALL };
-    let mut state = mix(sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version);
-    (0..WORDS).map(move |index| match index {
-        0 => MAGIC ^ sector,
-        1 => version,
-        _ if index < distinct => {
-            state = state
-                .wrapping_mul(0xd129_0a3f_7c4e_1b25)
-                .wrapping_add(0x2545_f491_4f6c_dd1d);
-            state ^ (state >> 29)
-        }
-        _ => !version,
+/// Random bytes that sectors take their bodies from, at places that depend on sector and version: comparing is then
+/// one comparison of memory.
+fn pool() -> &'static [u8] {
+    static POOL: OnceLock<Vec<u8>> = OnceLock::new();
+    POOL.get_or_init(|| {
+        let mut bytes = vec![0; POOL_BYTES];
+        Rng::new(0x9001).fill(&mut bytes);
+        bytes
     })
+}
+
+/// What follows the two words of the header: bytes of the pool, the first of them again and again if the version is
+/// compressible.
+fn body(sector: u64, version: u64) -> &'static [u8] {
+    let places = (POOL_BYTES - BODY_BYTES) / 8;
+    let at = mix(sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version) as usize % places * 8;
+    &pool()[at..at + BODY_BYTES]
+}
+
+/// Bytes of the body that are unlike others.
+fn distinct_bytes(version: u64) -> usize {
+    if version % 8 < 4 {
+        BODY_BYTES
+    } else {
+        BODY_BYTES / 6 / 8 * 8
+    }
 }
 
 /// Fills `out`, which begins at `sector` of the device.
@@ -75,10 +89,20 @@ pub fn fill(sector: u64, version: u64, out: &mut [u8]) {
         out.fill(byte);
         return;
     }
+    let distinct = distinct_bytes(version);
     for (number, bytes) in (sector..).zip(out.chunks_exact_mut(SECTOR)) {
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words(number, version)) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
+        bytes[..8].copy_from_slice(&(MAGIC ^ number).to_le_bytes());
+        bytes[8..16].copy_from_slice(&version.to_le_bytes());
+        bytes[16..16 + distinct].copy_from_slice(&body(number, version)[..distinct]);
+        bytes[16 + distinct..].fill(version as u8);
+    }
+}
+
+fn all_equal(bytes: &[u8], byte: u8) -> bool {
+    // Each byte is the one before it: one comparison of memory.
+    match bytes {
+        [] => true,
+        [first, rest @ ..] => *first == byte && bytes[..rest.len()] == *rest,
     }
 }
 
@@ -87,21 +111,19 @@ pub fn print_of(sector: u64, bytes: &[u8]) -> Print {
     let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
     if word(0) == MAGIC ^ sector {
         let version = word(1);
-        let expected = words(sector, version);
-        let whole = bytes
-            .chunks_exact(8)
-            .zip(expected)
-            .all(|(found, word)| found == word.to_le_bytes());
+        let distinct = distinct_bytes(version);
+        let (first, rest) = bytes[16..].split_at(distinct);
+        let whole = first == &body(sector, version)[..distinct] && all_equal(rest, version as u8);
         if whole && equal_byte(version).is_none() {
             return Print::of_version(version);
         }
-    } else if bytes.iter().all(|&byte| byte == bytes[0]) {
+    } else if all_equal(bytes, bytes[0]) {
         return match bytes[0] {
             0 => Print::ZERO,
             byte => Print(Print::EQUAL_BYTES | u64::from(byte)),
         };
     }
-    let hash = (0..WORDS).fold(0, |hash, at| mix(hash ^ word(at)));
+    let hash = (0..SECTOR / 8).fold(0, |hash, at| mix(hash ^ word(at)));
     Print(Print::GARBAGE | hash >> 2)
 }
 

@@ -86,7 +86,7 @@ impl Shape {
         let origin_len = whole + odd;
         let mut spots = Vec::new();
         for stripe in 0..8 {
-            let count = BLOCK_SECTORS * (4 + rng.below(13));
+            let count = BLOCK_SECTORS * (3 + rng.below(8));
             let room = STRIPE_SECTORS - count;
             let first = match stripe {
                 // Over the border to the next stripe, which has its own shard.
