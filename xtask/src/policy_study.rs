@@ -1,18 +1,21 @@
 //! Replays the real traces under each policy and prints the hit ratios beside the design's table.
 //!
 //! Twice: block by block (`ideal`), which is what the table was made with, and with regions and the engine's own
-//! policies (`regions`), which is what a cache can do. Writes to the SSD are part of every comparison: those of
+//! policies (`regions`), which is what a cache can do. The table has a column that is no policy of the engine, FIFO
+//! with reinsertion: that one is here (`reinsertion`). The engine's plain FIFO has no column. Writes to the SSD are part of every comparison: those of
 //! admissions and those of reinsertions, in blocks for each reference.
 
 mod ideal;
 mod regions;
+mod reinsertion;
 
 use std::path::PathBuf;
 
-use flaz_engine::policy::{HITS_MAX, PolicyKind};
+use flaz_engine::policy::{HITS_MAX, Policy, PolicyKind};
 
 use crate::trace::{KNOWN, Trace, TraceError};
 use regions::RegionCache;
+use reinsertion::FifoWithReinsertion;
 
 /// Options of the study.
 #[derive(Debug, clap::Args)]
@@ -27,6 +30,57 @@ const IDEAL_DIFFERENCE_MAX: f64 = 0.005;
 
 /// How S3-FIFO with regions may differ from the table.
 const REGIONS_DIFFERENCE_MAX: f64 = 0.02;
+
+/// A policy under study.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Studied {
+    /// One of the engine's.
+    Engine(PolicyKind),
+    /// A column of the table that the engine does not have.
+    FifoWithReinsertion,
+}
+
+impl Studied {
+    /// All of them.
+    pub const ALL: [Studied; 4] = [
+        Studied::Engine(PolicyKind::S3Fifo),
+        Studied::Engine(PolicyKind::SecondTouch),
+        Studied::FifoWithReinsertion,
+        Studied::Engine(PolicyKind::Fifo),
+    ];
+
+    /// What it is called in the study's lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Studied::Engine(kind) => kind.name(),
+            Studied::FifoWithReinsertion => "fifo+reins.",
+        }
+    }
+
+    /// The policy for a cache of regions that hold `blocks` uncompressed blocks.
+    pub fn build(self, blocks: u64) -> Box<dyn Policy> {
+        match self {
+            Studied::Engine(kind) => kind.build(blocks),
+            Studied::FifoWithReinsertion => Box::new(FifoWithReinsertion),
+        }
+    }
+
+    /// Its model block by block.
+    fn ideal(self) -> fn(&[u32], usize, usize) -> Outcome {
+        match self {
+            Studied::Engine(PolicyKind::S3Fifo) => ideal::s3_fifo,
+            Studied::Engine(PolicyKind::SecondTouch) => ideal::second_touch,
+            Studied::Engine(PolicyKind::Fifo) => ideal::fifo,
+            Studied::FifoWithReinsertion => ideal::fifo_with_reinsertion,
+        }
+    }
+}
+
+impl From<PolicyKind> for Studied {
+    fn from(kind: PolicyKind) -> Self {
+        Studied::Engine(kind)
+    }
+}
 
 /// What a replay came to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,7 +116,7 @@ impl Outcome {
 struct Row {
     trace: &'static str,
     per_cent: usize,
-    fifo: f64,
+    fifo_with_reinsertion: f64,
     second_touch: f64,
     s3_fifo: f64,
     s3_fifo_x2: f64,
@@ -71,12 +125,12 @@ struct Row {
 const fn row(
     trace: &'static str,
     per_cent: usize,
-    [fifo, second_touch, s3_fifo, s3_fifo_x2]: [f64; 4],
+    [fifo_with_reinsertion, second_touch, s3_fifo, s3_fifo_x2]: [f64; 4],
 ) -> Row {
     Row {
         trace,
         per_cent,
-        fifo,
+        fifo_with_reinsertion,
         second_touch,
         s3_fifo,
         s3_fifo_x2,
@@ -93,13 +147,13 @@ const TABLE: [Row; 6] = [
 ];
 
 impl Row {
-    /// What the table says of a policy; it has no column for some at twice the size.
-    fn published(&self, kind: PolicyKind, compression: usize) -> Option<f64> {
-        match (kind, compression) {
-            (PolicyKind::Fifo, 1) => Some(self.fifo),
-            (PolicyKind::SecondTouch, 1) => Some(self.second_touch),
-            (PolicyKind::S3Fifo, 1) => Some(self.s3_fifo),
-            (PolicyKind::S3Fifo, 2) => Some(self.s3_fifo_x2),
+    /// What the table says of a policy; it has no column for plain FIFO, and for some none at twice the size.
+    fn published(&self, policy: Studied, compression: usize) -> Option<f64> {
+        match (policy, compression) {
+            (Studied::FifoWithReinsertion, 1) => Some(self.fifo_with_reinsertion),
+            (Studied::Engine(PolicyKind::SecondTouch), 1) => Some(self.second_touch),
+            (Studied::Engine(PolicyKind::S3Fifo), 1) => Some(self.s3_fifo),
+            (Studied::Engine(PolicyKind::S3Fifo), 2) => Some(self.s3_fifo_x2),
             _ => None,
         }
     }
@@ -119,10 +173,10 @@ pub fn run(options: &Options) -> Result<(), TraceError> {
     for known in &KNOWN {
         let trace = Trace::known(&options.traces, known)?;
         for row in TABLE.iter().filter(|row| row.trace == known.name) {
-            for (kind, compression) in cases() {
-                let (ideal, regions) = print_case(&trace, row, kind, compression);
+            for (policy, compression) in cases() {
+                let (ideal, regions) = print_case(&trace, row, policy, compression);
                 ideal_worst = ideal_worst.max(ideal.abs());
-                if kind == PolicyKind::S3Fifo {
+                if policy == PolicyKind::S3Fifo.into() {
                     regions_worst = regions_worst.max(regions.abs());
                 }
             }
@@ -135,22 +189,18 @@ pub fn run(options: &Options) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn cases() -> impl Iterator<Item = (PolicyKind, usize)> {
+fn cases() -> impl Iterator<Item = (Studied, usize)> {
     [1, 2]
         .into_iter()
-        .flat_map(|compression| PolicyKind::ALL.map(|kind| (kind, compression)))
+        .flat_map(|compression| Studied::ALL.map(|policy| (policy, compression)))
 }
 
-fn print_case(trace: &Trace, row: &Row, kind: PolicyKind, compression: usize) -> (f64, f64) {
+fn print_case(trace: &Trace, row: &Row, policy: Studied, compression: usize) -> (f64, f64) {
     let distinct = trace.distinct();
     let capacity = distinct * row.per_cent / 100;
-    let ideal = match kind {
-        PolicyKind::Fifo => ideal::fifo,
-        PolicyKind::SecondTouch => ideal::second_touch,
-        PolicyKind::S3Fifo => ideal::s3_fifo,
-    }(&trace.references, distinct, capacity * compression);
-    let replay = RegionCache::new(kind, distinct, capacity, compression).replay(&trace.references);
-    let published = row.published(kind, compression);
+    let ideal = policy.ideal()(&trace.references, distinct, capacity * compression);
+    let replay = RegionCache::new(policy, distinct, capacity, compression).replay(&trace.references);
+    let published = row.published(policy, compression);
     let difference = |outcome: &Outcome| published.map_or(0.0, |ratio| outcome.hit_ratio() - ratio);
     let signed =
         |outcome: &Outcome| published.map_or(String::new(), |_| format!("{:+.3}", difference(outcome)));
@@ -159,7 +209,7 @@ fn print_case(trace: &Trace, row: &Row, kind: PolicyKind, compression: usize) ->
         row.trace,
         row.per_cent,
         ["", "x1", "x2"][compression],
-        kind,
+        policy.name(),
         published.map_or(String::new(), |ratio| format!("{ratio:.3}")),
         ideal.hit_ratio(),
         signed(&ideal),
@@ -189,11 +239,16 @@ mod tests {
         for known in &KNOWN {
             let trace = Trace::known(Path::new(&dir), known).expect("a known trace");
             for row in TABLE.iter().filter(|row| row.trace == known.name) {
-                for (kind, compression) in cases() {
-                    let (ideal, regions) = print_case(&trace, row, kind, compression);
-                    let case = format!("{} {} % x{compression} {kind}", row.trace, row.per_cent);
+                for (policy, compression) in cases() {
+                    let (ideal, regions) = print_case(&trace, row, policy, compression);
+                    let case = format!(
+                        "{} {} % x{compression} {}",
+                        row.trace,
+                        row.per_cent,
+                        policy.name()
+                    );
                     assert!(ideal.abs() <= IDEAL_DIFFERENCE_MAX, "{case}, ideal: {ideal:+.4}");
-                    if kind == PolicyKind::S3Fifo {
+                    if policy == PolicyKind::S3Fifo.into() {
                         assert!(
                             regions.abs() <= REGIONS_DIFFERENCE_MAX,
                             "{case}, regions: {regions:+.4}"

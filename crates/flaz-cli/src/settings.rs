@@ -34,7 +34,7 @@ pub enum Policy {
     S3Fifo,
     /// Admit a block at its second miss: writes a third to a half as much to the SSD
     SecondTouch,
-    /// Admit every block, reclaim the oldest
+    /// Admit every block, drop the oldest; nothing is written to the SSD twice
     Fifo,
 }
 

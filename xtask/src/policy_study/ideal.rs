@@ -122,8 +122,30 @@ fn evict(queue: &mut VecDeque<u32>, blocks: &mut Blocks, outcome: &mut Outcome) 
     }
 }
 
-/// FIFO with reinsertion: every miss enters.
+/// Plain FIFO: every miss enters, and nothing is written again.
 pub fn fifo(references: &[u32], distinct: usize, capacity: usize) -> Outcome {
+    let mut outcome = Outcome::of(references.len());
+    let mut blocks = Blocks::new(distinct);
+    let mut queue = VecDeque::with_capacity(capacity);
+    for &block in references {
+        if blocks.hit(block) {
+            outcome.hits += 1;
+            continue;
+        }
+        if queue.len() >= capacity
+            && let Some(oldest) = queue.pop_front()
+        {
+            blocks.leave(oldest);
+        }
+        blocks.enter(block);
+        queue.push_back(block);
+        outcome.admitted += 1;
+    }
+    outcome
+}
+
+/// FIFO with reinsertion: every miss enters.
+pub fn fifo_with_reinsertion(references: &[u32], distinct: usize, capacity: usize) -> Outcome {
     one_queue(references, distinct, capacity, None)
 }
 
@@ -200,10 +222,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fifo_keeps_what_was_used() {
+    fn fifo_keeps_what_was_used_only_with_reinsertion() {
+        let references = [0, 1, 0, 2, 0, 1];
         // 0 is used, so 1 leaves when 2 comes.
-        let outcome = fifo(&[0, 1, 0, 2, 0, 1], 3, 2);
+        let outcome = fifo_with_reinsertion(&references, 3, 2);
         assert_eq!((outcome.hits, outcome.admitted, outcome.reinserted), (2, 4, 2));
+        // 0 is the oldest, so it leaves when 2 comes, and 1 when 0 comes again.
+        let outcome = fifo(&references, 3, 2);
+        assert_eq!((outcome.hits, outcome.admitted, outcome.reinserted), (1, 5, 0));
     }
 
     #[test]
@@ -222,9 +248,9 @@ mod tests {
         let outcome = s3_fifo(&references, 1000, 100);
         assert_eq!((outcome.hits, outcome.reinserted), (2, 1));
         assert_eq!(
-            fifo(&references, 1000, 100).hits,
+            fifo_with_reinsertion(&references, 1000, 100).hits,
             1,
-            "FIFO loses it at the second round"
+            "FIFO with reinsertion loses it at the second round"
         );
     }
 

@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 
-use flaz_engine::policy::{Admission, Fate, HITS_MAX, Policy, PolicyKind, Ring, RingSizes, block_key};
+use flaz_engine::policy::{Admission, Fate, HITS_MAX, Policy, Ring, RingSizes, block_key};
 
-use super::Outcome;
+use super::{Outcome, Studied};
 
 /// Regions of a cache.
 pub const REGIONS: usize = 64;
@@ -45,12 +45,12 @@ pub struct RegionCache {
 
 impl RegionCache {
     /// A cache in which `capacity` uncompressed blocks fit, for blocks that compress `compression`:1.
-    pub fn new(kind: PolicyKind, distinct: usize, capacity: usize, compression: usize) -> Self {
+    pub fn new(policy: impl Into<Studied>, distinct: usize, capacity: usize, compression: usize) -> Self {
         // All regions have the same size: what rounding loses is lost, as on a device.
         let uncompressed = (capacity / REGIONS).max(1);
         let regions = (capacity / uncompressed).max(REGIONS_MIN);
         RegionCache {
-            policy: kind.build((uncompressed * regions) as u64),
+            policy: policy.into().build((uncompressed * regions) as u64),
             region_blocks: uncompressed * compression,
             regions: vec![Vec::new(); regions],
             free: (0..regions as u32).rev().collect(),
@@ -176,6 +176,7 @@ pub struct Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flaz_engine::policy::PolicyKind;
 
     #[test]
     fn a_cache_that_is_large_enough_misses_each_block_once() {
@@ -192,10 +193,10 @@ mod tests {
     #[test]
     fn the_smallest_caches_work() {
         let references: Vec<u32> = (0..5000).map(|i| (i * i) % 97).collect();
-        for kind in PolicyKind::ALL {
+        for policy in Studied::ALL {
             for capacity in [1, 5, 6, 63, 64, 65, 90] {
-                let replay = RegionCache::new(kind, 97, capacity, 1).replay(&references);
-                assert!(replay.outcome.hits < 5000, "{kind} {capacity}");
+                let replay = RegionCache::new(policy, 97, capacity, 1).replay(&references);
+                assert!(replay.outcome.hits < 5000, "{} {capacity}", policy.name());
             }
         }
     }

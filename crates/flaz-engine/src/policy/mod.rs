@@ -31,8 +31,6 @@ pub use s3_fifo::S3Fifo;
 pub use second_touch::SecondTouch;
 pub use sequential::{STREAMS_MAX, SequentialDetector};
 
-use reinsertion::ReinsertionBudget;
-
 /// The largest number of uses that is counted for a cached block.
 pub const HITS_MAX: u8 = 3;
 
@@ -159,7 +157,7 @@ pub enum PolicyKind {
     S3Fifo,
     /// [`SecondTouch`]: the fewest writes to the SSD.
     SecondTouch,
-    /// [`Fifo`]: the plainest.
+    /// [`Fifo`]: the plainest; nothing is written twice.
     Fifo,
 }
 
@@ -174,7 +172,7 @@ impl PolicyKind {
         match self {
             PolicyKind::S3Fifo => Box::new(S3Fifo::new(blocks)),
             PolicyKind::SecondTouch => Box::new(SecondTouch::new(blocks)),
-            PolicyKind::Fifo => Box::new(Fifo::new(blocks)),
+            PolicyKind::Fifo => Box::new(Fifo),
         }
     }
 
@@ -218,18 +216,6 @@ pub fn block_key(block: u64) -> u64 {
     key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     key ^ (key >> 31)
-}
-
-/// The rule of policies with one ring: what was used is written again, with one use less.
-fn reinsert_used(budget: &mut ReinsertionBudget, hits: u8) -> Fate {
-    if budget.keeps(hits > 0) {
-        Fate::Keep {
-            ring: Ring::Main,
-            hits: hits - 1,
-        }
-    } else {
-        Fate::Drop
-    }
 }
 
 /// Policies with one ring leave probation to what another policy put there: it goes first.

@@ -5,7 +5,7 @@
 
 use super::ghost::Ghost;
 use super::reinsertion::ReinsertionBudget;
-use super::{Admission, Fate, Policy, Ring, RingSizes, reinsert_used, single_ring_victim};
+use super::{Admission, Fate, Policy, Ring, RingSizes, single_ring_victim};
 
 /// Admission at the second touch. See the module's text.
 #[derive(Debug)]
@@ -35,7 +35,14 @@ impl Policy for SecondTouch {
     }
 
     fn reclaim(&mut self, _ring: Ring, _key: u64, hits: u8) -> Fate {
-        reinsert_used(&mut self.budget, hits)
+        if self.budget.keeps(hits > 0) {
+            Fate::Keep {
+                ring: Ring::Main,
+                hits: hits - 1,
+            }
+        } else {
+            Fate::Drop
+        }
     }
 
     fn victim(&self, sizes: RingSizes) -> Ring {

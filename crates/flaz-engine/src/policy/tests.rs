@@ -120,22 +120,49 @@ fn second_touch_admits_at_the_second_miss() {
 #[test]
 fn policies_with_one_ring_empty_the_other_first() {
     for kind in [PolicyKind::SecondTouch, PolicyKind::Fifo] {
-        let mut policy = kind.build(0);
+        let policy = kind.build(0);
         assert_eq!(policy.victim(sizes(1, 62, 64)), Ring::Probation);
         assert_eq!(policy.victim(sizes(0, 63, 64)), Ring::Main);
+    }
+}
+
+#[test]
+fn second_touch_writes_again_what_was_used() {
+    let mut policy = SecondTouch::new(0);
+    for ring in Ring::ALL {
         assert_eq!(
-            policy.reclaim(Ring::Probation, block_key(1), 2),
+            policy.reclaim(ring, block_key(1), 2),
             Fate::Keep {
                 ring: Ring::Main,
                 hits: 1
             }
         );
+        assert_eq!(policy.reclaim(ring, block_key(1), 0), Fate::Drop);
     }
 }
 
 #[test]
+fn fifo_admits_all_and_writes_nothing_again() {
+    let mut policy = PolicyKind::Fifo.build(10_000);
+    for block in 0..1000 {
+        let key = block_key(block);
+        assert_eq!(policy.admit(key), Admission::To(Ring::Main));
+        for ring in Ring::ALL {
+            assert_eq!(policy.reclaim(ring, key, HITS_MAX), Fate::Drop);
+        }
+        assert_eq!(
+            policy.admit(key),
+            Admission::To(Ring::Main),
+            "nothing is remembered"
+        );
+    }
+    policy.cached_blocks(u64::MAX);
+    assert_eq!(policy.memory_bytes(), 0);
+}
+
+#[test]
 fn what_is_kept_goes_to_main_and_reclaiming_ends_however_hot_the_cache_is() {
-    for kind in PolicyKind::ALL {
+    for kind in [PolicyKind::S3Fifo, PolicyKind::SecondTouch] {
         let mut policy = kind.build(10_000);
         let mut dropped = 0;
         for block in 0..100_000 {

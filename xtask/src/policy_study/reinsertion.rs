@@ -1,0 +1,57 @@
+//! FIFO with reinsertion over regions: every miss enters, and what was used in the oldest region is written again.
+//!
+//! A column of the design's table and no policy of the engine, whose FIFO is the plain one.
+
+use flaz_engine::policy::{Admission, Fate, Policy, Ring, RingSizes};
+
+/// Admit all, FIFO with reinsertion. See the module's text.
+#[derive(Debug, Default)]
+pub struct FifoWithReinsertion;
+
+impl Policy for FifoWithReinsertion {
+    fn admit(&mut self, _key: u64) -> Admission {
+        Admission::To(Ring::Main)
+    }
+
+    fn reclaim(&mut self, _ring: Ring, _key: u64, hits: u8) -> Fate {
+        // Uses are counted to three, so a block that is used no more is kept three times at most.
+        match hits.checked_sub(1) {
+            Some(hits) => Fate::Keep {
+                ring: Ring::Main,
+                hits,
+            },
+            None => Fate::Drop,
+        }
+    }
+
+    fn victim(&self, _sizes: RingSizes) -> Ring {
+        Ring::Main
+    }
+
+    fn cached_blocks(&mut self, _blocks: u64) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    fn name(&self) -> &'static str {
+        "fifo-with-reinsertion"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_use_is_spent_at_each_reinsertion() {
+        let mut policy = FifoWithReinsertion;
+        let kept = |hits| Fate::Keep {
+            ring: Ring::Main,
+            hits,
+        };
+        assert_eq!(policy.reclaim(Ring::Main, 1, 2), kept(1));
+        assert_eq!(policy.reclaim(Ring::Main, 1, 1), kept(0));
+        assert_eq!(policy.reclaim(Ring::Main, 1, 0), Fate::Drop);
+    }
+}
