@@ -249,7 +249,8 @@ pub struct SpaceReport {
     pub cached_blocks: u64,
     /// Those blocks in bytes, before compression: the data the cache stands for.
     pub cached_bytes: u64,
-    /// Bytes of their fragments.
+    /// Bytes of their fragments, headers included; dead fragments are not. Worked out from the sectors that each
+    /// touches: right to about a hundredth.
     pub fragment_bytes: u64,
     /// Bytes of regions in use, dead fragments and headers included.
     pub used_bytes: u64,
@@ -291,7 +292,8 @@ pub struct ReclaimReport {
     pub reinserted_blocks: u64,
     /// Bytes written again for them.
     pub reinserted_bytes: u64,
-    /// Misses that the ghost remembered.
+    /// Blocks that were read or written without being cached, and that the policy's ghost remembered; a policy without
+    /// a ghost has none.
     pub ghost_hits: u64,
 }
 
@@ -319,24 +321,27 @@ pub struct MemoryReport {
     pub other_bytes: u64,
     /// The same for each block.
     pub other_bytes_per_block: f64,
-    /// Buffers in pools.
+    /// Buffers for data on its way, those in use (requests, extents still in memory, blocks that wait to be stored)
+    /// and those pooled for reuse.
     pub buffer_bytes: u64,
     /// Resident set of the process.
     pub resident_bytes: u64,
 }
 
-/// A queue or a pool.
+/// A queue, or several of one kind: each shard or thread has its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QueueReport {
-    /// Its name: `requests`, `codec`, `mailbox`, `admission`, ..
+    /// Its name: `requests`, `admission`, `codec-reads`, ..
     pub name: String,
+    /// How many there are. The depths are those of the fullest.
+    pub queues: u64,
     /// Entries now.
     pub depth: u64,
-    /// Most entries there ever were.
+    /// Most entries there were since the start.
     pub depth_peak: u64,
-    /// Most entries there may be.
+    /// Most entries there may be in one. 0: no limit of its own, the requests in flight bound it.
     pub depth_max: u64,
-    /// How often somebody had to wait, or was sent away, because it was full.
+    /// How often somebody had to wait, or was sent away, because one was full. Of all of them together.
     pub full_count: u64,
 }
 

@@ -5,13 +5,15 @@
 //! - a buffer is owned by exactly one place at a time: an operation in flight owns its buffer, so a future
 //!   that is dropped early can never leave the kernel writing into memory that somebody else reads;
 //! - no allocation in the steady state: a dropped buffer goes back to the pool of the thread that drops it,
-//!   up to [`POOL_BYTES_MAX`] a size class.
+//!   up to [`POOL_BYTES_MAX`] a size class;
+//! - all memory of all buffers, in use or pooled, is counted ([`allocated_bytes`]), when it is allocated and freed.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Alignment of every buffer, in bytes.
 pub const ALIGNMENT: usize = 4096;
@@ -20,6 +22,15 @@ pub const POOL_BYTES_MAX: usize = 8 << 20;
 /// Largest size class that is pooled (2^9 x 4 KiB = 2 MiB); larger buffers are allocated exactly.
 const CLASS_MAX: u8 = 9;
 const CLASS_UNPOOLED: u8 = u8::MAX;
+
+/// Memory of all buffers of the process, in bytes.
+static ALLOCATED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Memory that the buffers of all threads take now, those in use and those pooled for reuse, in bytes.
+#[must_use]
+pub fn allocated_bytes() -> u64 {
+    ALLOCATED_BYTES.load(Ordering::Relaxed)
+}
 
 thread_local! {
     static POOL: RefCell<Pool> = const { RefCell::new(Pool { free: [const { Vec::new() }; CLASS_MAX as usize + 1] }) };
@@ -35,7 +46,7 @@ impl Drop for Pool {
             for ptr in list.drain(..) {
                 // SAFETY: every pointer in list `class` came from `alloc_zeroed` with this layout and is
                 // owned by the pool alone.
-                unsafe { dealloc(ptr.as_ptr(), layout(ALIGNMENT << class)) };
+                unsafe { free(ptr, ALIGNMENT << class) };
             }
         }
     }
@@ -136,7 +147,19 @@ fn allocate(capacity: usize) -> NonNull<u8> {
     let layout = layout(capacity);
     // SAFETY: the layout has a non-zero size.
     let ptr = unsafe { alloc_zeroed(layout) };
-    NonNull::new(ptr).unwrap_or_else(|| handle_alloc_error(layout))
+    let ptr = NonNull::new(ptr).unwrap_or_else(|| handle_alloc_error(layout));
+    ALLOCATED_BYTES.fetch_add(capacity as u64, Ordering::Relaxed);
+    ptr
+}
+
+/// Gives memory back.
+///
+/// # Safety
+/// `ptr` came from [`allocate`] with this `capacity`, and nothing refers to it any more.
+unsafe fn free(ptr: NonNull<u8>, capacity: usize) {
+    ALLOCATED_BYTES.fetch_sub(capacity as u64, Ordering::Relaxed);
+    // SAFETY: `allocate` used this layout; the caller owns the memory alone.
+    unsafe { dealloc(ptr.as_ptr(), layout(capacity)) };
 }
 
 impl Drop for IoBuf {
@@ -155,7 +178,7 @@ impl Drop for IoBuf {
                 .unwrap_or(false);
         if !kept {
             // SAFETY: the memory came from `allocate` with this capacity and is not in the pool.
-            unsafe { dealloc(ptr.as_ptr(), layout(self.capacity)) };
+            unsafe { free(ptr, self.capacity) };
         }
     }
 }

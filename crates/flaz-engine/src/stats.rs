@@ -78,14 +78,17 @@ counters! {
     admitted_blocks,
     /// Those of them that a client wrote.
     admitted_writes,
-    /// Those of them that the ghost remembered: they went to the main ring at once.
-    admitted_main,
+    /// Blocks that were not cached when they were read or written, and that the policy's ghost remembered.
+    ghost_hits,
     /// Not stored: the policy said no.
     refused_policy,
     /// Not stored: part of a long sequential stream.
     refused_sequential,
     /// Not stored: too much was waiting to be stored.
     refused_queue_full,
+    /// Times that a request found the queue of admissions full, by number or bytes: writers waited, what readers
+    /// brought was not stored.
+    admission_full,
     /// Not stored: a write overtook the data.
     refused_overtaken,
     /// Not stored: already there.
@@ -120,6 +123,8 @@ counters! {
     cache_read_bytes,
     /// Reads sent to the cache device.
     cache_reads,
+    /// Times that storing a block waited because too many writes to the cache device were queued.
+    cache_writes_full,
     /// Extents written.
     extents_written,
     /// Bytes of written extents that are header or padding.
@@ -231,11 +236,42 @@ impl Latencies {
     }
 }
 
+/// How full a queue is and has been. Of several queues of a kind, that of the fullest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueDepth {
+    /// Entries now.
+    pub now: u64,
+    /// Most entries since the shard was made.
+    pub peak: u64,
+}
+
+impl QueueDepth {
+    /// Of this queue and another, the fullest now and the fullest ever.
+    pub fn fullest(&mut self, other: Self) {
+        self.now = self.now.max(other.now);
+        self.peak = self.peak.max(other.peak);
+    }
+}
+
+/// The highest that some gauges of a shard have been.
+#[derive(Debug, Default)]
+pub(crate) struct Peaks {
+    pub(crate) admission: Cell<u64>,
+    pub(crate) cache_writes: Cell<u64>,
+    pub(crate) origin_reads: Cell<u64>,
+}
+
+/// Notes a gauge's value where it has gone up.
+pub(crate) fn raise(peak: &Cell<u64>, now: u64) {
+    peak.set(peak.get().max(now));
+}
+
 /// Everything that a shard counts.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) counters: Counters,
     pub(crate) latencies: RefCell<Latencies>,
+    pub(crate) peaks: Peaks,
 }
 
 /// What a shard (or, added up, a cache) holds now.
@@ -263,6 +299,14 @@ pub struct Holdings {
     pub origin_reads_in_flight: u64,
     /// Whether the cache device failed and is no longer used.
     pub cache_failed: bool,
+    /// Bytes of the fragments of the blocks in the cache, to about a hundredth ([`crate::index::Index::fragment_bytes`]).
+    pub fragment_bytes: u64,
+    /// [`Self::admission_queue`], of the fullest shard.
+    pub admission: QueueDepth,
+    /// [`Self::cache_writes_queued`], of the fullest shard.
+    pub cache_writes: QueueDepth,
+    /// [`Self::origin_reads_in_flight`], of the shard that has most.
+    pub origin_reads: QueueDepth,
 }
 
 impl Holdings {
@@ -280,6 +324,10 @@ impl Holdings {
         self.cache_writes_queued += other.cache_writes_queued;
         self.origin_reads_in_flight += other.origin_reads_in_flight;
         self.cache_failed |= other.cache_failed;
+        self.fragment_bytes += other.fragment_bytes;
+        self.admission.fullest(other.admission);
+        self.cache_writes.fullest(other.cache_writes);
+        self.origin_reads.fullest(other.origin_reads);
     }
 }
 

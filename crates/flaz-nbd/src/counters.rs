@@ -9,31 +9,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::request::Command;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {
+    ($($(#[$doc:meta])+ $name:ident),+; $($(#[$peak_doc:meta])+ $peak:ident,)+) => {
         /// Counters of the connections of one thread.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Counters {
             $($(#[$doc])+ pub(crate) $name: AtomicU64,)+
+            $($(#[$peak_doc])+ pub(crate) $peak: AtomicU64,)+
         }
 
         /// What the counters were at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])+ pub $name: u64,)+
+            $($(#[$peak_doc])+ pub $peak: u64,)+
         }
 
         impl Counters {
             /// The values now. Each is right; together they may be of slightly different moments.
             #[must_use]
             pub fn snapshot(&self) -> Snapshot {
-                Snapshot { $($name: self.$name.load(Ordering::Relaxed),)+ }
+                Snapshot {
+                    $($name: self.$name.load(Ordering::Relaxed),)+
+                    $($peak: self.$peak.load(Ordering::Relaxed),)+
+                }
             }
         }
 
         impl AddAssign for Snapshot {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name = self.$name.wrapping_add(other.$name);)+
+                $(self.$peak = self.$peak.max(other.$peak);)+
             }
         }
     };
@@ -72,6 +78,10 @@ counters! {
     bytes_out,
     /// System calls that sent replies; `answered / sends` replies shared one.
     sends,
+    /// Times that a connection had as many requests, or bytes of them, in flight as it may, and was read no further.
+    requests_full;
+    /// Most requests in flight on the connections of one thread.
+    requests_in_flight_peak,
 }
 
 impl Counters {
@@ -91,6 +101,20 @@ impl Counters {
             Command::Disconnect => return,
         };
         Self::add(counter, 1);
+        self.note_requests();
+    }
+
+    pub(crate) fn count_refused(&self) {
+        Self::add(&self.refused, 1);
+        self.note_requests();
+    }
+
+    /// Keeps the peak. Plain loads of the thread's own lines: cheaper than one more counter.
+    fn note_requests(&self) {
+        let now = self.snapshot().requests_in_flight();
+        if now > self.requests_in_flight_peak.load(Ordering::Relaxed) {
+            self.requests_in_flight_peak.fetch_max(now, Ordering::Relaxed);
+        }
     }
 }
 
@@ -124,6 +148,23 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_peak_stays_and_is_that_of_the_fullest_thread() {
+        let (one, other) = (Counters::default(), Counters::default());
+        for _ in 0..5 {
+            one.count(Command::Read);
+        }
+        one.count_refused();
+        Counters::add(&one.answered, 6);
+        one.count(Command::Flush);
+        other.count(Command::Read);
+        other.count(Command::Read);
+        let mut sum = one.snapshot();
+        assert_eq!((sum.requests_in_flight(), sum.requests_in_flight_peak), (1, 6));
+        sum += other.snapshot();
+        assert_eq!((sum.requests_in_flight(), sum.requests_in_flight_peak), (3, 6));
+    }
 
     #[test]
     fn snapshots_add_up() {

@@ -84,7 +84,9 @@ impl RegionCache {
             self.outcome.hits += 1;
             let hits = &mut self.hits[block as usize];
             *hits = (*hits + 1).min(HITS_MAX);
-        } else if let Admission::To(ring) = self.policy.admit(block_key(u64::from(block))) {
+        } else if let Admission::To(ring) | Admission::Remembered(ring) =
+            self.policy.admit(block_key(u64::from(block)))
+        {
             if !self.has_room(ring) {
                 self.make_room();
             }

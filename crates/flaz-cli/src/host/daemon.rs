@@ -44,7 +44,6 @@ pub struct Daemon {
     pub(super) threads: u32,
     pub(super) counters: Vec<Arc<Counters>>,
     pub(super) stopping: AtomicBool,
-    pub(super) codec_threads: usize,
     origin_path: std::path::PathBuf,
     cache: HostDevice,
     mailboxes: Vec<Sender<Order>>,
@@ -120,7 +119,6 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         threads,
         counters,
         stopping: AtomicBool::new(false),
-        codec_threads: cores,
         origin_path,
         cache,
         mailboxes,
@@ -456,10 +454,7 @@ impl Daemon {
         for part in &stats {
             total.add(part);
         }
-        let mut nbd = Snapshot::default();
-        for counters in &self.counters {
-            nbd += counters.snapshot();
-        }
+        let nbd: Vec<Snapshot> = self.counters.iter().map(|counters| counters.snapshot()).collect();
         super::status::live(self, &total, &nbd)
     }
 

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use flaz_device::rt::compute::{QUEUE_MAX, codec_queues};
 use flaz_engine::format::superblock::{Superblock, VERSION};
 use flaz_engine::shard::{JOBS_MAX, WRITES_IN_FLIGHT_MAX};
-use flaz_engine::stats::{Counts, LatencySummary, StatsSnapshot};
+use flaz_engine::stats::{Counts, LatencySummary, QueueDepth, StatsSnapshot};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_nbd::Snapshot;
 use flaz_nbd::limits::{CONNECTIONS_MAX, REQUESTS_IN_FLIGHT_MAX};
@@ -37,8 +38,8 @@ pub(super) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport 
     }
 }
 
-/// Everything about a cache that is being served.
-pub(super) fn live(daemon: &Daemon, stats: &StatsSnapshot, nbd: &Snapshot) -> StatusReport {
+/// Everything about a cache that is being served. `nbd`: what each thread's connections counted.
+pub(super) fn live(daemon: &Daemon, stats: &StatsSnapshot, nbd: &[Snapshot]) -> StatusReport {
     let superblock = daemon
         .superblock
         .lock()
@@ -93,11 +94,15 @@ fn warnings(daemon: &Daemon, failed: bool) -> Vec<String> {
     warnings
 }
 
-fn live_report(daemon: &Daemon, stats: &StatsSnapshot, nbd: &Snapshot) -> LiveReport {
+fn live_report(daemon: &Daemon, stats: &StatsSnapshot, threads: &[Snapshot]) -> LiveReport {
     let counts = &stats.counts;
+    let mut nbd = Snapshot::default();
+    for thread in threads {
+        nbd += *thread;
+    }
     LiveReport {
         daemon: daemon_report(daemon),
-        operations: operations(stats, nbd),
+        operations: operations(stats, &nbd),
         lookups: LookupReport {
             hits: counts.read_hits,
             partial_hits: counts.read_partial_hits,
@@ -135,7 +140,7 @@ fn live_report(daemon: &Daemon, stats: &StatsSnapshot, nbd: &Snapshot) -> LiveRe
             dropped_blocks: counts.reclaimed_blocks,
             reinserted_blocks: counts.reinserted_blocks,
             reinserted_bytes: counts.reinserted_bytes,
-            ghost_hits: counts.admitted_main,
+            ghost_hits: counts.ghost_hits,
         },
         errors: ErrorReport {
             checksum_failures: counts.checksum_failures,
@@ -144,8 +149,8 @@ fn live_report(daemon: &Daemon, stats: &StatsSnapshot, nbd: &Snapshot) -> LiveRe
             origin_errors: counts.origin_errors,
         },
         memory: memory(stats),
-        queues: queues(stats, nbd, daemon),
-        nbd: listeners(daemon, nbd),
+        queues: queues(stats, threads, daemon),
+        nbd: listeners(daemon, &nbd),
     }
 }
 
@@ -256,7 +261,7 @@ fn refused(counts: &Counts) -> BTreeMap<String, u64> {
 }
 
 fn space(stats: &StatsSnapshot, daemon: &Daemon) -> SpaceReport {
-    let (holdings, counts) = (&stats.holdings, &stats.counts);
+    let holdings = &stats.holdings;
     let region_bytes = daemon
         .superblock
         .lock()
@@ -272,16 +277,10 @@ fn space(stats: &StatsSnapshot, daemon: &Daemon) -> SpaceReport {
             (of as f64 * by as f64 / over as f64) as u64
         }
     };
-    // Without anything packed since the start, what is there tells the ratio, dead fragments included.
-    let fragment_bytes = if counts.codec_in_bytes > 0 {
-        ratio(cached_bytes, counts.codec_out_bytes, counts.codec_in_bytes).min(holdings.used_bytes)
-    } else {
-        holdings.used_bytes
-    };
     SpaceReport {
         cached_blocks: holdings.cached_blocks,
         cached_bytes,
-        fragment_bytes,
+        fragment_bytes: holdings.fragment_bytes,
         used_bytes: holdings.used_bytes,
         capacity_bytes: holdings.capacity_bytes,
         effective_capacity_bytes: ratio(holdings.capacity_bytes, cached_bytes, holdings.used_bytes),
@@ -305,7 +304,7 @@ fn memory(stats: &StatsSnapshot) -> MemoryReport {
         index_bytes_per_block: each(holdings.index_bytes),
         other_bytes: holdings.other_memory_bytes,
         other_bytes_per_block: each(holdings.other_memory_bytes),
-        buffer_bytes: 0,
+        buffer_bytes: flaz_device::buf::allocated_bytes(),
         resident_bytes: resident_bytes().unwrap_or(0),
     }
 }
@@ -318,8 +317,9 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-fn queues(stats: &StatsSnapshot, nbd: &Snapshot, daemon: &Daemon) -> Vec<QueueReport> {
-    let holdings = &stats.holdings;
+/// How full the queues are. Depth and peak are of the fullest of a kind: sums of peaks would be of no moment.
+fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], daemon: &Daemon) -> Vec<QueueReport> {
+    let (holdings, counts) = (&stats.holdings, &stats.counts);
     let shards = u64::from(
         daemon
             .superblock
@@ -328,40 +328,56 @@ fn queues(stats: &StatsSnapshot, nbd: &Snapshot, daemon: &Daemon) -> Vec<QueueRe
             .geometry
             .shard_count,
     );
-    let one = |name: &str, depth, depth_max, full_count| QueueReport {
+    let mut requests = QueueDepth::default();
+    for thread in nbd {
+        requests.fullest(QueueDepth {
+            now: thread.requests_in_flight(),
+            peak: thread.requests_in_flight_peak,
+        });
+    }
+    let requests_full = nbd.iter().map(|thread| thread.requests_full).sum();
+    // Each connection is read one request further before it waits.
+    let requests_max = (CONNECTIONS_MAX * (REQUESTS_IN_FLIGHT_MAX + 1)) as u64;
+    let one = |name: &str, queues, depth: QueueDepth, depth_max, full_count| QueueReport {
         name: name.to_owned(),
-        depth,
-        depth_peak: depth,
+        queues,
+        depth: depth.now,
+        depth_peak: depth.peak,
         depth_max,
         full_count,
     };
-    vec![
+    let mut reports = vec![
         one(
             "requests",
-            nbd.requests_in_flight(),
-            (CONNECTIONS_MAX * REQUESTS_IN_FLIGHT_MAX) as u64,
-            0,
+            nbd.len() as u64,
+            requests,
+            requests_max,
+            requests_full,
         ),
         one(
             "admission",
-            holdings.admission_queue,
-            JOBS_MAX as u64 * shards,
-            stats.counts.refused_queue_full,
+            shards,
+            holdings.admission,
+            JOBS_MAX as u64,
+            counts.admission_full,
         ),
         one(
             "cache-writes",
-            holdings.cache_writes_queued,
-            2 * WRITES_IN_FLIGHT_MAX as u64 * shards,
-            0,
+            shards,
+            holdings.cache_writes,
+            2 * WRITES_IN_FLIGHT_MAX as u64,
+            counts.cache_writes_full,
         ),
-        one(
-            "origin-reads",
-            holdings.origin_reads_in_flight,
-            (CONNECTIONS_MAX * REQUESTS_IN_FLIGHT_MAX) as u64,
-            0,
-        ),
-        one("codec-threads", 0, daemon.codec_threads as u64, 0),
-    ]
+        one("origin-reads", shards, holdings.origin_reads, 0, 0),
+    ];
+    for (name, queue) in ["codec-reads", "codec-writes"].into_iter().zip(codec_queues()) {
+        let depth = QueueDepth {
+            now: queue.waiting,
+            peak: queue.waiting_peak,
+        };
+        reports.push(one(name, 1, depth, QUEUE_MAX as u64, queue.full_count));
+    }
+    reports
 }
 
 fn listeners(daemon: &Daemon, nbd: &Snapshot) -> Vec<NbdReport> {

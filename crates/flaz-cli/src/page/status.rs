@@ -354,14 +354,21 @@ fn insides(page: &mut Page, live: &LiveReport) {
         ),
     );
     for (at, queue) in live.queues.iter().enumerate() {
+        let limit = match queue.depth_max {
+            0 => "no".to_owned(),
+            limit => HumanCount(limit).to_string(),
+        };
+        let fullest = match queue.queues {
+            0 | 1 => String::new(),
+            queues => format!("   fullest of {queues}"),
+        };
         page.line(
             if at == 0 { "Queues" } else { "" },
             &format!(
-                "{:<20} {:>8} now {:>8} peak {:>8} limit {:>8} times full",
+                "{:<14} {:>8} now {:>8} peak {limit:>8} limit {:>8} times full{fullest}",
                 queue.name,
                 HumanCount(queue.depth),
                 HumanCount(queue.depth_peak),
-                HumanCount(queue.depth_max),
                 HumanCount(queue.full_count)
             ),
         );

@@ -86,13 +86,22 @@ pub(crate) fn example() -> StatusReport {
                 out_bytes: 1600,
                 ..Default::default()
             },
-            queues: vec![QueueReport {
-                name: "codec".to_owned(),
-                depth: 1,
-                depth_peak: 9,
-                depth_max: 64,
-                full_count: 0,
-            }],
+            queues: vec![
+                QueueReport {
+                    name: "admission".to_owned(),
+                    queues: 8,
+                    depth: 1,
+                    depth_peak: 9,
+                    depth_max: 1024,
+                    full_count: 2,
+                },
+                QueueReport {
+                    name: "origin-reads".to_owned(),
+                    queues: 1,
+                    depth_peak: 32,
+                    ..Default::default()
+                },
+            ],
             nbd: vec![NbdReport {
                 address: "unix:/x".to_owned(),
                 connections: 2,
@@ -120,6 +129,8 @@ fn a_running_cache_shows_what_matters() {
         "1,234,567",
         "13.1 ms",
         "Errors        none",
+        "admission             1 now        9 peak    1,024 limit        2 times full   fullest of 8\n",
+        "origin-reads          0 now       32 peak       no limit        0 times full\n",
     ] {
         assert!(text.contains(part), "no '{part}' in:\n{text}");
     }

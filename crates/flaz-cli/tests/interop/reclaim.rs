@@ -47,6 +47,31 @@ fn mixed_load_over_a_small_cache(policy: &str, seed: u64) {
         "no hits: the test tests nothing"
     );
     assert_eq!(server.live("/errors/checksum_failures"), 0);
+    // Clients at a depth of 32, never more than the limit.
+    assert!(server.live("/queues/0/depth_peak") >= 8, "{policy}: requests");
+    for queue in 0..3 {
+        let of = |what: &str| server.live(&format!("/queues/{queue}/{what}"));
+        assert!(
+            (1..=of("depth_max")).contains(&of("depth_peak")),
+            "{policy}: queue {queue}"
+        );
+    }
+    assert!(server.live("/memory/buffer_bytes") >= 64 << 10, "{policy}");
+    // Random data of the origin is stored raw, with a header; what was written compresses.
+    let (cached, fragments) = (
+        server.live("/space/cached_bytes"),
+        server.live("/space/fragment_bytes"),
+    );
+    assert!(
+        (cached / 10..cached * 101 / 100).contains(&fragments),
+        "{policy}: {fragments} bytes of fragments for {cached}"
+    );
+    let ghost_hits = server.live("/reclaim/ghost_hits");
+    assert_eq!(
+        ghost_hits > 0,
+        policy != "fifo",
+        "{policy}: {ghost_hits} ghost hits"
+    );
     server.stop();
     cache.check();
 }

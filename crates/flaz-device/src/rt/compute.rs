@@ -5,7 +5,7 @@
 //! finds its queue full is done by the thread that brought it, so nothing ever waits for room.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
@@ -22,10 +22,63 @@ pub const THREADS_MAX: usize = 256;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// How full a queue of the codec threads is and has been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Jobs that wait now.
+    pub waiting: u64,
+    /// Most that have waited.
+    pub waiting_peak: u64,
+    /// Jobs that found the queue full and were done in place.
+    pub full_count: u64,
+}
+
+/// The two queues of the codec threads: reads, writes.
+#[must_use]
+pub fn codec_queues() -> [QueueStats; 2] {
+    let pool = codec();
+    [pool.read.stats(), pool.write.stats()]
+}
+
+/// A bounded queue that knows how full it has been.
+struct Queue {
+    jobs: ArrayQueue<Job>,
+    waiting_peak: AtomicU64,
+    full_count: AtomicU64,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self {
+            jobs: ArrayQueue::new(QUEUE_MAX),
+            waiting_peak: AtomicU64::new(0),
+            full_count: AtomicU64::new(0),
+        }
+    }
+
+    fn push(&self, job: Job) -> Result<(), Job> {
+        if let Err(job) = self.jobs.push(job) {
+            self.full_count.fetch_add(1, Ordering::Relaxed);
+            return Err(job);
+        }
+        self.waiting_peak
+            .fetch_max(self.jobs.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn stats(&self) -> QueueStats {
+        QueueStats {
+            waiting: self.jobs.len() as u64,
+            waiting_peak: self.waiting_peak.load(Ordering::Relaxed),
+            full_count: self.full_count.load(Ordering::Relaxed),
+        }
+    }
+}
+
 struct Pool {
     threads: usize,
-    read: ArrayQueue<Job>,
-    write: ArrayQueue<Job>,
+    read: Queue,
+    write: Queue,
     idle: Mutex<usize>,
     /// The same number, to skip the lock when nobody is idle.
     idle_hint: AtomicUsize,
@@ -125,8 +178,8 @@ impl Pool {
     fn new(threads: usize) -> &'static Self {
         Box::leak(Box::new(Self {
             threads,
-            read: ArrayQueue::new(QUEUE_MAX),
-            write: ArrayQueue::new(QUEUE_MAX),
+            read: Queue::new(),
+            write: Queue::new(),
             idle: Mutex::new(0),
             idle_hint: AtomicUsize::new(0),
             arrived: Condvar::new(),
@@ -163,7 +216,7 @@ impl Pool {
     }
 
     fn pop(&self) -> Option<Job> {
-        self.read.pop().or_else(|| self.write.pop())
+        self.read.jobs.pop().or_else(|| self.write.jobs.pop())
     }
 
     fn serve(&self) {
@@ -175,11 +228,34 @@ impl Pool {
             *idle += 1;
             self.idle_hint.store(*idle, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            if self.read.is_empty() && self.write.is_empty() {
+            if self.read.jobs.is_empty() && self.write.jobs.is_empty() {
                 idle = self.arrived.wait(idle).unwrap_or_else(PoisonError::into_inner);
             }
             *idle -= 1;
             self.idle_hint.store(*idle, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_knows_how_full_it_was() {
+        let queue = Queue::new();
+        let job = || -> Job { Box::new(|| ()) };
+        for _ in 0..QUEUE_MAX {
+            assert!(queue.push(job()).is_ok());
+        }
+        assert!(queue.push(job()).is_err());
+        while queue.jobs.pop().is_some() {}
+        assert!(queue.push(job()).is_ok());
+        let expected = QueueStats {
+            waiting: 1,
+            waiting_peak: QUEUE_MAX as u64,
+            full_count: 1,
+        };
+        assert_eq!(queue.stats(), expected);
     }
 }

@@ -94,6 +94,8 @@ impl fmt::Display for Ring {
 pub enum Admission {
     /// It enters this ring.
     To(Ring),
+    /// It enters this ring, because the policy's ghost remembered it.
+    Remembered(Ring),
     /// It stays outside.
     Refuse,
 }

@@ -38,11 +38,11 @@ impl S3Fifo {
 
 impl Policy for S3Fifo {
     fn admit(&mut self, key: u64) -> Admission {
-        Admission::To(if self.ghost.take(key) {
-            Ring::Main
+        if self.ghost.take(key) {
+            Admission::Remembered(Ring::Main)
         } else {
-            Ring::Probation
-        })
+            Admission::To(Ring::Probation)
+        }
     }
 
     fn reclaim(&mut self, ring: Ring, key: u64, hits: u8) -> Fate {

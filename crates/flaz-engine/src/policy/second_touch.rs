@@ -28,7 +28,7 @@ impl SecondTouch {
 impl Policy for SecondTouch {
     fn admit(&mut self, key: u64) -> Admission {
         if self.ghost.take(key) {
-            return Admission::To(Ring::Main);
+            return Admission::Remembered(Ring::Main);
         }
         self.ghost.insert(key);
         Admission::Refuse

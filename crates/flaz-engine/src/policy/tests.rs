@@ -67,7 +67,7 @@ fn s3_fifo_promotes_what_was_used_and_remembers_the_rest() {
     assert_eq!(policy.reclaim(Ring::Probation, unused, 0), Fate::Drop);
     assert_eq!(
         policy.admit(unused),
-        Admission::To(Ring::Main),
+        Admission::Remembered(Ring::Main),
         "the ghost remembers it"
     );
     assert_eq!(policy.admit(unused), Admission::To(Ring::Probation), "once");
@@ -109,7 +109,7 @@ fn second_touch_admits_at_the_second_miss() {
     let mut policy = SecondTouch::new(10_000);
     let key = block_key(1);
     assert_eq!(policy.admit(key), Admission::Refuse);
-    assert_eq!(policy.admit(key), Admission::To(Ring::Main));
+    assert_eq!(policy.admit(key), Admission::Remembered(Ring::Main));
     assert_eq!(
         policy.admit(key),
         Admission::Refuse,

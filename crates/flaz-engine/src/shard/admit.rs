@@ -12,11 +12,11 @@ use futures_util::future::join_all;
 use super::clock::Tick;
 use super::fragment::{self, Packed};
 use super::log::Append;
-use super::{JOB_BYTES_MAX, Platform, Shard, Shared};
+use super::{JOB_BYTES_MAX, Platform, Shard, Shared, WRITES_IN_FLIGHT_MAX};
 use crate::codec::{CodecSpec, Encoder};
 use crate::policy::{Admission, Ring};
 use crate::settings::Mode;
-use crate::stats::count;
+use crate::stats::{count, raise};
 use crate::units::{BLOCK_BYTES, LocalBlock};
 
 /// Blocks of one job from which packing is spread over the cores.
@@ -99,9 +99,11 @@ impl<P: Platform> Shard<P> {
                 count(&counters.refused_overtaken, 1);
                 continue;
             }
-            match self.policy.borrow_mut().admit(Self::key(block)) {
-                Admission::To(ring) => {
-                    count(&counters.admitted_main, u64::from(ring == Ring::Main));
+            let admission = self.policy.borrow_mut().admit(Self::key(block));
+            match admission {
+                Admission::To(ring) | Admission::Remembered(ring) => {
+                    let remembered = matches!(admission, Admission::Remembered(_));
+                    count(&counters.ghost_hits, u64::from(remembered));
                     candidates.push(Candidate {
                         index,
                         ring,
@@ -127,7 +129,10 @@ impl<P: Platform> Shard<P> {
                     settle: Vec::new(),
                 });
             }
-            _ => count(&counters.refused_queue_full, candidates.len() as u64),
+            _ => {
+                count(&counters.admission_full, 1);
+                count(&counters.refused_queue_full, candidates.len() as u64);
+            }
         }
     }
 
@@ -140,6 +145,7 @@ impl<P: Platform> Shard<P> {
                 candidates,
                 mut settle,
             } if self.job_bytes.get() + data.len() > JOB_BYTES_MAX && self.job_bytes.get() > 0 => {
+                count(&self.stats.counters.admission_full, 1);
                 count(&self.stats.counters.refused_queue_full, candidates.len() as u64);
                 settle.extend(candidates.iter().map(|c| LocalBlock(first.0 + c.index as u64)));
                 Job::Settle { blocks: settle }
@@ -150,6 +156,7 @@ impl<P: Platform> Shard<P> {
             self.job_bytes.set(self.job_bytes.get() + data.len());
         }
         self.jobs.borrow_mut().push_back(job);
+        raise(&self.stats.peaks.admission, self.admissions_waiting());
         self.jobs_changed.notify_one();
     }
 
@@ -365,6 +372,8 @@ impl<P: Platform> Shard<P> {
     }
 
     async fn wait_for_room(self: &Rc<Self>) {
+        let full = self.log.borrow().writes_in_flight() >= WRITES_IN_FLIGHT_MAX;
+        count(&self.stats.counters.cache_writes_full, u64::from(full));
         self.pump_writes();
         self.want_reclaim();
         self.room.notified().await;

@@ -48,7 +48,7 @@ use crate::format::geometry::Geometry;
 use crate::index::{Entry, Index};
 use crate::policy::{Policy, PolicyKind, Ring, RingSizes};
 use crate::settings::{Mode, Settings};
-use crate::stats::{Holdings, Stats, StatsSnapshot, count};
+use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count, raise};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
 use admit::Job;
 use clock::WriteClock;
@@ -258,6 +258,16 @@ impl<P: Platform> Shard<P> {
         let index = self.index.borrow();
         let log = self.log.borrow();
         let region_bytes = self.geometry.region_bytes;
+        let peaks = &self.stats.peaks;
+        let depth = |now, peak: &Cell<u64>| QueueDepth {
+            now,
+            peak: peak.get(),
+        };
+        let (admission, cache_writes, origin_reads) = (
+            self.admissions_waiting(),
+            log.writes_in_flight() as u64,
+            self.fetches.borrow().len() as u64,
+        );
         let holdings = Holdings {
             cached_blocks: index.len() as u64,
             index_bytes: index.memory_bytes() as u64,
@@ -266,10 +276,14 @@ impl<P: Platform> Shard<P> {
             ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
             free_bytes: log.regions.free_len() as u64 * region_bytes,
             used_bytes: log.regions.iter().map(|region| u64::from(region.used)).sum(),
-            admission_queue: self.jobs.borrow().len() as u64 + u64::from(self.storing.get()),
-            cache_writes_queued: log.writes_in_flight() as u64,
-            origin_reads_in_flight: self.fetches.borrow().len() as u64,
+            admission_queue: admission,
+            cache_writes_queued: cache_writes,
+            origin_reads_in_flight: origin_reads,
             cache_failed: self.failed.get(),
+            fragment_bytes: index.fragment_bytes(),
+            admission: depth(admission, &peaks.admission),
+            cache_writes: depth(cache_writes, &peaks.cache_writes),
+            origin_reads: depth(origin_reads, &peaks.origin_reads),
         };
         StatsSnapshot {
             counts: self.stats.counters.counts(),
@@ -344,8 +358,29 @@ impl<P: Platform> Shard<P> {
         self.obsolete.borrow().get(&block).copied()
     }
 
-    /// Sends queued extents and summaries to the device, as far as the limit allows.
+    /// Admissions and tombstones that wait, the one that is being stored included.
+    fn admissions_waiting(&self) -> u64 {
+        self.jobs.borrow().len() as u64 + u64::from(self.storing.get())
+    }
+
+    /// Takes a place in the queue of admissions, waiting for one. Whoever takes it hands it on with the job.
+    async fn take_job_slot(&self) {
+        match self.job_slots.try_acquire(1) {
+            Some(slot) => slot.forget(),
+            None => {
+                count(&self.stats.counters.admission_full, 1);
+                self.job_slots.acquire(1).await.forget();
+            }
+        }
+    }
+
+    /// Sends queued extents and summaries to the device, as far as the limit allows. Called whenever some were
+    /// queued, so that the peak is that of the queue.
     fn pump_writes(self: &Rc<Self>) {
+        raise(
+            &self.stats.peaks.cache_writes,
+            self.log.borrow().writes_in_flight() as u64,
+        );
         loop {
             let Some(write) = self.log.borrow_mut().take_write() else {
                 return;

@@ -18,7 +18,7 @@ use super::{Platform, Shard, Shared};
 use crate::format::extent::FragmentIdentity;
 use crate::index::{Entry, Place};
 use crate::settings::Mode;
-use crate::stats::count;
+use crate::stats::{count, raise};
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
 use crate::volume::IoError;
 
@@ -304,7 +304,7 @@ impl<P: Platform> Shard<P> {
         }
         let shard = Rc::clone(self);
         self.env.spawn(async move {
-            shard.job_slots.acquire(1).await.forget();
+            shard.take_job_slot().await;
             shard.push_job(job);
         });
     }
@@ -537,7 +537,12 @@ impl<P: Platform> Shard<P> {
             result: RefCell::new(None),
             done: Notify::new(),
         });
-        self.fetches.borrow_mut().push(Rc::clone(&fetch));
+        let in_flight = {
+            let mut fetches = self.fetches.borrow_mut();
+            fetches.push(Rc::clone(&fetch));
+            fetches.len() as u64
+        };
+        raise(&self.stats.peaks.origin_reads, in_flight);
         let guard = FetchGuard {
             shard: self,
             fetch: &fetch,

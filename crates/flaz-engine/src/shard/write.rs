@@ -42,7 +42,7 @@ impl<P: Platform> Shard<P> {
         let started = self.env.now();
         let len = data.len() as u64;
         let blocks = touched(offset, len);
-        self.job_slots.acquire(1).await.forget();
+        self.take_job_slot().await;
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
         let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
         let aligned = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
@@ -85,7 +85,7 @@ impl<P: Platform> Shard<P> {
             return Ok(());
         }
         let blocks = touched(inner.start, inner.end - inner.start);
-        self.job_slots.acquire(1).await.forget();
+        self.take_job_slot().await;
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
         let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
         self.tick(&blocks);
@@ -124,7 +124,7 @@ impl<P: Platform> Shard<P> {
         }
         let started = self.env.now();
         let blocks = touched(offset, len);
-        self.job_slots.acquire(1).await.forget();
+        self.take_job_slot().await;
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
         let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
         self.tick(&blocks);
@@ -291,6 +291,10 @@ impl<P: Platform> Shard<P> {
         }
         match self.policy.borrow_mut().admit(Self::key(block)) {
             Admission::To(ring) => Some(ring),
+            Admission::Remembered(ring) => {
+                count(&self.stats.counters.ghost_hits, 1);
+                Some(ring)
+            }
             Admission::Refuse => {
                 count(&self.stats.counters.refused_policy, 1);
                 None

@@ -7,6 +7,7 @@
 //! | [`hostile`] | do images with valid checksums and absurd values stay without harm? |
 //! | [`memory`] | what does a cached block cost in memory, and how much of the device holds blocks? |
 //! | [`full_disk`] | what if the cache device takes no writes? |
+//! | [`status`] | are the figures of the status page true? |
 //! | [`warm`] | is everything there after a clean stop? |
 
 mod flips;
@@ -16,4 +17,5 @@ mod hostile;
 mod image;
 mod memory;
 mod rig;
+mod status;
 mod warm;

@@ -199,8 +199,13 @@ impl<V: Volume> Connection<V> {
         let limits = &self.service.limits;
         let bytes_max = limits.bytes_in_flight_max.max(PAYLOAD_BYTES_MAX as usize);
         let requests_max = limits.requests_in_flight_max.max(1);
-        while self.requests_in_flight.get() >= requests_max || self.bytes_in_flight.get() + bytes > bytes_max
-        {
+        let full = || {
+            self.requests_in_flight.get() >= requests_max || self.bytes_in_flight.get() + bytes > bytes_max
+        };
+        if full() {
+            Counters::add(&self.counters().requests_full, 1);
+        }
+        while full() {
             self.wait_for_room().await;
         }
         self.requests_in_flight.set(self.requests_in_flight.get() + 1);

@@ -166,7 +166,7 @@ impl Receiver {
                 if request.payload_len() > PAYLOAD_BYTES_MAX {
                     return Err(ConnectionError::OversizedWrite(request.len));
                 }
-                Counters::add(&connection.counters().refused, 1);
+                connection.counters().count_refused();
                 connection.admit(0).await;
                 self.take(REQUEST_BYTES);
                 let drained = self.skip(request.payload_len() as usize, connection).await;
