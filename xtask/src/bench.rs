@@ -6,6 +6,7 @@
 mod engine;
 mod nbd;
 mod server;
+mod warm;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ pub struct Options {
     #[arg(long)]
     json: bool,
     /// Only this part
-    #[arg(long, value_name = "PART", value_parser = ["engine", "nbd"])]
+    #[arg(long, value_name = "PART", value_parser = ["engine", "warm", "nbd"])]
     only: Option<String>,
     /// Folder for the files of the benchmark: on the SSD that is to be measured
     #[arg(long, value_name = "DIR")]
@@ -143,6 +144,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let mut rows = Vec::new();
     if wanted("engine") {
         rows.extend(engine::rows(runs, options.quick, &bar));
+    }
+    if wanted("warm") {
+        rows.extend(warm::rows(options, runs, &bar)?);
     }
     if wanted("nbd") {
         rows.extend(nbd::rows(options, runs, &bar)?);

@@ -173,7 +173,7 @@ fn codec_ratio() -> f64 {
 }
 
 /// Contents of block `number`, the same every time.
-fn contents(number: u64, data: Data, block: &mut [u8]) {
+pub fn contents(number: u64, data: Data, block: &mut [u8]) {
     let random = if data == Data::Random {
         block.len()
     } else {

@@ -79,10 +79,11 @@ fn evict(path: &Path) {
     }
 }
 
-struct Files(tempfile::TempDir);
+/// A folder for the files of a part; gone with it.
+pub(super) struct Files(tempfile::TempDir);
 
 impl Files {
-    fn new(options: &Options) -> Result<Self, BenchError> {
+    pub(super) fn new(options: &Options) -> Result<Self, BenchError> {
         let parent = options.dir.clone().unwrap_or_else(|| PathBuf::from("target"));
         std::fs::create_dir_all(&parent)?;
         Ok(Self(
@@ -92,7 +93,7 @@ impl Files {
         ))
     }
 
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
 }
