@@ -8,6 +8,7 @@
 //! | [`shard_state`] | one page a shard: where its index image is after a clean stop |
 //! | [`extent`] | extent header, block records, fragment headers |
 //! | [`summary`] | the list of a region's extents and records at its end |
+//! | [`void`] | the mark of a region that was reclaimed |
 //!
 //! Everything here is pure: bytes in, values or a [`FormatError`] out. A cache device from elsewhere is
 //! hostile input: every length is checked against the geometry, which itself is checked against the device.
@@ -18,6 +19,7 @@ pub mod intent;
 pub mod shard_state;
 pub mod summary;
 pub mod superblock;
+pub mod void;
 
 /// Why bytes were refused: what was expected, what was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

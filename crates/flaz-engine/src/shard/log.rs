@@ -116,6 +116,8 @@ pub(super) struct Log {
     open: [Option<OpenRegion>; 2],
     flushing: Vec<Flushing>,
     queue: VecDeque<PendingWrite>,
+    /// Summaries that wait until their region's extents are written.
+    summaries: VecDeque<PendingWrite>,
     writes_in_flight: usize,
     /// Tickets of the writes that are queued or in flight, ascending.
     outstanding: VecDeque<u64>,
@@ -136,6 +138,7 @@ impl Log {
             open: [None, None],
             flushing: Vec::new(),
             queue: VecDeque::new(),
+            summaries: VecDeque::new(),
             writes_in_flight: 0,
             outstanding: VecDeque::new(),
             last_ticket: 0,
@@ -297,7 +300,7 @@ impl Log {
         } else {
             WRITES_IN_FLIGHT_MAX
         };
-        self.writes_in_flight + self.queue.len() < limit
+        self.writes_in_flight() < limit
     }
 
     /// Opens the next extent of the open region of `ring`, for `bytes` bytes at least; false if the region is full.
@@ -412,7 +415,7 @@ impl Log {
         self.regions.write_queued(open.number);
         self.finishing.push_back(open.number);
         let ticket = take_ticket(&mut self.last_ticket, &mut self.outstanding);
-        self.queue.push_back(PendingWrite {
+        self.summaries.push_back(PendingWrite {
             region: open.number,
             position: summary.position + geometry.region_bytes - len,
             extent: None,
@@ -461,12 +464,18 @@ impl Log {
         }
     }
 
-    /// The next write for the device, if the limit allows one.
+    /// The next write for the device, if the limit allows one. Before a summary the device must be flushed: recovery
+    /// believes that what a summary lists is there.
     pub(super) fn take_write(&mut self) -> Option<PendingWrite> {
         if self.writes_in_flight >= WRITES_IN_FLIGHT_MAX {
             return None;
         }
-        let write = self.queue.pop_front()?;
+        let alone = |summary: &PendingWrite| self.regions.writes_of(summary.region) == 1;
+        let ready = self.summaries.iter().position(alone);
+        let write = match ready {
+            Some(at) => self.summaries.remove(at)?,
+            None => self.queue.pop_front()?,
+        };
         self.writes_in_flight += 1;
         Some(write)
     }
@@ -490,11 +499,11 @@ impl Log {
 
     /// Whether writes are queued or on their way.
     pub(super) fn writing(&self) -> bool {
-        self.writes_in_flight > 0 || !self.queue.is_empty()
+        self.writes_in_flight() > 0
     }
 
     pub(super) fn writes_in_flight(&self) -> usize {
-        self.writes_in_flight + self.queue.len()
+        self.writes_in_flight + self.queue.len() + self.summaries.len()
     }
 
     /// The bytes from `location` on to the end of its extent, if the extent is still in memory.

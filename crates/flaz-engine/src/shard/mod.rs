@@ -388,6 +388,12 @@ impl<P: Platform> Shard<P> {
             let shard = Rc::clone(self);
             self.env.spawn(async move {
                 let len = write.buf.len() as u64;
+                if write.extent.is_none()
+                    && let Err(error) = shard.cache.flush().await
+                {
+                    shard.cache_error(&error);
+                    shard.give_up("the cache device failed a flush");
+                }
                 let (_, result) = shard.cache.write_at(write.position, write.buf, false).await;
                 shard.write_ended(write.region, write.extent, write.ticket, len, result);
                 shard.pump_writes();

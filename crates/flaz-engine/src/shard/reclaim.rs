@@ -13,10 +13,12 @@ use super::{Platform, Shard, fragment};
 use crate::format::FormatError;
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
 use crate::format::summary::Summary;
+use crate::format::void::{VOID_MARK_BYTES, VoidMark};
 use crate::index::Entry;
 use crate::policy::{Fate, Ring};
 use crate::stats::count;
-use crate::units::{BlockNumber, LocalBlock, Location};
+use crate::units::{BlockNumber, LocalBlock, Location, Sequence};
+use zerocopy::IntoBytes;
 
 /// Records judged before other tasks get their turn.
 const JUDGE_YIELD_RECORDS: usize = 256;
@@ -315,12 +317,15 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Overwrites what recovery would find a region by: the first header and the summary's end.
-    pub(super) async fn void_region(&self, number: u32) -> Result<(), DeviceError> {
+    pub(super) async fn void_region(&self, number: u32, fill: Sequence) -> Result<(), DeviceError> {
         let (region_bytes, sector) = (self.geometry.region_bytes, self.geometry.sector_bytes as usize);
         let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
-        for at in [position, position + region_bytes - sector as u64] {
-            self.cache.write_at(at, IoBuf::zeroed(sector), false).await.1?;
-        }
+        let mark = VoidMark::new(self.cache_id, fill, position);
+        let mut first = IoBuf::zeroed(sector);
+        first[..VOID_MARK_BYTES].copy_from_slice(mark.as_bytes());
+        self.cache.write_at(position, first, false).await.1?;
+        let last = position + region_bytes - sector as u64;
+        self.cache.write_at(last, IoBuf::zeroed(sector), false).await.1?;
         self.cache.flush().await
     }
 
@@ -335,7 +340,8 @@ impl<P: Platform> Shard<P> {
         let region_bytes = self.geometry.region_bytes;
         let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
         if !self.failed.get() {
-            match self.void_region(number).await {
+            let fill = self.log.borrow().regions.fill_of(number);
+            match self.void_region(number, fill).await {
                 Ok(()) => {
                     if let Err(error) = self.cache.discard(position, region_bytes).await {
                         self.cache_error(&error);

@@ -12,16 +12,20 @@ use std::rc::Rc;
 use flaz_device::{Device, DeviceError, Env, IoBuf};
 use futures_util::stream::{StreamExt, iter};
 
+use super::fragment;
 use super::log::Append;
 use super::regions::{Region, RegionState, Regions};
 use super::{Platform, Shard};
-use crate::format::extent::{ExtentHeader, FRAGMENT_HEADER_BYTES, Record, RecordKind, records};
+use crate::format::extent::{
+    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, records,
+};
 use crate::format::intent::DurableMark;
 use crate::format::summary::{Summary, SummaryExtent, TRAILER_BYTES, check_extents, summary_bytes};
+use crate::format::void::VoidMark;
 use crate::index::Entry;
 use crate::policy::Ring;
 use crate::shard::log::WRITES_IN_FLIGHT_MAX;
-use crate::units::{Epoch, LocalBlock, Location, Sequence};
+use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, Sequence};
 
 /// Regions that are read at a time.
 const SCANS_MAX: usize = 8;
@@ -93,6 +97,14 @@ struct Found {
     bytes_read: u64,
 }
 
+/// What one region turned out to be.
+struct Scan {
+    found: Option<Found>,
+    /// Void by its first sector, with a summary of this filling that is still there.
+    half_void: Option<(u32, Sequence)>,
+    bytes_read: u64,
+}
+
 impl<P: Platform> Shard<P> {
     /// Rebuilds the index of a shard that has not been started. `tell` hears of every region that was looked at.
     ///
@@ -110,12 +122,19 @@ impl<P: Platform> Shard<P> {
             stripes: self.intents.set_count(),
             ..Recovered::default()
         };
-        let mut found = self.scan(valid_from, &mut outcome, tell).await.map_err(device)?;
+        let mut found = self
+            .scan(valid_from, marks, &mut outcome, tell)
+            .await
+            .map_err(device)?;
         // The order of filling is the order of the rings.
         found.sort_by_key(|region| region.fill);
         self.check_marks(&found, marks)?;
         self.take_over_regions(&found);
         self.take_over_records(&found, &mut outcome).await;
+        // A summary is believed, so what it lists must be stable before.
+        if found.iter().any(|region| !region.has_summary) {
+            self.cache.flush().await.map_err(device)?;
+        }
         for region in found.iter().filter(|region| !region.has_summary) {
             self.write_summary(region).await.map_err(device)?;
         }
@@ -128,27 +147,40 @@ impl<P: Platform> Shard<P> {
     async fn scan(
         self: &Rc<Self>,
         valid_from: Epoch,
+        marks: [DurableMark; 2],
         outcome: &mut Recovered,
         tell: impl Fn(),
     ) -> Result<Vec<Found>, DeviceError> {
-        let numbers = 0..self.geometry.regions_per_shard;
-        let mut scans =
-            iter(numbers.map(|number| self.scan_region(number, valid_from))).buffer_unordered(SCANS_MAX);
+        let scans =
+            (0..self.geometry.regions_per_shard).map(|number| self.scan_region(number, valid_from, marks));
+        let mut scans = iter(scans).buffer_unordered(SCANS_MAX);
         let mut all = Vec::new();
+        let mut half_void = Vec::new();
         while let Some(result) = scans.next().await {
             tell();
-            let (found, bytes_read) = result?;
-            outcome.bytes_read += bytes_read;
-            if let Some(found) = found {
+            let scan = result?;
+            outcome.bytes_read += scan.bytes_read;
+            half_void.extend(scan.half_void);
+            if let Some(found) = scan.found {
                 outcome.regions += 1;
                 outcome.records += found.records.len() as u64;
                 all.push(found);
             }
         }
+        drop(scans);
+        // The old summary would come back with the power that fails while the region is being filled anew.
+        for (number, fill) in half_void {
+            self.void_region(number, fill).await?;
+        }
         Ok(all)
     }
 
-    async fn scan_region(&self, number: u32, valid_from: Epoch) -> Result<(Option<Found>, u64), DeviceError> {
+    async fn scan_region(
+        &self,
+        number: u32,
+        valid_from: Epoch,
+        marks: [DurableMark; 2],
+    ) -> Result<Scan, DeviceError> {
         let region_bytes = self.geometry.region_bytes;
         let guess = SUMMARY_GUESS_BYTES.min(region_bytes);
         let mut bytes_read = guess;
@@ -162,14 +194,35 @@ impl<P: Platform> Shard<P> {
             }
             Err(_) => None,
         };
-        if let Some(found) = summary.and_then(|summary| self.by_summary(number, summary, valid_from)) {
-            return Ok((Some(found), bytes_read));
+        // Of a region that was being made void only the first sector may have been.
+        let sector = self.geometry.sector_bytes as usize;
+        let head = self.read_region(number, 0, sector as u64).await?;
+        let position =
+            self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
+        if VoidMark::parse(&head, self.cache_id, position).is_ok() {
+            let half_void = summary.as_ref().map(|summary| (number, summary.fill));
+            return Ok(Scan {
+                found: None,
+                half_void,
+                bytes_read: bytes_read + sector as u64,
+            });
         }
-        let mut found = self.walk(number, valid_from).await?;
+        if let Some(found) = summary.and_then(|summary| self.by_summary(number, summary, valid_from)) {
+            return Ok(Scan {
+                found: Some(found),
+                half_void: None,
+                bytes_read,
+            });
+        }
+        let mut found = self.walk(number, valid_from, marks).await?;
         if let Some(found) = &mut found {
             bytes_read += found.bytes_read;
         }
-        Ok((found, bytes_read + self.geometry.header_bytes() as u64))
+        Ok(Scan {
+            found,
+            half_void: None,
+            bytes_read: bytes_read + self.geometry.header_bytes() as u64,
+        })
     }
 
     /// Reads part of a region, widened to the device's alignment at its end.
@@ -209,7 +262,12 @@ impl<P: Platform> Shard<P> {
     ///
     /// What lies behind a missing one is lost with it: extents that were on their way together may have landed in any
     /// order. Of what was known to be stable nothing may be missing, see [`Shard::check_marks`].
-    async fn walk(&self, number: u32, valid_from: Epoch) -> Result<Option<Found>, DeviceError> {
+    async fn walk(
+        &self,
+        number: u32,
+        valid_from: Epoch,
+        marks: [DurableMark; 2],
+    ) -> Result<Option<Found>, DeviceError> {
         let geometry = &self.geometry;
         let header_bytes = geometry.header_bytes();
         let mut found: Option<Found> = None;
@@ -241,7 +299,15 @@ impl<P: Platform> Shard<P> {
             {
                 break;
             }
+            let mark = marks[header.ring.index()];
+            let stable = mark.fill == header.fill && end <= u64::from(mark.used);
             region.bytes_read += header_bytes as u64;
+            if !stable {
+                region.bytes_read += u64::from(header.extent_bytes);
+                if !self.is_whole(number, at, &header).await? {
+                    break;
+                }
+            }
             region.extents.push(SummaryExtent {
                 offset: at as u32,
                 len: header.extent_bytes,
@@ -254,6 +320,40 @@ impl<P: Platform> Shard<P> {
             at = end;
         }
         Ok(found.filter(|found| !found.extents.is_empty()))
+    }
+
+    /// Whether every fragment of an extent is what its header promises: a header may have landed without them.
+    async fn is_whole(&self, number: u32, at: u64, header: &ExtentHeader) -> Result<bool, DeviceError> {
+        let bytes = self
+            .read_region(number, at, u64::from(header.extent_bytes))
+            .await?;
+        let start = u64::from(number) * self.geometry.region_bytes + at;
+        let mut within = self.geometry.header_bytes();
+        let mut block = IoBuf::new(BLOCK_BYTES);
+        for bits in records(&bytes, header.record_count) {
+            let Ok(record) = Record::unpack(bits) else {
+                return Ok(false);
+            };
+            let end = within + record.fragment_bytes();
+            let Some(fragment) = bytes.get(within..end) else {
+                return Ok(false);
+            };
+            if let RecordKind::Fragment { .. } = record.kind {
+                let identity = FragmentIdentity {
+                    cache: self.cache_id,
+                    volume: record.volume,
+                    block: record.block,
+                    location: Location::at(start + within as u64),
+                    fill: header.fill,
+                };
+                let decoders = &mut self.decoders.borrow_mut();
+                if fragment::unpack(decoders, fragment, &identity, &mut block).is_err() {
+                    return Ok(false);
+                }
+            }
+            within = end;
+        }
+        Ok(true)
     }
 
     /// The header at `at`, if it is one of this filling of the region.

@@ -258,7 +258,13 @@ impl Regions {
     }
 
     pub(crate) fn being_written(&self, number: u32) -> bool {
-        self.writes.iter().any(|&(other, _)| other == number)
+        self.writes_of(number) > 0
+    }
+
+    /// Writes of a region that are queued or in flight.
+    pub(crate) fn writes_of(&self, number: u32) -> u32 {
+        let found = self.writes.iter().find(|&&(other, _)| other == number);
+        found.map_or(0, |&(_, count)| count)
     }
 
     fn list(&mut self, ring: Option<Ring>) -> &mut List {
