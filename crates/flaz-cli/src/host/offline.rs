@@ -107,7 +107,7 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
     };
     let mut warnings = Vec::new();
     if state == CacheState::Unclean {
-        warnings.push("the cache was not stopped in order: it will start cold".to_owned());
+        warnings.push("the cache was not stopped in order: the next start reads its log back".to_owned());
     }
     Ok(StatusReport {
         schema: REPORT_SCHEMA,
