@@ -44,7 +44,8 @@ pub struct Options {
 }
 
 /// A line of the design's table. It has no column for plain FIFO (its FIFO reinserts), nor for second touch with
-/// compression.
+/// compression; and its second touch has a ghost of twice the cache, more than the engine's memory allows, which makes
+/// the smallest caches differ.
 struct Row {
     trace: &'static str,
     /// Size of the cache, as a share of the trace's footprint.
