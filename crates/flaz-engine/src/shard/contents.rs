@@ -21,7 +21,7 @@ use crate::policy::Ring;
 use crate::units::{BLOCK_BYTES, Epoch, Sequence, UNIT_BYTES};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"FLZIMAGE");
-const HEADER_BYTES: usize = 48;
+pub(super) const HEADER_BYTES: usize = 48;
 /// Largest sequence that an image may go on from: far from the end of the numbers.
 const SEQUENCE_MAX: u64 = u64::MAX / 2;
 /// Bytes of the image written or read at a time.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use flaz_device::{Device, IoBuf};
 
-use super::contents::{CHUNK_BYTES, ImageContents, MAGIC, read_image, read_state};
+use super::contents::{CHUNK_BYTES, HEADER_BYTES, ImageContents, MAGIC, read_image, read_state};
 use super::regions::RegionState;
 use super::{Platform, Shard};
 use crate::format::FormatError;
@@ -145,11 +145,19 @@ impl<P: Platform> Shard<P> {
 
     /// The image, after freeing as many regions as it needs.
     async fn fit_image(self: &Rc<Self>) -> Result<Vec<u8>, ImageError> {
+        let before = self.index.borrow().len();
         loop {
-            let image = self.image();
-            let regions = image.len().div_ceil(self.geometry.region_bytes as usize);
+            let regions = self.image_bytes().div_ceil(self.geometry.region_bytes) as usize;
             if regions <= self.log.borrow().regions.free_len().min(IMAGE_REGIONS_MAX) {
-                return Ok(image);
+                let dropped = before - self.index.borrow().len();
+                if dropped > 0 {
+                    tracing::info!(
+                        shard = self.number,
+                        dropped,
+                        "blocks made room for the index image"
+                    );
+                }
+                return Ok(self.image());
             }
             if !self.reclaim_one(false).await {
                 let what = format!("{regions} regions are needed, and none can be freed");
@@ -159,6 +167,19 @@ impl<P: Platform> Shard<P> {
                 });
             }
         }
+    }
+
+    /// Bytes of the image as it would be now.
+    fn image_bytes(&self) -> u64 {
+        let (log, index) = (self.log.borrow(), self.index.borrow());
+        let regions = &log.regions;
+        let rings = u64::from(regions.ring_len(Ring::Probation)) + u64::from(regions.ring_len(Ring::Main));
+        let open: usize = log
+            .open_regions()
+            .map(|(_, extents, records)| 16 + extents.len() * 24 + records.len() * 8)
+            .sum();
+        let table = HEADER_BYTES as u64 + u64::from(regions.len()) * 16 + rings * 4;
+        table + (open + index.image_bytes()) as u64
     }
 
     fn image(&self) -> Vec<u8> {
@@ -206,6 +227,8 @@ impl<P: Platform> Shard<P> {
             }
         }
         index.write_image(&mut out);
+        drop((log, index));
+        debug_assert_eq!(out.len() as u64, self.image_bytes());
         out
     }
 

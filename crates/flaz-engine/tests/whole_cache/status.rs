@@ -201,7 +201,9 @@ fn peaks_stay_when_queues_are_empty_again() {
             "{:?}",
             stats.counts
         );
-        assert_eq!(holdings.cache_writes.peak, WRITES_IN_FLIGHT_MAX as u64);
+        // Clearing intents may close an extent of each ring on top.
+        let most = WRITES_IN_FLIGHT_MAX as u64;
+        assert!((most..=most + 2).contains(&holdings.cache_writes.peak));
         assert!(stats.counts.cache_writes_full > 0);
         assert_eq!(holdings.origin_reads.peak, 20);
     });
