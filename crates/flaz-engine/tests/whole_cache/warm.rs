@@ -229,7 +229,7 @@ fn a_stop_in_the_middle_of_reclaim_is_in_order() {
                 .await
                 .into_iter()
                 .for_each(|read| read.expect("reads"));
-            rig.sim.env().sleep(Duration::from_micros(rng.below(1500))).await;
+            rig.sim.env().sleep(Duration::from_micros(rng.below(6000))).await;
             let stats = open.cache.stats();
             let busy = stats.holdings.admission_queue > 0 || stats.holdings.cache_writes_queued > 0;
             reclaiming += u32::from(busy && stats.counts.regions_reclaimed > 0);
