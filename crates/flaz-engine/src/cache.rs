@@ -15,6 +15,7 @@ use crate::format::FormatError;
 use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::intent::IntentSector;
 use crate::format::superblock::{State, Superblock};
+use crate::planted::{PlantedBug, planted};
 use crate::router::LocalShards;
 use crate::settings::Settings;
 use crate::shard::{ImageError, Platform, Recovered, Shard, ShardParts};
@@ -207,9 +208,14 @@ pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock)
     superblock.generation = superblock.generation.wrapping_add(1);
     let slot = SUPERBLOCK_SLOTS[(superblock.generation % 2) as usize];
     let page = superblock.to_bytes()?;
-    cache.flush().await?;
+    let flushed = superblock.state != State::Open || !planted(PlantedBug::OpenMarkNotFlushed);
+    if flushed {
+        cache.flush().await?;
+    }
     cache.write_at(slot, IoBuf::copy_of(&page), false).await.1?;
-    cache.flush().await?;
+    if flushed {
+        cache.flush().await?;
+    }
     Ok(())
 }
 
@@ -412,10 +418,15 @@ impl<P: Platform> LocalCache<P> {
         if self.shards.iter().any(|shard| shard.failed()) {
             mark_void(&*self.cache, &mut self.superblock).await?;
         }
+        if planted(PlantedBug::CleanBeforeImage) {
+            mark_clean(&*self.cache, &mut self.superblock).await?;
+        }
         for shard in self.shards.iter() {
             shard.save().await?;
         }
-        mark_clean(&*self.cache, &mut self.superblock).await?;
+        if !planted(PlantedBug::CleanBeforeImage) {
+            mark_clean(&*self.cache, &mut self.superblock).await?;
+        }
         Ok(self.superblock)
     }
 }

@@ -14,6 +14,7 @@ pub mod check;
 pub mod codec;
 pub mod format;
 pub mod index;
+pub mod planted;
 pub mod policy;
 pub mod router;
 pub mod settings;

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use flaz_device::{Device, IoBuf};
 use futures_util::future::join_all;
 
+use crate::planted::{PlantedBug, planted, planted_once_in};
 use crate::policy::SequentialDetector;
 use crate::shard::{Platform, Shard};
 use crate::units::BLOCK_BYTES;
@@ -302,6 +303,9 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
     }
 
     async fn flush(&self) -> Result<(), IoError> {
+        if planted(PlantedBug::FlushNotSent) || planted_once_in(200, PlantedBug::FlushNotSentAtTimes) {
+            return Ok(());
+        }
         let flushed = self.0.origin.flush().await.map_err(IoError::Origin);
         let mut outcome = flushed;
         for number in 0..self.0.shards.count() {

@@ -14,6 +14,7 @@ use super::fragment::{self, Packed};
 use super::log::Append;
 use super::{JOB_BYTES_MAX, Platform, Shard, Shared, WRITES_IN_FLIGHT_MAX};
 use crate::codec::{CodecSpec, Encoder};
+use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Ring};
 use crate::settings::Mode;
 use crate::stats::{count, raise};
@@ -95,7 +96,7 @@ impl<P: Platform> Shard<P> {
         let mut candidates = Vec::with_capacity(ticks.len());
         for (index, &tick) in ticks.iter().enumerate() {
             let block = LocalBlock(first.0 + index as u64);
-            if self.clock.read(block) != tick {
+            if self.clock.read(block) != tick && !planted(PlantedBug::StaleAdmission) {
                 count(&counters.refused_overtaken, 1);
                 continue;
             }
@@ -317,7 +318,7 @@ impl<P: Platform> Shard<P> {
                 return false;
             }
             // From here to `set_entry` nothing may await: see `super::clock` on the stale-admission race.
-            if self.clock.read(block) != candidate.tick {
+            if self.clock.read(block) != candidate.tick && !planted(PlantedBug::StaleAdmission) {
                 count(&self.stats.counters.refused_overtaken, 1);
                 self.settle(block).await;
                 return false;
@@ -327,7 +328,10 @@ impl<P: Platform> Shard<P> {
                 count(&self.stats.counters.refused_present, 1);
                 return false;
             }
-            let ring = self.ring_of_old(block).unwrap_or(candidate.ring);
+            let old = self
+                .ring_of_old(block)
+                .filter(|_| !planted(PlantedBug::RingOfOldIgnored));
+            let ring = old.unwrap_or(candidate.ring);
             let entry = self
                 .log
                 .borrow_mut()
@@ -347,7 +351,7 @@ impl<P: Platform> Shard<P> {
         loop {
             let ring = self.obsolete.borrow().get(&block).copied();
             let Some(ring) = ring else { return };
-            if self.failed.get() {
+            if self.failed.get() || planted(PlantedBug::TombstoneNotWritten) {
                 self.obsolete.borrow_mut().clear();
                 return;
             }

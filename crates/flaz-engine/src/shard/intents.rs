@@ -24,6 +24,7 @@ use zerocopy::IntoBytes;
 use super::{Platform, Shard};
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
+use crate::planted::{PlantedBug, planted};
 use crate::stats::count;
 use crate::units::{LocalBlock, STRIPE_BLOCKS};
 
@@ -220,7 +221,7 @@ impl<P: Platform> Shard<P> {
             } else {
                 intents.set.borrow().has(stripe)
             };
-            if ready {
+            if ready || planted(PlantedBug::IntentNotSet) {
                 return intent;
             }
             if !self.failed.get() {
@@ -292,7 +293,11 @@ impl<P: Platform> Shard<P> {
         count(&self.stats.counters.intent_writes, 1);
         count(&self.stats.counters.cache_write_bytes, buf.len() as u64);
         self.cache
-            .write_at(self.intent_position(page), buf, stable)
+            .write_at(
+                self.intent_position(page),
+                buf,
+                stable && !planted(PlantedBug::IntentNotStable),
+            )
             .await
             .1
     }
@@ -354,7 +359,9 @@ impl<P: Platform> Shard<P> {
             }
             self.idle.notified().await;
         }
-        if !self.flush_origin().await || !self.make_log_stable().await {
+        let flushed = planted(PlantedBug::IntentClearedUnflushed) || self.flush_origin().await;
+        let logged = planted(PlantedBug::IntentClearedBeforeLog) || self.make_log_stable().await;
+        if !flushed || !logged {
             return;
         }
         let mut pages = Vec::new();

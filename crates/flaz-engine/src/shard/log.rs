@@ -20,6 +20,7 @@ use crate::format::geometry::Geometry;
 use crate::format::intent::DurableMark;
 use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
+use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::shard::regions::{FREE_REGIONS_RESERVED, RegionState, Regions};
 use crate::units::{Epoch, Location, Sequence};
@@ -484,7 +485,9 @@ impl Log {
     pub(super) fn written(&mut self, region: u32, extent: Option<Location>, ticket: u64) {
         self.writes_in_flight -= 1;
         self.outstanding.retain(|&other| other != ticket);
-        if let Some(start) = extent {
+        if let Some(start) = extent
+            && !planted(PlantedBug::ExtentOutlivesRegion)
+        {
             self.flushing.retain(|flushing| flushing.start != start.offset());
         }
         self.regions.write_ended(region);

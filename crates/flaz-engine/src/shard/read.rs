@@ -17,6 +17,7 @@ use super::fragment::{self, FragmentError};
 use super::{Platform, Shard, Shared};
 use crate::format::extent::FragmentIdentity;
 use crate::index::{Entry, Place};
+use crate::planted::{PlantedBug, planted};
 use crate::settings::Mode;
 use crate::stats::{count, raise};
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
@@ -459,7 +460,8 @@ impl<P: Platform> Shard<P> {
             let block = LocalBlock(first.0 + index as u64);
             let joined = fetches.iter().find_map(|fetch| {
                 let within = fetch.covers(block)?;
-                (self.clock.read(block) == fetch.ticks[within]).then(|| (Rc::clone(fetch), within))
+                let current = self.clock.read(block) == fetch.ticks[within];
+                (current || planted(PlantedBug::OvertakenReadJoined)).then(|| (Rc::clone(fetch), within))
             });
             match (&joined, runs.last_mut()) {
                 (None, Some((start, Run::Own { blocks }))) if *start + *blocks == index => *blocks += 1,

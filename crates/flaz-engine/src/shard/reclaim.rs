@@ -15,6 +15,7 @@ use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
 use crate::format::summary::Summary;
 use crate::format::void::{VOID_MARK_BYTES, VoidMark};
 use crate::index::Entry;
+use crate::planted::{PlantedBug, planted};
 use crate::policy::{Fate, Ring};
 use crate::stats::count;
 use crate::units::{BlockNumber, LocalBlock, Location, Sequence};
@@ -334,14 +335,19 @@ impl<P: Platform> Shard<P> {
     /// Void and stable before anything else is reclaimed: otherwise a newer record could die before an older one that
     /// is still in here. And before the discard, which need not change what can be read.
     async fn free_region(self: &Rc<Self>, number: u32) {
-        while self.log.borrow().regions.pinned(number) {
+        while self.log.borrow().regions.pinned(number) && !planted(PlantedBug::RegionNotPinned) {
             self.unpinned.notified().await;
         }
         let region_bytes = self.geometry.region_bytes;
         let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
         if !self.failed.get() {
             let fill = self.log.borrow().regions.fill_of(number);
-            match self.void_region(number, fill).await {
+            let voided = if planted(PlantedBug::RegionNotVoided) {
+                Ok(())
+            } else {
+                self.void_region(number, fill).await
+            };
+            match voided {
                 Ok(()) => {
                     if let Err(error) = self.cache.discard(position, region_bytes).await {
                         self.cache_error(&error);

@@ -23,6 +23,7 @@ use crate::format::intent::DurableMark;
 use crate::format::summary::{Summary, SummaryExtent, TRAILER_BYTES, check_extents, summary_bytes};
 use crate::format::void::VoidMark;
 use crate::index::Entry;
+use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::shard::log::WRITES_IN_FLIGHT_MAX;
 use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, Sequence};
@@ -448,7 +449,9 @@ impl<P: Platform> Shard<P> {
                 first += usize::from(entry.record_count);
             }
         }
-        order.sort_unstable();
+        if !planted(PlantedBug::RecordsOutOfOrder) {
+            order.sort_unstable();
+        }
         let mut since_yield = 0;
         for (_, region, extent, first) in order {
             let region = &found[region as usize];
@@ -488,7 +491,9 @@ impl<P: Platform> Shard<P> {
             }
             RecordKind::Fill { value, dirty } => Entry::fill(Location::at(extent), value).with_dirty(dirty),
             RecordKind::Tombstone => {
-                self.remove_entry(block);
+                if !planted(PlantedBug::TombstonesForgotten) {
+                    self.remove_entry(block);
+                }
                 return;
             }
         };
@@ -527,7 +532,7 @@ impl<P: Platform> Shard<P> {
             let index = self.index.borrow();
             index
                 .iter()
-                .filter(|(block, _)| self.intents.is_set(*block))
+                .filter(|(block, _)| self.intents.is_set(*block) && !planted(PlantedBug::IntendedKept))
                 .map(|(block, entry)| (block, self.ring_of(entry)))
                 .collect()
         };

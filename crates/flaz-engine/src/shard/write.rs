@@ -12,6 +12,7 @@ use flaz_device::{Device, DeviceError, Env, IoBuf};
 
 use super::admit::{Candidate, Job};
 use super::{Platform, Shard};
+use crate::planted::{PlantedBug, planted};
 use crate::policy::Admission;
 use crate::settings::Mode;
 use crate::stats::count;
@@ -43,7 +44,12 @@ impl<P: Platform> Shard<P> {
         let len = data.len() as u64;
         let blocks = touched(offset, len);
         self.take_job_slot().await;
-        let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        let end = if planted(PlantedBug::RangeLockSkipped) {
+            blocks.start
+        } else {
+            blocks.end
+        };
+        let lock = self.locks.lock(blocks.start * BLOCK..end * BLOCK).await;
         let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
         let aligned = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
         let staged = if aligned {
@@ -52,8 +58,11 @@ impl<P: Platform> Shard<P> {
             Some(self.stage(offset, &data, &blocks).await)
         };
         self.tick(&blocks);
+        let fua = fua && !planted(PlantedBug::FuaDropped);
         let (data, result) = self.write_origin(offset, data, fua).await;
-        self.tick(&blocks);
+        if !planted(PlantedBug::ClockTickedOnce) {
+            self.tick(&blocks);
+        }
         let staged = staged.unwrap_or_else(|| Staged {
             data,
             known: vec![true; (blocks.end - blocks.start) as usize],
@@ -90,11 +99,16 @@ impl<P: Platform> Shard<P> {
         let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
         self.tick(&blocks);
         let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
-        if fua && result.is_ok() {
+        if fua && result.is_ok() && !planted(PlantedBug::TrimFuaDropped) {
             result = self.origin.flush().await;
         }
         self.tick(&blocks);
-        self.after_change(&blocks, None, true);
+        let changed = if planted(PlantedBug::TrimKeepsCopy) {
+            0..0
+        } else {
+            blocks
+        };
+        self.after_change(&changed, None, true);
         drop(intent);
         drop(lock);
         self.stats
@@ -248,8 +262,11 @@ impl<P: Platform> Shard<P> {
                 .borrow()
                 .get(local)
                 .map_or(0, |entry| entry.hits().saturating_add(1));
-            let old_ring = self.retire(local);
-            let known = staged.as_ref().is_some_and(|staged| staged.known[index]);
+            let keep = planted(PlantedBug::RetireSkipped) && staged.is_some();
+            let old_ring = if keep { None } else { self.retire(local) };
+            let known = staged
+                .as_ref()
+                .is_some_and(|staged| staged.known[index] || planted(PlantedBug::UnknownPartsStored));
             let ring = if admit && known && block < self.whole_blocks() {
                 old_ring.or_else(|| self.admit_written(local, bypass))
             } else {

@@ -1,0 +1,139 @@
+//! Defects on purpose, for one test: that the simulation of crashes finds them.
+//!
+//! Each is one line at its site, `planted(PlantedBug::..)`, which is `false` at compile time unless the feature
+//! `planted-bugs` is on, and false at run time unless the thread has asked for that bug with [`plant`]. To add one:
+//! a variant here, a line at the site, a line in the table of `docs/testing.md`; the test goes through
+//! [`PlantedBug::ALL`].
+
+/// What can be wrong on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// A fragment's checksum is not compared.
+    ChecksumNotCompared,
+    /// Data that a write has overtaken is stored all the same.
+    StaleAdmission,
+    /// Clocks tick before a write, not after it.
+    ClockTickedOnce,
+    /// A read joins another that a write has overtaken.
+    OvertakenReadJoined,
+    /// A write leaves the old copy in the index.
+    RetireSkipped,
+    /// A trim leaves the old copy in the index.
+    TrimKeepsCopy,
+    /// Parts of a block that are not known are stored as if they were.
+    UnknownPartsStored,
+    /// Writes of one block are not kept apart.
+    RangeLockSkipped,
+    /// A flush is answered and not sent to the origin.
+    FlushNotSent,
+    /// One flush in 200 is answered and not sent to the origin.
+    FlushNotSentAtTimes,
+    /// A write with FUA is sent without.
+    FuaDropped,
+    /// A trim with FUA is not flushed.
+    TrimFuaDropped,
+    /// A clean stop does not flush the origin.
+    OriginNotFlushedAtStop,
+    /// A clean stop marks the cache clean before it writes the index images.
+    CleanBeforeImage,
+    /// The mark that the cache is open is not flushed.
+    OpenMarkNotFlushed,
+    /// An extent is read from memory after it has landed, whatever has become of its region.
+    ExtentOutlivesRegion,
+    /// A region is discarded while it is read.
+    RegionNotPinned,
+    /// A new version goes to any ring, not to that of the old copy.
+    RingOfOldIgnored,
+    /// A dropped block leaves no tombstone.
+    TombstoneNotWritten,
+    /// A write goes to the origin before its intent is on the medium.
+    IntentNotSet,
+    /// An intent is written and not made stable.
+    IntentNotStable,
+    /// An intent is cleared before the origin is flushed.
+    IntentClearedUnflushed,
+    /// An intent is cleared before the log is stable.
+    IntentClearedBeforeLog,
+    /// Recovery keeps the blocks of stripes with writes in flight.
+    IntendedKept,
+    /// Recovery takes records over in another order than that in which they were written.
+    RecordsOutOfOrder,
+    /// Recovery pays no heed to tombstones.
+    TombstonesForgotten,
+    /// A reclaimed region is not made void.
+    RegionNotVoided,
+}
+
+impl PlantedBug {
+    /// All that are to be found.
+    pub const ALL: &[Self] = &[
+        Self::ChecksumNotCompared,
+        Self::StaleAdmission,
+        Self::ClockTickedOnce,
+        Self::OvertakenReadJoined,
+        Self::RetireSkipped,
+        Self::TrimKeepsCopy,
+        Self::UnknownPartsStored,
+        Self::RangeLockSkipped,
+        Self::FlushNotSent,
+        Self::FlushNotSentAtTimes,
+        Self::FuaDropped,
+        Self::TrimFuaDropped,
+        Self::OriginNotFlushedAtStop,
+        Self::CleanBeforeImage,
+        Self::OpenMarkNotFlushed,
+        Self::ExtentOutlivesRegion,
+        Self::RegionNotPinned,
+        Self::RingOfOldIgnored,
+        Self::TombstoneNotWritten,
+        Self::IntentNotSet,
+        Self::IntentNotStable,
+        Self::IntentClearedUnflushed,
+        Self::IntentClearedBeforeLog,
+        Self::IntendedKept,
+        Self::RecordsOutOfOrder,
+        Self::TombstonesForgotten,
+        Self::RegionNotVoided,
+    ];
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<PlantedBug>> = const { std::cell::Cell::new(None) };
+    static TURNS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// From now on this thread has the bug, and no other.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<PlantedBug>) {
+    PLANTED.set(bug);
+    TURNS.set(0);
+}
+
+/// Whether this thread has the bug.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn planted(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether this thread has the bug.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn planted(_bug: PlantedBug) -> bool {
+    false
+}
+
+/// Whether this thread has the bug, once in `turns` calls.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn planted_once_in(turns: u64, bug: PlantedBug) -> bool {
+    if !planted(bug) {
+        return false;
+    }
+    TURNS.set(TURNS.get() + 1);
+    TURNS.get().is_multiple_of(turns)
+}
+
+/// Whether this thread has the bug, once in `turns` calls.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn planted_once_in(_turns: u64, _bug: PlantedBug) -> bool {
+    false
+}
