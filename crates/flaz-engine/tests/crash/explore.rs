@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Once;
 
 use flaz_sim::rng::mix;
 use flaz_sim::{CrashPlan, Rng};
@@ -34,17 +35,25 @@ pub struct Budget {
 
 impl Budget {
     pub const USUAL: Self = Self {
-        states: 500,
-        moments: 40,
+        states: 250,
+        moments: 30,
         random_plans: 64,
         one_in_lives_on: 6,
-        one_in_crashes_again: 12,
+        one_in_crashes_again: 24,
         one_in_twice: 12,
+    };
+
+    /// For tests of the harness.
+    pub const SMALL: Self = Self {
+        states: 60,
+        moments: 10,
+        random_plans: 8,
+        ..Self::USUAL
     };
 }
 
 /// What was explored.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub scenarios: u64,
     pub states: u64,
@@ -53,7 +62,14 @@ pub struct Counts {
     pub second_crashes: u64,
     pub lived_on: u64,
     pub twice: u64,
+    /// Lives after a crash that began with a warm cache.
     pub warm: u64,
+    /// Steps of the longest life.
+    pub steps_max: u64,
+    /// Of everything that happened: equal for equal explorations.
+    pub digest: u64,
+    /// What the engine counted, in workloads and in lives after crashes.
+    pub did: flaz_engine::stats::Counts,
 }
 
 impl Counts {
@@ -66,6 +82,9 @@ impl Counts {
         self.lived_on += other.lived_on;
         self.twice += other.twice;
         self.warm += other.warm;
+        self.steps_max = self.steps_max.max(other.steps_max);
+        self.digest ^= other.digest;
+        self.did.add(&other.did);
     }
 }
 
@@ -136,15 +155,33 @@ pub fn explore(
     })
 }
 
+thread_local! {
+    /// `Some` while a life is being lived: panics go here, not to the terminal.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
 /// Runs a life; a panic in it is an error like others.
 fn caught<T>(life: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(life)).unwrap_or_else(|panic| {
-        let text = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("panic: {}", text.unwrap_or_default()))
-    })
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let noted = PANIC.with_borrow_mut(|panic| match panic {
+                Some(text) => {
+                    *text = info.to_string();
+                    true
+                }
+                None => false,
+            });
+            if !noted {
+                usual(info);
+            }
+        }));
+    });
+    PANIC.set(Some(String::new()));
+    let outcome = catch_unwind(AssertUnwindSafe(life));
+    let text = PANIC.take();
+    outcome.unwrap_or_else(|_| Err(text.unwrap_or_default()))
 }
 
 struct Explorer<'a> {
@@ -175,7 +212,8 @@ impl Explorer<'_> {
             ..Script::default()
         };
         self.path = vec![format!("in the workload of {} steps", scenario.steps.len())];
-        let life = caught(|| live(&self.base.shape, &self.base.start, &script))?;
+        let start = &self.base.start;
+        let life = self.live(start, &script)?;
         let moments = self.choose(life.moments.len(), self.budget.moments);
         let states_each = self.budget.states.div_ceil(moments.len().max(1) as u64);
         for index in moments {
@@ -183,6 +221,14 @@ impl Explorer<'_> {
             self.crashes(&life, moment, states_each as usize, 1)?;
         }
         Ok(())
+    }
+
+    fn live(&mut self, start: &Start, script: &Script<'_>) -> Result<Life, String> {
+        let life = caught(|| live(&self.base.shape, start, script))?;
+        self.counts.steps_max = self.counts.steps_max.max(life.steps);
+        self.counts.did.add(&life.did);
+        self.counts.digest = mix(self.counts.digest ^ life.trace_hash);
+        Ok(life)
     }
 
     /// Up to `most` of `count` numbers, in order.
@@ -208,7 +254,7 @@ impl Explorer<'_> {
         for index in chosen {
             let plan = plans[index];
             let ground = if plan.crash == Crash::Kill { &kill } else { &cut };
-            let start = crashed(moment, plan, ground, life.damaged);
+            let start = crashed(moment, plan, ground);
             self.path.push(format!(
                 "{:?} after device event {} ({}), {:?} of {} volatile writes of the origin and {} of the cache device",
                 plan.crash,
@@ -247,7 +293,9 @@ impl Explorer<'_> {
     fn recover(&mut self, start: &Start, depth: u32) -> Result<(), String> {
         let lives_on = self.rng.below(self.budget.one_in_lives_on) == 0;
         let crashes_again = depth < 2 && self.rng.below(self.budget.one_in_crashes_again) == 0;
-        let twice = self.rng.below(self.budget.one_in_twice) == 0;
+        // Sometimes clients meet the cache as it is.
+        let read_first = !lives_on || self.rng.below(3) > 0;
+        let twice = read_first && self.rng.below(self.budget.one_in_twice) == 0;
         let seed = self.rng.next_u64();
         let steps = if lives_on || crashes_again {
             self.more_steps(depth)
@@ -256,7 +304,7 @@ impl Explorer<'_> {
         };
         let script = Script {
             seed,
-            read_first: true,
+            read_first,
             plain: !lives_on,
             steps: &steps,
             stop: lives_on,
@@ -268,7 +316,8 @@ impl Explorer<'_> {
             steps.len()
         ));
         self.counts.lived_on += u64::from(lives_on);
-        let life = caught(|| live(&self.base.shape, start, &script))?;
+        let life = self.live(start, &script)?;
+        self.counts.warm += u64::from(life.warm);
         if twice {
             self.counts.twice += 1;
             let other = Script {
@@ -277,7 +326,7 @@ impl Explorer<'_> {
                 plain: true,
                 ..Script::default()
             };
-            let again = caught(|| live(&self.base.shape, start, &other))?;
+            let again = self.live(start, &other)?;
             if again.first_seen != life.first_seen {
                 let differ = again
                     .first_seen
@@ -327,7 +376,7 @@ impl Moment {
 }
 
 /// What a crash leaves.
-fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>, damaged: bool) -> Start {
+fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
     let (origin_writes, _) = moment.volatile(plan.crash);
     let chooser = RefCell::new(plan.both.chooser());
     let survives = |write, sector| (*chooser.borrow_mut())(write, sector);
@@ -340,6 +389,6 @@ fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>, damaged: bool) -> S
         cache,
         origin,
         ground: Rc::clone(ground),
-        damaged,
+        past: moment.past,
     }
 }

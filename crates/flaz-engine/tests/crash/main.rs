@@ -11,9 +11,14 @@
 //! | `workload` | sizes and requests, as data made from a seed |
 //! | `run` | one life of a cache on two disks |
 //! | `explore` | crashes of a life, lives after them |
+//! | `minimise` | smaller workloads that still fail |
+//! | `planted` | defects on purpose, all of which are found |
 
 mod explore;
+mod minimise;
 mod oracle;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod run;
 mod sectors;
 mod workload;
@@ -21,6 +26,7 @@ mod workload;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use explore::{Base, Budget, Counts, Failure, explore};
+use minimise::minimise;
 use workload::{SCENARIOS_A_BASE, Scenario};
 
 /// Crash states of a run of all tests, unless `FLAZ_CRASH_STATES` says otherwise.
@@ -34,25 +40,36 @@ fn number_from_env(name: &str) -> Option<u64> {
     )
 }
 
-/// Explores scenarios, one base a turn, on all cores, until there are `goal` crash states or one is wrong.
+/// Explores scenarios, one base a turn, on all cores, until there are `goal` crash states or one is wrong. Each
+/// thread begins with `prepare`, each scenario is changed by `adapt`.
 #[expect(
     clippy::disallowed_methods,
     reason = "each thread has simulations of its own; nothing is shared but counters"
 )]
-fn explore_all(goal: u64, budget: &Budget) -> Result<Counts, Failure> {
+fn explore_all(
+    goal: u64,
+    prepare: &(impl Fn() + Sync),
+    adapt: &(impl Fn(&mut Scenario) + Sync),
+) -> (Counts, Option<Failure>) {
     let (next_base, states, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let work = || {
+        prepare();
         let mut counts = Counts::default();
         while states.load(Ordering::Relaxed) < goal && !failed.load(Ordering::Relaxed) {
             let number = next_base.fetch_add(1, Ordering::Relaxed);
-            let before = counts.states;
             let outcome = Base::new(number).and_then(|base| {
                 (0..SCENARIOS_A_BASE).try_for_each(|n| {
-                    let scenario = Scenario::of_seed(number * SCENARIOS_A_BASE + n, &base.shape);
-                    explore(&base, &scenario, budget, &mut counts)
+                    if states.load(Ordering::Relaxed) >= goal {
+                        return Ok(());
+                    }
+                    let before = counts.states;
+                    let mut scenario = Scenario::of_seed(number * SCENARIOS_A_BASE + n, &base.shape);
+                    adapt(&mut scenario);
+                    let outcome = explore(&base, &scenario, &Budget::USUAL, &mut counts);
+                    states.fetch_add(counts.states - before, Ordering::Relaxed);
+                    outcome
                 })
             });
-            states.fetch_add(counts.states - before, Ordering::Relaxed);
             if let Err(failure) = outcome {
                 failed.store(true, Ordering::Relaxed);
                 return (counts, Some(failure));
@@ -60,7 +77,6 @@ fn explore_all(goal: u64, budget: &Budget) -> Result<Counts, Failure> {
         }
         (counts, None)
     };
-    let started = std::time::Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut counts = Counts::default();
     let mut failure = None;
@@ -72,32 +88,108 @@ fn explore_all(goal: u64, budget: &Budget) -> Result<Counts, Failure> {
             failure = failure.take().or(wrong);
         }
     });
+    (counts, failure)
+}
+
+/// Fails with all that helps: how to replay it, and a smaller workload that fails as well.
+fn report(failure: Failure, adapt: &impl Fn(&mut Scenario)) -> ! {
+    let seed = failure.seed;
+    eprintln!("{failure}");
     eprintln!(
-        "{} states in {:?} on {cores} cores",
-        counts.states,
-        started.elapsed()
+        "replay: FLAZ_SEED={seed} cargo test -p flaz-engine --test crash -- --exact --nocapture {}\n",
+        std::thread::current().name().unwrap_or("TEST")
     );
-    failure.map_or(Ok(counts), Err)
+    let base = Base::new(Scenario::base_of(seed)).unwrap_or_else(|failure| panic!("{failure}"));
+    let mut scenario = Scenario::of_seed(seed, &base.shape);
+    adapt(&mut scenario);
+    let smallest = minimise(&base, &scenario, failure, &Budget::USUAL);
+    eprintln!(
+        "a smaller workload that fails, of {} steps:",
+        smallest.steps.len()
+    );
+    for step in &smallest.steps {
+        eprintln!("  {step:?},");
+    }
+    panic!("{}", smallest.failure);
 }
 
 #[test]
 fn no_crash_loses_or_revives_anything() {
+    let unchanged = |_: &mut Scenario| {};
     if let Some(seed) = number_from_env("FLAZ_SEED") {
         let mut counts = Counts::default();
         let base = Base::new(Scenario::base_of(seed)).unwrap_or_else(|failure| panic!("{failure}"));
         let scenario = Scenario::of_seed(seed, &base.shape);
-        if let Err(failure) = explore(&base, &scenario, &Budget::USUAL, &mut counts) {
-            panic!("{failure}");
+        match explore(&base, &scenario, &Budget::USUAL, &mut counts) {
+            Ok(()) => eprintln!("crash states explored: {}", counts.states),
+            Err(failure) => report(failure, &unchanged),
         }
-        eprintln!("crash states explored: {}", counts.states);
         return;
     }
     let goal = number_from_env("FLAZ_CRASH_STATES").unwrap_or(CRASH_STATES);
-    match explore_all(goal, &Budget::USUAL) {
-        Ok(counts) => {
-            eprintln!("crash states explored: {}", counts.states);
-            eprintln!("{counts:?}");
-        }
-        Err(failure) => panic!("{failure}"),
+    let (counts, failure) = explore_all(goal, &|| {}, &unchanged);
+    if let Some(failure) = failure {
+        report(failure, &unchanged);
     }
+    eprintln!("crash states explored: {}", counts.states);
+    eprintln!("{counts:?}");
+    // A test that explores nothing proves nothing.
+    for (name, count) in [
+        ("kills", counts.kills),
+        ("power cuts", counts.power_cuts),
+        ("second crashes", counts.second_crashes),
+        ("lives after crashes", counts.lived_on),
+        ("double recoveries", counts.twice),
+        ("reclaimed regions", counts.did.regions_reclaimed),
+        ("reclaimed blocks", counts.did.reclaimed_blocks),
+        ("reinserted blocks", counts.did.reinserted_blocks),
+        ("overtaken admissions", counts.did.refused_overtaken),
+        ("joined reads", counts.did.joined_reads),
+        ("tombstones", counts.did.tombstones),
+    ] {
+        assert!(count > 0 || goal == 0, "no {name} in the whole test");
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let once = |seed| {
+        let base = Base::new(Scenario::base_of(seed)).unwrap_or_else(|failure| panic!("{failure}"));
+        let mut counts = Counts::default();
+        let outcome = explore(
+            &base,
+            &Scenario::of_seed(seed, &base.shape),
+            &Budget::SMALL,
+            &mut counts,
+        );
+        (outcome.map_err(|failure| failure.to_string()), counts)
+    };
+    let digests: Vec<u64> = [5, 21, 40]
+        .map(once)
+        .iter()
+        .map(|(_, counts)| counts.digest)
+        .collect();
+    assert_eq!(once(21), once(21));
+    assert!(
+        digests[0] != digests[1] && digests[1] != digests[2],
+        "different seeds give different runs"
+    );
+}
+
+/// The negative control: an origin that answers flushes and does nothing loses what was durable. That is not
+/// promised to be survived; it must be seen.
+#[test]
+fn a_lying_flush_of_the_origin_is_found_and_the_workload_gets_small() {
+    let adapt = |scenario: &mut Scenario| scenario.origin_faults.flush_lie_ppm = 1_000_000;
+    let (counts, failure) = explore_all(20_000, &|| {}, &adapt);
+    let failure = failure.unwrap_or_else(|| panic!("not found in {} crash states", counts.states));
+    let base = Base::new(Scenario::base_of(failure.seed)).unwrap_or_else(|failure| panic!("{failure}"));
+    let mut scenario = Scenario::of_seed(failure.seed, &base.shape);
+    adapt(&mut scenario);
+    let smallest = minimise(&base, &scenario, failure, &Budget::USUAL);
+    assert!(
+        smallest.steps.len() <= 4,
+        "a write and a flush are enough to lose something: {:#?}",
+        smallest.steps
+    );
 }

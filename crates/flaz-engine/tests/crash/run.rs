@@ -11,16 +11,22 @@ use flaz_engine::codec::CodecSpec;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::Settings;
 use flaz_engine::shard::Platform;
+use flaz_engine::stats::Counts;
 use flaz_engine::volume::{IoError, Volume, segment_lens};
-use flaz_sim::{DiskConfig, DiskImage, DiskMoment, EventStage, FaultRates, Halt, Sim, SimDisk, SimEnv};
+use flaz_sim::{
+    DeviceEvent, DiskConfig, DiskImage, DiskMoment, EventStage, FaultRates, Halt, Sim, SimDisk, SimEnv,
+};
 use futures_util::future::{join_all, try_join_all};
 
 use super::oracle::{Crash, Ground, Oracle, Spot};
-use super::sectors::{Print, SECTOR};
+use super::sectors::{Print, SECTOR, describe, print_of};
 use super::workload::{Op, Place, Scenario, Shape, Step};
 
 /// Steps of the executor after which a life counts as endless: about ten times what the longest takes.
 const STEPS_MAX: u64 = 2_000_000;
+
+/// Times that the filler is run at most until the cache of a base is full.
+const FILL_TURNS_MAX: u64 = 12;
 
 pub struct Simulated;
 
@@ -36,8 +42,18 @@ pub struct Start {
     pub cache: DiskImage,
     pub origin: DiskImage,
     pub ground: Rc<Ground>,
-    /// The cache device has failed before: structures may be missing for good reasons.
+    pub past: Past,
+}
+
+/// What came before, as far as it matters to what may be demanded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// The cache device has failed: structures may be missing for good reasons.
     pub damaged: bool,
+    /// There was a crash since the last clean stop: fragments may be torn.
+    pub crashed: bool,
+    /// The last thing was a clean stop: the next start is warm.
+    pub stopped: bool,
 }
 
 /// A point at which a crash may differ from the one before.
@@ -48,6 +64,8 @@ pub struct Moment {
     pub what: String,
     /// Tick of the oracle.
     pub tick: u64,
+    /// What a crash here makes of the past.
+    pub past: Past,
     pub cache: DiskMoment,
     pub origin: DiskMoment,
 }
@@ -65,6 +83,8 @@ pub struct Script<'a> {
     pub stop: bool,
     /// Note every moment.
     pub watch: bool,
+    /// Note the last moment.
+    pub watch_end: bool,
     pub cache_faults: FaultRates,
     pub origin_faults: FaultRates,
 }
@@ -77,21 +97,22 @@ pub struct Life {
     pub first_seen: Vec<Print>,
     pub trace_hash: u64,
     pub steps: u64,
-    /// As [`Start::damaged`], for whoever starts from here.
-    pub damaged: bool,
-    /// The disks at the end.
-    pub end: Moment,
+    /// The first opening was a warm one.
+    pub warm: bool,
+    /// What the engine counted.
+    pub did: Counts,
 }
 
 impl Life {
     /// The disks as a power cut that loses nothing leaves them now, with what is known.
     pub fn into_start(self) -> Start {
         let ground = self.oracle.ground_at(self.oracle.now(), Crash::Kill);
+        let end = self.moments.last().expect("the end is a moment");
         Start {
-            cache: self.end.cache.cut(|_, _| true),
-            origin: self.end.origin.cut(|_, _| true),
+            cache: end.cache.cut(|_, _| true),
+            origin: end.origin.cut(|_, _| true),
             ground: Rc::new(ground.settled()),
-            damaged: self.damaged,
+            past: end.past,
         }
     }
 }
@@ -105,7 +126,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
     sim.set_parallelism(shape.cores);
     sim.set_step_limit(STEPS_MAX);
     let env = sim.env();
-    let (cache, origin) = if script.watch {
+    let (cache, origin) = if script.watch || script.watch_end {
         (start.cache.clone(), start.origin.clone())
     } else {
         (
@@ -118,9 +139,17 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         Rc::new(SimDisk::from_image(&env, &origin)),
     );
     let oracle = Rc::new(Oracle::new(Rc::clone(&shape.spots), Rc::clone(&start.ground)));
-    let moments = Rc::new(RefCell::new(Vec::new()));
+    let past = Rc::new(Cell::new(start.past));
+    let watcher = Rc::new(Watcher {
+        cache: Rc::clone(&cache),
+        origin: Rc::clone(&origin),
+        oracle: Rc::clone(&oracle),
+        past: Rc::clone(&past),
+        moments: RefCell::default(),
+    });
     if script.watch {
-        watch(&sim, &cache, &origin, &oracle, &moments);
+        let watcher = Rc::clone(&watcher);
+        sim.set_observer(move |event| watcher.event(event));
     }
     let mut life = Living {
         shape,
@@ -129,7 +158,9 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         cache: Rc::clone(&cache),
         origin: Rc::clone(&origin),
         oracle: Rc::clone(&oracle),
-        damaged: start.damaged,
+        past,
+        warm: None,
+        did: Counts::default(),
         first_seen: Vec::new(),
     };
     match sim.try_block_on(life.run()) {
@@ -139,60 +170,67 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
             return Err(format!("no progress: {halt}"));
         }
     }
-    let first_seen = life.first_seen;
-    let end = Moment {
-        event: sim.events(),
-        what: "the end".into(),
-        tick: oracle.now(),
-        cache: cache.moment(),
-        origin: origin.moment(),
-    };
-    let moments = std::mem::take(&mut *moments.borrow_mut());
+    let (first_seen, did) = (life.first_seen, life.did);
+    let warm = life.warm == Some(true);
+    if script.watch || script.watch_end {
+        watcher.note(sim.events(), "the end".into());
+    }
+    let moments = std::mem::take(&mut *watcher.moments.borrow_mut());
     Ok(Life {
         oracle,
         moments,
         first_seen,
         trace_hash: sim.trace_hash(),
-        damaged: start.damaged || cache.stats().errors > 0 || cache.stats().silent_faults > 0,
         steps: sim.steps(),
-        end,
+        warm,
+        did,
     })
 }
 
-/// Notes a moment at each event that changes what a crash leaves.
-fn watch(
-    sim: &Sim,
-    cache: &Rc<SimDisk>,
-    origin: &Rc<SimDisk>,
-    oracle: &Rc<Oracle>,
-    moments: &Rc<RefCell<Vec<Moment>>>,
-) {
-    let (cache, origin) = (Rc::clone(cache), Rc::clone(origin));
-    let (oracle, moments) = (Rc::clone(oracle), Rc::clone(moments));
-    sim.set_observer(move |event| {
-        if matches!(event.op, DeviceOp::Read | DeviceOp::Status) {
+/// Notes moments.
+struct Watcher {
+    cache: Rc<SimDisk>,
+    origin: Rc<SimDisk>,
+    oracle: Rc<Oracle>,
+    past: Rc<Cell<Past>>,
+    moments: RefCell<Vec<Moment>>,
+}
+
+impl Watcher {
+    /// Notes the moment if the event changes what a crash leaves.
+    fn event(&self, event: &DeviceEvent) {
+        let reads = matches!(event.op, DeviceOp::Read | DeviceOp::Status);
+        if reads || event.op == DeviceOp::Flush && event.stage == EventStage::Issued {
             return;
         }
-        if event.op == DeviceOp::Flush && event.stage == EventStage::Issued {
-            return;
-        }
-        let disk = if event.disk == cache.number() {
-            "cache"
-        } else {
-            "origin"
-        };
+        let on_cache = event.disk == self.cache.number();
         let what = format!(
-            "{:?} of {} at {}+{} of the {disk}",
-            event.stage, event.op, event.offset, event.len
+            "{:?} of {} at {}+{} of the {}",
+            event.stage,
+            event.op,
+            event.offset,
+            event.len,
+            if on_cache { "cache" } else { "origin" }
         );
-        moments.borrow_mut().push(Moment {
-            event: event.number,
+        self.note(event.number, what);
+    }
+
+    fn note(&self, event: u64, what: String) {
+        let (past, stats) = (self.past.get(), self.cache.stats());
+        let past = Past {
+            damaged: past.damaged || stats.errors > 0 || stats.silent_faults > 0,
+            crashed: !past.stopped,
+            ..past
+        };
+        self.moments.borrow_mut().push(Moment {
+            event,
             what,
-            tick: oracle.now(),
-            cache: cache.moment(),
-            origin: origin.moment(),
+            tick: self.oracle.now(),
+            past,
+            cache: self.cache.moment(),
+            origin: self.origin.moment(),
         });
-    });
+    }
 }
 
 struct Living<'a> {
@@ -202,7 +240,9 @@ struct Living<'a> {
     cache: Rc<SimDisk>,
     origin: Rc<SimDisk>,
     oracle: Rc<Oracle>,
-    damaged: bool,
+    past: Rc<Cell<Past>>,
+    warm: Option<bool>,
+    did: Counts,
     first_seen: Vec<Print>,
 }
 
@@ -247,7 +287,7 @@ impl Living<'_> {
         Ok(())
     }
 
-    async fn open(&self) -> Result<Opening, String> {
+    async fn open(&mut self) -> Result<Opening, String> {
         let (cache, origin) = (Rc::clone(&self.cache), Rc::clone(&self.origin));
         let mut settings = self.shape.settings.clone();
         if self.script.plain {
@@ -255,9 +295,18 @@ impl Living<'_> {
         }
         // A device that fails at the start is another matter: the cache does not open.
         self.cache.set_faults(FaultRates::default());
+        let past = self.past.replace(Past {
+            stopped: false,
+            ..self.past.get()
+        });
         let cache = LocalCache::open(self.env.clone(), cache, Rc::clone(&origin), settings.clone())
             .await
             .map_err(|error| format!("the cache does not open: {error}"))?;
+        let warm = matches!(cache.start, flaz_engine::cache::Start::Warm(_));
+        if past.stopped && !past.damaged && !warm {
+            return Err(format!("after a clean stop the cache starts {:?}", cache.start));
+        }
+        self.warm.get_or_insert(warm);
         self.cache.set_faults(self.script.cache_faults);
         self.origin.set_faults(self.script.origin_faults);
         let volume = CachedVolume::new(cache.shards(), origin, self.shape.origin_len, 0);
@@ -277,7 +326,7 @@ impl Living<'_> {
         })
     }
 
-    async fn phase(&self, opening: Opening, phase: u32) -> Result<Opening, String> {
+    async fn phase(&mut self, opening: Opening, phase: u32) -> Result<Opening, String> {
         let clients = self
             .script
             .steps
@@ -295,6 +344,7 @@ impl Living<'_> {
         });
         join_all(all.collect::<Vec<_>>()).await;
         let opening = Rc::try_unwrap(opening).unwrap_or_else(|_| unreachable!("all clients have ended"));
+        self.did.add(&opening.cache.stats().counts);
         match opening.failure.take() {
             Some(failure) => Err(failure),
             None => Ok(opening),
@@ -304,13 +354,27 @@ impl Living<'_> {
     async fn stop(&self, opening: Opening) -> Result<(), String> {
         let Opening { cache, volume, .. } = opening;
         drop(volume);
+        let (disk, past) = (self.cache.stats(), self.past.get());
+        let failed = cache.stats().counts.checksum_failures;
+        if failed > 0 && disk.silent_faults == 0 && past == Past::default() {
+            return Err(format!(
+                "{failed} checksums fail on a device that is well, without a crash"
+            ));
+        }
+        let stopped = cache.stop().await;
         let faults = self.cache.stats().errors > 0;
-        match cache.stop().await {
+        match stopped {
             Ok(_) => {}
-            Err(_) if faults => return Ok(()),
+            Err(_) if faults || past.damaged => return Ok(()),
             Err(error) => return Err(format!("the cache does not stop: {error}")),
         }
-        if faults || self.damaged || self.cache.stats().silent_faults > 0 {
+        let damaged = past.damaged || faults || self.cache.stats().silent_faults > 0;
+        self.past.set(Past {
+            damaged,
+            crashed: false,
+            stopped: true,
+        });
+        if damaged {
             return Ok(());
         }
         self.cache.set_faults(FaultRates::default());
@@ -387,6 +451,18 @@ impl Opening {
             Op::Read { place } => {
                 let (sector, count) = self.sectors(place);
                 self.read(sector, count).await.map(|_| ())
+            }
+            Op::Ballast { sector, count } => {
+                let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let segments = self.volume.read(offset, len as u32).await;
+                let segments = segments.map_err(|error| error.to_string())?;
+                let sectors = segments.iter().flat_map(|segment| segment.chunks_exact(SECTOR));
+                for (sector, bytes) in (sector..).zip(sectors) {
+                    if print_of(sector, bytes) != Print::of_version(0) {
+                        return Err(format!("sector {sector} reads as {}", describe(sector, bytes)));
+                    }
+                }
+                Ok(())
             }
             Op::Prefetch { place } => {
                 let (sector, count) = self.sectors(place);
@@ -493,19 +569,27 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
     };
     sim.block_on(create(&disk, options))
         .map_err(|error| error.to_string())?;
-    let empty = Start {
+    let mut start = Start {
         cache: disk.snapshot(),
         origin: DiskImage::new(origin_config),
         ground: Rc::new(Ground::known(&shape.spots, |_| Print::of_version(0))),
-        damaged: false,
+        past: Past::default(),
     };
-    let filler = Scenario::filler(base, shape);
-    let script = Script {
-        seed: filler.seed,
-        steps: &filler.steps,
-        stop: true,
-        watch: true,
-        ..Script::default()
-    };
-    Ok(live(shape, &empty, &script)?.into_start())
+    for turn in 0..FILL_TURNS_MAX {
+        let filler = Scenario::filler(base, turn, shape);
+        let script = Script {
+            seed: filler.seed,
+            steps: &filler.steps,
+            stop: true,
+            watch_end: true,
+            ..Script::default()
+        };
+        let life = live(shape, &start, &script)?;
+        let full = life.did.reclaimed_blocks > 0;
+        start = life.into_start();
+        if full {
+            break;
+        }
+    }
+    Ok(start)
 }

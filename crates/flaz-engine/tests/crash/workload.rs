@@ -11,6 +11,9 @@ use flaz_sim::{DiscardMode, FaultRates, Rng};
 use super::oracle::Spot;
 use super::sectors::{BLOCK_SECTORS, SECTOR};
 
+/// Stripes with ballast, in their second halves, and blocks of it in each: about twice a cache in all.
+const BALLAST_STRIPES: [u64; 6] = [0, 1, 3, 4, 5, 6];
+const BALLAST_BLOCKS: u64 = 110;
 const STRIPE_SECTORS: u64 = STRIPE_BYTES / SECTOR as u64;
 /// Scenarios that start from the same filled cache.
 pub const SCENARIOS_A_BASE: u64 = 16;
@@ -46,6 +49,12 @@ pub enum Op {
     },
     Prefetch {
         place: Place,
+    },
+    /// Read blocks that are never written: more of them than the cache holds, so that regions are reclaimed with
+    /// something in them.
+    Ballast {
+        sector: u64,
+        count: u64,
     },
     /// From now on for all clients.
     Mode(Mode),
@@ -159,12 +168,17 @@ impl Scenario {
         });
         let steps = steps.collect();
         let mut cache_faults = FaultRates::default();
-        if rng.below(4) == 0 {
-            cache_faults.read_flip_ppm = 20_000;
-            cache_faults.read_error_ppm = 2_000;
-            cache_faults.write_error_ppm = 2_000;
-            cache_faults.stall_ppm = 5_000;
-            cache_faults.stall = std::time::Duration::from_millis(20);
+        match rng.below(6) {
+            0 => {
+                cache_faults.read_flip_ppm = 20_000;
+                cache_faults.read_error_ppm = 2_000;
+                cache_faults.write_error_ppm = 2_000;
+            }
+            1 | 2 => {
+                cache_faults.stall_ppm = 50_000;
+                cache_faults.stall = std::time::Duration::from_millis(40);
+            }
+            _ => {}
         }
         Self {
             seed,
@@ -175,11 +189,11 @@ impl Scenario {
     }
 
     /// What fills the cache of a base: everything is written, most of it several times, and read.
-    pub fn filler(base: u64, shape: &Shape) -> Self {
-        let mut rng = Rng::new(base ^ 0xf111);
-        let mut generator = Generator::new(shape, rng.fork(), 1);
+    pub fn filler(base: u64, turn: u64, shape: &Shape) -> Self {
+        let mut rng = Rng::new(base ^ 0xf111 ^ turn << 32);
+        let mut generator = Generator::new(shape, rng.fork(), 1 + turn * 1000);
         let mut steps = Vec::new();
-        for round in 0..3 + 4 * (shape.cache_len >> 20) {
+        for round in 0..6 {
             for spot in 0..shape.spots.len() {
                 let place = generator.whole(spot);
                 let version = generator.version();
@@ -193,12 +207,15 @@ impl Scenario {
                 };
                 let client = rng.below(3) as u32;
                 steps.push(Step { phase: 0, client, op });
-                let op = generator.op();
-                steps.push(Step { phase: 0, client, op });
+                for op in [generator.op(), generator.ballast()] {
+                    if !matches!(op, Op::Mode(_)) {
+                        steps.push(Step { phase: 0, client, op });
+                    }
+                }
             }
         }
         Self {
-            seed: base ^ 0xba5e,
+            seed: base ^ 0xba5e ^ turn << 32,
             steps,
             cache_faults: FaultRates::default(),
             origin_faults: FaultRates::default(),
@@ -211,6 +228,7 @@ pub struct Generator<'a> {
     shape: &'a Shape,
     rng: Rng,
     next_version: u64,
+    last: Option<Place>,
 }
 
 impl<'a> Generator<'a> {
@@ -220,6 +238,7 @@ impl<'a> Generator<'a> {
             shape,
             rng,
             next_version: first_version,
+            last: None,
         }
     }
 
@@ -236,11 +255,15 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A range with a bias to few spots, to their beginnings, and to alignment.
+    /// A range with a bias to few spots, to their beginnings, to alignment, and to where the last one was.
     fn place(&mut self) -> Place {
+        if let Some(last) = self.last.filter(|_| self.rng.below(3) == 0) {
+            return last;
+        }
         let rng = &mut self.rng;
         let spots = self.shape.spots.len() as u64;
-        let spot = rng.below(spots).min(rng.below(spots)).min(rng.below(spots)) as usize;
+        let hot = rng.below(spots).min(rng.below(spots)).min(rng.below(spots));
+        let spot = if rng.below(4) == 0 { rng.below(spots) } else { hot } as usize;
         let room = self.shape.spots[spot].count;
         let (mut first, mut count) = (rng.below(room).min(rng.below(room)), 1 + rng.below(40));
         if rng.below(4) > 0 {
@@ -248,7 +271,23 @@ impl<'a> Generator<'a> {
             count = count.next_multiple_of(BLOCK_SECTORS);
         }
         let count = count.min(room - first);
-        Place { spot, first, count }
+        let place = Place { spot, first, count };
+        self.last = Some(place);
+        place
+    }
+
+    /// A few blocks of ballast, some more often than others.
+    fn ballast(&mut self) -> Op {
+        let rng = &mut self.rng;
+        let all = BALLAST_STRIPES.len() as u64 * BALLAST_BLOCKS;
+        let block = rng.below(all).min(rng.below(all));
+        let stripe = BALLAST_STRIPES[(block / BALLAST_BLOCKS) as usize];
+        let within = block % BALLAST_BLOCKS;
+        let blocks = (4 + rng.below(28)).min(BALLAST_BLOCKS - within);
+        Op::Ballast {
+            sector: stripe * STRIPE_SECTORS + STRIPE_SECTORS / 2 + within * BLOCK_SECTORS,
+            count: blocks * BLOCK_SECTORS,
+        }
     }
 
     /// The next request.
@@ -256,11 +295,23 @@ impl<'a> Generator<'a> {
         let place = self.place();
         let fua = self.rng.below(8) == 0;
         match self.rng.below(100) {
-            0..=49 => {
+            0..=43 => {
                 let version = self.version();
                 Op::Write { place, version, fua }
             }
-            50..=72 => Op::Read { place },
+            44..=54 => self.ballast(),
+            55..=61 => Op::Read { place },
+            62..=72 => {
+                let spot = self.rng.below(self.shape.spots.len() as u64) as usize;
+                let count = self.shape.spots[spot].count.min(place.count);
+                Op::Read {
+                    place: Place {
+                        spot,
+                        first: 0,
+                        count,
+                    },
+                }
+            }
             73..=80 => Op::Flush,
             81..=84 => Op::Trim { place, fua },
             85..=88 => Op::WriteZeroes {
@@ -274,10 +325,11 @@ impl<'a> Generator<'a> {
                     Mode::WriteThrough,
                     Mode::WriteThrough,
                     Mode::WriteThrough,
+                    Mode::WriteThrough,
                     Mode::WriteAround,
                     Mode::PassThrough,
                 ];
-                Op::Mode(modes[self.rng.below(5) as usize])
+                Op::Mode(modes[self.rng.below(6) as usize])
             }
             _ => Op::Pause {
                 us: self.rng.below(5_000),
