@@ -331,8 +331,12 @@ impl<'a> Generator<'a> {
                 ];
                 Op::Mode(modes[self.rng.below(6) as usize])
             }
+            // Sometimes long enough for what the engine does when it is left alone.
             _ => Op::Pause {
-                us: self.rng.below(5_000),
+                us: match self.rng.below(3) {
+                    0 => self.rng.below(14_000_000),
+                    _ => self.rng.below(5_000),
+                },
             },
         }
     }
