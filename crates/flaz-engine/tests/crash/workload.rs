@@ -102,7 +102,8 @@ impl Shape {
                 2 => room + count / 2,
                 // To the end of the device.
                 7 => room,
-                _ => rng.below(room / BLOCK_SECTORS / 2) * BLOCK_SECTORS,
+                // In the first half: ballast is in the other.
+                _ => rng.below((STRIPE_SECTORS / 2 - count) / BLOCK_SECTORS) * BLOCK_SECTORS,
             };
             let first = stripe * STRIPE_SECTORS + first / BLOCK_SECTORS * BLOCK_SECTORS;
             let count = if stripe == 7 {
