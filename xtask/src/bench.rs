@@ -164,7 +164,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     for row in &rows {
         println!("{row}");
     }
-    println!("not built yet: ublk; recovery after a crash");
+    println!("not built yet: ublk");
     Ok(())
 }
 

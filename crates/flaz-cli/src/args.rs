@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
-use crate::settings::{Codec, Emulation, Mode, NbdAddress, Policy};
+use crate::settings::{AfterCrash, Codec, Emulation, Mode, NbdAddress, Policy};
 use crate::size;
 
 const ABOUT: &str = "A transparent, compressed SSD cache for block devices";
@@ -169,6 +169,10 @@ pub struct ServeArgs {
     /// Start with an empty cache where the cached data may not belong to the origin any more
     #[arg(long)]
     pub discard_cache: bool,
+    /// What is left of the cache after a crash: warm costs a small write to the cache device before the first write to
+    /// each MiB of the origin; cold costs nothing, and after a crash all of the cache
+    #[arg(long, value_name = "STATE", value_enum, default_value_t = AfterCrash::Warm)]
+    pub after_crash: AfterCrash,
     /// Refuse writes from clients
     #[arg(long)]
     pub read_only: bool,

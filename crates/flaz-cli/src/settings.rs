@@ -38,6 +38,24 @@ pub enum Policy {
     Fifo,
 }
 
+/// What is left of the cache after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AfterCrash {
+    /// Everything but what was being written to
+    Warm,
+    /// Nothing
+    Cold,
+}
+
+impl From<AfterCrash> for flaz_engine::settings::AfterCrash {
+    fn from(choice: AfterCrash) -> Self {
+        match choice {
+            AfterCrash::Warm => Self::Warm,
+            AfterCrash::Cold => Self::Cold,
+        }
+    }
+}
+
 impl From<Mode> for flaz_engine::settings::Mode {
     fn from(mode: Mode) -> Self {
         match mode {

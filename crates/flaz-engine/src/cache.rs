@@ -17,7 +17,7 @@ use crate::format::intent::IntentSector;
 use crate::format::superblock::{State, Superblock};
 use crate::planted::{PlantedBug, planted};
 use crate::router::LocalShards;
-use crate::settings::Settings;
+use crate::settings::{AfterCrash, Settings};
 use crate::shard::{ImageError, Platform, Recovered, Shard, ShardParts};
 use crate::stats::StatsSnapshot;
 use crate::units::Epoch;
@@ -108,6 +108,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         state: State::Empty,
         epoch: Epoch(0),
         valid_from_epoch: Epoch(1),
+        after_crash: AfterCrash::Warm,
         codec: options.codec,
         origin_identity: options.origin_identity,
         origin_path: options.origin_path,
@@ -232,7 +233,8 @@ pub enum Start {
     Empty,
 }
 
-/// Marks the cache as being served, in a new epoch, and says how it starts.
+/// Marks the cache as being served, in a new epoch, and says how it starts. What a crash of this opening leaves is what
+/// the superblock was told before.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
@@ -314,7 +316,22 @@ impl<P: Platform> LocalCache<P> {
         origin: Rc<P::Origin>,
         settings: Settings,
     ) -> Result<Self, CacheError> {
+        Self::open_with(env, cache, origin, settings, AfterCrash::Warm).await
+    }
+
+    /// Opens a cache, and says what a crash of this opening leaves.
+    ///
+    /// # Errors
+    /// [`CacheError`] when there is no cache or the device fails.
+    pub async fn open_with(
+        env: P::Env,
+        cache: Rc<P::Cache>,
+        origin: Rc<P::Origin>,
+        settings: Settings,
+        after_crash: AfterCrash,
+    ) -> Result<Self, CacheError> {
         let mut superblock = read_superblock(&*cache).await?;
+        superblock.after_crash = after_crash;
         let expected = superblock.geometry.origin_len;
         if origin.len() < expected {
             return Err(CacheError::OriginTooSmall {
@@ -332,6 +349,7 @@ impl<P: Platform> LocalCache<P> {
                         geometry: superblock.geometry,
                         cache_id: superblock.cache_id(),
                         epoch: superblock.epoch,
+                        after_crash: superblock.after_crash,
                         env: env.clone(),
                         cache: Rc::clone(&cache),
                         origin: Rc::clone(&origin),

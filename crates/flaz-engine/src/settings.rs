@@ -44,6 +44,17 @@ impl FromStr for Mode {
     }
 }
 
+/// What a start after a crash finds. Chosen at each opening.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfterCrash {
+    /// The cache, but for stripes that were being written to: costs an intent before the first write of a stripe.
+    #[default]
+    Warm,
+    /// Nothing.
+    Cold,
+}
+
 /// What can be changed while the cache is being served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Settings {

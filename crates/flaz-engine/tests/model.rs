@@ -14,7 +14,7 @@ use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume, segment_lens};
@@ -619,6 +619,48 @@ fn a_stop_waits_for_writes_in_flight() {
                 );
             }
         });
+    });
+}
+
+/// Without intents a crash must leave nothing, whatever the medium still holds.
+#[test]
+fn without_intents_a_crash_leaves_nothing() {
+    let sim = Sim::new(6);
+    let env = sim.env();
+    let origin = SimDisk::new(&env, DiskConfig::slow(4 << 20));
+    let disk = SimDisk::new(&env, DiskConfig::fast(4 << 20));
+    sim.block_on(async {
+        create_small(&disk).await;
+        let open = async |after_crash| {
+            let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
+            let settings = plan(1).settings;
+            LocalCache::<Simulated>::open_with(env.clone(), cache, base, settings, after_crash)
+                .await
+                .expect("opens")
+        };
+        let write = async |cache: &LocalCache<Simulated>, value: u8| {
+            let base = Rc::new(origin.clone());
+            let volume = CachedVolume::new(cache.shards(), base, 4 << 20, 0);
+            let data = vec![IoBuf::copy_of(&[value; 4096])];
+            volume.write(0, data, true).await.expect("writes");
+            volume
+        };
+        let cache = open(AfterCrash::Cold).await;
+        write(&cache, 1).await;
+        assert_eq!(cache.stats().counts.intent_writes, 0);
+        cache.stop().await.expect("stops in order");
+        let cache = open(AfterCrash::Cold).await;
+        assert!(
+            matches!(cache.start, Start::Warm(_)),
+            "a clean stop is as good as ever"
+        );
+        write(&cache, 2).await;
+        let again = open(AfterCrash::Warm).await;
+        assert_eq!(again.start, Start::Cold);
+        let volume = write(&again, 3).await;
+        assert_eq!(volume.read(0, 4096).await.expect("reads")[0][0], 3);
+        let last = open(AfterCrash::Warm).await;
+        assert_eq!(last.start, Start::Recovered, "and with intents it is warm again");
     });
 }
 

@@ -127,6 +127,7 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     drop(data);
     let mut rows = hits(&program, &files, options, runs, seconds, blocks, bar)?;
     rows.extend(fills(&program, &files, options, runs, seconds, bar)?);
+    rows.extend(intents(&program, &files, runs, seconds, bar)?);
     Ok(rows)
 }
 
@@ -207,6 +208,52 @@ fn hits(
             peer: "flaz --codec none".into(),
             budget: "1.0",
             reached,
+            unit: "x",
+        });
+    }
+    Ok(rows)
+}
+
+/// What intents cost writers: random writes over a large range, where nearly every one is the first to its stripe, and
+/// over a hot one.
+fn intents(
+    program: &Path,
+    files: &Files,
+    runs: usize,
+    seconds: f64,
+    bar: &indicatif::ProgressBar,
+) -> Result<Vec<Row>, BenchError> {
+    const LARGE: u64 = 64 << 30;
+    for name in ["intents-warm", "intents-cold"] {
+        let origin = std::fs::File::create(files.path().join(format!("{name}.origin")))?;
+        origin.set_len(LARGE)?;
+    }
+    let serve = |name: &str, state: &str| {
+        Server::flaz_with(program, files.path(), name, "lz4", 256, &["--after-crash", state])
+    };
+    let (warm, cold) = (serve("intents-warm", "warm")?, serve("intents-cold", "cold")?);
+    let mut rows = Vec::new();
+    for (what, range) in [("over 64 GiB", "--size=100%"), ("over 16 MiB", "--size=16m")] {
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        for run in 0..runs {
+            bar.set_message(format!("intents, writes {what}, run {} of {runs}", run + 1));
+            for (server, figures) in [(&warm, &mut with), (&cold, &mut without)] {
+                let args = [
+                    "--rw=randwrite",
+                    "--bs=4k",
+                    "--iodepth=32",
+                    "--norandommap",
+                    range,
+                ];
+                let report = fio(server, seconds, &args)?;
+                figures.push(report["jobs"][0]["write"]["iops"].as_f64().unwrap_or(0.0));
+            }
+        }
+        rows.push(Row {
+            what: format!("4 KiB random writes {what}, depth 32, with intents, IOPS"),
+            peer: "--after-crash cold".into(),
+            budget: "0.95",
+            reached: Spread::of_ratios(&with, &without).ok_or_else(|| "no runs".into()),
             unit: "x",
         });
     }

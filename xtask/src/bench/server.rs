@@ -30,6 +30,21 @@ impl Server {
         codec: &str,
         cache_mib: u64,
     ) -> Result<Self, BenchError> {
+        Self::flaz_with(program, dir, name, codec, cache_mib, &[])
+    }
+
+    /// The same, with more options of `flaz serve`.
+    ///
+    /// # Errors
+    /// The program cannot be started, or does not become ready.
+    pub fn flaz_with(
+        program: &Path,
+        dir: &Path,
+        name: &str,
+        codec: &str,
+        cache_mib: u64,
+        more: &[&str],
+    ) -> Result<Self, BenchError> {
         let file = |suffix: &str| dir.join(format!("{name}.{suffix}"));
         let (cache, origin, socket, control) = (file("cache"), file("origin"), file("sock"), file("control"));
         let create = Command::new(program)
@@ -54,6 +69,7 @@ impl Server {
             .arg(format!("unix:{}", socket.display()))
             .arg("--control")
             .arg(&control)
+            .args(more)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;

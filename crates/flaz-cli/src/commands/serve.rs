@@ -139,6 +139,7 @@ fn spec(args: &ServeArgs, nbd_default: PathBuf) -> ServeSpec {
         codec: args.codec,
         threads: args.threads,
         discard_cache: args.discard_cache,
+        after_crash: args.after_crash.into(),
         read_only: args.read_only,
         emulate_origin: args.emulate_origin,
         emulate_cache: args.emulate_cache,

@@ -43,6 +43,8 @@ pub struct ServeSpec {
     pub threads: Option<u32>,
     /// Start empty where the cached data may not belong to the origin.
     pub discard_cache: bool,
+    /// What a crash leaves.
+    pub after_crash: flaz_engine::settings::AfterCrash,
     /// Refuse writes.
     pub read_only: bool,
     /// Slow the origin down.

@@ -69,6 +69,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let cache = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
     let runtime = Runtime::new(Config::default())?;
     let mut superblock = runtime.block_on(read_superblock(&cache))?;
+    superblock.after_crash = spec.after_crash;
     let origin_path = spec
         .origin
         .clone()

@@ -294,6 +294,7 @@ fn build(
                     geometry: superblock.geometry,
                     cache_id: superblock.cache_id(),
                     epoch: superblock.epoch,
+                    after_crash: superblock.after_crash,
                     env: Rt,
                     cache: Rc::clone(cache),
                     origin: Rc::clone(origin),

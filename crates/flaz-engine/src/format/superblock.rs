@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::codec::{CodecId, CodecSpec};
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::{FormatError, checksum_without};
+use crate::settings::AfterCrash;
 use crate::units::Epoch;
 use crate::volume::STRIPE_BYTES;
 
@@ -98,6 +99,9 @@ pub struct Superblock {
     pub epoch: Epoch,
     /// What earlier openings wrote is void.
     pub valid_from_epoch: Epoch,
+    /// What a crash of this opening leaves. Not on the device as such: if nothing, then while the cache is open the
+    /// device says that even this opening is void.
+    pub after_crash: AfterCrash,
     /// Codec for new blocks unless told otherwise.
     pub codec: CodecSpec,
     /// What tells the origin from another one.
@@ -161,7 +165,10 @@ impl Superblock {
                 State::Empty => 2,
             }),
             epoch: U32::new(self.epoch.0),
-            valid_from_epoch: U32::new(self.valid_from_epoch.0),
+            valid_from_epoch: U32::new(match (self.state, self.after_crash) {
+                (State::Open, AfterCrash::Cold) => self.epoch.0.saturating_add(1),
+                _ => self.valid_from_epoch.0,
+            }),
             codec: U32::new(u32::from(self.codec.id().0)),
             codec_level: I32::new(i32::from(self.codec.level())),
             volume_count: U32::new(1),
@@ -265,6 +272,7 @@ impl Superblock {
             state,
             epoch: Epoch(raw.epoch.get()),
             valid_from_epoch: Epoch(raw.valid_from_epoch.get()),
+            after_crash: AfterCrash::Warm,
             codec,
             origin_identity: text(&volume.identity, volume.identity_len.get(), "origin identity")?,
             origin_path: text(&volume.path, volume.path_len.get(), "origin path")?,
@@ -286,6 +294,7 @@ mod tests {
             state: State::Clean,
             epoch: Epoch(2),
             valid_from_epoch: Epoch(1),
+            after_crash: AfterCrash::Warm,
             codec: CodecSpec::default(),
             origin_identity: "file:inode=5".into(),
             origin_path: "/dev/slow".into(),

@@ -25,6 +25,7 @@ use super::{Platform, Shard};
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
 use crate::planted::{PlantedBug, planted};
+use crate::settings::AfterCrash;
 use crate::stats::count;
 use crate::units::{LocalBlock, STRIPE_BLOCKS};
 
@@ -216,7 +217,9 @@ impl<P: Platform> Shard<P> {
         let intent = Intent { intents, stripe };
         let mut waited = false;
         loop {
-            let ready = if self.failed.get() {
+            let ready = if self.after_crash == AfterCrash::Cold {
+                true
+            } else if self.failed.get() {
                 intents.poisoned.get()
             } else {
                 intents.set.borrow().has(stripe)

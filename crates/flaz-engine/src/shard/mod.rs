@@ -47,7 +47,7 @@ use crate::format::extent::RecordKind;
 use crate::format::geometry::Geometry;
 use crate::index::{Entry, Index};
 use crate::policy::{Policy, PolicyKind, Ring, RingSizes};
-use crate::settings::{Mode, Settings};
+use crate::settings::{AfterCrash, Mode, Settings};
 use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count, raise};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
 use admit::Job;
@@ -91,6 +91,8 @@ pub struct ShardParts<P: Platform> {
     pub cache_id: u32,
     /// This opening.
     pub epoch: Epoch,
+    /// What a crash of it leaves; the superblock must say the same.
+    pub after_crash: AfterCrash,
     /// Surroundings.
     pub env: P::Env,
     /// The cache device.
@@ -119,6 +121,7 @@ pub struct Shard<P: Platform> {
     clock: WriteClock,
     locks: RangeLocks,
     intents: Intents,
+    after_crash: AfterCrash,
     /// A flush of the origin that failed when nobody had asked for it.
     flush_failure: RefCell<Option<flaz_device::DeviceError>>,
     fetches: RefCell<Vec<Rc<Fetch>>>,
@@ -153,6 +156,7 @@ impl<P: Platform> Shard<P> {
             geometry,
             cache_id,
             epoch,
+            after_crash,
             env,
             cache,
             origin,
@@ -184,6 +188,7 @@ impl<P: Platform> Shard<P> {
             clock: WriteClock::new(geometry.shard_len() / BLOCK_BYTES as u64),
             locks: RangeLocks::default(),
             intents: Intents::new(&geometry),
+            after_crash,
             flush_failure: RefCell::new(None),
             fetches: RefCell::new(Vec::new()),
             obsolete: RefCell::new(BTreeMap::new()),
