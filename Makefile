@@ -26,6 +26,7 @@ test: ## Run every test and the lint; root gets missing Debian packages installe
 	if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ]; then : "$${FLAZ_REQUIRE_KERNEL=1}"; export FLAZ_REQUIRE_KERNEL; fi; \
 	if ! tools/packages test && [ "$${FLAZ_REQUIRE_TOOLS:-0}" = 1 ]; then exit 1; fi; \
 	$(CARGO) test --workspace --locked --no-fail-fast $(ARGS)
+	@if [ -z "$(ARGS)" ]; then $(CARGO) test --package flaz-engine --locked --features planted-bugs --test crash planted; fi
 	@$(MAKE) --no-print-directory lint
 
 bench: ## Measure against the peers, reported as ratios; wants an idle machine (ARGS: options of xtask bench)
