@@ -380,6 +380,10 @@ impl<P: Platform> Shard<P> {
         count(&self.stats.counters.cache_writes_full, u64::from(full));
         self.pump_writes();
         self.want_reclaim();
+        if self.stopping.get() {
+            // The reclaim task has gone: `stop` reclaims, once it knows that there is no room.
+            self.idle.notify_all();
+        }
         self.room.notified().await;
     }
 }
