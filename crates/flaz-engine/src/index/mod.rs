@@ -101,6 +101,31 @@ impl Index {
         self.segments[segment].update(key, |entry| entry.with_hits(entry.hits() + 1))
     }
 
+    /// Makes an empty index large enough for about `entries` blocks, so that it does not grow on the way to them.
+    pub fn reserve(&mut self, entries: usize) {
+        // Blocks spread over the segments by chance: three deviations more than the mean.
+        let mean = entries.div_ceil(self.segments.len());
+        let room = mean + 3 * mean.isqrt();
+        self.segments.iter_mut().for_each(|segment| segment.reserve(room));
+    }
+
+    /// Gives back what was reserved in vain.
+    pub fn fit(&mut self) {
+        self.segments.iter_mut().for_each(Segment::fit);
+    }
+
+    /// Number of segments.
+    #[must_use]
+    pub fn segment_count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The segment of a block: work on the blocks of one segment after the other stays in the processor's cache.
+    #[must_use]
+    pub fn segment_of(&self, block: LocalBlock) -> usize {
+        self.split(block).0
+    }
+
     /// Sets a block's entry; returns the one it had.
     pub fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
         let (segment, key) = self.split(block);
@@ -117,6 +142,17 @@ impl Index {
     pub fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
         let (segment, key) = self.split(block);
         let old = self.segments[segment].remove(key);
+        self.len -= usize::from(old.is_some());
+        if let Some(old) = old {
+            self.fragments.remove(old);
+        }
+        old
+    }
+
+    /// Forgets a block, and keeps its room until [`Index::fit`].
+    pub fn take(&mut self, block: LocalBlock) -> Option<Entry> {
+        let (segment, key) = self.split(block);
+        let old = self.segments[segment].take(key);
         self.len -= usize::from(old.is_some());
         if let Some(old) = old {
             self.fragments.remove(old);

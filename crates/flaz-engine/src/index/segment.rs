@@ -18,6 +18,8 @@ const LOAD_MAX: usize = 244;
 const LOAD_GROWN: usize = 218;
 /// The segment shrinks below this load, in 1/256.
 const LOAD_MIN: usize = 150;
+/// A segment is rebuilt by [`Segment::fit`] below this load, in 1/256.
+const LOAD_FIT: usize = 210;
 /// Displacements tried before the segment grows instead.
 const KICKS_MAX: usize = 128;
 
@@ -34,6 +36,21 @@ impl Segment {
             buckets: vec![[0; SLOTS]; Self::buckets_min(key_bits)],
             len: 0,
             key_bits,
+        }
+    }
+
+    /// Makes an empty segment large enough for `entries`.
+    pub(super) fn reserve(&mut self, entries: usize) {
+        debug_assert_eq!(self.len, 0);
+        let wanted = (entries * 256).div_ceil(SLOTS * LOAD_GROWN);
+        let n = wanted.max(Self::buckets_min(self.key_bits));
+        self.buckets = vec![[0; SLOTS]; n];
+    }
+
+    /// Makes a segment that was given too much room as large as it would have become by itself.
+    pub(super) fn fit(&mut self) {
+        if self.len * 256 < self.buckets.len() * SLOTS * LOAD_FIT {
+            self.rebuild(LOAD_GROWN);
         }
     }
 
@@ -63,8 +80,12 @@ impl Segment {
 
     /// Smallest key whose home is `bucket`.
     fn first_key(&self, bucket: usize) -> u64 {
-        let n = self.buckets.len() as u128;
-        (((bucket as u128) << self.key_bits).div_ceil(n)) as u64
+        let n = self.buckets.len() as u64;
+        if (bucket as u64).leading_zeros() >= self.key_bits {
+            return ((bucket as u64) << self.key_bits).div_ceil(n);
+        }
+        // Division of 128 bits takes several times as long, and look-ups wait for it.
+        (((bucket as u128) << self.key_bits).div_ceil(u128::from(n))) as u64
     }
 
     fn alternative(&self, bucket: usize, tag: u64) -> usize {
@@ -159,11 +180,17 @@ impl Segment {
         free.map(|slot| *slot = bits).is_some()
     }
 
-    pub(super) fn remove(&mut self, key: u64) -> Option<Entry> {
+    /// Removes an entry and keeps its room.
+    pub(super) fn take(&mut self, key: u64) -> Option<Entry> {
         let (bucket, slot) = self.find(key)?;
         let old = Entry(self.buckets[bucket][slot] & VALUE_MASK);
         self.buckets[bucket][slot] = 0;
         self.len -= 1;
+        Some(old)
+    }
+
+    pub(super) fn remove(&mut self, key: u64) -> Option<Entry> {
+        let old = self.take(key)?;
         if self.len * 256 < self.buckets.len() * SLOTS * LOAD_MIN
             && self.buckets.len() > Self::buckets_min(self.key_bits)
         {

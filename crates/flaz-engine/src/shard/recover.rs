@@ -22,7 +22,7 @@ use crate::format::extent::{
 use crate::format::intent::DurableMark;
 use crate::format::summary::{Summary, SummaryExtent, TRAILER_BYTES, check_extents, summary_bytes};
 use crate::format::void::VoidMark;
-use crate::index::Entry;
+use crate::index::{Entry, Index};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::shard::log::WRITES_IN_FLIGHT_MAX;
@@ -32,8 +32,9 @@ use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, Sequence};
 const SCANS_MAX: usize = 8;
 /// First read of a region's end, in bytes: most summaries are shorter.
 const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
-/// Records taken over before other tasks get their turn.
-const YIELD_RECORDS: usize = 4096;
+/// Records taken over at a time, sorted by segment of the index: each segment is then in the processor's cache for
+/// thousands of records.
+const BATCH_RECORDS: usize = 256 << 10;
 
 /// Why a shard could not be recovered. It then starts cold.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +99,43 @@ struct Found {
     bytes_read: u64,
 }
 
+/// Changes of the index, in the order of their records.
+#[derive(Default)]
+struct Batch {
+    changes: Vec<(LocalBlock, Option<Entry>)>,
+    sorted: Vec<(LocalBlock, Option<Entry>)>,
+}
+
+impl Batch {
+    /// Makes the changes, segment by segment; those of one block stay in order.
+    fn apply(&mut self, index: &mut Index) {
+        let Some(&nothing) = self.changes.first() else {
+            return;
+        };
+        let mut places = vec![0usize; index.segment_count() + 1];
+        for (block, _) in &self.changes {
+            places[index.segment_of(*block) + 1] += 1;
+        }
+        for segment in 1..places.len() {
+            places[segment] += places[segment - 1];
+        }
+        self.sorted.clear();
+        self.sorted.resize(self.changes.len(), nothing);
+        for &(block, entry) in &self.changes {
+            let place = &mut places[index.segment_of(block)];
+            self.sorted[*place] = (block, entry);
+            *place += 1;
+        }
+        self.changes.clear();
+        for &(block, entry) in &self.sorted {
+            match entry {
+                Some(entry) => index.insert(block, entry),
+                None => index.take(block),
+            };
+        }
+    }
+}
+
 /// What one region turned out to be.
 struct Scan {
     found: Option<Found>,
@@ -131,7 +169,7 @@ impl<P: Platform> Shard<P> {
         found.sort_by_key(|region| region.fill);
         self.check_marks(&found, marks)?;
         self.take_over_regions(&found);
-        self.take_over_records(&found, &mut outcome).await;
+        self.take_over_records(&found).await;
         // A summary is believed, so what it lists must be stable before.
         if found.iter().any(|region| !region.has_summary) {
             self.cache.flush().await.map_err(device)?;
@@ -440,7 +478,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Takes records over in the order of their extents: the last one of a block stays.
-    async fn take_over_records(&self, found: &[Found], outcome: &mut Recovered) {
+    async fn take_over_records(&self, found: &[Found]) {
         let mut order: Vec<(Sequence, u32, u32, usize)> = Vec::new();
         for (region, contents) in found.iter().enumerate() {
             let mut first = 0;
@@ -449,10 +487,13 @@ impl<P: Platform> Shard<P> {
                 first += usize::from(entry.record_count);
             }
         }
-        if !planted(PlantedBug::RecordsOutOfOrder) {
-            order.sort_unstable();
+        order.sort_unstable();
+        if planted(PlantedBug::RecordsOutOfOrder) {
+            order.reverse();
         }
-        let mut since_yield = 0;
+        let total = found.iter().map(|region| region.records.len()).sum();
+        self.index.borrow_mut().reserve(total);
+        let mut batch = Batch::default();
         for (_, region, extent, first) in order {
             let region = &found[region as usize];
             let extent = &region.extents[extent as usize];
@@ -464,24 +505,34 @@ impl<P: Platform> Shard<P> {
                 if at + record.fragment_bytes() as u64 > end {
                     break;
                 }
-                self.take_over(record, start, at);
+                batch.changes.extend(self.change_of(record, start, at));
                 at += record.fragment_bytes() as u64;
             }
-            since_yield += usize::from(extent.record_count);
-            if since_yield >= YIELD_RECORDS {
-                since_yield = 0;
+            if batch.changes.len() >= BATCH_RECORDS {
+                batch.apply(&mut self.index.borrow_mut());
                 self.env.yield_now().await;
             }
         }
-        outcome.blocks = self.index.borrow().len() as u64;
+        let mut index = self.index.borrow_mut();
+        batch.apply(&mut index);
+        index.fit();
+        let log = &mut *self.log.borrow_mut();
+        let mut live = vec![0i32; self.geometry.regions_per_shard as usize];
+        for (_, entry) in index.iter() {
+            live[log.region_of(entry.location()) as usize] += 1;
+        }
+        for (number, live) in live.into_iter().enumerate().filter(|(_, live)| *live > 0) {
+            log.regions.count_live(number as u32, live);
+        }
     }
 
-    fn take_over(&self, record: Record, extent: u64, at: u64) {
+    /// What a record does to the index: the block, and its entry if it is cached now.
+    fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Option<Entry>)> {
         if record.volume != 0
             || record.block.0 >= self.whole_blocks()
             || record.block.in_shard(self.geometry.shard_count).0 != self.number
         {
-            return;
+            return None;
         }
         let block = self.local(record.block);
         let entry = match record.kind {
@@ -490,14 +541,10 @@ impl<P: Platform> Shard<P> {
                     .with_dirty(dirty)
             }
             RecordKind::Fill { value, dirty } => Entry::fill(Location::at(extent), value).with_dirty(dirty),
-            RecordKind::Tombstone => {
-                if !planted(PlantedBug::TombstonesForgotten) {
-                    self.remove_entry(block);
-                }
-                return;
-            }
+            RecordKind::Tombstone if planted(PlantedBug::TombstonesForgotten) => return None,
+            RecordKind::Tombstone => return Some((block, None)),
         };
-        self.set_entry(block, entry);
+        Some((block, Some(entry)))
     }
 
     /// Closes a region that was being filled, so that reclaim finds what is in it.
