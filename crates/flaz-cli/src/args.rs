@@ -154,7 +154,7 @@ pub struct ServeArgs {
     /// When writes are acknowledged, and what becomes of the cached copy
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Mode::WriteThrough)]
     pub mode: Mode,
-    /// Threads that drive shards [default: one a core]
+    /// Threads that drive shards [default: one for every two cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub threads: Option<u32>,
     /// Which blocks are admitted, and which survive

@@ -39,7 +39,7 @@ pub struct ServeSpec {
     pub sequential_cutoff_bytes: u64,
     /// Codec for new blocks, or what the superblock says.
     pub codec: Option<Codec>,
-    /// Threads that drive shards, or one a core.
+    /// Threads that drive shards, or one for every two cores.
     pub threads: Option<u32>,
     /// Start empty where the cached data may not belong to the origin.
     pub discard_cache: bool,

@@ -86,7 +86,9 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let _ = compute::configure(cores);
     let threads = spec
         .threads
-        .unwrap_or(cores as u32)
+        // The other half is for the kernel's side of the sockets, codecs and clients: on a small machine a second thread
+        // costs every other request at depth 1 two hand-overs, and gains nothing at depth 32.
+        .unwrap_or(cores.div_ceil(2) as u32)
         .clamp(1, superblock.geometry.shard_count);
     let workers = Workers::start(
         threads,

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::local::{Notify, Semaphore};
-use flaz_device::{Device, DeviceError, Env, IoBuf};
+use flaz_device::{Device, DeviceError, Env, IoBuf, Nanos};
 use futures_util::future::{Either, select};
 use zerocopy::IntoBytes;
 
@@ -31,6 +31,14 @@ use crate::units::{LocalBlock, STRIPE_BLOCKS};
 
 /// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
+/// Sets that follow each other faster than this are a workload that goes everywhere: then the stripes around those that
+/// are wanted are set as well, twice as many each time, for it will come to them anyway.
+const SETS_CLOSE: Duration = Duration::from_millis(50);
+/// Close sets in a row before that begins, and most that are counted.
+const CLOSE_SETS_ALONE: u32 = 16;
+const CLOSE_SETS_MAX: u32 = CLOSE_SETS_ALONE + 12;
+/// Most stripes that are set around a wanted one, with it: a sector.
+const GROUP_MAX: u64 = INTENT_STRIPES;
 /// Tries to mark a failed cache as out of date.
 const POISON_TRIES_MAX: u32 = 3;
 /// Bytes of the bitmap read or written at a time.
@@ -91,6 +99,9 @@ pub(super) struct Intents {
     written: RefCell<Stripes>,
     /// Writes in flight, by stripe.
     in_flight: RefCell<Vec<(u64, u32)>>,
+    /// How many sets have followed each other closely, and when the last one was.
+    close_sets: Cell<u32>,
+    last_set: Cell<Nanos>,
     generation: Cell<u64>,
     durable: Cell<[DurableMark; 2]>,
     /// One writer of sectors at a time.
@@ -114,6 +125,8 @@ impl Intents {
             wanted: RefCell::new(Vec::new()),
             written: RefCell::new(Stripes::none(stripes)),
             in_flight: RefCell::new(Vec::new()),
+            close_sets: Cell::new(0),
+            last_set: Cell::new(Nanos(0)),
             generation: Cell::new(1),
             durable: Cell::new([DurableMark::default(); 2]),
             sectors: Semaphore::new(1),
@@ -148,7 +161,7 @@ impl Intents {
         self.generation.get()
     }
 
-    /// Sectors of the page that has `stripe`, with the bits of `set` and `also`.
+    /// A page of sectors, with the bits of `set` and of `also`, which ascends.
     fn page(&self, page: u64, epoch: u32, set: &Stripes, also: &[u64], shard_sectors: u64) -> IoBuf {
         let sectors = PAGE_BYTES as u64 / 512;
         let mut buf = IoBuf::zeroed(PAGE_BYTES);
@@ -164,7 +177,8 @@ impl Intents {
                     sector.set(stripe - range.start);
                 }
             }
-            for stripe in also.iter().filter(|stripe| range.contains(stripe)) {
+            let first = also.partition_point(|stripe| *stripe < range.start);
+            for stripe in also[first..].iter().take_while(|stripe| **stripe < range.end) {
                 sector.set(stripe - range.start);
             }
             sector.seal();
@@ -265,7 +279,33 @@ impl<P: Platform> Shard<P> {
         }
     }
 
+    /// The wanted stripes, and more around them where sets follow each other closely. Groups end where sectors do.
+    fn widen(&self, wanted: &[u64]) -> Vec<u64> {
+        let intents = &self.intents;
+        let now = self.env.now();
+        let close = now.since(intents.last_set.replace(now)) < SETS_CLOSE;
+        let run = if close {
+            (intents.close_sets.get() + 1).min(CLOSE_SETS_MAX)
+        } else {
+            intents.close_sets.get() / 2
+        };
+        intents.close_sets.set(run);
+        let group = (1 << run.saturating_sub(CLOSE_SETS_ALONE)).min(GROUP_MAX);
+        let mut all: Vec<u64> = wanted
+            .iter()
+            .flat_map(|&stripe| {
+                let sector = stripe / INTENT_STRIPES * INTENT_STRIPES;
+                let start = sector + (stripe - sector) / group * group;
+                start..(start + group).min(sector + INTENT_STRIPES).min(intents.stripes)
+            })
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     async fn set_intents(self: &Rc<Self>, wanted: &[u64]) {
+        let wanted = &self.widen(wanted)[..];
         let mut pages: Vec<u64> = wanted.iter().map(|&stripe| page_of(stripe)).collect();
         pages.sort_unstable();
         pages.dedup();
