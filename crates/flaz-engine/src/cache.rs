@@ -69,6 +69,9 @@ pub enum CacheError {
         /// Bytes found.
         found: u64,
     },
+    /// The origin cannot be flushed.
+    #[error("origin: {0}")]
+    Origin(#[source] DeviceError),
     /// The index image of a shard could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -274,6 +277,20 @@ pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     Ok(())
 }
 
+/// Makes what is on the origin stable, for a cache that begins with nothing in it.
+///
+/// What an earlier process wrote and nobody flushed would be read and cached, no intent would tell, and a power cut
+/// could still take it from the origin. After a clean stop it is stable, after a crash the old intents stay set.
+///
+/// # Errors
+/// [`CacheError::Origin`] when the origin fails.
+pub async fn settle_origin<O: Device>(origin: &O) -> Result<(), CacheError> {
+    if planted(PlantedBug::OriginNotFlushedAtStart) {
+        return Ok(());
+    }
+    origin.flush().await.map_err(CacheError::Origin)
+}
+
 /// Marks what is on a cache device that failed while it was served as never to be used again.
 ///
 /// # Errors
@@ -383,6 +400,9 @@ impl<P: Platform> LocalCache<P> {
         if start == Start::Cold {
             start_cold(&*cache, &mut superblock).await?;
             shards = build(&superblock);
+        }
+        if matches!(start, Start::Cold | Start::Empty) {
+            settle_origin(&*origin).await?;
         }
         for shard in &shards {
             shard.start();

@@ -34,6 +34,8 @@ pub enum PlantedBug {
     TrimFuaDropped,
     /// A clean stop does not flush the origin.
     OriginNotFlushedAtStop,
+    /// A cold start does not flush the origin.
+    OriginNotFlushedAtStart,
     /// A clean stop marks the cache clean before it writes the index images.
     CleanBeforeImage,
     /// The mark that the cache is open is not flushed.
@@ -80,6 +82,7 @@ impl PlantedBug {
         Self::FuaDropped,
         Self::TrimFuaDropped,
         Self::OriginNotFlushedAtStop,
+        Self::OriginNotFlushedAtStart,
         Self::CleanBeforeImage,
         Self::OpenMarkNotFlushed,
         Self::ExtentOutlivesRegion,

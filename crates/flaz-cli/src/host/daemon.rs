@@ -10,7 +10,7 @@ use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
-use flaz_engine::cache::{Start, mark_clean, mark_void, open_superblock, read_superblock, start_cold};
+use flaz_engine::cache::{Start, mark_clean, mark_void, open_superblock, read_superblock, settle_origin, start_cold};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::shard::{ImageError, Recovered};
 use flaz_engine::stats::StatsSnapshot;
@@ -107,6 +107,9 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         begin
     };
     let warm = workers.restore(begin, &runtime, &cache, &mut superblock, &settings)?;
+    if !warm {
+        runtime.block_on(settle_origin(&origin))?;
+    }
     let recovery = started.elapsed();
     workers.start_shards()?;
     let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;

@@ -13,7 +13,7 @@ use flaz_sim::rng::mix;
 use flaz_sim::{CrashPlan, Rng};
 
 use super::oracle::{Crash, Ground};
-use super::run::{Life, Moment, Script, Start, filled, live};
+use super::run::{Life, Moment, Script, Start, filled, live, records_of};
 use super::workload::{Generator, Scenario, Shape, Step};
 
 /// How much of a scenario is looked at.
@@ -142,6 +142,7 @@ pub fn explore(
         base,
         budget: *budget,
         rng: Rng::new(scenario.seed ^ 0xe4b1),
+        block: super::number_from_env("FLAZ_BLOCK"),
         counts: Counts::default(),
         path: Vec::new(),
     };
@@ -188,6 +189,8 @@ struct Explorer<'a> {
     base: &'a Base,
     budget: Budget,
     rng: Rng,
+    /// A block to tell about.
+    block: Option<u64>,
     counts: Counts,
     path: Vec<String>,
 }
@@ -311,10 +314,16 @@ impl Explorer<'_> {
             watch: crashes_again,
             ..Script::default()
         };
+        let path_before = self.path.len();
         self.path.push(format!(
             "in life {depth} after it, simulated with seed {seed:#x}, {} steps",
             steps.len()
         ));
+        if let Some(block) = self.block {
+            let records = records_of(start, block);
+            let told = records.into_iter().map(|record| format!("  before it: {record}"));
+            self.path.extend(told);
+        }
         self.counts.lived_on += u64::from(lives_on);
         let life = self.live(start, &script)?;
         self.counts.warm += u64::from(life.warm);
@@ -342,7 +351,7 @@ impl Explorer<'_> {
                 self.crashes(&life, &life.moments[index], 4, depth + 1)?;
             }
         }
-        self.path.pop();
+        self.path.truncate(path_before);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::check::{Finding, walk};
+use flaz_engine::check::{Finding, Thing, walk};
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings};
@@ -19,7 +19,7 @@ use flaz_sim::{
 use futures_util::future::{join_all, try_join_all};
 
 use super::oracle::{Crash, Ground, Oracle, Spot};
-use super::sectors::{Print, SECTOR, describe, print_of};
+use super::sectors::{BLOCK_SECTORS, Print, SECTOR, describe, print_of};
 use super::workload::{Op, Place, Scenario, Shape, Step};
 
 /// Steps of the executor after which a life counts as endless: about ten times what the longest takes.
@@ -560,6 +560,57 @@ impl Opening {
             self.env.sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// What the extents on a cache device say about a block, for people.
+pub fn records_of(start: &Start, block: u64) -> Vec<String> {
+    let sim = Sim::new(0);
+    let disk = SimDisk::from_image(&sim.env(), &start.cache.without_write_cache());
+    let (mut told, mut extent, mut intents) = (Vec::new(), String::new(), 0);
+    let mut note = |finding: Finding, _, _| match &finding.thing {
+        Ok(Thing::Intents { set, .. }) => intents = *set,
+        Ok(Thing::Index { shard, .. }) => told.push(format!("an index image of shard {shard}")),
+        Ok(Thing::Extent(header)) => {
+            extent = format!(
+                "extent at {} of {} bytes, {}, fill {:#x}, sequence {:#x}, epoch {}",
+                finding.offset,
+                header.extent_bytes,
+                header.ring,
+                header.fill.0,
+                header.sequence.0,
+                header.epoch.0
+            );
+        }
+        Ok(
+            Thing::Fragment { block: found, .. }
+            | Thing::Fill { block: found, .. }
+            | Thing::Tombstone { block: found },
+        ) if found.0 == block => {
+            told.push(format!("{} in {extent}", finding.kind));
+        }
+        _ => {}
+    };
+    let walked = sim.block_on(walk(&disk, &mut note));
+    let first = block * BLOCK_SECTORS;
+    let bytes = start
+        .origin
+        .read(first * SECTOR as u64, BLOCK_SECTORS as usize * SECTOR);
+    let sectors = (first..).zip(bytes.chunks_exact(SECTOR));
+    let prints: Vec<String> = sectors
+        .map(|(sector, bytes)| print_of(sector, bytes).to_string())
+        .collect();
+    told.push(format!("the origin has {}", prints.join(", ")));
+    told.insert(
+        0,
+        match walked {
+            Ok(superblock) => format!(
+                "{:?}, epoch {}, {intents} intents set",
+                superblock.state, superblock.epoch.0
+            ),
+            Err(error) => error.to_string(),
+        },
+    );
+    told
 }
 
 /// A filled cache, stopped in order.
