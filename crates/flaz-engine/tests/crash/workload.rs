@@ -11,6 +11,8 @@ use flaz_sim::{DiscardMode, FaultRates, Rng};
 use super::oracle::Spot;
 use super::sectors::{BLOCK_SECTORS, SECTOR};
 
+/// Blocks of the largest spot.
+const SPOT_BLOCKS_MAX: u64 = 10;
 /// Stripes with ballast, in their second halves, and blocks of it in each: about twice a cache in all.
 const BALLAST_STRIPES: [u64; 6] = [0, 1, 3, 4, 5, 6];
 const BALLAST_BLOCKS: u64 = 110;
@@ -95,15 +97,19 @@ impl Shape {
         let origin_len = whole + odd;
         let mut spots = Vec::new();
         for stripe in 0..8 {
-            let count = BLOCK_SECTORS * (3 + rng.below(8));
+            let count = BLOCK_SECTORS * rng.between(3, SPOT_BLOCKS_MAX);
             let room = STRIPE_SECTORS - count;
             let first = match stripe {
                 // Over the border to the next stripe, which has its own shard.
                 2 => room + count / 2,
                 // To the end of the device.
                 7 => room,
-                // In the first half: ballast is in the other.
-                _ => rng.below((STRIPE_SECTORS / 2 - count) / BLOCK_SECTORS) * BLOCK_SECTORS,
+                // In the first half, for ballast is in the other; behind what reaches over from the stripe before.
+                _ => {
+                    let reserved = BLOCK_SECTORS * SPOT_BLOCKS_MAX;
+                    reserved
+                        + rng.below((STRIPE_SECTORS / 2 - reserved - count) / BLOCK_SECTORS) * BLOCK_SECTORS
+                }
             };
             let first = stripe * STRIPE_SECTORS + first / BLOCK_SECTORS * BLOCK_SECTORS;
             let count = if stripe == 7 {
@@ -113,6 +119,10 @@ impl Shape {
             };
             spots.push(Spot { first, count });
         }
+        let apart = spots
+            .windows(2)
+            .all(|pair| pair[0].first + pair[0].count <= pair[1].first);
+        assert!(apart, "spots overlap: {spots:?}");
         Self {
             origin_len,
             cache_len: (192 << 10) + shard_count * regions * (128 << 10),
