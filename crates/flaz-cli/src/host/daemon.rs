@@ -10,7 +10,9 @@ use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
-use flaz_engine::cache::{Start, mark_clean, mark_void, open_superblock, read_superblock, settle_origin, start_cold};
+use flaz_engine::cache::{
+    Start, mark_clean, mark_void, open_superblock, read_superblock, settle_origin, start_cold,
+};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::shard::{ImageError, Recovered};
 use flaz_engine::stats::StatsSnapshot;
