@@ -285,7 +285,7 @@ impl<P: Platform> Shard<P> {
             summary.cache == self.cache_id && summary.shard == self.number && summary.position == position;
         let valid = summary.extents.iter().all(|extent| extent.epoch >= valid_from);
         let few = summary.records.len() <= self.geometry.region_records_max();
-        (ours && ascending && valid && few && !summary.extents.is_empty()).then(|| Found {
+        (ours && ascending && valid && few && !summary.extents.is_empty()).then_some(Found {
             number,
             ring: summary.ring,
             fill: summary.fill,
