@@ -4,6 +4,7 @@
 //! steps: [`open_superblock`], [`Shard::load_image`] on each thread, [`Shard::stop`] and [`Shard::save`],
 //! [`mark_clean`].
 
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use flaz_device::{Device, DeviceError, IoBuf};
@@ -69,7 +70,21 @@ pub enum CacheError {
         /// Bytes found.
         found: u64,
     },
-    /// The origin cannot be flushed.
+    /// The origin is not as it was at the last clean stop.
+    #[error(
+        "the origin has been changed since the cache was stopped (its first {bytes} bytes have the fingerprint \
+         {found:#010x}, expected {expected:#010x}): what is cached may be old; start with --discard-cache to go on with \
+         an empty cache, and never write to an origin past its cache"
+    )]
+    OriginChanged {
+        /// Bytes that were compared.
+        bytes: u64,
+        /// Fingerprint at the stop.
+        expected: u32,
+        /// Fingerprint now.
+        found: u32,
+    },
+    /// The origin cannot be read or flushed.
     #[error("origin: {0}")]
     Origin(#[source] DeviceError),
     /// The index image of a shard could not be written.
@@ -113,6 +128,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         valid_from_epoch: Epoch(1),
         after_crash: AfterCrash::Warm,
         codec: options.codec,
+        origin_fingerprint: None,
         origin_identity: options.origin_identity,
         origin_path: options.origin_path,
     };
@@ -302,7 +318,47 @@ pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Res
     write_superblock(cache, superblock).await
 }
 
-/// Marks the cache as stopped in order. Every shard must have been saved.
+/// Bytes at an origin's start that its fingerprint covers: the superblocks of ext4, xfs and btrfs, partition tables.
+const FINGERPRINT_BYTES: u64 = 128 << 10;
+
+/// Tells an origin that was mounted or written to from one that was left alone: CRC-32C of its first 128 KiB. There a
+/// file system counts its mounts, writes and generations, whatever else it changes. Never zero.
+///
+/// # Errors
+/// [`CacheError::Origin`] when the origin fails.
+pub async fn fingerprint<O: Device>(origin: &O) -> Result<NonZeroU32, CacheError> {
+    let align = u64::from(origin.alignment());
+    let len = FINGERPRINT_BYTES.min(origin.len()) / align * align;
+    let (bytes, result) = origin.read_at(0, IoBuf::new(len as usize)).await;
+    result.map_err(CacheError::Origin)?;
+    Ok(NonZeroU32::new(crc32c::crc32c(&bytes)).unwrap_or(NonZeroU32::MIN))
+}
+
+/// Whether the origin is what it was at the last clean stop, as far as that can be told. To be asked before
+/// [`open_superblock`].
+///
+/// # Errors
+/// [`CacheError::OriginChanged`], or [`CacheError::Origin`] when the origin fails.
+pub async fn check_origin<O: Device>(origin: &O, superblock: &Superblock) -> Result<(), CacheError> {
+    let Some(expected) = superblock
+        .origin_fingerprint
+        .filter(|_| superblock.state == State::Clean)
+    else {
+        return Ok(());
+    };
+    let found = fingerprint(origin).await?;
+    if found == expected {
+        return Ok(());
+    }
+    Err(CacheError::OriginChanged {
+        bytes: FINGERPRINT_BYTES.min(origin.len()),
+        expected: expected.get(),
+        found: found.get(),
+    })
+}
+
+/// Marks the cache as stopped in order. Every shard must have been saved, and the fingerprint of the origin be in the
+/// superblock.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
@@ -314,6 +370,7 @@ pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
 /// A cache whose shards all live on one thread.
 pub struct LocalCache<P: Platform> {
     cache: Rc<P::Cache>,
+    origin: Rc<P::Origin>,
     superblock: Superblock,
     shards: LocalShards<P>,
     /// How it started.
@@ -356,6 +413,7 @@ impl<P: Platform> LocalCache<P> {
                 found: origin.len(),
             });
         }
+        check_origin(&*origin, &superblock).await?;
         let mut start = open_superblock(&*cache, &mut superblock).await?;
         let mut recovered = Recovered::default();
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
@@ -409,6 +467,7 @@ impl<P: Platform> LocalCache<P> {
         }
         Ok(Self {
             cache,
+            origin,
             superblock,
             shards: LocalShards::new(shards),
             start,
@@ -462,6 +521,7 @@ impl<P: Platform> LocalCache<P> {
         for shard in self.shards.iter() {
             shard.save().await?;
         }
+        self.superblock.origin_fingerprint = fingerprint(&*self.origin).await.ok();
         if !planted(PlantedBug::CleanBeforeImage) {
             mark_clean(&*self.cache, &mut self.superblock).await?;
         }

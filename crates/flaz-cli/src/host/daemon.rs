@@ -11,7 +11,8 @@ use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
 use flaz_engine::cache::{
-    Start, mark_clean, mark_void, open_superblock, read_superblock, settle_origin, start_cold,
+    Start, check_origin, fingerprint, mark_clean, mark_void, open_superblock, read_superblock, settle_origin,
+    start_cold,
 };
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::shard::{ImageError, Recovered};
@@ -48,6 +49,7 @@ pub struct Daemon {
     pub(super) stopping: AtomicBool,
     origin_path: std::path::PathBuf,
     cache: HostDevice,
+    origin: HostDevice,
     mailboxes: Vec<Sender<Order>>,
     shutdown: Shutdown,
     joins: Mutex<Vec<JoinHandle<()>>>,
@@ -102,6 +104,9 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     )?;
 
     let started = Instant::now();
+    if !spec.discard_cache {
+        runtime.block_on(check_origin(&origin, &superblock))?;
+    }
     let begin = runtime.block_on(open_superblock(&cache, &mut superblock))?;
     let begin = if spec.discard_cache && begin != Start::Empty {
         Start::Cold
@@ -129,6 +134,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         stopping: AtomicBool::new(false),
         origin_path,
         cache,
+        origin,
         mailboxes,
         shutdown,
         joins: Mutex::new(joins),
@@ -532,6 +538,7 @@ impl Daemon {
             runtime.block_on(mark_void(&self.cache, &mut superblock))?;
         }
         saved?;
+        superblock.origin_fingerprint = runtime.block_on(fingerprint(&self.origin)).ok();
         runtime.block_on(mark_clean(&self.cache, &mut superblock))?;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Ends of every kind, and what the next start finds: warm after a clean one, warm but for what was being written after any other.
 
+use std::os::unix::fs::FileExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -225,6 +226,45 @@ fn the_sockets_are_private_and_go_with_the_server() {
     server.end_by(Signal::KILL);
     let server = Server::start(&scratch, &cache, "");
     server.stop();
+}
+
+/// What a mount past the cache does to an origin: a counter at its start is another one.
+#[test]
+fn an_origin_that_was_changed_meanwhile_is_refused() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", IMAGE_BYTES);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    Server::start(&scratch, &cache, "").stop();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&origin)
+        .expect("opens");
+    file.write_all_at(b"mounted", 1024 + 48).expect("writes");
+    drop(file);
+    let serve = || {
+        Program::flaz()
+            .arg("serve")
+            .arg(&cache.path)
+            .arg("--nbd")
+            .arg(format!("unix:{}", scratch.place("refused.sock").display()))
+            .arg("--control")
+            .arg(scratch.place("refused-control.sock"))
+            .limit_s(30)
+    };
+    let said = serve().fails();
+    assert!(
+        said.contains("has been changed since") && said.contains("--discard-cache"),
+        "{said}"
+    );
+    // Asking again changes nothing, and the way out works.
+    serve().fails();
+    let server = Server::start(&scratch, &cache, "--discard-cache");
+    assert!(!server.started_warm());
+    server.stop();
+    let server = Server::start(&scratch, &cache, "");
+    assert!(server.started_warm());
+    server.stop();
+    cache.check();
 }
 
 #[test]

@@ -3,7 +3,9 @@
 //! The valid slot with the higher generation counts. An update writes the other slot and flushes, so that a torn
 //! write leaves the older one.
 
+use std::num::NonZeroU32;
 use uuid::Uuid;
+
 use zerocopy::little_endian::{I32, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -63,7 +65,7 @@ struct RawVolume {
     identity_len: U32,
     origin_len: U64,
     path_len: U32,
-    reserved: U32,
+    fingerprint: U32,
     identity: [u8; IDENTITY_BYTES_MAX],
     path: [u8; PATH_BYTES_MAX],
     reserved_end: [u8; 168],
@@ -104,6 +106,8 @@ pub struct Superblock {
     pub after_crash: AfterCrash,
     /// Codec for new blocks unless told otherwise.
     pub codec: CodecSpec,
+    /// What the origin began with at a clean stop: see [`crate::cache::fingerprint`]. On the device only while *clean*.
+    pub origin_fingerprint: Option<NonZeroU32>,
     /// What tells the origin from another one.
     pub origin_identity: String,
     /// Where the origin was when the cache was created.
@@ -139,6 +143,9 @@ impl Superblock {
         let empty = RawVolume::read_from_bytes(&[0; size_of::<RawVolume>()]).expect("sizes are equal");
         let mut volume = empty;
         volume.identity_len = U32::new(self.origin_identity.len() as u32);
+        if self.state == State::Clean {
+            volume.fingerprint = U32::new(self.origin_fingerprint.map_or(0, NonZeroU32::get));
+        }
         volume.origin_len = U64::new(self.geometry.origin_len);
         volume.path_len = U32::new(self.origin_path.len() as u32);
         volume.identity[..self.origin_identity.len()].copy_from_slice(self.origin_identity.as_bytes());
@@ -274,6 +281,7 @@ impl Superblock {
             valid_from_epoch: Epoch(raw.valid_from_epoch.get()),
             after_crash: AfterCrash::Warm,
             codec,
+            origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()),
             origin_identity: text(&volume.identity, volume.identity_len.get(), "origin identity")?,
             origin_path: text(&volume.path, volume.path_len.get(), "origin path")?,
         })
@@ -296,6 +304,7 @@ mod tests {
             valid_from_epoch: Epoch(1),
             after_crash: AfterCrash::Warm,
             codec: CodecSpec::default(),
+            origin_fingerprint: NonZeroU32::new(77),
             origin_identity: "file:inode=5".into(),
             origin_path: "/dev/slow".into(),
         }

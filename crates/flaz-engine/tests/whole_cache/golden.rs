@@ -6,7 +6,8 @@
 
 use std::path::PathBuf;
 
-use flaz_engine::cache::Start;
+use flaz_engine::cache::{Start, read_superblock, write_superblock};
+
 use flaz_engine::check::Thing;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::units::Epoch;
@@ -137,6 +138,12 @@ fn check_stored(name: &str, fragments: &[&str]) {
             _ => None,
         });
         assert_eq!(named, Some(BLOCKS - 2));
+        // The origin is another one on purpose: forget what it began with.
+        let mut superblock = read_superblock(&rig.disk).await.expect("has a superblock");
+        superblock.origin_fingerprint = None;
+        write_superblock(&rig.disk, &mut superblock)
+            .await
+            .expect("writes");
         let open = rig.opened(settings("none", PolicyKind::S3Fifo)).await;
         assert_eq!(open.cache.start, Start::Warm(Epoch(1)));
         for number in 0..BLOCKS {

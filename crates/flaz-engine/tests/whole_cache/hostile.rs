@@ -151,6 +151,7 @@ fn a_truncated_cache_device_is_refused() {
 #[test]
 fn a_truncated_origin_is_refused() {
     let mut victim = Victim::new();
+    let contents = victim.origin.read(0, ORIGIN_LEN as usize);
     victim.origin = DiskImage::new(plain_disk(ORIGIN_LEN - 512));
     let error = refusal(&victim, &victim.cache).expect("the origin is too short");
     assert!(
@@ -159,7 +160,12 @@ fn a_truncated_origin_is_refused() {
     );
     // One that has grown is taken: its beginning is served.
     victim.origin = DiskImage::new(plain_disk(ORIGIN_LEN + 4096));
+    victim.origin.write(0, &contents);
     assert_eq!(refusal(&victim, &victim.cache), None);
+    // One that begins otherwise than at the stop is not.
+    victim.origin.write(1024, &[contents[1024] ^ 1]);
+    let error = refusal(&victim, &victim.cache).expect("the origin was changed");
+    assert!(error.contains("has been changed"), "{error}");
 }
 
 #[test]
