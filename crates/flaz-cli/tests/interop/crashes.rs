@@ -6,10 +6,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::io::{ReadWriteFlags, pwritev2};
+use rustix::process::Signal;
 
 use crate::support::forgetful::{self, Flush, persist};
 use crate::support::ledger::Violation;
-use crate::support::{Blackout, Forgetful, Kills, Scratch, kills, need};
+use crate::support::{Blackout, Cache, CacheSpec, Forgetful, Kills, Scratch, Server, kills, nbd, need};
 
 /// Kills in one test, beside those in `restart.rs`.
 const KILLS: u64 = 6;
@@ -90,6 +91,38 @@ fn a_ledger_sees_flushes_that_are_lies() {
     panic!("{POWER_CUTS_LYING} power cuts of an origin that ignores flushes, and nothing was missed");
 }
 
+/// What was acknowledged with FUA is on the medium: some file systems, FUSE for one, do not honour the flag that a
+/// program sets on its write.
+#[test]
+fn a_write_with_fua_is_on_the_medium_of_the_origin() {
+    if !need::tools(forgetful::TOOLS) || !need::fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.sparse("origin.img", 16 << 20);
+    let origin = Forgetful::start(&scratch, "origin", &image, Flush::Honest);
+    let cache = Cache::create(&scratch, &origin.file(), &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "");
+    let mut client = nbd::Client::connect(server.socket()).expect("the server greets");
+    for block in 0..3_u8 {
+        let request = nbd::Request {
+            command: nbd::Command::Write,
+            fua: true,
+            cookie: block.into(),
+            offset: u64::from(block) * ALIGNMENT as u64,
+            length: ALIGNMENT as u32,
+        };
+        client
+            .send(request, &[block + 1; ALIGNMENT])
+            .expect("the server reads");
+        let reply = client.receive().expect("the server answers");
+        assert_eq!(reply.errno, 0);
+    }
+    server.end_by(Signal::KILL);
+    drop(origin);
+    assert_eq!(medium(&image), [1, 2, 3]);
+}
+
 const ALIGNMENT: usize = 4096;
 
 /// The rig itself: what is flushed or written with FUA, as flaz does it, reaches the medium; nothing else does.
@@ -105,8 +138,8 @@ fn a_forgetful_disk_forgets_what_was_not_flushed() {
     write(&file, 0, 1, ReadWriteFlags::empty());
     write(&file, 1, 1, ReadWriteFlags::empty());
     file.sync_data().expect("the disk flushes");
-    write(&file, 1, 2, ReadWriteFlags::empty());
     write(&file, 2, 2, ReadWriteFlags::DSYNC);
+    write(&file, 1, 2, ReadWriteFlags::empty());
     drop(file);
     let mut seen = [0; 3 * ALIGNMENT];
     let mut through = File::open(disk.file()).expect("the disk has power");

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use super::data::Numbers;
 use super::forgetful::{Flush, Forgetful, persist};
-use super::ledger::Violation;
+use super::ledger::{Range, Violation};
 use super::load::{CLIENTS, Load, Stopped};
 use super::{Cache, Program, Scratch, Server};
 
@@ -23,6 +23,8 @@ const CACHE_BYTES: u64 = 8 << 20;
 const WRITES_A_CRASH: u64 = 60;
 /// The crash comes at any moment of this time, and so may, before that, a disk persist what it holds.
 const MOMENT_MAX_US: u64 = 150_000;
+/// Parts of the device of which one is written in a life: of the others, what is cached should survive.
+const WINDOWS: u64 = 4;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 
@@ -54,7 +56,7 @@ pub struct Blackout<'a> {
     pub load: Load,
     pub kills: u64,
     pub power_cuts: u64,
-    /// Reads answered from the cache after a crash, in blocks: contents survive.
+    /// Blocks read from the cache by the first look after a crash: contents survive.
     pub hit_blocks: u64,
 }
 
@@ -180,6 +182,12 @@ impl<'a> Blackout<'a> {
     ) -> Result<Option<Disks>, Violation> {
         let (load, numbers) = (&self.load, &mut self.numbers);
         load.rearm();
+        let sectors = load.ledger().sectors();
+        let count = sectors / WINDOWS;
+        load.write_within(Range {
+            first: numbers.next() % WINDOWS * count,
+            count,
+        });
         let socket = server.socket().to_owned();
         thread::scope(|scope| {
             let _stopped = Stopped(load);

@@ -19,6 +19,8 @@ use super::stamp::{Print, SECTOR, fill};
 pub const CLIENTS: u64 = 4;
 /// Most requests that a client has in flight.
 const BATCH_MAX: u64 = 6;
+/// Requests of a hundred that are reads.
+const READS: std::ops::Range<u64> = 50..78;
 const BLOCK_SECTORS: u64 = 8;
 /// Most sectors of a request.
 const RANGE_SECTORS_MAX: u64 = 96;
@@ -28,6 +30,8 @@ const VERIFY_SECTORS: u64 = 512;
 /// A ledger that clients share.
 pub struct Load {
     ledger: Mutex<Ledger>,
+    /// Where is written; reads go everywhere.
+    window: Mutex<Range>,
     stop: AtomicBool,
     /// Devices are going away: errors are no failure, they are writes of which nothing is known.
     errors_expected: AtomicBool,
@@ -53,8 +57,10 @@ struct Sent {
 
 impl Load {
     pub fn new(bytes: u64) -> Self {
+        let count = bytes / SECTOR as u64;
         Self {
-            ledger: Mutex::new(Ledger::new(bytes / SECTOR as u64)),
+            ledger: Mutex::new(Ledger::new(count)),
+            window: Mutex::new(Range { first: 0, count }),
             stop: AtomicBool::new(false),
             errors_expected: AtomicBool::new(false),
             acknowledged: AtomicU64::new(0),
@@ -63,6 +69,11 @@ impl Load {
 
     pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on writes go there alone: what is cached of other stripes survives power cuts.
+    pub fn write_within(&self, window: Range) {
+        *self.window.lock().unwrap_or_else(PoisonError::into_inner) = window;
     }
 
     /// Writes acknowledged so far.
@@ -135,8 +146,14 @@ impl Load {
 
     /// A request and its data, noted in the ledger; none if something in flight is in its way.
     fn next_request(&self, numbers: &mut Numbers) -> Option<(Sent, Vec<u8>)> {
+        let window = *self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ledger = self.ledger();
-        let range = any_range(numbers, ledger.sectors());
+        let kind = numbers.next() % 100;
+        let all = Range {
+            first: 0,
+            count: ledger.sectors(),
+        };
+        let range = any_range(numbers, if READS.contains(&kind) { all } else { window });
         let mut request = Request {
             command: Command::Write,
             fua: false,
@@ -146,7 +163,7 @@ impl Load {
         };
         let mut data = Vec::new();
         let mut begun = 0;
-        match numbers.next() % 100 {
+        match kind {
             0..50 => {
                 let version = ledger.next_version();
                 request.fua = numbers.next().is_multiple_of(8);
@@ -156,7 +173,7 @@ impl Load {
                 data = vec![0; request.length as usize];
                 fill(range.first, version, &mut data);
             }
-            50..78 => {
+            _ if READS.contains(&kind) => {
                 request.command = Command::Read;
                 if !ledger.read_starts(range) {
                     return None;
@@ -308,8 +325,8 @@ impl Load {
     }
 }
 
-/// Mostly whole blocks, half of the time in the first eighth, so that blocks are written again.
-fn any_range(numbers: &mut Numbers, sectors: u64) -> Range {
+/// Mostly whole blocks, half of the time in the first eighth of `within`, so that blocks are written again.
+fn any_range(numbers: &mut Numbers, within: Range) -> Range {
     let unit = if numbers.next().is_multiple_of(4) {
         1
     } else {
@@ -322,10 +339,10 @@ fn any_range(numbers: &mut Numbers, sectors: u64) -> Range {
     };
     let count = (1 + numbers.next() % (most / unit)) * unit;
     let reach = if numbers.next().is_multiple_of(2) {
-        sectors
+        within.count
     } else {
-        sectors / 8
+        within.count / 8
     };
-    let first = numbers.next() % ((reach - count) / unit + 1) * unit;
+    let first = within.first + numbers.next() % ((reach - count) / unit + 1) * unit;
     Range { first, count }
 }
