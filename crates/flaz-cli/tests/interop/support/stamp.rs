@@ -53,7 +53,7 @@ pub fn fill(sector: u64, version: u64, out: &mut [u8]) {
         let mut numbers = Numbers::new(number.rotate_left(32) ^ version);
         let mut word = numbers.next();
         for piece in bytes[HEADER_BYTES..].chunks_mut(8) {
-            if version % 3 == 0 {
+            if version.is_multiple_of(3) {
                 word = numbers.next();
             }
             piece.copy_from_slice(&word.to_le_bytes()[..piece.len()]);
