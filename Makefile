@@ -2,7 +2,7 @@
 # tools/packages); make alone lists all of them. ARGS="..." is handed on where the help says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test bench lint audit clean
+.PHONY: help demo build test soak bench lint audit clean
 
 CARGO := tools/cargo
 ARGS ?=
@@ -28,6 +28,10 @@ test: ## Run every test and the lint; root gets missing Debian packages installe
 	$(CARGO) test --workspace --locked --no-fail-fast $(ARGS)
 	@if [ -z "$(ARGS)" ]; then $(CARGO) test --package flaz-engine --locked --features planted-bugs --test crash planted; fi
 	@$(MAKE) --no-print-directory lint
+
+soak: ## Crash simulated caches, kill the program and cut its power for an hour (ARGS="--minutes N"); prints what was lost
+	@tools/packages test || true
+	@$(CARGO) run --locked --package xtask -- soak $(ARGS)
 
 bench: ## Measure against the peers, reported as ratios; wants an idle machine (ARGS: options of xtask bench)
 	@$(CARGO) run --release --locked --package xtask -- bench $(ARGS)

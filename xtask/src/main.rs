@@ -3,6 +3,7 @@
 mod bench;
 mod policy_study;
 mod replay;
+mod soak;
 mod trace;
 
 use std::process::ExitCode;
@@ -18,12 +19,15 @@ enum Command {
     Bench(bench::Options),
     /// Replay real traces through the engine on simulated devices, beside the design's table
     Replay(replay::Options),
+    /// Crash simulated caches and the real program for hours
+    Soak(soak::Options),
 }
 
 fn main() -> ExitCode {
     let result: Result<(), Box<dyn std::error::Error>> = match Command::parse() {
         Command::Bench(options) => bench::run(&options),
         Command::PolicyStudy(options) => policy_study::run(&options).map_err(Into::into),
+        Command::Soak(options) => soak::run(&options),
         Command::Replay(options) => replay::run(&options).map_err(Into::into),
     };
     match result {

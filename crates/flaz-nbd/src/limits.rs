@@ -34,6 +34,11 @@ pub const UNREAD_REPLIES_MAX: usize = 16;
 pub const UNREAD_PAUSE: Duration = Duration::from_micros(20);
 /// Clients that may wait to be accepted.
 pub const LISTEN_BACKLOG: i32 = 128;
+/// How long a socket may go on listening after the process that had it was killed: the kernel takes requests apart that
+/// were in an io_uring, the accept among them, when the process is gone already.
+pub const SOCKET_LINGER_MAX: Duration = Duration::from_secs(30);
+/// Time between two looks at it.
+pub const SOCKET_LINGER_POLL: Duration = Duration::from_millis(5);
 /// Pause after the system refused to accept (no more file descriptors, as a rule).
 pub const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 

@@ -9,13 +9,15 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::address::NbdAddress;
-use crate::limits::LISTEN_BACKLOG;
+use crate::limits::{LISTEN_BACKLOG, SOCKET_LINGER_MAX, SOCKET_LINGER_POLL};
 
 /// Mode of Unix sockets: only their owner can connect.
 pub const SOCKET_MODE: u32 = 0o600;
@@ -164,22 +166,37 @@ fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
         }
         Ok(_) => {}
     }
-    match probe(path) {
-        Err(Errno::CONNREFUSED) => {
-            tracing::info!(path = %path.display(), "replacing a socket that nobody listens on");
-            fs::remove_file(path).map_err(|error| failed("remove the stale socket", error))
+    let give_up = Instant::now() + SOCKET_LINGER_MAX;
+    loop {
+        match probe(path) {
+            Err(Errno::CONNREFUSED) => {
+                tracing::info!(path = %path.display(), "replacing a socket that nobody listens on");
+                return fs::remove_file(path).map_err(|error| failed("remove the stale socket", error));
+            }
+            Ok(connection) if listener_is_dead(&connection) && Instant::now() < give_up => {
+                thread::sleep(SOCKET_LINGER_POLL);
+            }
+            // Full (AGAIN) means that somebody listens as well.
+            Ok(_) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
+            Err(errno) => return Err(failed("see whether somebody listens there", errno.into())),
         }
-        // Full (AGAIN) means that somebody listens as well.
-        Ok(()) | Err(Errno::AGAIN) => Err(ListenError::InUse(path.to_owned())),
-        Err(errno) => Err(failed("see whether somebody listens there", errno.into())),
     }
 }
 
-/// Connects, without waiting, and hangs up.
-fn probe(path: &Path) -> Result<(), Errno> {
+/// Connects, without waiting.
+fn probe(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)
+    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+    Ok(fd)
+}
+
+/// Whether the process that began to listen has ended, as when it was killed a moment ago.
+fn listener_is_dead(connection: &OwnedFd) -> bool {
+    rustix::net::sockopt::socket_peercred(connection).is_ok_and(|peer| {
+        let process = format!("/proc/{}", peer.pid.as_raw_nonzero());
+        !fs::exists(process).unwrap_or(true)
+    })
 }
 
 #[cfg(test)]
@@ -215,6 +232,31 @@ mod tests {
         let socket = ListenSocket::bind(&address).unwrap();
         UnixStream::connect(&path).unwrap();
         drop(socket);
+    }
+
+    /// After a kill the kernel goes on listening until it has taken the io_uring apart.
+    #[test]
+    fn the_socket_of_a_server_that_is_dead_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        let flags = SocketFlags::CLOEXEC;
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&fd, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        // Who listens is who said so last: a process that has ended.
+        let listened = std::process::Command::new("perl")
+            .args(["-e", "listen(STDIN, 5) or exit 1"])
+            .stdin(fd.try_clone().unwrap())
+            .status();
+        if !listened.is_ok_and(|status| status.success()) {
+            println!("skipped: perl is not installed");
+            return;
+        }
+        let lingering = UnixListener::from(fd);
+        let successor = thread::spawn(move || ListenSocket::bind(&address).map(drop));
+        // It has looked, and found somebody.
+        lingering.accept().unwrap();
+        drop(lingering);
+        successor.join().unwrap().unwrap();
     }
 
     #[test]

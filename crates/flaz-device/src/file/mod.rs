@@ -9,12 +9,14 @@
 //! |---|---|
 //! | `open` | opening, probing for O_DIRECT, sizes and alignments, locks |
 //! | `identity` | which file or device this is, however it is called today |
+//! | `stable` | writes that are stable when they return, and flushes |
 //! | `zero` | discard and write-zeroes, with what to do where they are not supported |
 //! | `status` | holes |
 
 mod identity;
 mod lock;
 mod open;
+mod stable;
 mod status;
 mod zero;
 
@@ -70,6 +72,8 @@ struct Inner {
     len: u64,
     alignment: u32,
     direct: bool,
+    /// RWF_DSYNC makes a write stable here; elsewhere it is followed by a flush.
+    dsync_honoured: bool,
     identity: Identity,
     /// Set when the device has said that it does not support the operation: it is not asked again.
     no_discard: AtomicBool,
@@ -240,7 +244,7 @@ impl Device for FileDevice {
         if let Err(error) = self.check(DeviceOp::Write, offset, len) {
             return (buf, Err(error));
         }
-        let (buf, result) = self.transfer(DeviceOp::Write, offset, buf, fua).await;
+        let (buf, result) = self.write_range(offset, buf, fua).await;
         (
             buf,
             result.map_err(|source| DeviceError::new(DeviceOp::Write, offset, len, source)),
@@ -254,14 +258,10 @@ impl Device for FileDevice {
     }
 
     async fn flush(&self) -> Result<(), DeviceError> {
-        let (_, result) = Op::new(Request::DataSync { fd: self.raw_fd() }, Payload::None).await;
-        if result < 0 {
-            // Never tried again: after a failed flush the kernel may have dropped what it could not write,
-            // and a second one would succeed.
-            let source = io::Error::from_raw_os_error(-result);
-            return Err(DeviceError::new(DeviceOp::Flush, 0, 0, source));
-        }
-        Ok(())
+        let result = self.sync_data().await;
+        // Never tried again: after a failed flush the kernel may have dropped what it could not write,
+        // and a second one would succeed.
+        result.map_err(|source| DeviceError::new(DeviceOp::Flush, 0, 0, source))
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::{FileDevice, Identity, Inner, Kind, lock};
+use super::{FileDevice, Identity, Inner, Kind, lock, stable};
 use crate::IoBuf;
 
 /// Smallest sector.
@@ -139,6 +139,7 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError>
         );
     }
     let identity = Identity::of(&fd, kind, path, bytes);
+    let dsync_honoured = stable::dsync_honoured(&fd, kind);
     let inner = Inner {
         fd,
         path: path.into(),
@@ -146,6 +147,7 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError>
         len,
         alignment,
         direct,
+        dsync_honoured,
         identity,
         no_discard: AtomicBool::new(false),
         no_unmap: AtomicBool::new(false),

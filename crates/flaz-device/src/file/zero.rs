@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{FileDevice, Kind};
+use crate::IoBuf;
 use crate::rt::{Op, Payload, Request, compute};
-use crate::{DeviceOp, IoBuf};
 
 /// Zeroes sent by one write where the device cannot zero by itself, in bytes.
 pub(super) const ZERO_WRITE_MAX: u64 = 1 << 20;
@@ -80,14 +80,7 @@ impl FileDevice {
                 continue;
             }
             match self.fallocate(mode, offset, len).await {
-                0 if fua => {
-                    let (_, result) = Op::new(Request::DataSync { fd: self.raw_fd() }, Payload::None).await;
-                    return if result < 0 {
-                        Err(io::Error::from_raw_os_error(-result))
-                    } else {
-                        Ok(())
-                    };
-                }
+                0 if fua => return self.sync_data().await,
                 0 => return Ok(()),
                 errno if unsupported(errno) => refused.store(true, Ordering::Relaxed),
                 errno => return Err(io::Error::from_raw_os_error(errno)),
@@ -102,7 +95,7 @@ impl FileDevice {
         let end = offset + len;
         while at < end {
             zeroes.set_len((end - at).min(ZERO_WRITE_MAX) as usize);
-            let (buf, result) = self.transfer(DeviceOp::Write, at, zeroes, fua).await;
+            let (buf, result) = self.write_range(at, zeroes, fua).await;
             result?;
             zeroes = buf;
             at += zeroes.len() as u64;

@@ -40,7 +40,7 @@ fn number_from_env(name: &str) -> Option<u64> {
     )
 }
 
-/// Explores scenarios, one base a turn, on all cores, until there are `goal` crash states or one is wrong. Each
+/// Explores scenarios, one base a turn from `FLAZ_CRASH_BASE` or 0 on, on all cores, until there are `goal` crash states or one is wrong. Each
 /// thread begins with `prepare`, each scenario is changed by `adapt`.
 #[expect(
     clippy::disallowed_methods,
@@ -51,7 +51,12 @@ fn explore_all(
     prepare: &(impl Fn() + Sync),
     adapt: &(impl Fn(&mut Scenario) + Sync),
 ) -> (Counts, Option<Failure>) {
-    let (next_base, states, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let first_base = number_from_env("FLAZ_CRASH_BASE").unwrap_or(0);
+    let (next_base, states, failed) = (
+        AtomicU64::new(first_base),
+        AtomicU64::new(0),
+        AtomicBool::new(false),
+    );
     let work = || {
         prepare();
         let mut counts = Counts::default();

@@ -3,17 +3,27 @@
 //! Everything made here is unmade when it is dropped, also when a test fails: processes are killed, mounts and
 //! loop devices taken down, files removed. Every outside program runs under a time limit.
 
+pub mod blackout;
 pub mod cache;
 pub mod data;
 pub mod disk;
+pub mod forgetful;
+pub mod kills;
+pub mod ledger;
+pub mod load;
+pub mod nbd;
 pub mod need;
 pub mod program;
 pub mod scratch;
 pub mod server;
+pub mod stamp;
 
+pub use blackout::Blackout;
 pub use cache::{Cache, CacheSpec};
 pub use data::assert_same_content;
 pub use disk::{Disk, Mount};
+pub use forgetful::Forgetful;
+pub use kills::Kills;
 pub use program::Program;
 pub use scratch::Scratch;
 pub use server::Server;

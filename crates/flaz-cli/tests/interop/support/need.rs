@@ -62,6 +62,18 @@ pub fn mounts(file_system: &str) -> bool {
         )
 }
 
+/// Whether this process may mount over FUSE.
+///
+/// # Panics
+/// If not, and `FLAZ_REQUIRE_KERNEL=1`.
+#[must_use]
+pub fn fuse() -> bool {
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => true,
+        Err(error) => skip("FLAZ_REQUIRE_KERNEL", &format!("/dev/fuse: {error}")),
+    }
+}
+
 fn skip(switch: &str, why: &str) -> bool {
     assert!(
         std::env::var_os(switch).is_none_or(|value| value != "1"),

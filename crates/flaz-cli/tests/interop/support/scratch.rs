@@ -28,6 +28,17 @@ impl Scratch {
         }
     }
 
+    /// Keeps the images, and the server's log beside them, and gives their folder.
+    pub fn keep(&mut self) -> &Path {
+        self.images.disable_cleanup(true);
+        self.images.path()
+    }
+
+    /// The images go after all.
+    pub fn discard(&mut self) {
+        self.images.disable_cleanup(false);
+    }
+
     /// A path for an image that does not exist yet.
     pub fn image(&self, name: &str) -> PathBuf {
         self.images.path().join(name)

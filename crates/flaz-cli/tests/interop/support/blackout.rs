@@ -1,0 +1,250 @@
+//! Power cuts and kills of the server under load, on a cache device and an origin that both forget what was not flushed.
+//!
+//! After each crash the server must come back warm, and what it serves is read twice and compared with the ledger: all
+//! of it, or a part, so that the next crash finds sectors that nobody has looked at. Before a cut either disk may have
+//! persisted what it held, at any moment, so that what one of them remembers is older than what the other does.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::data::Numbers;
+use super::forgetful::{Flush, Forgetful, persist};
+use super::ledger::{Range, Violation};
+use super::load::{CLIENTS, Load, Stopped};
+use super::{Cache, Program, Scratch, Server};
+
+const ORIGIN_BYTES: u64 = 16 << 20;
+/// Small enough for its log to go round.
+const CACHE_BYTES: u64 = 8 << 20;
+/// Writes acknowledged before a crash, at least.
+const WRITES_A_CRASH: u64 = 60;
+/// The crash comes at any moment of this time, and so may, before that, a disk persist what it holds.
+const MOMENT_MAX_US: u64 = 150_000;
+/// Parts of the device of which one is written in a life: of the others, what is cached should survive.
+const WINDOWS: u64 = 4;
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(2);
+
+/// What happens to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Crash {
+    /// The server is killed, the disks stay.
+    Kill,
+    /// The power goes: the server first, so that nobody hears of an error.
+    Cut,
+    /// The power goes: the disks first, so that the server sees errors before it dies.
+    DisksFirst,
+}
+
+/// The disks, while they have power.
+struct Disks {
+    origin: Forgetful,
+    cache: Forgetful,
+}
+
+/// A cache that crashes again and again.
+pub struct Blackout<'a> {
+    scratch: &'a Scratch,
+    origin_image: PathBuf,
+    cache_image: PathBuf,
+    origin_flush: Flush,
+    numbers: Numbers,
+    created: bool,
+    pub load: Load,
+    pub kills: u64,
+    pub power_cuts: u64,
+    /// Blocks read from the cache by the first look after a crash: contents survive.
+    pub hit_blocks: u64,
+}
+
+impl<'a> Blackout<'a> {
+    pub fn new(scratch: &'a Scratch, seed: u64, origin_flush: Flush) -> Self {
+        Self {
+            scratch,
+            origin_image: scratch.sparse("origin.img", ORIGIN_BYTES),
+            cache_image: scratch.sparse("cache.img", CACHE_BYTES),
+            origin_flush,
+            numbers: Numbers::new(seed),
+            created: false,
+            load: Load::new(ORIGIN_BYTES),
+            kills: 0,
+            power_cuts: 0,
+            hit_blocks: 0,
+        }
+    }
+
+    /// From power on to the next power cut, with kills on the way.
+    ///
+    /// # Errors
+    /// What was lost.
+    ///
+    /// # Panics
+    /// If something does not start, the cache comes back cold, or no client gets anything done.
+    pub fn until_power_cut(&mut self) -> Result<(), Violation> {
+        let mut disks = self.power_on();
+        loop {
+            let server = self.serve(&disks);
+            self.look(&server)?;
+            let crash = match self.numbers.next() % 8 {
+                0..2 => Crash::Kill,
+                2..4 => Crash::DisksFirst,
+                _ => Crash::Cut,
+            };
+            match self.crash_under_load(server, disks, crash)? {
+                Some(kept) => {
+                    self.kills += 1;
+                    disks = kept;
+                }
+                None => {
+                    self.power_cuts += 1;
+                    self.load.ledger().power_cut();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Stops in order and looks at everything, the origin's image included; then once more after a power cut.
+    ///
+    /// # Errors
+    /// What was lost.
+    ///
+    /// # Panics
+    /// As [`until_power_cut`](Self::until_power_cut).
+    pub fn finish(&mut self) -> Result<(), Violation> {
+        for _ in 0..2 {
+            let disks = self.power_on();
+            let server = self.serve(&disks);
+            self.load.verify(server.socket(), 1.0)?;
+            self.load
+                .flush(server.socket())
+                .map_err(|error| Violation(format!("flush failed: {error}")))?;
+            self.load.verify(server.socket(), 1.0)?;
+            server.stop();
+            let path = disks.cache.file();
+            Cache { path }.check();
+            drop(disks);
+            self.load.ledger().power_cut();
+            self.load.compare_origin(&self.origin_image)?;
+        }
+        Ok(())
+    }
+
+    fn power_on(&mut self) -> Disks {
+        let disks = Disks {
+            origin: Forgetful::start(self.scratch, "origin", &self.origin_image, self.origin_flush),
+            cache: Forgetful::start(self.scratch, "cache", &self.cache_image, Flush::Honest),
+        };
+        if !self.created {
+            Program::flaz()
+                .arg("create")
+                .arg(disks.cache.file())
+                .arg("--origin")
+                .arg(disks.origin.file())
+                .words("--region-size 256KiB --shards 2")
+                .ok();
+        }
+        disks
+    }
+
+    fn serve(&mut self, disks: &Disks) -> Server {
+        let path = disks.cache.file();
+        let server = Server::start(self.scratch, &Cache { path }, "");
+        assert!(
+            server.started_warm() || !self.created,
+            "cold after a crash: all that the cache held is lost\n{}",
+            server.log()
+        );
+        self.created = true;
+        server
+    }
+
+    fn look(&mut self, server: &Server) -> Result<(), Violation> {
+        let share = match self.numbers.next() % 8 {
+            0 => 0.0,
+            1 => 0.5,
+            _ => 1.0,
+        };
+        self.load.verify(server.socket(), share)?;
+        self.hit_blocks += server.live("/lookups/hit_blocks");
+        self.load.verify(server.socket(), share)
+    }
+
+    /// Gives the disks back if they still have power.
+    fn crash_under_load(
+        &mut self,
+        server: Server,
+        disks: Disks,
+        crash: Crash,
+    ) -> Result<Option<Disks>, Violation> {
+        let (load, numbers) = (&self.load, &mut self.numbers);
+        load.rearm();
+        let sectors = load.ledger().sectors();
+        let count = sectors / WINDOWS;
+        load.write_within(Range {
+            first: numbers.next() % WINDOWS * count,
+            count,
+        });
+        let socket = server.socket().to_owned();
+        thread::scope(|scope| {
+            let _stopped = Stopped(load);
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|_| {
+                    let (seed, socket) = (numbers.next(), &socket);
+                    scope.spawn(move || load.run_client(socket, seed))
+                })
+                .collect();
+            let goal = load.acknowledged() + WRITES_A_CRASH;
+            let give_up = Instant::now() + WAIT_MAX;
+            while load.acknowledged() < goal && clients.iter().all(|client| !client.is_finished()) {
+                assert!(
+                    Instant::now() < give_up,
+                    "no {WRITES_A_CRASH} writes in {WAIT_MAX:?}"
+                );
+                thread::sleep(POLL);
+            }
+            // Any moment of the load will do.
+            any_moment(numbers);
+            persist_perhaps(numbers, &disks);
+            any_moment(numbers);
+            let kept = match crash {
+                Crash::Kill => {
+                    server.end_by(Signal::KILL);
+                    Some(disks)
+                }
+                Crash::Cut => {
+                    server.end_by(Signal::KILL);
+                    persist_perhaps(numbers, &disks);
+                    None
+                }
+                Crash::DisksFirst => {
+                    load.expect_errors();
+                    drop(disks);
+                    server.end_by(Signal::KILL);
+                    None
+                }
+            };
+            for client in clients {
+                client
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            Ok(kept)
+        })
+    }
+}
+
+fn any_moment(numbers: &mut Numbers) {
+    thread::sleep(Duration::from_micros(numbers.next() % MOMENT_MAX_US));
+}
+
+fn persist_perhaps(numbers: &mut Numbers, disks: &Disks) {
+    match numbers.next() % 4 {
+        0 => persist(disks.origin.socket()),
+        1 => persist(disks.cache.socket()),
+        _ => {}
+    }
+}

@@ -1,0 +1,166 @@
+//! A disk that forgets: a file whose writes are volatile until they are flushed.
+//!
+//! nbdkit's cache filter keeps writes in memory of its own and hands them to the image file on flush and FUA; nbdfuse
+//! makes a file of it, in which flaz sees a disk. Killing nbdkit is the power cut: the image has what was flushed.
+//! What the disk was told to persist meanwhile stays as well, as on a disk that empties its cache when it likes.
+//!
+//! Trims are refused. The filter hands them to the image at once but goes on reading what it holds itself, and
+//! nbdfuse makes trims of requests to punch holes, after which a file must read as zeroes.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Scratch;
+use super::nbd;
+
+const WAIT_MAX: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(5);
+/// Packages of what this module runs.
+pub const TOOLS: &[(&str, &str)] = &[
+    ("nbdkit", "nbdkit"),
+    ("nbdfuse", "libnbd-bin"),
+    ("fusermount3", "fuse3"),
+];
+
+/// What the disk does when it is told to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// What it should.
+    Honest,
+    /// Nothing, and says that it has: the negative control.
+    Lying,
+}
+
+/// A disk that runs. Dropped, it loses power.
+pub struct Forgetful {
+    nbdkit: Child,
+    nbdfuse: Child,
+    socket: PathBuf,
+    place: PathBuf,
+}
+
+impl Forgetful {
+    /// Gives power to the disk whose medium is the file `image`.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start(scratch: &Scratch, name: &str, image: &Path, flush: Flush) -> Self {
+        let socket = scratch.place(&format!("{name}.sock"));
+        let _ = std::fs::remove_file(&socket);
+        let mode = match flush {
+            Flush::Honest => "writeback",
+            Flush::Lying => "unsafe",
+        };
+        // The filter's memory is a file without a name, beside the image.
+        let folder = image.parent().expect("an image lies in a folder");
+        let nbdkit = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "nbdkit", "--foreground", "--unix"])
+            .arg(&socket)
+            .args(["--filter=error", "--filter=cache", "file"])
+            .arg(image)
+            .args([&format!("cache={mode}"), "cache-min-block-size=4k"])
+            .args(["error-trim=EINVAL", "error-trim-rate=100%"])
+            .env("TMPDIR", folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("setpriv (util-linux) starts");
+        let mut nbdkit = Ended(Some(nbdkit));
+        nbdkit.wait_until("nbdkit", || UnixStream::connect(&socket).is_ok());
+        let place = scratch.place(name);
+        std::fs::create_dir_all(&place).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
+        let file = place.join("disk");
+        // On SIGTERM it unmounts itself: that is for a test that is killed.
+        let nbdfuse = Command::new("setpriv")
+            .args(["--pdeathsig", "TERM", "nbdfuse"])
+            .arg(&file)
+            .arg("--unix")
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("setpriv (util-linux) starts");
+        let mut nbdfuse = Ended(Some(nbdfuse));
+        nbdfuse.wait_until("nbdfuse", || file.exists());
+        Self {
+            nbdkit: nbdkit.keep(),
+            nbdfuse: nbdfuse.keep(),
+            socket,
+            place,
+        }
+    }
+
+    /// The disk, as a file.
+    pub fn file(&self) -> PathBuf {
+        self.place.join("disk")
+    }
+
+    /// Where [`persist`] reaches the disk past its users.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+/// Has the disk at `socket` write out what it holds, as disks do at any time: nobody is told.
+///
+/// # Panics
+/// If it does not.
+pub fn persist(socket: &Path) {
+    nbd::Client::connect(socket)
+        .and_then(|mut disk| disk.call(nbd::Command::Flush, 0, 0))
+        .unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
+}
+
+impl Drop for Forgetful {
+    fn drop(&mut self) {
+        for child in [&mut self.nbdkit, &mut self.nbdfuse] {
+            let _ = child.kill();
+        }
+        for child in [&mut self.nbdkit, &mut self.nbdfuse] {
+            let _ = child.wait();
+        }
+        // Lazily, because a server that is still there may hold it.
+        let _ = Command::new("fusermount3")
+            .args(["-u", "-z"])
+            .arg(&self.place)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+/// A child that ends with this guard, unless it is kept.
+struct Ended(Option<Child>);
+
+impl Ended {
+    fn wait_until(&mut self, name: &str, ready: impl Fn() -> bool) {
+        let give_up = Instant::now() + WAIT_MAX;
+        while !ready() {
+            let child = self.0.as_mut().expect("it was not given away");
+            let ended = child.try_wait().expect("a child can be waited for");
+            assert!(ended.is_none(), "{name} ended at once: {ended:?}");
+            assert!(
+                Instant::now() < give_up,
+                "{name} was not ready after {WAIT_MAX:?}"
+            );
+            thread::sleep(POLL);
+        }
+    }
+
+    fn keep(mut self) -> Child {
+        self.0.take().expect("it was not given away")
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Kills of the server under load, unnoticed by its clients: a retry shim between them connects again and repeats what
+//! was not answered. For the clients there is no crash at all, so every acknowledged write must be there, all the time.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::data::Numbers;
+use super::ledger::Violation;
+use super::load::{CLIENTS, Load, Stopped};
+use super::{Cache, CacheSpec, Scratch, Server};
+
+const ORIGIN_BYTES: u64 = 16 << 20;
+/// Small enough for its log to go round, so that reclaim is killed as well.
+const SPEC: CacheSpec = CacheSpec {
+    size: 8 << 20,
+    codec: "lz4",
+    region: 256 << 10,
+    shards: 2,
+};
+/// Writes acknowledged between two kills, at least.
+const WRITES_A_KILL: u64 = 40;
+/// The next kill comes at any moment of this time.
+const MOMENT_MAX_US: u64 = 150_000;
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(2);
+/// Packages of what this module runs.
+pub const TOOLS: &[(&str, &str)] = &[("nbdkit", "nbdkit")];
+
+/// nbdkit between clients and a server that comes and goes.
+struct Shim {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Shim {
+    fn start(scratch: &Scratch, server: &Server) -> Self {
+        let socket = scratch.place("shim.sock");
+        // A second is its shortest delay; sixty of them are as long as a start may take.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "nbdkit", "--foreground", "--unix"])
+            .arg(&socket)
+            .args(["--filter=retry", "nbd"])
+            .arg(format!("socket={}", server.socket().display()))
+            .args(["retries=60", "retry-delay=1", "retry-exponential=no"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("setpriv (util-linux) starts");
+        let shim = Self { child, socket };
+        let give_up = Instant::now() + WAIT_MAX;
+        while UnixStream::connect(&shim.socket).is_err() {
+            assert!(
+                Instant::now() < give_up,
+                "nbdkit was not ready after {WAIT_MAX:?}"
+            );
+            thread::sleep(POLL);
+        }
+        shim
+    }
+}
+
+impl Drop for Shim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A cache whose server is killed again and again.
+pub struct Kills<'a> {
+    scratch: &'a Scratch,
+    cache: Cache,
+    origin: PathBuf,
+    numbers: Numbers,
+    pub load: Load,
+    pub kills: u64,
+}
+
+impl<'a> Kills<'a> {
+    pub fn new(scratch: &'a Scratch, seed: u64) -> Self {
+        let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+        Self {
+            scratch,
+            cache: Cache::create(scratch, &origin, &SPEC),
+            origin,
+            numbers: Numbers::new(seed),
+            load: Load::new(ORIGIN_BYTES),
+            kills: 0,
+        }
+    }
+
+    /// Kills as long as `more` says so after each, then stops in order and looks at everything, the origin itself
+    /// included.
+    ///
+    /// # Errors
+    /// What was lost.
+    ///
+    /// # Panics
+    /// If a server does not start, or no client gets anything done.
+    pub fn run(&mut self, mut more: impl FnMut(&Load, u64) -> bool) -> Result<(), Violation> {
+        let (scratch, cache, load) = (self.scratch, &self.cache, &self.load);
+        let (numbers, kills) = (&mut self.numbers, &mut self.kills);
+        let mut server = Server::start(scratch, cache, "");
+        let shim = Shim::start(scratch, &server);
+        load.rearm();
+        server = thread::scope(|scope| {
+            let _stopped = Stopped(load);
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|_| {
+                    let (seed, socket) = (numbers.next(), &shim.socket);
+                    scope.spawn(move || load.run_client(socket, seed))
+                })
+                .collect();
+            while more(load, *kills) && clients.iter().all(|client| !client.is_finished()) {
+                let goal = load.acknowledged() + WRITES_A_KILL;
+                let give_up = Instant::now() + WAIT_MAX;
+                while load.acknowledged() < goal && clients.iter().all(|client| !client.is_finished()) {
+                    assert!(
+                        Instant::now() < give_up,
+                        "no {WRITES_A_KILL} writes in {WAIT_MAX:?}"
+                    );
+                    thread::sleep(POLL);
+                }
+                // Any moment of the load will do.
+                thread::sleep(Duration::from_micros(numbers.next() % MOMENT_MAX_US));
+                server.end_by(Signal::KILL);
+                *kills += 1;
+                server = Server::start(scratch, cache, "");
+            }
+            let ended_early = clients.iter().any(thread::ScopedJoinHandle::is_finished);
+            load.stop();
+            for client in clients {
+                client
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            if ended_early {
+                return Err(Violation(
+                    "the shim ended a connection: a request was refused, or the server was away for a minute"
+                        .into(),
+                ));
+            }
+            Ok(server)
+        })?;
+        drop(shim);
+        load.verify(server.socket(), 1.0)?;
+        load.flush(server.socket())
+            .map_err(|error| Violation(format!("flush failed: {error}")))?;
+        load.verify(server.socket(), 1.0)?;
+        server.stop();
+        cache.check();
+        load.compare_origin(&self.origin)
+    }
+}

@@ -1,0 +1,348 @@
+//! Clients that write, flush, trim and read at random until they are told to stop or the server dies, and keep a
+//! [`Ledger`] of it.
+//!
+//! Each client has a connection and sends requests in batches of a few, so that many are in flight; replies may come in
+//! any order.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::data::Numbers;
+use super::ledger::{Ledger, Range, Violation};
+use super::nbd::{Client, Command, Request};
+use super::stamp::{Print, SECTOR, fill};
+
+/// Connections of a load.
+pub const CLIENTS: u64 = 4;
+/// Most requests that a client has in flight.
+const BATCH_MAX: u64 = 6;
+/// Requests of a hundred that are reads.
+const READS: std::ops::Range<u64> = 50..78;
+const BLOCK_SECTORS: u64 = 8;
+/// Most sectors of a request.
+const RANGE_SECTORS_MAX: u64 = 96;
+/// One read when everything is read.
+const VERIFY_SECTORS: u64 = 512;
+
+/// A ledger that clients share.
+pub struct Load {
+    ledger: Mutex<Ledger>,
+    /// Where is written; reads go everywhere.
+    window: Mutex<Range>,
+    stop: AtomicBool,
+    /// Devices are going away: errors are no failure, they are writes of which nothing is known.
+    errors_expected: AtomicBool,
+    acknowledged: AtomicU64,
+}
+
+/// Clients end with this guard: they must not go on when a test fails.
+pub struct Stopped<'a>(pub &'a Load);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// A request that is in flight.
+struct Sent {
+    request: Request,
+    range: Range,
+    /// When a flush was begun.
+    begun: u64,
+}
+
+impl Load {
+    pub fn new(bytes: u64) -> Self {
+        let count = bytes / SECTOR as u64;
+        Self {
+            ledger: Mutex::new(Ledger::new(count)),
+            window: Mutex::new(Range { first: 0, count }),
+            stop: AtomicBool::new(false),
+            errors_expected: AtomicBool::new(false),
+            acknowledged: AtomicU64::new(0),
+        }
+    }
+
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on writes go there alone: what is cached of other stripes survives power cuts.
+    pub fn write_within(&self, window: Range) {
+        *self.window.lock().unwrap_or_else(PoisonError::into_inner) = window;
+    }
+
+    /// Writes acknowledged so far.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Clients end after what they have in flight.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on requests may fail.
+    pub fn expect_errors(&self) {
+        self.errors_expected.store(true, Ordering::Relaxed);
+    }
+
+    /// Clients may begin again.
+    pub fn rearm(&self) {
+        self.stop.store(false, Ordering::Relaxed);
+        self.errors_expected.store(false, Ordering::Relaxed);
+    }
+
+    /// One client, until it is stopped or the server ends the connection.
+    ///
+    /// # Errors
+    /// When a read returns what it may not, or a request fails while the server lives.
+    pub fn run_client(&self, socket: &Path, seed: u64) -> Result<(), Violation> {
+        let mut numbers = Numbers::new(seed);
+        let Ok(mut client) = Client::connect(socket) else {
+            return Ok(());
+        };
+        let mut sent = HashMap::new();
+        while !self.stop.load(Ordering::Relaxed) {
+            let ended = self.send_batch(&mut client, &mut numbers, &mut sent);
+            let ended = ended.and_then(|()| self.receive_all(&mut client, &mut sent));
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(violation)) => {
+                    self.give_up(&mut sent);
+                    return Err(violation);
+                }
+                Err(_) => {
+                    // What the server said before it died still counts.
+                    let outcome = self.receive_all(&mut client, &mut sent);
+                    self.give_up(&mut sent);
+                    return outcome.unwrap_or(Ok(()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_batch(
+        &self,
+        client: &mut Client,
+        numbers: &mut Numbers,
+        sent: &mut HashMap<u64, Sent>,
+    ) -> io::Result<()> {
+        for _ in 0..=numbers.next() % BATCH_MAX {
+            let Some((one, data)) = self.next_request(numbers) else {
+                continue;
+            };
+            let request = one.request;
+            sent.insert(request.cookie, one);
+            client.send(request, &data)?;
+        }
+        Ok(())
+    }
+
+    /// A request and its data, noted in the ledger; none if something in flight is in its way.
+    fn next_request(&self, numbers: &mut Numbers) -> Option<(Sent, Vec<u8>)> {
+        let window = *self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = self.ledger();
+        let kind = numbers.next() % 100;
+        let all = Range {
+            first: 0,
+            count: ledger.sectors(),
+        };
+        let range = any_range(numbers, if READS.contains(&kind) { all } else { window });
+        let mut request = Request {
+            command: Command::Write,
+            fua: false,
+            cookie: numbers.next(),
+            offset: range.first * SECTOR as u64,
+            length: range.count as u32 * SECTOR as u32,
+        };
+        let mut data = Vec::new();
+        let mut begun = 0;
+        match kind {
+            0..50 => {
+                let version = ledger.next_version();
+                request.fua = numbers.next().is_multiple_of(8);
+                if !ledger.write_starts(range, Print::Version(version)) {
+                    return None;
+                }
+                data = vec![0; request.length as usize];
+                fill(range.first, version, &mut data);
+            }
+            _ if READS.contains(&kind) => {
+                request.command = Command::Read;
+                if !ledger.read_starts(range) {
+                    return None;
+                }
+            }
+            78..84 => {
+                request.command = Command::Flush;
+                (request.offset, request.length) = (0, 0);
+                begun = ledger.flush_starts();
+            }
+            84..92 => {
+                request.command = Command::WriteZeroes;
+                request.fua = numbers.next().is_multiple_of(8);
+                if !ledger.write_starts(range, Print::Zero) {
+                    return None;
+                }
+            }
+            _ => {
+                request.command = Command::Trim;
+                if !ledger.write_starts(range, Print::Trimmed) {
+                    return None;
+                }
+            }
+        }
+        let sent = Sent {
+            request,
+            range,
+            begun,
+        };
+        Some((sent, data))
+    }
+
+    /// Receives replies until nothing is in flight. The outer error is the end of the connection.
+    fn receive_all(
+        &self,
+        client: &mut Client,
+        sent: &mut HashMap<u64, Sent>,
+    ) -> io::Result<Result<(), Violation>> {
+        while !sent.is_empty() {
+            let reply = client.receive()?;
+            let Some(Sent { request, range, .. }) = sent.get(&reply.cookie) else {
+                return Ok(Err(Violation(format!("a reply to no request: {reply:?}"))));
+            };
+            let (command, range, length) = (request.command, *range, request.length);
+            if reply.errno != 0 {
+                if !self.errors_expected.load(Ordering::Relaxed) {
+                    let error = io::Error::from_raw_os_error(reply.errno as i32);
+                    return Ok(Err(Violation(format!(
+                        "{command:?} of {range:?} failed: {error}"
+                    ))));
+                }
+                let lost = sent.remove(&reply.cookie).expect("it was just found");
+                self.lost(&lost);
+                continue;
+            }
+            let data = if command == Command::Read {
+                client.receive_data(length)?
+            } else {
+                Vec::new()
+            };
+            let done = sent.remove(&reply.cookie).expect("it was just found");
+            let mut ledger = self.ledger();
+            match command {
+                Command::Read => {
+                    if let Err(violation) = ledger.read_returned(range, &data) {
+                        return Ok(Err(violation));
+                    }
+                }
+                Command::Flush => ledger.flush_succeeded(done.begun),
+                Command::Write | Command::WriteZeroes | Command::Trim => {
+                    ledger.write_acknowledged(range, done.request.fua);
+                    self.acknowledged.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn lost(&self, sent: &Sent) {
+        match sent.request.command {
+            Command::Read => self.ledger().read_lost(sent.range),
+            Command::Flush => {}
+            Command::Write | Command::WriteZeroes | Command::Trim => self.ledger().write_lost(sent.range),
+        }
+    }
+
+    fn give_up(&self, sent: &mut HashMap<u64, Sent>) {
+        for (_, sent) in sent.drain() {
+            self.lost(&sent);
+        }
+    }
+
+    /// Reads the first `share` of everything, and compares. Nothing may be in flight.
+    ///
+    /// # Errors
+    /// What is wrong with the first sector that is.
+    ///
+    /// # Panics
+    /// If the server cannot be read.
+    pub fn verify(&self, socket: &Path, share: f64) -> Result<(), Violation> {
+        let mut client =
+            Client::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
+        let end = (self.ledger().sectors() as f64 * share) as u64;
+        for first in (0..end).step_by(VERIFY_SECTORS as usize) {
+            let range = Range {
+                first,
+                count: VERIFY_SECTORS.min(end - first),
+            };
+            let (offset, length) = (first * SECTOR as u64, range.count as u32 * SECTOR as u32);
+            let data = client
+                .call(Command::Read, offset, length)
+                .map_err(|error| Violation(format!("read of {range:?} failed: {error}")))?;
+            let mut ledger = self.ledger();
+            assert!(ledger.read_starts(range), "nothing is in flight");
+            ledger.read_returned(range, &data)?;
+        }
+        Ok(())
+    }
+
+    /// Flushes.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn flush(&self, socket: &Path) -> io::Result<()> {
+        let start = self.ledger().flush_starts();
+        Client::connect(socket)?.call(Command::Flush, 0, 0)?;
+        self.ledger().flush_succeeded(start);
+        Ok(())
+    }
+
+    /// Compares the origin's own file, once all was flushed and read.
+    ///
+    /// # Errors
+    /// What is wrong with the first sector that is.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    pub fn compare_origin(&self, origin: &Path) -> Result<(), Violation> {
+        let data = std::fs::read(origin).unwrap_or_else(|error| panic!("{}: {error}", origin.display()));
+        let ledger = self.ledger();
+        assert_eq!(data.len() as u64, ledger.sectors() * SECTOR as u64);
+        let all = Range {
+            first: 0,
+            count: ledger.sectors(),
+        };
+        ledger
+            .compare_origin(all, &data)
+            .map_err(|Violation(text)| Violation(format!("the origin itself: {text}")))
+    }
+}
+
+/// Mostly whole blocks, half of the time in the first eighth of `within`, so that blocks are written again.
+fn any_range(numbers: &mut Numbers, within: Range) -> Range {
+    let unit = if numbers.next().is_multiple_of(4) {
+        1
+    } else {
+        BLOCK_SECTORS
+    };
+    let most = if numbers.next().is_multiple_of(4) {
+        RANGE_SECTORS_MAX
+    } else {
+        2 * BLOCK_SECTORS
+    };
+    let count = (1 + numbers.next() % (most / unit)) * unit;
+    let reach = if numbers.next().is_multiple_of(2) {
+        within.count
+    } else {
+        within.count / 8
+    };
+    let first = within.first + numbers.next() % ((reach - count) / unit + 1) * unit;
+    Range { first, count }
+}

@@ -1,0 +1,274 @@
+//! `make soak`: the simulation of crashes beside kills and power cuts of the real program, for as long as one likes.
+//!
+//! Everything runs as `cargo test` runs it, so that what is found is replayed by the commands that its output tells.
+//! The simulation goes on in rounds, each with bases that no earlier round had; the loops of the real program tell
+//! after each crash what there was so far (`crates/flaz-cli/tests/interop/soak.rs`).
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Minutes unless the options or `FLAZ_SOAK_MINUTES` say otherwise.
+const MINUTES: u64 = 60;
+/// Crash states of one round of the simulation: under a minute.
+const ROUND_STATES: u64 = 50_000;
+/// Bases from one round to the next: more than a round can use.
+const ROUND_BASES: u64 = 1 << 20;
+const SIMULATION: [&str; 6] = ["test", "--locked", "--package", "flaz-engine", "--test", "crash"];
+const PROGRAM: [&str; 6] = ["test", "--locked", "--package", "flaz-cli", "--test", "interop"];
+/// What the simulation says at the end of a round.
+const EXPLORED: &str = "crash states explored: ";
+
+/// Options of the soak.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// How long, in minutes [default: FLAZ_SOAK_MINUTES, or 60]
+    #[arg(long)]
+    minutes: Option<u64>,
+}
+
+/// What one part has told so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    states: u64,
+    kills: u64,
+    power_cuts: u64,
+    acknowledged: u64,
+    durable: u64,
+    lost: u64,
+}
+
+impl Counts {
+    fn and(self, other: Self) -> Self {
+        Self {
+            states: self.states + other.states,
+            kills: self.kills + other.kills,
+            power_cuts: self.power_cuts + other.power_cuts,
+            acknowledged: self.acknowledged + other.acknowledged,
+            durable: self.durable + other.durable,
+            lost: self.lost + other.lost,
+        }
+    }
+
+    /// Of a line `soak: NAME key=value ..`.
+    fn of_line(line: &str) -> Self {
+        let value = |key: &str| {
+            let found = line.split(' ').find_map(|word| word.strip_prefix(key));
+            found.and_then(|text| text.parse().ok()).unwrap_or(0)
+        };
+        Self {
+            states: 0,
+            kills: value("kills="),
+            power_cuts: value("power_cuts="),
+            acknowledged: value("acknowledged="),
+            durable: value("durable="),
+            lost: value("lost="),
+        }
+    }
+}
+
+/// All that is known: the parts count separately, for each tells its own totals.
+#[derive(Debug, Default)]
+struct Soaked {
+    simulation: Counts,
+    kills: Counts,
+    power_cuts: Counts,
+    /// Parts that failed, with what to look at.
+    failures: Vec<String>,
+}
+
+impl Soaked {
+    fn total(&self) -> Counts {
+        self.simulation.and(self.kills).and(self.power_cuts)
+    }
+}
+
+/// Runs it all.
+///
+/// # Errors
+/// When something was lost, or a part could not run.
+pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
+    let minutes = match (options.minutes, std::env::var("FLAZ_SOAK_MINUTES")) {
+        (Some(minutes), _) => minutes,
+        (None, Ok(text)) => text
+            .parse()
+            .map_err(|error| format!("FLAZ_SOAK_MINUTES={text} is not a number: {error}"))?,
+        (None, Err(_)) => MINUTES,
+    };
+    for part in [SIMULATION, PROGRAM] {
+        let built = cargo(&part).arg("--no-run").status()?;
+        if !built.success() {
+            return Err(format!("the tests could not be built: {built}").into());
+        }
+    }
+    let begun = Instant::now();
+    let until = begun + Duration::from_secs(60 * minutes);
+    let soaked = Mutex::new(Soaked::default());
+    std::thread::scope(|scope| {
+        let (done, ended) = mpsc::channel::<()>();
+        for part in [simulate, crash_program] {
+            let (done, soaked) = (done.clone(), &soaked);
+            scope.spawn(move || {
+                if let Err(error) = part(until, minutes, soaked) {
+                    soaked
+                        .lock()
+                        .expect("no thread panics with it")
+                        .failures
+                        .push(error);
+                }
+                drop(done);
+            });
+        }
+        drop(done);
+        while ended.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            let minute = begun.elapsed().as_secs() / 60;
+            let soaked = soaked.lock().expect("no thread panics with it");
+            eprintln!("minute {minute} of {minutes}: {}", line(soaked.total()));
+        }
+    });
+    let soaked = soaked.into_inner().expect("no thread panics with it");
+    print_table(&soaked, begun.elapsed());
+    if soaked.failures.is_empty() && soaked.total().lost == 0 {
+        return Ok(());
+    }
+    Err(format!("soak failed: {}", soaked.failures.join("; ")).into())
+}
+
+fn cargo(words: &[&str]) -> Command {
+    // Set where cargo runs us: the same one.
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+/// Rounds of the simulation until the time is over.
+fn simulate(until: Instant, _minutes: u64, soaked: &Mutex<Soaked>) -> Result<(), String> {
+    // Other crashes in every soak; a failure tells the seed that replays it.
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH);
+    let mut base = clock.map_or(1, |since| since.as_secs()) * ROUND_BASES;
+    while Instant::now() < until {
+        let output = cargo(&SIMULATION)
+            .args([
+                "--",
+                "--exact",
+                "--nocapture",
+                "no_crash_loses_or_revives_anything",
+            ])
+            .env("FLAZ_CRASH_STATES", ROUND_STATES.to_string())
+            .env("FLAZ_CRASH_BASE", base.to_string())
+            .env_remove("FLAZ_SEED")
+            .output()
+            .map_err(|error| format!("the simulation does not start: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        let states = text.lines().find_map(|line| line.strip_prefix(EXPLORED));
+        let states = states.and_then(|count| count.trim().parse::<u64>().ok());
+        let mut soaked = soaked.lock().expect("no thread panics with it");
+        soaked.simulation.states += states.unwrap_or(0);
+        if !output.status.success() || states.is_none() {
+            soaked.simulation.lost += 1;
+            eprintln!("{}{text}", String::from_utf8_lossy(&output.stdout));
+            return Err("the simulation: see above for the seed that replays it".into());
+        }
+        base += ROUND_BASES;
+    }
+    Ok(())
+}
+
+/// Kills and power cuts of the real program, side by side.
+fn crash_program(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Result<(), String> {
+    let mut child = cargo(&PROGRAM)
+        .args(["--", "--ignored", "--nocapture", "--test-threads=2", "soak::"])
+        .env("FLAZ_SOAK_MINUTES", minutes.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("the kills and power cuts do not start: {error}"))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let mut folders = [String::new(), String::new()];
+    std::thread::scope(|scope| {
+        // What tests print on their way, like the backtrace of a failure.
+        scope.spawn(|| relay(stderr, |_| false));
+        relay(stdout, |line| {
+            let Some(at) = line.find("soak: ") else {
+                return false;
+            };
+            let told = &line[at + "soak: ".len()..];
+            let mut soaked = soaked.lock().expect("no thread panics with it");
+            let which = usize::from(told.starts_with("power_cuts "));
+            let counts = if which == 0 {
+                &mut soaked.kills
+            } else {
+                &mut soaked.power_cuts
+            };
+            *counts = Counts::of_line(told);
+            if let Some((_, folder)) = told.split_once("folder=") {
+                folders[which] = folder.to_owned();
+            }
+            true
+        });
+    });
+    let status: ExitStatus = child.wait().map_err(|error| error.to_string())?;
+    if status.success() {
+        return Ok(());
+    }
+    let kept: Vec<_> = folders
+        .into_iter()
+        .filter(|folder| std::path::Path::new(folder).exists())
+        .collect();
+    Err(format!(
+        "kills and power cuts: see above; images, logs and ledgers are kept in {}",
+        kept.join(" and ")
+    ))
+}
+
+/// Hands on, line by line, what `taken` does not take.
+fn relay(from: Option<impl Read>, mut taken: impl FnMut(&str) -> bool) {
+    let lines = from.map(BufReader::new).into_iter().flat_map(BufRead::lines);
+    for line in lines.map_while(Result::ok) {
+        if !taken(&line) {
+            eprintln!("{line}");
+        }
+    }
+}
+
+fn line(counts: Counts) -> String {
+    format!(
+        "{} crash states, {} kills, {} power cuts, {} writes acknowledged, {} durable, {} lost",
+        counts.states, counts.kills, counts.power_cuts, counts.acknowledged, counts.durable, counts.lost
+    )
+}
+
+fn print_table(soaked: &Soaked, took: Duration) {
+    println!("Soaked for {} min {} s", took.as_secs() / 60, took.as_secs() % 60);
+    println!(
+        "{:<22} {:>12} {:>8} {:>11} {:>13} {:>10} {:>6}",
+        "", "states", "kills", "power cuts", "acknowledged", "durable", "lost"
+    );
+    for (name, counts) in [
+        ("simulation", soaked.simulation),
+        ("program, kills", soaked.kills),
+        ("program, power cuts", soaked.power_cuts),
+        ("all", soaked.total()),
+    ] {
+        println!(
+            "{name:<22} {:>12} {:>8} {:>11} {:>13} {:>10} {:>6}",
+            counts.states, counts.kills, counts.power_cuts, counts.acknowledged, counts.durable, counts.lost
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_loops_is_understood() {
+        let counts = Counts::of_line(
+            "power_cuts kills=3 power_cuts=12 acknowledged=4000 durable=2000 lost=1 seed=9 folder=/x y",
+        );
+        assert_eq!((counts.kills, counts.power_cuts, counts.lost), (3, 12, 1));
+        assert_eq!((counts.acknowledged, counts.durable), (4000, 2000));
+    }
+}
