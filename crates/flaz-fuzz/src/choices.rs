@@ -78,6 +78,10 @@ impl<'d> Choices<'d> {
             14 => other.wrapping_add(1),
             _ => self.number(width),
         };
-        if bits == 64 { value } else { value & ((1 << bits) - 1) }
+        if bits == 64 {
+            value
+        } else {
+            value & ((1 << bits) - 1)
+        }
     }
 }

@@ -90,8 +90,24 @@ fn handshakes() -> Vec<Vec<u8>> {
     vec![
         greet(0, &[option(1, b"disk")]),
         greet(1, &[option(3, b""), option(5, b""), option(2, b"")]),
-        greet(7, &[option(8, b""), option(10, &query), option(6, &info), option(7, &info)]),
-        greet(0, &[option(8, b""), option(9, &name.repeat(1)), option(99, b"what"), option(7, &info)]),
+        greet(
+            7,
+            &[
+                option(8, b""),
+                option(10, &query),
+                option(6, &info),
+                option(7, &info),
+            ],
+        ),
+        greet(
+            0,
+            &[
+                option(8, b""),
+                option(9, &name.repeat(1)),
+                option(99, b"what"),
+                option(7, &info),
+            ],
+        ),
     ]
 }
 
@@ -120,7 +136,11 @@ fn mutate(bytes: &mut Vec<u8>, starts: &[Vec<u8>], rng: &mut Rng) {
         bytes.push(rng.next_u64() as u8);
     }
     // Mostly where something is.
-    let end = if rng.coin() { bytes.len() } else { bytes.len().min(160) };
+    let end = if rng.coin() {
+        bytes.len()
+    } else {
+        bytes.len().min(160)
+    };
     let at = rng.below(end as u64) as usize;
     let width = [1, 2, 4, 8][rng.below(4) as usize];
     match rng.below(8) {
@@ -133,8 +153,16 @@ fn mutate(bytes: &mut Vec<u8>, starts: &[Vec<u8>], rng: &mut Rng) {
                 3 => 1 << rng.below(64),
                 _ => rng.next_u64(),
             };
-            let value = if rng.coin() { value.to_le_bytes() } else { value.to_be_bytes() };
-            let value = if value[0] == 0 { &value[8 - width..] } else { &value[..width] };
+            let value = if rng.coin() {
+                value.to_le_bytes()
+            } else {
+                value.to_be_bytes()
+            };
+            let value = if value[0] == 0 {
+                &value[8 - width..]
+            } else {
+                &value[..width]
+            };
             bytes[at..at + width].copy_from_slice(value);
         }
         4 => bytes.truncate(at),

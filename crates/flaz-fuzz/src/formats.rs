@@ -45,11 +45,14 @@ fn structure(kind: Kind, data: &[u8], len: usize) -> Vec<u8> {
 /// If what is read is not what is written again, or cannot be on the device.
 pub fn superblock(data: &[u8]) {
     let page = structure(Kind::Superblock, data, PAGE_BYTES);
-    let Ok(parsed) = Superblock::parse(&page, DEVICE_LEN) else { return };
+    let Ok(parsed) = Superblock::parse(&page, DEVICE_LEN) else {
+        return;
+    };
     let geometry = parsed.geometry;
     assert!(geometry.shard_offset(geometry.shard_count) <= DEVICE_LEN);
     assert!(geometry.intent_offset() + geometry.intent_len() <= geometry.data_offset());
-    let mut again = Superblock::parse(&parsed.to_bytes().expect("it was read"), DEVICE_LEN).expect("was valid");
+    let mut again =
+        Superblock::parse(&parsed.to_bytes().expect("it was read"), DEVICE_LEN).expect("was valid");
     again.after_crash = AfterCrash::Warm;
     assert_eq!(again, parsed);
 }
@@ -61,7 +64,9 @@ pub fn superblock(data: &[u8]) {
 pub fn shard_state(data: &[u8]) {
     let page = structure(Kind::State, data, PAGE_BYTES);
     let _ = ShardState::parse(data, 0);
-    let Ok(parsed) = ShardState::parse(&page, 0) else { return };
+    let Ok(parsed) = ShardState::parse(&page, 0) else {
+        return;
+    };
     assert_eq!(ShardState::parse(&parsed.to_bytes(), 0), Ok(parsed));
 }
 
@@ -71,7 +76,9 @@ pub fn shard_state(data: &[u8]) {
 /// If what is read is not what is written again.
 pub fn intent(data: &[u8]) {
     let bytes: [u8; 512] = structure(Kind::Intent, data, 512).try_into().expect("512 bytes");
-    let Ok(mut parsed) = IntentSector::parse(&bytes, 0) else { return };
+    let Ok(mut parsed) = IntentSector::parse(&bytes, 0) else {
+        return;
+    };
     let set = (0..INTENT_STRIPES).filter(|&bit| parsed.has(bit)).count();
     assert!(set as u64 <= INTENT_STRIPES);
     parsed.set_durable(parsed.durable());
@@ -90,13 +97,17 @@ pub fn extent(data: &[u8]) {
     if data.first().is_some_and(|mode| mode & 1 == 0) {
         seal(Kind::Extent, area);
     }
-    let Ok(header) = ExtentHeader::parse(&bytes, header_bytes) else { return };
+    let Ok(header) = ExtentHeader::parse(&bytes, header_bytes) else {
+        return;
+    };
     let mut decoders = Decoders::new();
     let mut at = header_bytes;
     for bits in records(&bytes, header.record_count) {
         let Ok(record) = Record::unpack(bits) else { break };
         assert_eq!(record.pack(), bits, "a record has one form");
-        let Some(fragment) = bytes.get(at..at + record.fragment_bytes()) else { break };
+        let Some(fragment) = bytes.get(at..at + record.fragment_bytes()) else {
+            break;
+        };
         if let RecordKind::Fragment { stored, .. } = record.kind {
             let codec = flaz_engine::codec::CodecId(fragment[6]);
             let mut block = [0; 4096];
@@ -117,7 +128,9 @@ pub fn extent(data: &[u8]) {
 pub fn summary(data: &[u8]) {
     let bytes = structure(Kind::Summary, data, data.len().saturating_sub(1));
     let _ = Summary::parse_len(&bytes, 128 << 10);
-    let Ok(parsed) = Summary::parse(&bytes) else { return };
+    let Ok(parsed) = Summary::parse(&bytes) else {
+        return;
+    };
     if let Ok(end) = check_extents(&parsed.extents, &geometry()) {
         assert!(end <= geometry().region_bytes);
     }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use flaz_engine::cache::Start;
-use flaz_engine::volume::Volume;
+use flaz_engine::volume::{STRIPE_BYTES, Volume};
 use flaz_sim::DiskImage;
 
 use crate::choices::Choices;
 use crate::mutation::{Promise, mutate};
 use crate::sectors::{BLOCK, SECTOR, TRIMMED, sector, sectors};
-use crate::victim::{SHAPES, Victim};
+use crate::victim::{SHAPES, STRIPE_BLOCKS_USED, Victim};
 use crate::world::{Served, World};
 
 /// More polls than any life here needs.
@@ -61,17 +61,32 @@ impl Judge<'_> {
                     Promise::Held => held(),
                     Promise::HeldOrFill => held() || fill(),
                 };
-                assert!(kept, "sector {number} reads as {}, promised: {:?}", describe(bytes), self.promise);
+                assert!(
+                    kept,
+                    "sector {number} reads as {}, promised: {:?}",
+                    describe(bytes),
+                    self.promise
+                );
             }
         }
     }
 
+    /// Reads what victims use of each stripe; the rest of the origin is like what is there.
     async fn read_all(&self, served: &Served) {
-        const CHUNK: u64 = 16 * BLOCK;
+        const CHUNK: u64 = 24 * BLOCK;
         let size = served.size().min(self.victim.truth.len() as u64) / SECTOR * SECTOR;
-        for at in (0..size).step_by(CHUNK as usize) {
-            let len = CHUNK.min(size - at);
-            self.judge(at, &served.read(at, len).await);
+        for stripe in (0..size).step_by(STRIPE_BYTES as usize) {
+            for at in (stripe..stripe + STRIPE_BLOCKS_USED * BLOCK).step_by(CHUNK as usize) {
+                let len = CHUNK.min(size.saturating_sub(at));
+                self.judge(at, &served.read(at, len).await);
+            }
+        }
+    }
+
+    /// Reads what was written in this life.
+    async fn read_written(&self, served: &Served) {
+        for first in self.written.keys().filter(|number| number.is_multiple_of(8)) {
+            self.judge(first * SECTOR, &served.read(first * SECTOR, BLOCK).await);
         }
     }
 
@@ -87,16 +102,21 @@ impl Judge<'_> {
             let blocks = sectors_all / 8 - 7;
             let (first, count) = match kind {
                 0 => (choices.below(sectors_all - 16), 1 + choices.below(12)),
-                _ => (choices.below(blocks) * 8, 8 * (1 + choices.below(7))),
+                1..4 => (choices.below(blocks) * 8, 8 * (1 + choices.below(7))),
+                _ => (choices.below(STRIPE_BLOCKS_USED) * 8, 8 * (1 + choices.below(7))),
             };
+            let (first, count) = (first.min(sectors_all - 64), count.min(64));
             let version = if kind == 1 { TRIMMED } else { version };
-            self.written.extend((first..first + count).map(|number| (number, version)));
+            self.written
+                .extend((first..first + count).map(|number| (number, version)));
             if kind == 1 {
                 let trimmed = served.volume.trim(first * SECTOR, count * SECTOR, false);
                 trimmed.await.expect("the origin is well");
                 served.stored().await;
             } else {
-                served.write(first * SECTOR, &sectors(first, count, version)).await;
+                served
+                    .write(first * SECTOR, &sectors(first, count, version))
+                    .await;
             }
         }
     }
@@ -107,7 +127,11 @@ fn describe(bytes: &[u8]) -> String {
     if bytes.iter().all(|byte| *byte == bytes[0]) {
         return format!("{:#04x} throughout", bytes[0]);
     }
-    format!("number {}, version {}", crate::structure::number(&bytes[..8]), crate::structure::number(&bytes[16..20]))
+    format!(
+        "number {}, version {}",
+        crate::structure::number(&bytes[..8]),
+        crate::structure::number(&bytes[16..20])
+    )
 }
 
 /// Opens what is on two disks, uses it and ends as told. Gives the disks afterwards, and how it started.
@@ -130,7 +154,7 @@ fn live(
         let start = served.cache.start;
         judge.read_all(&served).await;
         judge.write_some(&served, choices).await;
-        judge.read_all(&served).await;
+        judge.read_written(&served).await;
         if stops {
             // A refusal to stop in order is as good as a crash.
             let _ = served.stop().await;
@@ -171,10 +195,12 @@ fn live_twice(victim: &Victim, seed: u64, image: &DiskImage, promise: Promise, l
         written: BTreeMap::new(),
     };
     // Not the mutation's bytes: what is done is not to change with them. The decisions repeat themselves.
-    let life: Vec<u8> = (0..256u32).map(|at| {
-        let byte = life[at as usize % life.len()];
-        flaz_sim::rng::mix(u64::from(byte) << 32 | u64::from(at)) as u8
-    }).collect();
+    let life: Vec<u8> = (0..256u32)
+        .map(|at| {
+            let byte = life[at as usize % life.len()];
+            flaz_sim::rng::mix(u64::from(byte) << 32 | u64::from(at)) as u8
+        })
+        .collect();
     let mut choices = Choices::new(&life);
     let Some((start, origin, image)) = live(seed, &victim.origin, image, &mut judge, &mut choices) else {
         return Outcome { start: None };

@@ -4,6 +4,7 @@
 //! flaz-fuzz                        all targets in turn, until one fails
 //! flaz-fuzz TARGET                 one target, until it fails
 //! flaz-fuzz TARGET --seed N        one seed
+//! flaz-fuzz TARGET --keep N NAME   writes the input of a seed into the corpus, as NAME
 //! flaz-fuzz TARGET FILE...         these inputs
 //! flaz-fuzz --starts DIR           writes inputs to begin with into DIR/TARGET
 //! ```
@@ -14,12 +15,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use flaz_fuzz::driver::{kept, run, seeded, starts};
+use flaz_fuzz::driver::{corpus_dir, kept, run, seeded, starts};
 use flaz_fuzz::{TARGETS, Target};
 
 /// How long a target runs before the next one has its turn.
 const TURN: Duration = Duration::from_secs(20);
-const USAGE: &str = "usage: flaz-fuzz [TARGET [--seed N | FILE...] | --starts DIR]";
+const USAGE: &str = "usage: flaz-fuzz [TARGET [--seed N | --keep N NAME | FILE...] | --starts DIR]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,6 +50,12 @@ fn drive(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
                     run(target, seeded(target, std::iter::once(seed.parse()?)));
                     Ok(())
                 }
+                ["--keep", seed, name] => {
+                    let (_, data) = seeded(target, std::iter::once(seed.parse()?))
+                        .next()
+                        .ok_or("no input")?;
+                    Ok(fs::write(corpus_dir(target).join(name), data)?)
+                }
                 files => {
                     for file in files {
                         let data = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
@@ -74,7 +81,10 @@ fn endless(targets: &[Target]) -> Result<(), Box<dyn Error>> {
             let begin = Instant::now();
             let seeds = (seed..).take_while(|_| begin.elapsed() < TURN);
             let count = run(target, seeded(target, seeds));
-            println!("{}: {count} inputs from seed {seed} on, nothing found", target.name);
+            println!(
+                "{}: {count} inputs from seed {seed} on, nothing found",
+                target.name
+            );
             seed += count;
         }
     }

@@ -124,7 +124,12 @@ impl<'v> Work<'v> {
 
     fn place(&self, choices: &mut Choices<'_>, kinds: &[Kind]) -> Option<Place> {
         let kind = *choices.pick(kinds);
-        let of: Vec<_> = self.victim.places.iter().filter(|place| place.kind == kind).collect();
+        let of: Vec<_> = self
+            .victim
+            .places
+            .iter()
+            .filter(|place| place.kind == kind)
+            .collect();
         (!of.is_empty()).then(|| **choices.pick(&of))
     }
 
@@ -152,13 +157,19 @@ impl<'v> Work<'v> {
 
     /// Gives some fields of a structure other values.
     fn field(&mut self, choices: &mut Choices<'_>) {
-        let Some(place) = self.place(choices, &Kind::SEALED) else { return };
-        let Some(other) = self.place(choices, &[place.kind]) else { return };
+        let Some(place) = self.place(choices, &Kind::SEALED) else {
+            return;
+        };
+        let Some(other) = self.place(choices, &[place.kind]) else {
+            return;
+        };
         let (mut bytes, other) = (self.bytes(&place), self.bytes(&other));
         for _ in 0..1 + choices.below(3) {
             let fields = fields(place.kind, &bytes);
             let (at, width) = *choices.pick(&fields);
-            let Some(old) = bytes.get(at..at + width) else { continue };
+            let Some(old) = bytes.get(at..at + width) else {
+                continue;
+            };
             let elsewhere = other.get(at..at + width).map_or(0, number);
             let value = choices.value(number(old), elsewhere, width);
             bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
@@ -170,7 +181,9 @@ impl<'v> Work<'v> {
 
     /// Changes some bytes of a structure and leaves its checksum.
     fn damage_structure(&mut self, choices: &mut Choices<'_>) {
-        let Some(place) = self.place(choices, &Kind::SEALED) else { return };
+        let Some(place) = self.place(choices, &Kind::SEALED) else {
+            return;
+        };
         let at = place.start + choices.below(place.len);
         let byte = self.image.read(at, 1)[0] ^ choices.byte().max(1);
         self.image.write(at, &[byte]);
@@ -202,9 +215,10 @@ impl<'v> Work<'v> {
         let target = self.image.read(to.start, to.len as usize);
         let (len, target_len) = (bytes.len(), target.len());
         let mut take = |at: usize, target_at: usize, width: usize| {
-            if let (Some(place), Some(value)) =
-                (bytes.get_mut(at..at + width), target.get(target_at..target_at + width))
-            {
+            if let (Some(place), Some(value)) = (
+                bytes.get_mut(at..at + width),
+                target.get(target_at..target_at + width),
+            ) {
                 place.copy_from_slice(value);
             }
         };
@@ -254,10 +268,20 @@ impl<'v> Work<'v> {
     }
 
     fn swap(&mut self, choices: &mut Choices<'_>) {
-        const KINDS: [Kind; 6] =
-            [Kind::Region, Kind::Extent, Kind::Summary, Kind::State, Kind::Intent, Kind::Superblock];
-        let Some(one) = self.place(choices, &KINDS) else { return };
-        let Some(other) = self.place(choices, &[one.kind]) else { return };
+        const KINDS: [Kind; 6] = [
+            Kind::Region,
+            Kind::Extent,
+            Kind::Summary,
+            Kind::State,
+            Kind::Intent,
+            Kind::Superblock,
+        ];
+        let Some(one) = self.place(choices, &KINDS) else {
+            return;
+        };
+        let Some(other) = self.place(choices, &[one.kind]) else {
+            return;
+        };
         let (first, second) = (self.bytes(&one), self.bytes(&other));
         self.write_over(&one, &other, &first, choices);
         self.write_over(&other, &one, &second, choices);
@@ -273,8 +297,12 @@ impl<'v> Work<'v> {
             Kind::Superblock,
             Kind::Void,
         ];
-        let Some(from) = self.place(choices, &KINDS) else { return };
-        let Some(to) = self.place(choices, &[from.kind]) else { return };
+        let Some(from) = self.place(choices, &KINDS) else {
+            return;
+        };
+        let Some(to) = self.place(choices, &[from.kind]) else {
+            return;
+        };
         let bytes = self.bytes(&from);
         self.write_over(&from, &to, &bytes, choices);
     }
@@ -313,7 +341,8 @@ impl<'v> Work<'v> {
     fn splice(&mut self, choices: &mut Choices<'_>) {
         let (start, len) = self.range(choices);
         let len = len.min(self.image.len() - start);
-        self.image.write(start, &self.victim.twin.read(start, len as usize));
+        self.image
+            .write(start, &self.victim.twin.read(start, len as usize));
         // Intents are the only structure that does not name its cache.
         let geometry = &self.victim.geometry;
         let intents = geometry.intent_offset()..geometry.intent_offset() + geometry.intent_len();
@@ -327,23 +356,31 @@ impl<'v> Work<'v> {
 
     /// Marks a region as void, and leaves its summary.
     fn void(&mut self, choices: &mut Choices<'_>) {
-        let Some(region) = self.place(choices, &[Kind::Region]) else { return };
+        let Some(region) = self.place(choices, &[Kind::Region]) else {
+            return;
+        };
         let header = self.image.read(region.start, 64);
         let (cache, fill) = (number(&header[8..12]) as u32, number(&header[24..32]));
         let fill = choices.value(fill, 0, 8);
         let mark = VoidMark::new(cache, Sequence(fill), region.start);
         self.image.write(region.start, mark.as_bytes());
-        self.note(Promise::HeldOrFill, format!("{region:?} is void, filling {fill:#x}"));
+        self.note(
+            Promise::HeldOrFill,
+            format!("{region:?} is void, filling {fill:#x}"),
+        );
     }
 
     /// Writes a summary with another list of extents and records.
     fn relist(&mut self, choices: &mut Choices<'_>) {
-        let (Some(place), Some(region)) =
-            (self.place(choices, &[Kind::Summary]), self.place(choices, &[Kind::Region]))
-        else {
+        let (Some(place), Some(region)) = (
+            self.place(choices, &[Kind::Summary]),
+            self.place(choices, &[Kind::Region]),
+        ) else {
             return;
         };
-        let Ok(mut summary) = Summary::parse(&self.bytes(&place)) else { return };
+        let Ok(mut summary) = Summary::parse(&self.bytes(&place)) else {
+            return;
+        };
         for _ in 0..1 + choices.below(4) {
             let extents = summary.extents.len().max(1) as u64;
             let records = summary.records.len().max(1) as u64;
@@ -373,12 +410,21 @@ impl<'v> Work<'v> {
         }
         // The number of records is to fit, mostly.
         if choices.below(4) > 0 {
-            let listed = summary.extents.iter().map(|extent| usize::from(extent.record_count)).sum();
+            let listed = summary
+                .extents
+                .iter()
+                .map(|extent| usize::from(extent.record_count))
+                .sum();
             summary.records.resize(std::cmp::min(listed, 1 << 12), 0);
         }
-        let to = if choices.below(2) == 0 { region } else {
+        let to = if choices.below(2) == 0 {
+            region
+        } else {
             let end = place.start + place.len;
-            Place { start: end - region.len, ..region }
+            Place {
+                start: end - region.len,
+                ..region
+            }
         };
         summary.position = to.start;
         let len = flaz_engine::format::summary::summary_bytes(
@@ -398,7 +444,9 @@ impl<'v> Work<'v> {
 
     /// Puts bytes into an index image or takes some out.
     fn resize_index(&mut self, choices: &mut Choices<'_>) {
-        let Some(place) = self.place(choices, &[Kind::Image]) else { return };
+        let Some(place) = self.place(choices, &[Kind::Image]) else {
+            return;
+        };
         let mut bytes = self.bytes(&place);
         let at = choices.below(bytes.len() as u64) as usize;
         let count = choices.below(64) as usize * 4;

@@ -21,7 +21,9 @@ fn export() -> Export {
 /// # Panics
 /// If the machine stands still, takes more than there is, or answers more than it should.
 pub fn negotiation(data: &[u8]) {
-    let Some((pieces, input)) = data.split_first() else { return };
+    let Some((pieces, input)) = data.split_first() else {
+        return;
+    };
     let piece = match pieces {
         0 => input.len().max(1),
         pieces => usize::from(*pieces),
@@ -41,7 +43,11 @@ pub fn negotiation(data: &[u8]) {
             Err(_) | Ok((_, Progress::Aborted)) => break,
         }
         assert!(held.start <= held.end, "more was taken than there was");
-        assert!(held.len() < OPTION_BYTES_MAX + 16, "no progress over {} bytes", held.len());
+        assert!(
+            held.len() < OPTION_BYTES_MAX + 16,
+            "no progress over {} bytes",
+            held.len()
+        );
         if held.end == input.len() {
             break;
         }
@@ -70,14 +76,22 @@ pub fn requests(data: &[u8]) {
         if flags & 16 == 0 {
             header[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
         }
-        let Ok(request) = Request::parse(&header) else { return };
+        let Ok(request) = Request::parse(&header) else {
+            return;
+        };
         match request.check(&export, session) {
             Ok(Command::Disconnect) => return,
             Ok(Command::Flush) => {}
             Ok(command) => {
                 let end = request.offset.checked_add(request.len.into());
-                assert!(end.is_some_and(|end| end <= export.size()), "{request:?} reaches over the end");
-                assert!(!(export.is_read_only() && command.writes()), "{request:?} on a read-only export");
+                assert!(
+                    end.is_some_and(|end| end <= export.size()),
+                    "{request:?} reaches over the end"
+                );
+                assert!(
+                    !(export.is_read_only() && command.writes()),
+                    "{request:?} on a read-only export"
+                );
                 assert!(session.allocation_context || !matches!(command, Command::BlockStatus { .. }));
                 assert!(request.payload_len() <= PAYLOAD_BYTES_MAX);
             }

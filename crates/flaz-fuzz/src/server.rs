@@ -46,7 +46,10 @@ struct Pattern;
 
 impl Pattern {
     fn within(offset: u64, len: u64) {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= SIZE), "{len} bytes at {offset}");
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= SIZE),
+            "{len} bytes at {offset}"
+        );
     }
 }
 
@@ -61,10 +64,17 @@ impl Volume for Pattern {
     }
 
     async fn write(&self, offset: u64, data: Segments, _fua: bool) -> Result<(), IoError> {
-        let bytes: Vec<u8> = data.iter().flat_map(|segment| segment.to_vec()).collect();
+        let bytes = data
+            .iter()
+            .map(|segment| &segment[..])
+            .collect::<Vec<_>>()
+            .concat();
         Self::within(offset, bytes.len() as u64);
         let lens = segment_lens(offset, bytes.len() as u64);
-        assert!(data.iter().map(|segment| segment.len()).eq(lens), "cut at stripes");
+        assert!(
+            data.iter().map(|segment| segment.len()).eq(lens),
+            "cut at stripes"
+        );
         let wrong = bytes != patterns(offset, bytes.len() as u64);
         WRONG_WRITES.fetch_add(u64::from(wrong), Ordering::Relaxed);
         Ok(())
@@ -205,7 +215,11 @@ struct Replies<'b> {
 
 impl<'b> Replies<'b> {
     fn take(&mut self, len: usize) -> &'b [u8] {
-        assert!(self.rest.len() >= len, "a reply ends after {} of {len} bytes", self.rest.len());
+        assert!(
+            self.rest.len() >= len,
+            "a reply ends after {} of {len} bytes",
+            self.rest.len()
+        );
         let (head, rest) = self.rest.split_at(len);
         self.rest = rest;
         head
@@ -232,9 +246,14 @@ impl<'b> Replies<'b> {
                 let head = self.take(16);
                 assert_eq!(head[..4], [0x67, 0x44, 0x66, 0x98], "no reply");
                 let (error, cookie) = (number(&head[4..8]), number(&head[8..]));
-                let (command, offset, len) = sent.remove(&cookie).expect("a request was sent, and not answered");
+                let (command, offset, len) = sent
+                    .remove(&cookie)
+                    .expect("a request was sent, and not answered");
                 if command == 0 && error == 0 {
-                    assert!(self.take(len as usize) == patterns(offset, len.into()), "wrong data");
+                    assert!(
+                        self.take(len as usize) == patterns(offset, len.into()),
+                        "wrong data"
+                    );
                 }
             }
         }
@@ -262,7 +281,10 @@ fn converse(bytes: &[u8], cut: usize) -> Vec<u8> {
         }
         sender.join().expect("the sender does not panic");
     });
-    assert!((replies.len() as u64) < REPLIES_MAX, "the server does not come to an end");
+    assert!(
+        (replies.len() as u64) < REPLIES_MAX,
+        "the server does not come to an end"
+    );
     replies
 }
 
@@ -281,8 +303,16 @@ fn honest(structured: bool) {
     let head = if structured { 20 } else { 16 };
     let data = 9000 + if structured { 8 } else { 0 };
     assert_eq!(replies.len(), 3 * head + data, "three replies");
-    Replies { rest: replies, structured }.check(sent);
-    assert_eq!(WRONG_WRITES.load(Ordering::Relaxed), wrong, "a write's data were changed on the way");
+    Replies {
+        rest: replies,
+        structured,
+    }
+    .check(sent);
+    assert_eq!(
+        WRONG_WRITES.load(Ordering::Relaxed),
+        wrong,
+        "a write's data were changed on the way"
+    );
 }
 
 /// A session: raw bytes from the start, raw bytes after a handshake, or requests after a handshake.
@@ -313,7 +343,11 @@ pub fn session(data: &[u8]) {
             let replies = converse(&bytes, cut);
             let rest = &replies[handshake_reply_len(structured)..];
             Replies { rest, structured }.check(sent);
-            assert_eq!(WRONG_WRITES.load(Ordering::Relaxed), wrong, "a write's data were changed");
+            assert_eq!(
+                WRONG_WRITES.load(Ordering::Relaxed),
+                wrong,
+                "a write's data were changed"
+            );
         }
     }
     // Not after each one: it costs as much as a hostile client.

@@ -121,30 +121,77 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
     let some = |fields: &[(usize, usize)]| fields.to_vec();
     match kind {
         Kind::Superblock => some(&[
-            (8, 4), (16, 8), (24, 4), (40, 8), (56, 8), (64, 8), (72, 4), (76, 4), (80, 4), (84, 4), (88, 4),
-            (92, 4), (96, 4), (100, 4), (104, 4), (108, 4), (112, 4), (516, 4), (520, 8), (528, 4),
+            (8, 4),
+            (16, 8),
+            (24, 4),
+            (40, 8),
+            (56, 8),
+            (64, 8),
+            (72, 4),
+            (76, 4),
+            (80, 4),
+            (84, 4),
+            (88, 4),
+            (92, 4),
+            (96, 4),
+            (100, 4),
+            (104, 4),
+            (108, 4),
+            (112, 4),
+            (516, 4),
+            (520, 8),
+            (528, 4),
         ]),
         Kind::State => some(&[
-            (12, 4), (16, 4), (20, 4), (24, 8), (32, 8), (40, 4), (44, 4), (48, 4), (52, 4), (56, 4),
+            (12, 4),
+            (16, 4),
+            (20, 4),
+            (24, 8),
+            (32, 8),
+            (40, 4),
+            (44, 4),
+            (48, 4),
+            (52, 4),
+            (56, 4),
         ]),
         Kind::Intent => some(&[
-            (8, 4), (12, 4), (16, 8), (24, 8), (32, 4), (36, 8), (44, 4), (48, 1), (49, 1), (511, 1),
+            (8, 4),
+            (12, 4),
+            (16, 8),
+            (24, 8),
+            (32, 4),
+            (36, 8),
+            (44, 4),
+            (48, 1),
+            (49, 1),
+            (511, 1),
         ]),
         Kind::Void => some(&[(8, 4), (16, 8), (24, 8)]),
         Kind::Region => Vec::new(),
         Kind::Image => {
             let mut all = some(&[(8, 8), (16, 4), (20, 4), (24, 4), (28, 4)]);
             // Region table, rings, open regions, index entries: numbers of 4 or 8 bytes, the table's of 1 too.
-            all.extend((48..304.min(bytes.len().saturating_sub(8))).step_by(16).flat_map(|at| {
-                [(at, 1), (at + 1, 1), (at + 4, 4)]
-            }));
+            all.extend(
+                (48..304.min(bytes.len().saturating_sub(8)))
+                    .step_by(16)
+                    .flat_map(|at| [(at, 1), (at + 1, 1), (at + 4, 4)]),
+            );
             all.extend((48..bytes.len().saturating_sub(8)).step_by(4).map(|at| (at, 4)));
             all.extend((48..bytes.len().saturating_sub(8)).step_by(8).map(|at| (at, 8)));
             all
         }
         Kind::Extent => {
             let mut all = some(&[
-                (8, 4), (12, 4), (16, 8), (24, 8), (32, 8), (40, 8), (48, 4), (52, 2), (54, 2), (56, 1),
+                (8, 4),
+                (12, 4),
+                (16, 8),
+                (24, 8),
+                (32, 8),
+                (40, 8),
+                (48, 4),
+                (52, 2),
+                (54, 2),
+                (56, 1),
             ]);
             let records = usize::from(u16::from_le_bytes([bytes[52], bytes[53]])).min(8);
             all.extend((0..records).flat_map(|i| record(EXTENT_HEADER_BYTES + i * RECORD_BYTES)));
@@ -153,8 +200,13 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
         Kind::Summary => {
             let trailer = bytes.len() - TRAILER_BYTES;
             let mut all = some(&[
-                (trailer + 8, 4), (trailer + 12, 4), (trailer + 16, 4), (trailer + 20, 4), (trailer + 24, 8),
-                (trailer + 32, 8), (trailer + 40, 1),
+                (trailer + 8, 4),
+                (trailer + 12, 4),
+                (trailer + 16, 4),
+                (trailer + 20, 4),
+                (trailer + 24, 8),
+                (trailer + 32, 8),
+                (trailer + 40, 1),
             ]);
             let extents = number(&bytes[trailer + 12..trailer + 16]) as usize;
             let records = (extents * ENTRY_BYTES).min(trailer);
@@ -175,7 +227,10 @@ fn record(at: usize) -> [(usize, usize); 3] {
 /// Little-endian bytes as a number.
 #[must_use]
 pub fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
 /// Makes the checksum of a structure right again.
@@ -189,8 +244,9 @@ pub fn seal(kind: Kind, bytes: &mut [u8]) {
     };
     // A summary may have been told to be longer or shorter; the rest of it counts then.
     let from = match kind {
-        Kind::Summary if bytes.len() >= TRAILER_BYTES => Summary::parse_len(bytes, bytes.len() as u64)
-            .map_or(0, |len| bytes.len() - len),
+        Kind::Summary if bytes.len() >= TRAILER_BYTES => {
+            Summary::parse_len(bytes, bytes.len() as u64).map_or(0, |len| bytes.len() - len)
+        }
         _ => 0,
     };
     if at + 4 > bytes.len() {

@@ -23,7 +23,7 @@ use crate::world::{Served, World};
 /// Stripes of a shard: some whose intents are set, and others.
 const STRIPES: u64 = 3;
 /// Blocks at the beginning of each stripe that are used, so that caches fill quickly.
-const STRIPE_BLOCKS_USED: u64 = 72;
+pub const STRIPE_BLOCKS_USED: u64 = 72;
 /// Long enough for intents to be cleared.
 const CLEARED: Duration = Duration::from_secs(12);
 
@@ -63,10 +63,31 @@ pub const SHAPES: [Shape; 8] = [
     shape("killed", 512, 1, "lz4", PolicyKind::S3Fifo, End::Killed),
     shape("cut", 512, 1, "none", PolicyKind::Fifo, End::Cut),
     shape("half void", 512, 1, "none", PolicyKind::Fifo, End::HalfVoid),
-    shape("clean, two shards of 4 KiB sectors", 4096, 2, "zstd", PolicyKind::S3Fifo, End::Clean),
-    shape("killed, two shards of 4 KiB sectors", 4096, 2, "zlib", PolicyKind::Fifo, End::Killed),
+    shape(
+        "clean, two shards of 4 KiB sectors",
+        4096,
+        2,
+        "zstd",
+        PolicyKind::S3Fifo,
+        End::Clean,
+    ),
+    shape(
+        "killed, two shards of 4 KiB sectors",
+        4096,
+        2,
+        "zlib",
+        PolicyKind::Fifo,
+        End::Killed,
+    ),
     shape("cut, three shards", 512, 3, "lzo", PolicyKind::S3Fifo, End::Cut),
-    shape("half void, two shards", 512, 2, "none", PolicyKind::Fifo, End::HalfVoid),
+    shape(
+        "half void, two shards",
+        512,
+        2,
+        "none",
+        PolicyKind::Fifo,
+        End::HalfVoid,
+    ),
 ];
 
 const fn shape(
@@ -296,17 +317,29 @@ impl Workload {
         let rng = &mut self.rng;
         for _ in 0..steps * self.stripes / STRIPES {
             let stripe = rng.below(self.stripes) * (STRIPE_BYTES / BLOCK);
-            let (used, kinds) = if self.reads_alone { (180, 3) } else { (STRIPE_BLOCKS_USED, 8) };
+            let (used, kinds) = if self.reads_alone {
+                (180, 3)
+            } else {
+                (STRIPE_BLOCKS_USED, 8)
+            };
             let (first, count) = (stripe + rng.below(used - 8), 1 + rng.below(8));
             match rng.below(kinds) {
-                0..3 => served.volume.prefetch(first * BLOCK, count * BLOCK).await.expect("is well"),
+                0..3 => served
+                    .volume
+                    .prefetch(first * BLOCK, count * BLOCK)
+                    .await
+                    .expect("is well"),
                 3 => {
                     served.read(first * BLOCK, count * BLOCK).await;
                     served.read(first * BLOCK, count * BLOCK).await;
                 }
                 4 => {
                     history.write(first * 8, 8, TRIMMED);
-                    served.volume.trim(first * BLOCK, BLOCK, false).await.expect("is well");
+                    served
+                        .volume
+                        .trim(first * BLOCK, BLOCK, false)
+                        .await
+                        .expect("is well");
                 }
                 kind => {
                     self.version += 1;
@@ -343,9 +376,21 @@ mod tests {
                 count(Kind::Image),
                 count(Kind::Void)
             );
-            assert!(count(Kind::Extent) > 5 && count(Kind::Summary) > 0, "{}", shape.name);
-            assert!(count(Kind::Image) > 0 || shape.end != End::Clean, "{}", shape.name);
-            assert!(count(Kind::Void) > 0 || shape.end != End::HalfVoid, "{}", shape.name);
+            assert!(
+                count(Kind::Extent) > 5 && count(Kind::Summary) > 0,
+                "{}",
+                shape.name
+            );
+            assert!(
+                count(Kind::Image) > 0 || shape.end != End::Clean,
+                "{}",
+                shape.name
+            );
+            assert!(
+                count(Kind::Void) > 0 || shape.end != End::HalfVoid,
+                "{}",
+                shape.name
+            );
             let world = World::new(1, &victim.origin, &victim.cache);
             world.sim.block_on(async {
                 let served = world.open(shape.codec, shape.policy).await.expect("opens");

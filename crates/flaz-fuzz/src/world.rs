@@ -109,7 +109,11 @@ impl Served {
     pub async fn read(&self, offset: u64, len: u64) -> Vec<u8> {
         let segments = self.volume.read(offset, len as u32).await;
         let segments = segments.expect("the origin is well");
-        segments.iter().flat_map(|segment| segment.to_vec()).collect()
+        segments
+            .iter()
+            .map(|segment| &segment[..])
+            .collect::<Vec<_>>()
+            .concat()
     }
 
     /// Writes, and waits until it has been stored.

@@ -11,14 +11,23 @@ use flaz_fuzz::{TARGETS, Target};
 const MEMORY_KIB_MAX: u64 = 512 << 10;
 
 fn target(name: &str) -> &'static Target {
-    TARGETS.iter().find(|target| target.name == name).expect("a target")
+    TARGETS
+        .iter()
+        .find(|target| target.name == name)
+        .expect("a target")
 }
 
 /// The most memory that this process ever had, in KiB.
 fn memory_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a high-water mark");
-    let number = line.split_whitespace().next().and_then(|number| number.parse().ok());
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("a high-water mark");
+    let number = line
+        .split_whitespace()
+        .next()
+        .and_then(|number| number.parse().ok());
     number.expect("a number")
 }
 
@@ -38,7 +47,14 @@ fn check(name: &str) {
 
 #[test]
 fn fixed_structures() {
-    for name in ["superblock", "shard-state", "intent", "extent", "summary", "void-mark"] {
+    for name in [
+        "superblock",
+        "shard-state",
+        "intent",
+        "extent",
+        "summary",
+        "void-mark",
+    ] {
         check(name);
     }
 }
