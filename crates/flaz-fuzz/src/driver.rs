@@ -103,7 +103,7 @@ fn handshakes() -> Vec<Vec<u8>> {
             0,
             &[
                 option(8, b""),
-                option(9, &name.repeat(1)),
+                option(9, name),
                 option(99, b"what"),
                 option(7, &info),
             ],

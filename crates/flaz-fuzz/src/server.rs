@@ -174,8 +174,11 @@ fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Vec<
     bytes
 }
 
+/// What was asked, by cookie: command, offset, length.
+type Sent = BTreeMap<u64, (u16, u64, u32)>;
+
 /// A client's requests, as the fuzzer's decisions: mostly sensible ones, so that they reach the volume.
-fn requests(choices: &mut Choices<'_>) -> (Vec<u8>, BTreeMap<u64, (u16, u64, u32)>) {
+fn requests(choices: &mut Choices<'_>) -> (Vec<u8>, Sent) {
     let (mut bytes, mut sent) = (Vec::new(), BTreeMap::new());
     for cookie in 1..=64 {
         if choices.is_over() {
@@ -226,7 +229,7 @@ impl<'b> Replies<'b> {
     }
 
     /// Checks every reply: a known cookie, once, with the right data.
-    fn check(&mut self, mut sent: BTreeMap<u64, (u16, u64, u32)>) {
+    fn check(&mut self, mut sent: Sent) {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         while !self.rest.is_empty() {
             if self.structured {

@@ -257,7 +257,7 @@ impl Made {
                 End::Killed | End::Cut => {
                     work.run(&served, 24, &mut self.history).await;
                     world.sim.env().sleep(CLEARED).await;
-                    work.stripes = work.stripes / STRIPES;
+                    work.stripes /= STRIPES;
                     work.run(&served, 6, &mut self.history).await;
                 }
             }
