@@ -78,6 +78,9 @@ impl Judge<'_> {
         for stripe in (0..size).step_by(STRIPE_BYTES as usize) {
             for at in (stripe..stripe + STRIPE_BLOCKS_USED * BLOCK).step_by(CHUNK as usize) {
                 let len = CHUNK.min(size.saturating_sub(at));
+                if len == 0 {
+                    return;
+                }
                 self.judge(at, &served.read(at, len).await);
             }
         }
