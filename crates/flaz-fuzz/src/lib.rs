@@ -46,8 +46,8 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: [Target; 12] = [
-    target("cache", |data| _ = life::cache_life(data), 256, 3000),
-    target("index-image", |data| _ = life::index_image(data), 8192, 500),
+    target("cache", |data| _ = life::cache_life(data), 256, 2000),
+    target("index-image", |data| _ = life::index_image(data), 8192, 300),
     target("superblock", formats::superblock, 4097, 20_000),
     target("shard-state", formats::shard_state, 4097, 20_000),
     target("intent", formats::intent, 513, 20_000),

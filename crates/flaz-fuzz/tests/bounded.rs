@@ -90,7 +90,7 @@ fn nbd_sessions() {
 fn mutated_caches_start_in_every_way() {
     use flaz_engine::cache::Start;
     let (warm, recovered, cold, refused) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0));
-    for seed in 0..300 {
+    for seed in 0..200 {
         let data = input(target("cache"), &[], seed);
         let count = match flaz_fuzz::life::cache_life(&data).start {
             Some(Start::Warm(_)) => &warm,
@@ -102,5 +102,8 @@ fn mutated_caches_start_in_every_way() {
     }
     let counts = [&warm, &recovered, &cold, &refused].map(Cell::get);
     println!("warm, recovered, cold, refused: {counts:?}");
-    assert!(counts.iter().all(|count| *count > 5), "{counts:?}");
+    assert!(
+        counts[..3].iter().all(|count| *count > 20) && counts[3] > 0,
+        "{counts:?}"
+    );
 }
