@@ -2,7 +2,7 @@
 # tools/packages); make alone lists all of them. ARGS="..." is handed on where the help says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test soak bench lint audit clean
+.PHONY: help demo build test soak bench fuzz lint audit clean
 
 CARGO := tools/cargo
 ARGS ?=
@@ -36,10 +36,17 @@ soak: ## Crash simulated caches, kill the program and cut its power for an hour 
 bench: ## Measure against the peers, reported as ratios; wants an idle machine (ARGS: options of xtask bench)
 	@$(CARGO) run --release --locked --package xtask -- bench $(ARGS)
 
+# libFuzzer with coverage where cargo-fuzz is installed (no nightly toolchain is needed: no sanitizer is used), else
+# the driver of flaz-fuzz, which has the same targets and knows nothing of coverage.
+fuzz: ## Feed hostile caches and clients to every parser until something is found (ARGS: a target)
+	@if command -v cargo-fuzz >/dev/null; then tools/fuzz $(ARGS); else \
+		echo 'without coverage, for cargo-fuzz is not installed; get it with: cargo install --locked cargo-fuzz'; \
+		$(CARGO) run --release --locked --package flaz-fuzz -- $(ARGS); fi
+
 lint: ## Check formatting, clippy, shell scripts, licences and sources of dependencies
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages .ci/run; \
+	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages tools/fuzz .ci/run; \
 	else echo 'skipped: shellcheck is not installed; get it with: apt-get install shellcheck'; fi
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error --offline check bans licenses sources; \
 	else echo 'skipped: cargo-deny is not installed; get it with: cargo install --locked cargo-deny'; fi

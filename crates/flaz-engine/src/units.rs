@@ -80,6 +80,11 @@ impl Location {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Sequence(pub u64);
 
+impl Sequence {
+    /// Largest one that is taken over from a device: far from the end of the numbers, so that none overflows.
+    pub const MAX_READ: Self = Self(u64::MAX / 2);
+}
+
 /// One opening of the cache, from serve to stop or crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Epoch(pub u32);

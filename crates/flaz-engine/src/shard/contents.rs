@@ -22,8 +22,6 @@ use crate::units::{BLOCK_BYTES, Epoch, Sequence, UNIT_BYTES};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"FLZIMAGE");
 pub(super) const HEADER_BYTES: usize = 48;
-/// Largest sequence that an image may go on from: far from the end of the numbers.
-const SEQUENCE_MAX: u64 = u64::MAX / 2;
 /// Bytes of the image written or read at a time.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 
@@ -86,7 +84,7 @@ pub(crate) async fn read_state<C: Device>(
             state.image_bytes, state.image_regions
         ));
     }
-    if state.next_sequence.0 > SEQUENCE_MAX {
+    if state.next_sequence > Sequence::MAX_READ {
         return contents(format!("its next sequence is {}", state.next_sequence.0));
     }
     Ok(state)

@@ -99,6 +99,14 @@ struct Found {
     bytes_read: u64,
 }
 
+impl Found {
+    /// The highest number in it.
+    fn last_sequence(&self) -> Sequence {
+        let extents = self.extents.iter().map(|extent| extent.sequence);
+        extents.chain([self.fill]).max().unwrap_or_default()
+    }
+}
+
 /// Changes of the index, in the order of their records.
 #[derive(Default)]
 struct Batch {
@@ -168,6 +176,7 @@ impl<P: Platform> Shard<P> {
         // The order of filling is the order of the rings.
         found.sort_by_key(|region| region.fill);
         self.check_marks(&found, marks)?;
+        self.check_sequences(&found)?;
         self.take_over_regions(&found);
         self.take_over_records(&found).await;
         // A summary is believed, so what it lists must be stable before.
@@ -445,6 +454,26 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
+    /// Numbers that no cache reaches were not written by one, and new ones must stay above all that are there.
+    fn check_sequences(&self, found: &[Found]) -> Result<(), RecoverError> {
+        let shard = self.number;
+        let last = found
+            .iter()
+            .map(|region| (region.last_sequence(), region.number))
+            .max();
+        match last {
+            Some((last, region)) if last > Sequence::MAX_READ => Err(RecoverError::Damaged {
+                shard,
+                what: format!(
+                    "region {region} has sequence {}, expected {} at most",
+                    last.0,
+                    Sequence::MAX_READ.0
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn take_over_regions(&self, found: &[Found]) {
         let mut table = vec![Region::FREE; self.geometry.regions_per_shard as usize];
         for region in found {
@@ -460,21 +489,11 @@ impl<P: Platform> Shard<P> {
         for region in found {
             regions.enter_ring(region.number);
         }
-        let last = found
-            .iter()
-            .flat_map(|region| {
-                region
-                    .extents
-                    .iter()
-                    .map(|extent| extent.sequence)
-                    .chain([region.fill])
-            })
-            .max()
-            .unwrap_or_default();
+        let last = found.iter().map(Found::last_sequence).max().unwrap_or_default();
         let mut log = self.log.borrow_mut();
         log.regions = regions;
         // Those of this epoch are above all that an earlier one can have used, seen or not.
-        log.next_sequence = log.next_sequence.max(Sequence(last.0.saturating_add(1)));
+        log.next_sequence = log.next_sequence.max(Sequence(last.0 + 1));
     }
 
     /// Takes records over in the order of their extents: the last one of a block stays.

@@ -1,0 +1,153 @@
+//! The fixed structures, one by one: bytes in, a value or an error out; what is a value is written and read again.
+//!
+//! The first byte of an input says whether the structure is sealed before it is read, so that a fuzzer need not find
+//! checksums by chance.
+
+use flaz_engine::codec::Decoders;
+use flaz_engine::format::extent::{ExtentHeader, Record, RecordKind, records};
+use flaz_engine::format::geometry::{Geometry, GeometryWish, PAGE_BYTES};
+use flaz_engine::format::intent::{INTENT_STRIPES, IntentSector};
+use flaz_engine::format::shard_state::ShardState;
+use flaz_engine::format::summary::{Summary, check_extents, summary_bytes};
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::format::void::{VOID_MARK_BYTES, VoidMark};
+use flaz_engine::settings::AfterCrash;
+use zerocopy::IntoBytes;
+
+use crate::structure::{Kind, seal};
+
+/// Bytes of the device that superblocks are read for.
+const DEVICE_LEN: u64 = 2 << 20;
+
+fn geometry() -> Geometry {
+    let wish = GeometryWish {
+        extent_bytes: Some(32 << 10),
+        region_bytes: Some(128 << 10),
+        shard_count: Some(1),
+    };
+    Geometry::plan(DEVICE_LEN, 512, 1 << 20, wish).expect("it fits")
+}
+
+/// The structure in an input, cut or filled up to `len` bytes, sealed if the input says so.
+fn structure(kind: Kind, data: &[u8], len: usize) -> Vec<u8> {
+    let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
+    let mut bytes = rest.to_vec();
+    bytes.resize(len, 0);
+    if mode & 1 == 0 {
+        seal(kind, &mut bytes);
+    }
+    bytes
+}
+
+/// A superblock page.
+///
+/// # Panics
+/// If what is read is not what is written again, or cannot be on the device.
+pub fn superblock(data: &[u8]) {
+    let page = structure(Kind::Superblock, data, PAGE_BYTES);
+    let Ok(parsed) = Superblock::parse(&page, DEVICE_LEN) else {
+        return;
+    };
+    let geometry = parsed.geometry;
+    assert!(geometry.shard_offset(geometry.shard_count) <= DEVICE_LEN);
+    assert!(geometry.intent_offset() + geometry.intent_len() <= geometry.data_offset());
+    let mut again =
+        Superblock::parse(&parsed.to_bytes().expect("it was read"), DEVICE_LEN).expect("was valid");
+    again.after_crash = AfterCrash::Warm;
+    assert_eq!(again, parsed);
+}
+
+/// A shard's state page.
+///
+/// # Panics
+/// If what is read is not what is written again.
+pub fn shard_state(data: &[u8]) {
+    let page = structure(Kind::State, data, PAGE_BYTES);
+    let _ = ShardState::parse(data, 0);
+    let Ok(parsed) = ShardState::parse(&page, 0) else {
+        return;
+    };
+    assert_eq!(ShardState::parse(&parsed.to_bytes(), 0), Ok(parsed));
+}
+
+/// A sector of the intent bitmap.
+///
+/// # Panics
+/// If what is read is not what is written again.
+pub fn intent(data: &[u8]) {
+    let bytes: [u8; 512] = structure(Kind::Intent, data, 512).try_into().expect("512 bytes");
+    let Ok(mut parsed) = IntentSector::parse(&bytes, 0) else {
+        return;
+    };
+    let set = (0..INTENT_STRIPES).filter(|&bit| parsed.has(bit)).count();
+    assert!(set as u64 <= INTENT_STRIPES);
+    parsed.set_durable(parsed.durable());
+    parsed.seal();
+    assert_eq!(parsed.as_bytes(), bytes);
+}
+
+/// An extent: header, records, and fragments of it, each decoded.
+///
+/// # Panics
+/// If a length that was accepted reaches over what holds it.
+pub fn extent(data: &[u8]) {
+    let header_bytes = geometry().header_bytes();
+    let mut bytes = structure(Kind::Extent, data, data.len().clamp(header_bytes, 32 << 10));
+    let (area, _) = bytes.split_at_mut(header_bytes);
+    if data.first().is_some_and(|mode| mode & 1 == 0) {
+        seal(Kind::Extent, area);
+    }
+    let Ok(header) = ExtentHeader::parse(&bytes, header_bytes) else {
+        return;
+    };
+    let mut decoders = Decoders::new();
+    let mut at = header_bytes;
+    for bits in records(&bytes, header.record_count) {
+        let Ok(record) = Record::unpack(bits) else { break };
+        assert_eq!(record.pack(), bits, "a record has one form");
+        let Some(fragment) = bytes.get(at..at + record.fragment_bytes()) else {
+            break;
+        };
+        if let RecordKind::Fragment { stored, .. } = record.kind {
+            let codec = flaz_engine::codec::CodecId(fragment[6]);
+            let mut block = [0; 4096];
+            let _ = decoders.decompress(codec, &fragment[8..8 + usize::from(stored)], &mut block);
+        }
+        at += record.fragment_bytes();
+    }
+    let mut again = vec![0; header_bytes];
+    let listed: Vec<u64> = records(&bytes, header.record_count).collect();
+    header.write(&listed, header_bytes, &mut again);
+    assert_eq!(ExtentHeader::parse(&again, header_bytes), Ok(header));
+}
+
+/// A region's summary, at the end of the input.
+///
+/// # Panics
+/// If what is read is not what is written again.
+pub fn summary(data: &[u8]) {
+    let bytes = structure(Kind::Summary, data, data.len().saturating_sub(1));
+    let _ = Summary::parse_len(&bytes, 128 << 10);
+    let Ok(parsed) = Summary::parse(&bytes) else {
+        return;
+    };
+    if let Ok(end) = check_extents(&parsed.extents, &geometry()) {
+        assert!(end <= geometry().region_bytes);
+    }
+    let len = summary_bytes(parsed.extents.len(), parsed.records.len(), 512);
+    let mut area = vec![0; len as usize];
+    parsed.write(&mut area);
+    assert_eq!(Summary::parse(&area), Ok(parsed));
+}
+
+/// A void mark. It is known by all of its bytes, so only that of the right cache and place is taken.
+///
+/// # Panics
+/// If another one is taken.
+pub fn void_mark(data: &[u8]) {
+    let bytes = structure(Kind::Void, data, VOID_MARK_BYTES);
+    let _ = VoidMark::parse(data, 7, 1 << 20);
+    if let Ok(fill) = VoidMark::parse(&bytes, 7, 1 << 20) {
+        assert_eq!(VoidMark::new(7, fill, 1 << 20).as_bytes(), bytes);
+    }
+}

@@ -1,0 +1,79 @@
+//! Hostile input for flaz: what a fuzzer calls, and what makes inputs worth trying.
+//!
+//! A [`Target`] is a function of bytes that panics if something is wrong. Most inputs of the larger targets are not
+//! the hostile bytes themselves but *decisions* ([`choices`]): which real image is taken ([`victim`]), what is done
+//! to it and sealed again ([`mutation`]), and how it is used ([`life`]). So a fuzzer that mutates the decisions mutates
+//! images by structure, and a failure is a short string.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`formats`], [`codecs`], [`nbd`] | targets without I/O: structures, streams, the protocol |
+//! | [`life`] | a whole cache on a mutated device |
+//! | [`server`] | the NBD server over a socket |
+//! | [`choices`], [`structure`], [`victim`], [`mutation`] | how images are made and mutated |
+//! | [`sectors`], [`world`] | data that say what they are; a cache between simulated disks |
+//! | [`driver`] | inputs without a fuzzer: corpora and seeds |
+//!
+//! The same targets run under libFuzzer (`fuzz/` in the root of the repository), in the tests of this crate for a
+//! bounded number of seeds, and endlessly in its program. `docs/testing.md` says what is demanded and what is not.
+#![forbid(unsafe_code)]
+
+pub mod choices;
+pub mod codecs;
+pub mod driver;
+pub mod formats;
+pub mod life;
+pub mod mutation;
+pub mod nbd;
+pub mod sectors;
+pub mod server;
+pub mod structure;
+pub mod victim;
+pub mod world;
+
+/// Something that is fed with hostile bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, also that of its folder of inputs.
+    pub name: &'static str,
+    /// Panics if something is wrong.
+    pub run: fn(&[u8]),
+    /// Longest input that makes sense, in bytes.
+    pub len_max: usize,
+    /// Seeds that the tests try, apart from the corpus. By what one costs.
+    pub seeds: u64,
+}
+
+/// All targets.
+pub const TARGETS: [Target; 12] = [
+    target("cache", |data| _ = life::cache_life(data), 256, 2000),
+    target("index-image", |data| _ = life::index_image(data), 8192, 300),
+    target("superblock", formats::superblock, 4097, 20_000),
+    target("shard-state", formats::shard_state, 4097, 20_000),
+    target("intent", formats::intent, 513, 20_000),
+    target("extent", formats::extent, 16_384, 10_000),
+    target("summary", formats::summary, 4097, 20_000),
+    target("void-mark", formats::void_mark, 65, 20_000),
+    target("codec", codecs::codec_stream, 4097, 10_000),
+    target("nbd-handshake", nbd::negotiation, 4096, 20_000),
+    target("nbd-requests", nbd::requests, 1024, 20_000),
+    target("nbd-session", server::session, 1024, 500),
+];
+
+const fn target(name: &'static str, run: fn(&[u8]), len_max: usize, seeds: u64) -> Target {
+    Target {
+        name,
+        run,
+        len_max,
+        seeds,
+    }
+}
+
+/// Feeds the target of this name.
+///
+/// # Panics
+/// If there is none, and if it finds something.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.expect("a target of this name").run)(data);
+}

@@ -1,0 +1,226 @@
+//! A life on a mutated image, and the verdict: opened, checked, read, written, stopped or killed, opened again.
+//!
+//! What is demanded of every image: no panic, a bounded number of steps, and data that keep the image's
+//! [`Promise`]; what is written in this life is read back in it and in the next one, whatever the image was.
+
+use std::collections::BTreeMap;
+
+use flaz_engine::cache::Start;
+use flaz_engine::volume::{STRIPE_BYTES, Volume};
+use flaz_sim::DiskImage;
+
+use crate::choices::Choices;
+use crate::mutation::{Promise, mutate};
+use crate::sectors::{BLOCK, SECTOR, TRIMMED, sector, sectors};
+use crate::victim::{SHAPES, STRIPE_BLOCKS_USED, Victim};
+use crate::world::{Served, World};
+
+/// More polls than any life here needs.
+const STEPS_MAX: u64 = 2_000_000;
+/// Version of the first write of a life: above all that victims have.
+const VERSION_FIRST: u32 = 10_000;
+
+/// Tells what was done to the image when a panic passes.
+struct Tell<'t>(&'t str, &'t [String]);
+
+impl Drop for Tell<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the image was: {}", self.0);
+            for line in self.1 {
+                eprintln!("  then {line}");
+            }
+        }
+    }
+}
+
+/// What is known of a cache's data.
+struct Judge<'v> {
+    victim: &'v Victim,
+    promise: Promise,
+    /// Sectors that were written in this life: their last version.
+    written: BTreeMap<u64, u32>,
+}
+
+impl Judge<'_> {
+    fn judge(&self, offset: u64, data: &[u8]) {
+        for (at, bytes) in data.chunks_exact(SECTOR as usize).enumerate() {
+            let number = offset / SECTOR + at as u64;
+            let right = &self.victim.truth[(number * SECTOR) as usize..][..SECTOR as usize];
+            if let Some(&version) = self.written.get(&number) {
+                assert!(
+                    bytes == sector(number, version),
+                    "sector {number} is not what was written last (version {version}): {}",
+                    describe(bytes)
+                );
+            } else if bytes != right {
+                let held = || self.victim.history.had(number, bytes);
+                let fill = || bytes.iter().all(|byte| *byte == bytes[0]);
+                let kept = match self.promise {
+                    Promise::Right => false,
+                    Promise::Held => held(),
+                    Promise::HeldOrFill => held() || fill(),
+                };
+                assert!(
+                    kept,
+                    "sector {number} reads as {}, promised: {:?}",
+                    describe(bytes),
+                    self.promise
+                );
+            }
+        }
+    }
+
+    /// Reads what victims use of each stripe; the rest of the origin is like what is there.
+    async fn read_all(&self, served: &Served) {
+        const CHUNK: u64 = 24 * BLOCK;
+        let size = served.size().min(self.victim.truth.len() as u64) / SECTOR * SECTOR;
+        for stripe in (0..size).step_by(STRIPE_BYTES as usize) {
+            for at in (stripe..stripe + STRIPE_BLOCKS_USED * BLOCK).step_by(CHUNK as usize) {
+                let len = CHUNK.min(size.saturating_sub(at));
+                if len == 0 {
+                    return;
+                }
+                self.judge(at, &served.read(at, len).await);
+            }
+        }
+    }
+
+    /// Reads what was written in this life.
+    async fn read_written(&self, served: &Served) {
+        for first in self.written.keys().filter(|number| number.is_multiple_of(8)) {
+            self.judge(first * SECTOR, &served.read(first * SECTOR, BLOCK).await);
+        }
+    }
+
+    async fn write_some(&mut self, served: &Served, choices: &mut Choices<'_>) {
+        let sectors_all = served.size().min(self.victim.truth.len() as u64) / SECTOR;
+        if sectors_all < 64 {
+            return;
+        }
+        let steps = 4 + choices.below(12);
+        for step in 0..steps {
+            let version = VERSION_FIRST + step as u32;
+            let kind = choices.below(8);
+            let blocks = sectors_all / 8 - 7;
+            let (first, count) = match kind {
+                0 => (choices.below(sectors_all - 16), 1 + choices.below(12)),
+                1..4 => (choices.below(blocks) * 8, 8 * (1 + choices.below(7))),
+                _ => (choices.below(STRIPE_BLOCKS_USED) * 8, 8 * (1 + choices.below(7))),
+            };
+            let (first, count) = (first.min(sectors_all - 64), count.min(64));
+            let version = if kind == 1 { TRIMMED } else { version };
+            self.written
+                .extend((first..first + count).map(|number| (number, version)));
+            if kind == 1 {
+                let trimmed = served.volume.trim(first * SECTOR, count * SECTOR, false);
+                trimmed.await.expect("the origin is well");
+                served.stored().await;
+            } else {
+                served
+                    .write(first * SECTOR, &sectors(first, count, version))
+                    .await;
+            }
+        }
+    }
+}
+
+/// A few words about a sector.
+fn describe(bytes: &[u8]) -> String {
+    if bytes.iter().all(|byte| *byte == bytes[0]) {
+        return format!("{:#04x} throughout", bytes[0]);
+    }
+    format!(
+        "number {}, version {}",
+        crate::structure::number(&bytes[..8]),
+        crate::structure::number(&bytes[16..20])
+    )
+}
+
+/// Opens what is on two disks, uses it and ends as told. Gives the disks afterwards, and how it started.
+fn live(
+    seed: u64,
+    origin: &DiskImage,
+    image: &DiskImage,
+    judge: &mut Judge<'_>,
+    choices: &mut Choices<'_>,
+) -> Option<(Start, DiskImage, DiskImage)> {
+    let world = World::new(seed, origin, image);
+    world.sim.set_step_limit(STEPS_MAX);
+    let shape = judge.victim.shape;
+    let (checks, stops) = (choices.below(2) == 1, choices.below(2) == 1);
+    let start = world.sim.block_on(async {
+        if checks {
+            let _ = world.check().await;
+        }
+        let served = world.open(shape.codec, shape.policy).await.ok()?;
+        let start = served.cache.start;
+        judge.read_all(&served).await;
+        judge.write_some(&served, choices).await;
+        judge.read_written(&served).await;
+        if stops {
+            // A refusal to stop in order is as good as a crash.
+            let _ = served.stop().await;
+        } else {
+            drop(served);
+        }
+        Some(start)
+    })?;
+    let (origin, image) = world.killed();
+    Some((start, origin, image))
+}
+
+/// How often a mutated cache started, by kind of start. For tests that want to know that they tested something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// It was opened, as this.
+    pub start: Option<Start>,
+}
+
+/// The life of a cache on a mutated device: `data` names the shape, the mutations and what is done with it.
+///
+/// # Panics
+/// If the engine does, if it does not come to an end, or if it gives wrong data.
+pub fn cache_life(data: &[u8]) -> Outcome {
+    let mut choices = Choices::new(data);
+    let victim = Victim::get(choices.below(SHAPES.len() as u64) as usize);
+    let seed = choices.number(1);
+    let life = choices.number(3).to_be_bytes();
+    let mutated = mutate(victim, &mut choices);
+    let _tell = Tell(victim.shape.name, &mutated.log);
+    live_twice(victim, seed, &mutated.image, mutated.promise, &life)
+}
+
+fn live_twice(victim: &Victim, seed: u64, image: &DiskImage, promise: Promise, life: &[u8]) -> Outcome {
+    let mut judge = Judge {
+        victim,
+        promise,
+        written: BTreeMap::new(),
+    };
+    // Not the mutation's bytes: what is done is not to change with them. The decisions repeat themselves.
+    let life: Vec<u8> = (0..256u32)
+        .map(|at| {
+            let byte = life[at as usize % life.len()];
+            flaz_sim::rng::mix(u64::from(byte) << 32 | u64::from(at)) as u8
+        })
+        .collect();
+    let mut choices = Choices::new(&life);
+    let Some((start, origin, image)) = live(seed, &victim.origin, image, &mut judge, &mut choices) else {
+        return Outcome { start: None };
+    };
+    let again = live(seed + 1, &origin, &image, &mut judge, &mut choices);
+    assert!(again.is_some(), "a cache that was open does not open again");
+    Outcome { start: Some(start) }
+}
+
+/// A cache whose index image is `data`: opened, read, stopped, as in [`cache_life`].
+///
+/// # Panics
+/// As [`cache_life`].
+pub fn index_image(data: &[u8]) -> Outcome {
+    let victim = Victim::get(0);
+    let mutated = crate::mutation::with_index(victim, data);
+    let log = [format!("the index image is {} other bytes", data.len())];
+    let _tell = Tell(victim.shape.name, &log);
+    live_twice(victim, 1, &mutated, Promise::HeldOrFill, &[1])
+}

@@ -1,0 +1,258 @@
+//! What lies on a cache device: where each structure of an image is, which fields it has, how it is sealed.
+
+use flaz_engine::format::extent::{EXTENT_HEADER_BYTES, ExtentHeader, RECORD_BYTES};
+use flaz_engine::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use flaz_engine::format::intent::IntentSector;
+use flaz_engine::format::shard_state::ShardState;
+use flaz_engine::format::summary::{ENTRY_BYTES, Summary, TRAILER_BYTES};
+use flaz_engine::format::void::{VOID_MARK_BYTES, VoidMark};
+use flaz_sim::DiskImage;
+
+/// Kinds of structures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One slot.
+    Superblock,
+    /// A shard's state page.
+    State,
+    /// A shard's index image.
+    Image,
+    /// A sector of the intent bitmap.
+    Intent,
+    /// Header and records of an extent.
+    Extent,
+    /// The summary at a region's end.
+    Summary,
+    /// The mark of a reclaimed region.
+    Void,
+    /// A whole region: for swapping and copying, it has no seal of its own.
+    Region,
+}
+
+impl Kind {
+    /// All kinds that have a checksum.
+    pub const SEALED: [Self; 7] = [
+        Self::Extent,
+        Self::Summary,
+        Self::Intent,
+        Self::Superblock,
+        Self::State,
+        Self::Image,
+        Self::Void,
+    ];
+}
+
+/// A structure on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// What it is.
+    pub kind: Kind,
+    /// Byte offset on the device.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The shard; of superblocks 0.
+    pub shard: u32,
+}
+
+/// Everything that is on a device.
+#[must_use]
+pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> {
+    let mut all = Vec::new();
+    let mut add = |kind, start, len, shard| {
+        all.push(Place {
+            kind,
+            start,
+            len,
+            shard,
+        });
+    };
+    for slot in SUPERBLOCK_SLOTS {
+        add(Kind::Superblock, slot, 4096, 0);
+    }
+    for shard in 0..geometry.shard_count {
+        let state = geometry.shard_state_offset(shard);
+        add(Kind::State, state, 4096, shard);
+        if let Ok(parsed) = ShardState::parse(&image.read(state, 4096), shard)
+            && let [region] = parsed.image_regions[..]
+        {
+            let start = geometry.shard_offset(shard) + u64::from(region) * geometry.region_bytes;
+            add(Kind::Image, start, parsed.image_bytes, shard);
+        }
+        let intents = geometry.shard_intent_offset(shard);
+        for sector in 0..geometry.shard_intent_len() / 512 {
+            let at = intents + sector * 512;
+            let number = (at - geometry.intent_offset()) / 512;
+            let bytes: [u8; 512] = image.read(at, 512).try_into().expect("512 bytes");
+            assert!(IntentSector::parse(&bytes, number as u32).is_ok());
+            add(Kind::Intent, at, 512, shard);
+        }
+        for number in 0..geometry.regions_per_shard {
+            let start = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
+            add(Kind::Region, start, geometry.region_bytes, shard);
+            let bytes = image.read(start, geometry.region_bytes as usize);
+            if VoidMark::parse(&bytes, cache, start).is_ok() {
+                add(Kind::Void, start, VOID_MARK_BYTES as u64, shard);
+            }
+            if let Ok(len) = Summary::parse_len(&bytes, geometry.region_bytes)
+                && Summary::parse(&bytes).is_ok()
+            {
+                let len = len as u64;
+                add(Kind::Summary, start + geometry.region_bytes - len, len, shard);
+            }
+            let mut at = 0;
+            while let Some(rest) = bytes.get(at..)
+                && let Ok(header) = ExtentHeader::parse(rest, geometry.header_bytes())
+                && header.cache == cache
+                && header.position == start + at as u64
+            {
+                let len = geometry.header_bytes() as u64;
+                add(Kind::Extent, start + at as u64, len, shard);
+                at += header.extent_bytes as usize;
+            }
+        }
+    }
+    all
+}
+
+/// Fields with names in `docs/format.md`, as offset and width, in a structure of these bytes.
+#[must_use]
+pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
+    let some = |fields: &[(usize, usize)]| fields.to_vec();
+    match kind {
+        Kind::Superblock => some(&[
+            (8, 4),
+            (16, 8),
+            (24, 4),
+            (40, 8),
+            (56, 8),
+            (64, 8),
+            (72, 4),
+            (76, 4),
+            (80, 4),
+            (84, 4),
+            (88, 4),
+            (92, 4),
+            (96, 4),
+            (100, 4),
+            (104, 4),
+            (108, 4),
+            (112, 4),
+            (516, 4),
+            (520, 8),
+            (528, 4),
+        ]),
+        Kind::State => some(&[
+            (12, 4),
+            (16, 4),
+            (20, 4),
+            (24, 8),
+            (32, 8),
+            (40, 4),
+            (44, 4),
+            (48, 4),
+            (52, 4),
+            (56, 4),
+        ]),
+        Kind::Intent => some(&[
+            (8, 4),
+            (12, 4),
+            (16, 8),
+            (24, 8),
+            (32, 4),
+            (36, 8),
+            (44, 4),
+            (48, 1),
+            (49, 1),
+            (511, 1),
+        ]),
+        Kind::Void => some(&[(8, 4), (16, 8), (24, 8)]),
+        Kind::Region => Vec::new(),
+        Kind::Image => {
+            let mut all = some(&[(8, 8), (16, 4), (20, 4), (24, 4), (28, 4)]);
+            // Region table, rings, open regions, index entries: numbers of 4 or 8 bytes, the table's of 1 too.
+            all.extend(
+                (48..304.min(bytes.len().saturating_sub(8)))
+                    .step_by(16)
+                    .flat_map(|at| [(at, 1), (at + 1, 1), (at + 4, 4)]),
+            );
+            all.extend((48..bytes.len().saturating_sub(8)).step_by(4).map(|at| (at, 4)));
+            all.extend((48..bytes.len().saturating_sub(8)).step_by(8).map(|at| (at, 8)));
+            all
+        }
+        Kind::Extent => {
+            let mut all = some(&[
+                (8, 4),
+                (12, 4),
+                (16, 8),
+                (24, 8),
+                (32, 8),
+                (40, 8),
+                (48, 4),
+                (52, 2),
+                (54, 2),
+                (56, 1),
+            ]);
+            let records = usize::from(u16::from_le_bytes([bytes[52], bytes[53]])).min(8);
+            all.extend((0..records).flat_map(|i| record(EXTENT_HEADER_BYTES + i * RECORD_BYTES)));
+            all
+        }
+        Kind::Summary => {
+            let trailer = bytes.len() - TRAILER_BYTES;
+            let mut all = some(&[
+                (trailer + 8, 4),
+                (trailer + 12, 4),
+                (trailer + 16, 4),
+                (trailer + 20, 4),
+                (trailer + 24, 8),
+                (trailer + 32, 8),
+                (trailer + 40, 1),
+            ]);
+            let extents = number(&bytes[trailer + 12..trailer + 16]) as usize;
+            let records = (extents * ENTRY_BYTES).min(trailer);
+            for at in (0..records.saturating_sub(ENTRY_BYTES - 1)).step_by(ENTRY_BYTES) {
+                all.extend([(at, 4), (at + 4, 4), (at + 8, 8), (at + 16, 4), (at + 20, 4)]);
+            }
+            all.extend((records..trailer).step_by(RECORD_BYTES).take(64).flat_map(record));
+            all
+        }
+    }
+}
+
+/// The fields of a record: value and kind, block, volume.
+fn record(at: usize) -> [(usize, usize); 3] {
+    [(at, 2), (at + 2, 4), (at + 7, 1)]
+}
+
+/// Little-endian bytes as a number.
+#[must_use]
+pub fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+/// Makes the checksum of a structure right again.
+pub fn seal(kind: Kind, bytes: &mut [u8]) {
+    let at = match kind {
+        Kind::Superblock => 12,
+        Kind::State => 8,
+        Kind::Intent | Kind::Extent | Kind::Void => 4,
+        Kind::Summary => bytes.len().saturating_sub(TRAILER_BYTES - 4),
+        Kind::Image | Kind::Region => return,
+    };
+    // A summary may have been told to be longer or shorter; the rest of it counts then.
+    let from = match kind {
+        Kind::Summary if bytes.len() >= TRAILER_BYTES => {
+            Summary::parse_len(bytes, bytes.len() as u64).map_or(0, |len| bytes.len() - len)
+        }
+        _ => 0,
+    };
+    if at + 4 > bytes.len() {
+        return;
+    }
+    bytes[at..at + 4].fill(0);
+    let sum = crc32c::crc32c(&bytes[from..]);
+    bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+}

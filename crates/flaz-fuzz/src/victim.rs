@@ -1,0 +1,410 @@
+//! Real images to be mutated: made by the engine itself, of several shapes, once a process.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::cache::{CreateOptions, create};
+use flaz_engine::codec::CodecSpec;
+use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::format::summary::Summary;
+use flaz_engine::format::void::VoidMark;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::volume::{STRIPE_BYTES, Volume};
+use flaz_sim::{CrashPlan, DiscardMode, DiskConfig, DiskImage, DiskMoment, EventStage, Rng};
+use uuid::Uuid;
+
+use crate::sectors::{BLOCK, History, SECTOR, TRIMMED, sectors};
+use crate::structure::{Place, places};
+use crate::world::{Served, World};
+
+/// Stripes of a shard: some whose intents are set, and others.
+const STRIPES: u64 = 3;
+/// Blocks at the beginning of each stripe that are used, so that caches fill quickly.
+pub const STRIPE_BLOCKS_USED: u64 = 72;
+/// Long enough for intents to be cleared.
+const CLEARED: Duration = Duration::from_secs(12);
+
+/// How the last life of a cache ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Stopped in order.
+    Clean,
+    /// The process was killed; intents are set.
+    Killed,
+    /// The power failed; what was not flushed is gone in part.
+    Cut,
+    /// The process was killed while a region was being made void: its summary is still there.
+    HalfVoid,
+}
+
+/// What is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// For messages.
+    pub name: &'static str,
+    sector_bytes: u32,
+    shard_count: u32,
+    origin_len: u64,
+    regions_per_shard: u64,
+    /// For new blocks.
+    pub codec: &'static str,
+    /// What is admitted and kept.
+    pub policy: PolicyKind,
+    /// How it ended.
+    pub end: End,
+}
+
+/// All shapes. Only append: corpora name them by number.
+pub const SHAPES: [Shape; 8] = [
+    shape("clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
+    shape("killed", 512, 1, "lz4", PolicyKind::S3Fifo, End::Killed),
+    shape("cut", 512, 1, "none", PolicyKind::Fifo, End::Cut),
+    shape("half void", 512, 1, "none", PolicyKind::Fifo, End::HalfVoid),
+    shape(
+        "clean, two shards of 4 KiB sectors",
+        4096,
+        2,
+        "zstd",
+        PolicyKind::S3Fifo,
+        End::Clean,
+    ),
+    shape(
+        "killed, two shards of 4 KiB sectors",
+        4096,
+        2,
+        "zlib",
+        PolicyKind::Fifo,
+        End::Killed,
+    ),
+    shape("cut, three shards", 512, 3, "lzo", PolicyKind::S3Fifo, End::Cut),
+    shape(
+        "half void, two shards",
+        512,
+        2,
+        "none",
+        PolicyKind::Fifo,
+        End::HalfVoid,
+    ),
+];
+
+const fn shape(
+    name: &'static str,
+    sector_bytes: u32,
+    shard_count: u32,
+    codec: &'static str,
+    policy: PolicyKind,
+    end: End,
+) -> Shape {
+    Shape {
+        name,
+        sector_bytes,
+        shard_count,
+        // The last stripe is not whole.
+        origin_len: shard_count as u64 * STRIPES * STRIPE_BYTES - (256 << 10),
+        regions_per_shard: 7,
+        codec,
+        policy,
+        end,
+    }
+}
+
+/// A cache after its last life, and what is known of it.
+pub struct Victim {
+    /// How it was made.
+    pub shape: Shape,
+    /// Its sizes.
+    pub geometry: Geometry,
+    /// The cache device.
+    pub cache: DiskImage,
+    /// The origin.
+    pub origin: DiskImage,
+    /// What the origin holds, and readers should see.
+    pub truth: Vec<u8>,
+    /// What it ever held.
+    pub history: History,
+    /// The cache device at earlier moments: while served, and after a clean stop.
+    pub older: Vec<DiskImage>,
+    /// Another cache of the same shape.
+    pub twin: DiskImage,
+    /// Where everything is.
+    pub places: Vec<Place>,
+}
+
+impl Victim {
+    /// The victim of shape `number`.
+    ///
+    /// # Panics
+    /// If there is no such shape.
+    #[must_use]
+    pub fn get(number: usize) -> &'static Self {
+        static MADE: [OnceLock<Victim>; SHAPES.len()] = [const { OnceLock::new() }; SHAPES.len()];
+        MADE[number].get_or_init(|| {
+            let shape = SHAPES[number];
+            let made = Made::new(shape, 1, 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+            let twin = Made::new(shape, 1001, 0xfedc_ba98_7654_3210_fedc_ba98_7654_3210);
+            let places = places(&made.cache, &made.geometry, made.cache_id);
+            Self {
+                shape,
+                geometry: made.geometry,
+                truth: made.origin.read(0, shape.origin_len as usize),
+                cache: made.cache.without_write_cache(),
+                origin: made.origin.without_write_cache(),
+                history: made.history,
+                older: made.older,
+                twin: twin.cache,
+                places,
+            }
+        })
+    }
+}
+
+/// What a workload left.
+struct Made {
+    geometry: Geometry,
+    cache_id: u32,
+    cache: DiskImage,
+    origin: DiskImage,
+    history: History,
+    older: Vec<DiskImage>,
+}
+
+/// A region that was caught half void: both disks.
+type Caught = Rc<RefCell<Option<(DiskMoment, DiskMoment)>>>;
+
+impl Made {
+    fn new(shape: Shape, version: u32, uuid: u128) -> Self {
+        let region_bytes = 128 << 10;
+        let front = 192 << 10;
+        let cache_len = front + u64::from(shape.shard_count) * shape.regions_per_shard * region_bytes;
+        let disk = |len, alignment| DiskConfig {
+            alignment,
+            discard_mode: DiscardMode::Zero,
+            ..DiskConfig::fast(len)
+        };
+        let mut origin = DiskImage::new(disk(shape.origin_len, 512));
+        origin.write(0, &sectors(0, shape.origin_len / SECTOR, version));
+        let cache = DiskImage::new(disk(cache_len, shape.sector_bytes));
+        let world = World::new(version.into(), &origin, &cache);
+        let superblock = world.sim.block_on(create(
+            &world.cache,
+            CreateOptions {
+                uuid: Uuid::from_u128(uuid),
+                created_unix_s: 1_700_000_000,
+                wish: GeometryWish {
+                    extent_bytes: Some(32 << 10),
+                    region_bytes: Some(region_bytes),
+                    shard_count: Some(shape.shard_count),
+                },
+                codec: CodecSpec::default(),
+                origin_len: shape.origin_len,
+                origin_identity: "sim:origin".into(),
+                origin_path: "/dev/slow".into(),
+            },
+        ));
+        let superblock = superblock.expect("the cache fits");
+        let mut made = Self {
+            geometry: superblock.geometry,
+            cache_id: superblock.cache_id(),
+            cache,
+            origin,
+            history: History::new(shape.origin_len, version),
+            older: Vec::new(),
+        };
+        made.lives(shape, world, version);
+        made
+    }
+
+    /// Two lives; the second one ends as the shape says.
+    fn lives(&mut self, shape: Shape, world: World, first_version: u32) {
+        let mut work = Workload {
+            rng: Rng::new(first_version.into()),
+            version: first_version,
+            stripes: u64::from(shape.shard_count) * STRIPES,
+            reads_alone: false,
+        };
+        let caught = Caught::default();
+        world.sim.block_on(async {
+            let served = world.open(shape.codec, shape.policy).await.expect("opens");
+            work.run(&served, 48, &mut self.history).await;
+            served.stop().await.expect("stops");
+        });
+        self.older.push(world.cache.snapshot());
+        let end = world.sim.block_on(async {
+            let served = world.open(shape.codec, shape.policy).await.expect("opens");
+            work.run(&served, 48, &mut self.history).await;
+            self.older.push(world.cache.snapshot());
+            match shape.end {
+                End::Clean => {
+                    work.run(&served, 24, &mut self.history).await;
+                    served.stop().await.expect("stops");
+                    return None;
+                }
+                End::HalfVoid => {
+                    // What is read needs no intents.
+                    work.reads_alone = true;
+                    world.sim.env().sleep(CLEARED).await;
+                    self.catch(&world, &caught);
+                    for _ in 0..80 {
+                        work.run(&served, 8, &mut self.history).await;
+                        if caught.borrow().is_some() {
+                            break;
+                        }
+                    }
+                }
+                End::Killed | End::Cut => {
+                    work.run(&served, 24, &mut self.history).await;
+                    world.sim.env().sleep(CLEARED).await;
+                    work.stripes /= STRIPES;
+                    work.run(&served, 6, &mut self.history).await;
+                }
+            }
+            // Long enough for what is queued.
+            world.sim.env().sleep(Duration::from_millis(200)).await;
+            Some(served)
+        });
+        (self.origin, self.cache) = match shape.end {
+            End::Clean => (world.origin.snapshot(), world.cache.snapshot()),
+            End::Killed => {
+                drop(end);
+                world.killed()
+            }
+            End::Cut => (
+                world.origin.crash(&CrashPlan::Random(7)),
+                world.cache.crash(&CrashPlan::Random(8)),
+            ),
+            End::HalfVoid => {
+                let (origin, cache) = caught.take().expect("a region was reclaimed");
+                (origin.kill(|_, _| false), cache.kill(|_, _| false))
+            }
+        };
+    }
+
+    /// Looks out for a region that has its void mark and still its summary.
+    fn catch(&self, world: &World, caught: &Caught) {
+        let (geometry, cache_id) = (self.geometry, self.cache_id);
+        let (origin, cache, caught) = (world.origin.clone(), world.cache.clone(), Rc::clone(caught));
+        world.sim.set_observer(move |event| {
+            let ours = event.disk == cache.number() && event.stage == EventStage::Completed;
+            let sector = event.op == DeviceOp::Write && event.len == u64::from(geometry.sector_bytes);
+            if !ours || !sector || event.offset < geometry.data_offset() || caught.borrow().is_some() {
+                return;
+            }
+            let region = (event.offset - geometry.data_offset()) / geometry.region_bytes;
+            let start = geometry.data_offset() + region * geometry.region_bytes;
+            let bytes = cache.peek(start, geometry.region_bytes as usize);
+            if VoidMark::parse(&bytes, cache_id, start).is_ok() && Summary::parse(&bytes).is_ok() {
+                *caught.borrow_mut() = Some((origin.moment(), cache.moment()));
+            }
+        });
+    }
+}
+
+/// Reads, writes and trims, one after the other.
+struct Workload {
+    rng: Rng,
+    version: u32,
+    /// The stripes that are used.
+    stripes: u64,
+    /// Nothing is written, and more of each stripe is read.
+    reads_alone: bool,
+}
+
+impl Workload {
+    async fn run(&mut self, served: &Served, steps: u64, history: &mut History) {
+        let rng = &mut self.rng;
+        for _ in 0..steps * self.stripes / STRIPES {
+            let stripe = rng.below(self.stripes) * (STRIPE_BYTES / BLOCK);
+            let (used, kinds) = if self.reads_alone {
+                (180, 3)
+            } else {
+                (STRIPE_BLOCKS_USED, 8)
+            };
+            let (first, count) = (stripe + rng.below(used - 8), 1 + rng.below(8));
+            match rng.below(kinds) {
+                0..3 => served
+                    .volume
+                    .prefetch(first * BLOCK, count * BLOCK)
+                    .await
+                    .expect("is well"),
+                3 => {
+                    served.read(first * BLOCK, count * BLOCK).await;
+                    served.read(first * BLOCK, count * BLOCK).await;
+                }
+                4 => {
+                    history.write(first * 8, 8, TRIMMED);
+                    served
+                        .volume
+                        .trim(first * BLOCK, BLOCK, false)
+                        .await
+                        .expect("is well");
+                }
+                kind => {
+                    self.version += 1;
+                    let (at, count) = match kind {
+                        5 => (first * 8 + rng.below(8), 1 + rng.below(12)),
+                        _ => (first * 8, count * 8),
+                    };
+                    history.write(at, count, self.version);
+                    served.write(at * SECTOR, &sectors(at, count, self.version)).await;
+                }
+            }
+            served.stored().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flaz_engine::cache::Start;
+
+    use super::*;
+    use crate::structure::Kind;
+
+    #[test]
+    fn victims_have_what_is_to_be_mutated_and_start_warm() {
+        for (number, shape) in SHAPES.iter().enumerate() {
+            let victim = Victim::get(number);
+            let count = |kind| victim.places.iter().filter(|place| place.kind == kind).count();
+            println!(
+                "{}: {} extents, {} summaries, {} images, {} void marks",
+                shape.name,
+                count(Kind::Extent),
+                count(Kind::Summary),
+                count(Kind::Image),
+                count(Kind::Void)
+            );
+            assert!(
+                count(Kind::Extent) > 5 && count(Kind::Summary) > 0,
+                "{}",
+                shape.name
+            );
+            assert!(
+                count(Kind::Image) > 0 || shape.end != End::Clean,
+                "{}",
+                shape.name
+            );
+            assert!(
+                count(Kind::Void) > 0 || shape.end != End::HalfVoid,
+                "{}",
+                shape.name
+            );
+            let world = World::new(1, &victim.origin, &victim.cache);
+            world.sim.block_on(async {
+                let served = world.open(shape.codec, shape.policy).await.expect("opens");
+                let warm = match shape.end {
+                    End::Clean => matches!(served.cache.start, Start::Warm(_)),
+                    _ => served.cache.start == Start::Recovered,
+                };
+                assert!(warm, "{}: {:?}", shape.name, served.cache.start);
+                let cached = served.cache.stats().holdings.cached_blocks;
+                assert!(cached > 20, "{}: {cached} blocks are cached", shape.name);
+                if shape.end == End::Killed {
+                    assert!(served.cache.recovered.stripes > 0, "{}: no intents", shape.name);
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A cache between two simulated disks, and a short way to drive it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::{Env, IoBuf};
+use flaz_engine::cache::{CacheError, LocalCache};
+use flaz_engine::check::walk;
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::router::{CachedVolume, LocalShards};
+use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::shard::Platform;
+use flaz_engine::volume::{Volume, segment_lens};
+use flaz_sim::{DiskImage, Sim, SimDisk, SimEnv};
+
+/// The engine on simulated disks.
+#[derive(Debug)]
+pub struct Simulated;
+
+impl Platform for Simulated {
+    type Env = SimEnv;
+    type Cache = SimDisk;
+    type Origin = SimDisk;
+}
+
+/// Two disks in one simulation.
+pub struct World {
+    /// The executor.
+    pub sim: Sim,
+    /// The slow disk.
+    pub origin: SimDisk,
+    /// The cache device.
+    pub cache: SimDisk,
+}
+
+impl World {
+    /// A world that begins with these disks.
+    #[must_use]
+    pub fn new(seed: u64, origin: &DiskImage, cache: &DiskImage) -> Self {
+        let sim = Sim::new(seed);
+        let env = sim.env();
+        Self {
+            origin: SimDisk::from_image(&env, origin),
+            cache: SimDisk::from_image(&env, cache),
+            sim,
+        }
+    }
+
+    /// Opens the cache.
+    ///
+    /// # Errors
+    /// [`CacheError`]: it is refused.
+    pub async fn open(&self, codec: &str, policy: PolicyKind) -> Result<Served, CacheError> {
+        let settings = Settings {
+            mode: Mode::WriteThrough,
+            policy,
+            codec: codec.parse().expect("a codec's name"),
+            sequential_cutoff: 0,
+        };
+        let (cache, origin) = (Rc::new(self.cache.clone()), Rc::new(self.origin.clone()));
+        let cache = LocalCache::open(self.sim.env(), cache, Rc::clone(&origin), settings).await?;
+        let size = cache.superblock().geometry.origin_len;
+        let volume = CachedVolume::new(cache.shards(), origin, size, 0);
+        Ok(Served {
+            env: self.sim.env(),
+            cache,
+            volume,
+        })
+    }
+
+    /// Walks the cache device as `flaz check` does; gives the number of findings.
+    ///
+    /// # Errors
+    /// [`CacheError`]: there is no superblock.
+    pub async fn check(&self) -> Result<u64, CacheError> {
+        let mut findings = 0;
+        walk(&self.cache, &mut |_, _, _| findings += 1).await?;
+        Ok(findings)
+    }
+
+    /// The disks after the death of the process.
+    #[must_use]
+    pub fn killed(self) -> (DiskImage, DiskImage) {
+        self.sim.kill_tasks();
+        self.origin.settle();
+        self.cache.settle();
+        (self.origin.snapshot(), self.cache.snapshot())
+    }
+}
+
+/// A cache that is open.
+pub struct Served {
+    env: SimEnv,
+    /// The cache.
+    pub cache: LocalCache<Simulated>,
+    /// What clients see of it.
+    pub volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
+}
+
+impl Served {
+    /// Bytes that clients see.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.volume.size()
+    }
+
+    /// Reads, from an origin that is well.
+    pub async fn read(&self, offset: u64, len: u64) -> Vec<u8> {
+        let segments = self.volume.read(offset, len as u32).await;
+        let segments = segments.expect("the origin is well");
+        segments
+            .iter()
+            .map(|segment| &segment[..])
+            .collect::<Vec<_>>()
+            .concat()
+    }
+
+    /// Writes, and waits until it has been stored.
+    pub async fn write(&self, offset: u64, data: &[u8]) {
+        let mut rest = data;
+        let segments = segment_lens(offset, data.len() as u64).map(|len| {
+            let (head, tail) = rest.split_at(len);
+            rest = tail;
+            IoBuf::copy_of(head)
+        });
+        let segments = segments.collect();
+        let written = self.volume.write(offset, segments, false).await;
+        written.expect("the origin is well");
+        self.stored().await;
+    }
+
+    /// Waits until nothing waits to be stored.
+    pub async fn stored(&self) {
+        while self.cache.stats().holdings.admission_queue > 0 {
+            self.env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Stops in order.
+    ///
+    /// # Errors
+    /// [`CacheError`]: the next start is cold or a recovery.
+    pub async fn stop(self) -> Result<Superblock, CacheError> {
+        drop(self.volume);
+        self.cache.stop().await
+    }
+}
