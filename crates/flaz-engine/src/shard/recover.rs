@@ -292,7 +292,10 @@ impl<P: Platform> Shard<P> {
         let ascending = summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
         let ours =
             summary.cache == self.cache_id && summary.shard == self.number && summary.position == position;
-        let valid = summary.extents.iter().all(|extent| extent.epoch >= valid_from);
+        let valid = summary
+            .extents
+            .iter()
+            .all(|extent| self.can_be_of(extent.epoch, valid_from));
         let few = summary.records.len() <= self.geometry.region_records_max();
         (ours && ascending && valid && few && !summary.extents.is_empty()).then_some(Found {
             number,
@@ -404,6 +407,12 @@ impl<P: Platform> Shard<P> {
         Ok(true)
     }
 
+    /// Whether an earlier opening that counts can have written this: not one from before a cold start, and not one that
+    /// is yet to come.
+    fn can_be_of(&self, epoch: Epoch, valid_from: Epoch) -> bool {
+        (valid_from..self.epoch).contains(&epoch)
+    }
+
     /// The header at `at`, if it is one of this filling of the region.
     fn header_at(
         &self,
@@ -419,7 +428,7 @@ impl<P: Platform> Shard<P> {
         let ours = header.cache == self.cache_id
             && u32::from(header.shard) == self.number
             && header.position == position
-            && header.epoch >= valid_from;
+            && self.can_be_of(header.epoch, valid_from);
         let length = header.extent_bytes.is_multiple_of(geometry.sector_bytes)
             && header.extent_bytes as usize >= geometry.header_bytes()
             && header.extent_bytes <= geometry.extent_bytes;
