@@ -219,6 +219,7 @@ pub fn replay(
         read_latency: instant.clone(),
         write_latency: instant.clone(),
         discard_latency: instant.clone(),
+        flush_latency: instant.clone(),
         write_cache_bytes_max: 0,
         tear_in_flight: false,
         ..DiskConfig::fast(len)

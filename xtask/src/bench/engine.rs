@@ -27,6 +27,7 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
         read_latency: instant.clone(),
         write_latency: instant.clone(),
         discard_latency: instant.clone(),
+        flush_latency: instant.clone(),
         write_cache_bytes_max: 0,
         tear_in_flight: false,
         ..DiskConfig::fast(len)

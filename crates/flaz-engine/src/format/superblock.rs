@@ -281,7 +281,7 @@ impl Superblock {
             valid_from_epoch: Epoch(raw.valid_from_epoch.get()),
             after_crash: AfterCrash::Warm,
             codec,
-            origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()),
+            origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
             origin_identity: text(&volume.identity, volume.identity_len.get(), "origin identity")?,
             origin_path: text(&volume.path, volume.path_len.get(), "origin path")?,
         })
