@@ -86,7 +86,6 @@ impl PlantedBug {
         Self::OpenMarkNotFlushed,
         Self::ExtentOutlivesRegion,
         Self::RegionNotPinned,
-        Self::RingOfOldIgnored,
         Self::TombstoneNotWritten,
         Self::IntentNotSet,
         Self::IntentNotStable,
@@ -100,7 +99,7 @@ impl PlantedBug {
 
     /// Too rare for that test: a cache must be given up, opened again, killed and lose its power, in this order. The
     /// defect itself was found after about 90,000 crash states.
-    pub const RARE: &[Self] = &[Self::OriginNotFlushedAtStart];
+    pub const RARE: &[Self] = &[Self::OriginNotFlushedAtStart, Self::RingOfOldIgnored];
 }
 
 #[cfg(feature = "planted-bugs")]
