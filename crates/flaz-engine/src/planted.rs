@@ -97,8 +97,8 @@ impl PlantedBug {
         Self::RegionNotVoided,
     ];
 
-    /// Too rare for that test: a cache must be given up, opened again, killed and lose its power, in this order. The
-    /// defect itself was found after about 90,000 crash states.
+    /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be given up, opened again, killed and lose its
+    /// power, in this order. `RingOfOldIgnored`: the newer record's region must be reclaimed before the older one's.
     pub const RARE: &[Self] = &[Self::OriginNotFlushedAtStart, Self::RingOfOldIgnored];
 }
 
