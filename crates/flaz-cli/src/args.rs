@@ -131,7 +131,7 @@ fn extent_size(text: &str) -> Result<u64, String> {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Runs in the foreground until SIGTERM, SIGINT or `flaz stop`, then stops cleanly: the next start is warm. A \
-second signal stops at once, without that. Under systemd (Type=notify) readiness is announced.
+second signal stops at once, like a crash. Under systemd (Type=notify) readiness is announced.
 
 Examples:
   flaz serve /dev/nvme0n1p3 --nbd unix:/run/flaz/disk.sock
