@@ -249,6 +249,7 @@ pub fn replay(
             policy,
             codec: CodecSpec::default(),
             sequential_cutoff: 0,
+            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
         };
         let (cache, base) = (Rc::new(disk), Rc::new(origin));
         let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)

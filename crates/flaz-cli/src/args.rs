@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
-use crate::settings::{AfterCrash, Codec, Emulation, Mode, NbdAddress, Policy};
+use crate::settings::{AfterCrash, Codec, Emulation, Mode, NbdAddress, Policy, parse_dirty_limit};
 use crate::size;
 
 const ABOUT: &str = "A transparent, compressed SSD cache for block devices";
@@ -163,12 +163,18 @@ pub struct ServeArgs {
     /// Do not admit sequential runs longer than this; 0 admits all
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
     pub sequential_cutoff: u64,
+    /// Most of the cache device that writes may take that have not reached the origin, in percent (1 to 50)
+    #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = parse_dirty_limit)]
+    pub dirty_limit: u8,
     /// Codec for new blocks: lz4, zstd[:LEVEL], zlib[:LEVEL], lzo or none [default: as created]
     #[arg(long, value_name = "CODEC")]
     pub codec: Option<Codec>,
     /// Start with an empty cache where the cached data may not belong to the origin any more
     #[arg(long)]
     pub discard_cache: bool,
+    /// With --discard-cache: give up even writes that have not reached the origin
+    #[arg(long, requires = "discard_cache")]
+    pub discard_dirty: bool,
     /// What is left of the cache after a crash: warm costs a small write to the cache device before the first write to
     /// each MiB of the origin; cold costs nothing, and after a crash all of the cache
     #[arg(long, value_name = "STATE", value_enum, default_value_t = AfterCrash::Warm)]
@@ -225,10 +231,11 @@ pub struct StatusArgs {
 #[command(override_usage = "flaz set [OPTIONS] <CACHE | --control PATH> <KEY=VALUE>...")]
 #[command(after_help = "\
 Keys:
-  mode               write-through, write-around or pass-through
+  mode               write-through, write-back, write-around or pass-through
   policy, admission  s3-fifo, second-touch or fifo
   codec              lz4, zstd[:LEVEL], zlib[:LEVEL], lzo or none; for new blocks, old ones stay as they are
   sequential-cutoff  a size; longer sequential runs are not admitted; 0 admits all
+  dirty-limit        percent of the cache device that writes may take which have not reached the origin: 1 to 50
 
 Takes effect at once and lasts until the daemon stops. All of the keys are changed, or none.
 

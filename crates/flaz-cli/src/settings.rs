@@ -10,6 +10,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use flaz_engine::codec::SpecError;
 use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::DIRTY_PERCENT_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::size::{self, SizeError};
@@ -20,6 +21,8 @@ use crate::size::{self, SizeError};
 pub enum Mode {
     /// Acknowledge when the origin has it; the cache is filled as well
     WriteThrough,
+    /// Acknowledge when the cache device has it; the origin gets it later
+    WriteBack,
     /// Acknowledge when the origin has it; the cached copy is dropped
     WriteAround,
     /// The cache is not used at all
@@ -60,6 +63,7 @@ impl From<Mode> for flaz_engine::settings::Mode {
     fn from(mode: Mode) -> Self {
         match mode {
             Mode::WriteThrough => Self::WriteThrough,
+            Mode::WriteBack => Self::WriteBack,
             Mode::WriteAround => Self::WriteAround,
             Mode::PassThrough => Self::PassThrough,
         }
@@ -71,6 +75,7 @@ impl From<flaz_engine::settings::Mode> for Mode {
         use flaz_engine::settings::Mode as Engine;
         match mode {
             Engine::WriteThrough => Self::WriteThrough,
+            Engine::WriteBack => Self::WriteBack,
             Engine::WriteAround => Self::WriteAround,
             Engine::PassThrough => Self::PassThrough,
         }
@@ -140,6 +145,11 @@ pub enum SettingError {
     /// A TCP port that is none.
     #[error("'{0}': expected a port number from 1 to 65535 after the host, as in tcp:127.0.0.1:10809")]
     NbdPort(String),
+    /// Not a dirty limit.
+    #[error(
+        "dirty-limit '{0}': expected 1 to {DIRTY_PERCENT_MAX} percent of the cache device, as in dirty-limit=25"
+    )]
+    DirtyLimit(String),
     /// Not `KEY=VALUE`.
     #[error("'{0}': expected KEY=VALUE, as in mode=write-around; keys are {KEYS}")]
     AssignmentForm(String),
@@ -169,7 +179,7 @@ pub enum SettingError {
     },
 }
 
-const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff";
+const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff, dirty-limit";
 
 /// Where NBD clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,6 +253,9 @@ pub struct SettingsPatch {
     /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff: Option<u64>,
+    /// Most of the cache device that dirty blocks may take, in percent: 1 to 50.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dirty_limit: Option<u8>,
 }
 
 impl SettingsPatch {
@@ -274,6 +287,7 @@ impl SettingsPatch {
                     })?;
                     patch.sequential_cutoff.replace(bytes).is_some()
                 }
+                "dirty-limit" => patch.dirty_limit.replace(parse_dirty_limit(value)?).is_some(),
                 _ => return Err(SettingError::UnknownKey(key.to_owned())),
             };
             if twice {
@@ -282,6 +296,18 @@ impl SettingsPatch {
         }
         Ok(patch)
     }
+}
+
+/// Reads a dirty limit: a number of percent, with or without its sign.
+///
+/// # Errors
+/// It is none, or not 1 to 50.
+pub fn parse_dirty_limit(text: &str) -> Result<u8, SettingError> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<u8>();
+    number
+        .ok()
+        .filter(|percent| (1..=DIRTY_PERCENT_MAX).contains(percent))
+        .ok_or_else(|| SettingError::DirtyLimit(text.to_owned()))
 }
 
 fn parse_word<T: ValueEnum>(key: &str, value: &str) -> Result<T, SettingError> {
@@ -308,6 +334,8 @@ pub struct Settings {
     pub codec: Codec,
     /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
     pub sequential_cutoff_bytes: u64,
+    /// Most of the cache device that dirty blocks may take, in percent.
+    pub dirty_limit_percent: u8,
 }
 
 impl From<&Settings> for flaz_engine::settings::Settings {
@@ -317,6 +345,7 @@ impl From<&Settings> for flaz_engine::settings::Settings {
             policy: settings.policy.into(),
             codec: settings.codec,
             sequential_cutoff: settings.sequential_cutoff_bytes,
+            dirty_percent: settings.dirty_limit_percent,
         }
     }
 }
@@ -328,6 +357,7 @@ impl From<&flaz_engine::settings::Settings> for Settings {
             policy: settings.policy.into(),
             codec: settings.codec,
             sequential_cutoff_bytes: settings.sequential_cutoff,
+            dirty_limit_percent: settings.dirty_percent,
         }
     }
 }
@@ -341,6 +371,7 @@ impl Settings {
             policy: patch.policy.unwrap_or(self.policy),
             codec: patch.codec.unwrap_or(self.codec),
             sequential_cutoff_bytes: patch.sequential_cutoff.unwrap_or(self.sequential_cutoff_bytes),
+            dirty_limit_percent: patch.dirty_limit.unwrap_or(self.dirty_limit_percent),
         }
     }
 }
@@ -391,6 +422,7 @@ mod tests {
             "admission=fifo",
             "codec=zstd:3",
             "sequential-cutoff=4M",
+            "dirty-limit=10%",
         ])
         .unwrap();
         assert_eq!(patch.mode, Some(Mode::WriteAround));
@@ -400,6 +432,7 @@ mod tests {
             Some("zstd:3")
         );
         assert_eq!(patch.sequential_cutoff, Some(4 << 20));
+        assert_eq!(patch.dirty_limit, Some(10));
         let json = serde_json::to_string(&patch).unwrap();
         assert_eq!(serde_json::from_str::<SettingsPatch>(&json).unwrap(), patch);
         assert!(SettingsPatch::parse::<&str>(&[]).unwrap().is_empty());
@@ -409,7 +442,11 @@ mod tests {
     fn wrong_assignments_say_what_is_possible() {
         let message = |texts: &[&str]| SettingsPatch::parse(texts).unwrap_err().to_string();
         assert!(message(&["mode"]).contains("expected KEY=VALUE"));
-        assert!(message(&["mode=write-back"]).contains("write-through, write-around, pass-through"));
+        assert!(
+            message(&["mode=write-behind"]).contains("write-through, write-back, write-around, pass-through")
+        );
+        assert!(message(&["dirty-limit=0"]).contains("1 to 50"));
+        assert!(message(&["dirty-limit=51%"]).contains("1 to 50"));
         assert!(message(&["threads=3"]).contains("keys are mode, policy"));
         assert!(message(&["codec=lz4", "codec=none"]).contains("twice"));
         assert!(message(&["codec=lz5"]).contains("zstd"));

@@ -18,10 +18,11 @@ use crate::format::intent::IntentSector;
 use crate::format::superblock::{State, Superblock};
 use crate::planted::{PlantedBug, planted};
 use crate::router::LocalShards;
-use crate::settings::{AfterCrash, Settings};
-use crate::shard::{ImageError, Platform, Recovered, Shard, ShardParts};
+use crate::settings::{AfterCrash, Mode, Settings};
+use crate::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered, Shard, ShardParts};
 use crate::stats::StatsSnapshot;
 use crate::units::Epoch;
+use crate::volume::IoError;
 
 /// Why a cache could not be created, opened or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +88,27 @@ pub enum CacheError {
     /// The origin cannot be read or flushed.
     #[error("origin: {0}")]
     Origin(#[source] DeviceError),
+    /// Write-back without a recovery would lose what was acknowledged.
+    #[error(
+        "write-back needs a cache that is warm after a crash: what was acknowledged would be lost with the index; leave \
+         out --after-crash cold"
+    )]
+    ColdWriteBack,
+    /// What would be given up is newer than the origin.
+    #[error(
+        "the cache holds, or may hold, writes that have not reached the origin: giving it up would lose them. Serve it \
+         once as it is, and run `flaz detach`; or give those writes up with --discard-dirty"
+    )]
+    Dirty,
+    /// What is newer than the origin cannot be found again.
+    #[error(
+        "the cache may hold writes that have not reached the origin, and its log cannot be read: {why}; `flaz check` says \
+         more. To serve the origin without them, give them up with --discard-cache --discard-dirty"
+    )]
+    DirtyUnreadable {
+        /// What went wrong.
+        why: String,
+    },
     /// The index image of a shard could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -127,6 +149,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         epoch: Epoch(0),
         valid_from_epoch: Epoch(1),
         after_crash: AfterCrash::Warm,
+        dirty: false,
         codec: options.codec,
         origin_fingerprint: None,
         origin_identity: options.origin_identity,
@@ -280,12 +303,30 @@ pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) 
     Ok(start)
 }
 
+/// Says on the cache device that blocks may be dirty from now on. Before the first one is.
+///
+/// # Errors
+/// [`CacheError::ColdWriteBack`], or [`CacheError`] when the device fails.
+pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    if superblock.after_crash == AfterCrash::Cold {
+        return Err(CacheError::ColdWriteBack);
+    }
+    if !superblock.dirty {
+        superblock.dirty = true;
+        // Into both slots, as at an opening.
+        write_superblock(cache, superblock).await?;
+        write_superblock(cache, superblock).await?;
+    }
+    Ok(())
+}
+
 /// Gives up what earlier openings stored: when the user says so, or when what is needed to trust it is damaged.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
 pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.valid_from_epoch = superblock.epoch;
+    superblock.dirty = false;
     write_superblock(cache, superblock).await?;
     let geometry = superblock.geometry;
     let len = geometry.shard_offset(geometry.shard_count) - geometry.data_offset();
@@ -367,6 +408,32 @@ pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     write_superblock(cache, superblock).await
 }
 
+/// How to go on when an index image is not usable. Where blocks may be dirty the log has them all the same.
+#[must_use]
+pub fn without_image(superblock: &Superblock, error: &ImageError) -> Start {
+    if superblock.dirty {
+        tracing::warn!(%error, "the log is read instead");
+        Start::Recovered
+    } else {
+        tracing::warn!(%error, "the cache starts cold (nothing is lost, hits are)");
+        Start::Cold
+    }
+}
+
+/// How to go on when the log is not usable either.
+///
+/// # Errors
+/// [`CacheError::DirtyUnreadable`] where blocks may be dirty.
+pub fn without_log(superblock: &Superblock, error: &RecoverError) -> Result<Start, CacheError> {
+    if superblock.dirty {
+        return Err(CacheError::DirtyUnreadable {
+            why: error.to_string(),
+        });
+    }
+    tracing::warn!(%error, "the cache starts cold (nothing is lost, hits are)");
+    Ok(Start::Cold)
+}
+
 /// A cache whose shards all live on one thread.
 pub struct LocalCache<P: Platform> {
     cache: Rc<P::Cache>,
@@ -414,6 +481,12 @@ impl<P: Platform> LocalCache<P> {
             });
         }
         check_origin(&*origin, &superblock).await?;
+        let write_back = settings.mode == Mode::WriteBack;
+        if after_crash == AfterCrash::Cold && (write_back || superblock.dirty) {
+            return Err(CacheError::ColdWriteBack);
+        }
+        let origin_writes = OriginWrites::default();
+        superblock.dirty |= write_back;
         let mut start = open_superblock(&*cache, &mut superblock).await?;
         let mut recovered = Recovered::default();
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
@@ -429,6 +502,7 @@ impl<P: Platform> LocalCache<P> {
                         cache: Rc::clone(&cache),
                         origin: Rc::clone(&origin),
                         settings: settings.clone(),
+                        origin_writes: origin_writes.clone(),
                     })
                 })
                 .collect()
@@ -437,8 +511,8 @@ impl<P: Platform> LocalCache<P> {
         if let Start::Warm(epoch) = start {
             for shard in &shards {
                 if let Err(error) = shard.load_image(epoch).await {
-                    tracing::warn!(%error, "the cache starts cold");
-                    start = Start::Cold;
+                    start = without_image(&superblock, &error);
+                    shards = build(&superblock);
                     break;
                 }
             }
@@ -448,8 +522,7 @@ impl<P: Platform> LocalCache<P> {
                 match shard.recover(superblock.valid_from_epoch, || ()).await {
                     Ok(part) => recovered.add(&part),
                     Err(error) => {
-                        tracing::warn!(%error, "the cache starts cold");
-                        start = Start::Cold;
+                        start = without_log(&superblock, &error)?;
                         break;
                     }
                 }
@@ -457,12 +530,16 @@ impl<P: Platform> LocalCache<P> {
         }
         if start == Start::Cold {
             start_cold(&*cache, &mut superblock).await?;
+            if write_back {
+                mark_dirty(&*cache, &mut superblock).await?;
+            }
             shards = build(&superblock);
         }
         if matches!(start, Start::Cold | Start::Empty) {
             settle_origin(&*origin).await?;
         }
         for shard in &shards {
+            shard.permit_write_back(superblock.dirty);
             shard.start();
         }
         Ok(Self {
@@ -473,6 +550,29 @@ impl<P: Platform> LocalCache<P> {
             start,
             recovered,
         })
+    }
+
+    /// Lets write-back be chosen with [`LocalCache::set`], if it was not when the cache was opened.
+    ///
+    /// # Errors
+    /// [`CacheError`] as for [`mark_dirty`].
+    pub async fn permit_write_back(&mut self) -> Result<(), CacheError> {
+        mark_dirty(&*self.cache, &mut self.superblock).await?;
+        for shard in self.shards.iter() {
+            shard.permit_write_back(true);
+        }
+        Ok(())
+    }
+
+    /// Brings everything that is dirty to the origin.
+    ///
+    /// # Errors
+    /// [`IoError`]: something stays dirty.
+    pub async fn clean_all(&self) -> Result<(), IoError> {
+        for shard in self.shards.iter() {
+            shard.clean_all().await?;
+        }
+        Ok(())
     }
 
     /// The shards.
@@ -512,7 +612,9 @@ impl<P: Platform> LocalCache<P> {
         for shard in self.shards.iter() {
             shard.stop().await;
         }
-        if self.shards.iter().any(|shard| shard.failed()) {
+        let dirty = self.shards.iter().any(|shard| shard.dirty_blocks() > 0);
+        // Where blocks are dirty the intents, all of them set, make the others void.
+        if !dirty && self.shards.iter().any(|shard| shard.failed()) {
             mark_void(&*self.cache, &mut self.superblock).await?;
         }
         if planted(PlantedBug::CleanBeforeImage) {
@@ -522,6 +624,8 @@ impl<P: Platform> LocalCache<P> {
             shard.save().await?;
         }
         self.superblock.origin_fingerprint = fingerprint(&*self.origin).await.ok();
+        // Saving may have cleaned the last ones.
+        self.superblock.dirty = self.shards.iter().any(|shard| shard.dirty_blocks() > 0);
         if !planted(PlantedBug::CleanBeforeImage) {
             mark_clean(&*self.cache, &mut self.superblock).await?;
         }

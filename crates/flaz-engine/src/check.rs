@@ -91,6 +91,11 @@ pub enum Thing {
         /// Its block.
         block: BlockNumber,
     },
+    /// A block whose latest contents are on the origin.
+    Cleaned {
+        /// Its block.
+        block: BlockNumber,
+    },
     /// Index entries that name something that is there.
     Entries {
         /// The shard.
@@ -456,7 +461,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     FRAGMENT_HEADER_BYTES + usize::from(stored),
                 )),
                 RecordKind::Fill { value, .. } => Some(Entry::fill(extent_location, value)),
-                RecordKind::Tombstone => None,
+                RecordKind::Tombstone | RecordKind::Cleaned => None,
             };
             let live = contents.map(|contents| {
                 let (owner, local) = record.block.in_shard(geometry.shard_count);
@@ -491,6 +496,9 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 RecordKind::Tombstone => {
                     Finding::good("tombstone", offset, 8, Thing::Tombstone { block: record.block })
                 }
+                RecordKind::Cleaned => {
+                    Finding::good("cleaned", offset, 8, Thing::Cleaned { block: record.block })
+                }
             };
             self.tell(finding);
             at += len;
@@ -522,6 +530,8 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 let name = codec.name().filter(|_| codec != CodecId::RAW).unwrap_or("raw");
                 Finding::good(&format!("fragment-{name}"), offset, len, thing)
             }
+            // The origin has nothing as new, unless a later record says that it was cleaned.
+            Err(error) if dirty && live != Some(false) => Finding::bad("fragment-dirty", offset, len, error),
             Err(error) => Finding::bad("fragment", offset, len, error),
         }
     }

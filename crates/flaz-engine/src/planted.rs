@@ -64,6 +64,30 @@ pub enum PlantedBug {
     TombstonesForgotten,
     /// A reclaimed region is not made void.
     RegionNotVoided,
+    /// A dirty block is recorded as a clean one.
+    DirtyStoredClean,
+    /// A write-back write is acknowledged before its extents have landed.
+    AcknowledgedBeforeLanding,
+    /// A write-back write with FUA does not flush the cache device.
+    DirtyFuaDropped,
+    /// A flush is not sent to the cache device, dirty blocks or not.
+    DirtyFlushNotSent,
+    /// The damaged copy of a dirty block is taken for a miss.
+    DirtyDamageIsAMiss,
+    /// The cleaner writes what the cache device could still lose.
+    CleanedBeforeStable,
+    /// A block counts as clean before the origin is flushed.
+    CleanedUnflushed,
+    /// A write goes past the cache before it is stable that an older version of the block was cleaned.
+    CleanedNotSettled,
+    /// A region with dirty blocks is made void before their copies elsewhere are stable.
+    DirtyVoidedUnstable,
+    /// Reclaim drops dirty blocks.
+    ReclaimedBeforeClean,
+    /// Recovery drops dirty blocks of stripes with writes in flight.
+    IntendedDirtyDropped,
+    /// Recovery pays no heed to records that say a block was cleaned.
+    CleanedForgotten,
 }
 
 impl PlantedBug {
@@ -95,6 +119,18 @@ impl PlantedBug {
         Self::RecordsOutOfOrder,
         Self::TombstonesForgotten,
         Self::RegionNotVoided,
+        Self::DirtyStoredClean,
+        Self::AcknowledgedBeforeLanding,
+        Self::DirtyFuaDropped,
+        Self::DirtyFlushNotSent,
+        Self::DirtyDamageIsAMiss,
+        Self::CleanedBeforeStable,
+        Self::CleanedUnflushed,
+        Self::CleanedNotSettled,
+        Self::DirtyVoidedUnstable,
+        Self::ReclaimedBeforeClean,
+        Self::IntendedDirtyDropped,
+        Self::CleanedForgotten,
     ];
 
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be given up, opened again, killed and lose its

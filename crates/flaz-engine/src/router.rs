@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 
 use crate::planted::{PlantedBug, planted, planted_once_in};
 use crate::policy::SequentialDetector;
-use crate::shard::{Platform, Shard};
+use crate::shard::{OriginWrites, Platform, Shard};
 use crate::units::BLOCK_BYTES;
 use crate::units::BlockNumber;
 use crate::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
@@ -61,14 +61,18 @@ pub enum Piece {
     },
     /// The shard's part in a flush; the origin is flushed by the caller.
     Flush,
+    /// Bring everything that is dirty to the origin.
+    Clean,
+    /// Whether anything is dirty: gives an empty buffer if so.
+    IsDirty,
 }
 
 impl Piece {
-    /// Byte offset of the piece; 0 for a flush, which has none.
+    /// Byte offset of the piece; 0 for what concerns a whole shard.
     #[must_use]
     pub fn offset(&self) -> u64 {
         match self {
-            Self::Flush => 0,
+            Self::Flush | Self::Clean | Self::IsDirty => 0,
             Self::Read { offset, .. }
             | Self::Write { offset, .. }
             | Self::Trim { offset, .. }
@@ -85,6 +89,9 @@ impl Piece {
 pub trait Shards: Clone + 'static {
     /// How many there are.
     fn count(&self) -> u32;
+
+    /// What is counted of writes to the origin, for all shards.
+    fn origin_writes(&self) -> OriginWrites;
 
     /// Lets shard `number` carry out a piece. A read gives its data, everything else nothing.
     ///
@@ -116,7 +123,9 @@ pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Resul
             .write_zeroes(offset, len, may_unmap, fua)
             .await
             .map(|()| None),
-        Piece::Flush => shard.flushed().map(|()| None),
+        Piece::Flush => shard.flush().await.map(|()| None),
+        Piece::Clean => shard.clean_all().await.map(|()| None),
+        Piece::IsDirty => Ok((shard.dirty_blocks() > 0).then(|| IoBuf::new(0))),
     }
 }
 
@@ -145,6 +154,13 @@ impl<P: Platform> Clone for LocalShards<P> {
 impl<P: Platform> Shards for LocalShards<P> {
     fn count(&self) -> u32 {
         self.0.len() as u32
+    }
+
+    fn origin_writes(&self) -> OriginWrites {
+        self.0
+            .first()
+            .map(|shard| shard.origin_writes().clone())
+            .unwrap_or_default()
     }
 
     async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {
@@ -306,10 +322,18 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         if planted(PlantedBug::FlushNotSent) || planted_once_in(200, PlantedBug::FlushNotSentAtTimes) {
             return Ok(());
         }
-        let flushed = self.0.origin.flush().await.map_err(IoError::Origin);
-        let mut outcome = flushed;
-        for number in 0..self.0.shards.count() {
-            let part = self.0.shards.run(number, Piece::Flush).await;
+        let writes = self.0.shards.origin_writes();
+        let unflushed = writes.unflushed();
+        let mut outcome = Ok(());
+        if let Some(upto) = unflushed {
+            outcome = self.0.origin.flush().await.map_err(IoError::Origin);
+            if outcome.is_ok() {
+                writes.flushed(upto);
+            }
+        }
+        // After the origin: a failure that a shard's own flush was told is told to nobody else.
+        let parts = (0..self.0.shards.count()).map(|number| self.0.shards.run(number, Piece::Flush));
+        for part in join_all(parts).await {
             outcome = outcome.and(part.map(|_| ()));
         }
         outcome
@@ -349,6 +373,18 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         extents_max: usize,
     ) -> Result<Vec<StatusExtent>, IoError> {
         self.check(offset, len)?;
+        // Asked first: what is cleaned between the two questions, the origin knows of.
+        let parts = (0..self.0.shards.count()).map(|number| self.0.shards.run(number, Piece::IsDirty));
+        for part in join_all(parts).await {
+            if part?.is_some() {
+                // The origin does not know all that there is.
+                return Ok(vec![StatusExtent {
+                    len,
+                    hole: false,
+                    zero: false,
+                }]);
+            }
+        }
         let extents = self
             .0
             .origin
@@ -371,6 +407,6 @@ fn piece_len(piece: &Piece) -> u64 {
         Piece::Read { len, .. } => *len as u64,
         Piece::Write { data, .. } => data.len() as u64,
         Piece::Trim { len, .. } | Piece::WriteZeroes { len, .. } => *len,
-        Piece::Flush => 0,
+        Piece::Flush | Piece::Clean | Piece::IsDirty => 0,
     }
 }

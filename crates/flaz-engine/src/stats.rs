@@ -97,6 +97,20 @@ counters! {
     dropped_blocks,
     /// Tombstones written.
     tombstones,
+    /// Extents closed early so that writes could be acknowledged.
+    ack_extents,
+    /// Bytes of those extents on the device, headers and padding included.
+    ack_extent_bytes,
+    /// Records in them.
+    ack_extent_blocks,
+    /// Dirty blocks that the cleaner brought to the origin.
+    cleaned_blocks,
+    /// Writes that waited because as much was dirty as may be.
+    dirty_waits,
+    /// Reads and cleanings that found the only copy of a dirty block damaged.
+    dirty_lost,
+    /// Dirty blocks stored again at reclaim because the cleaner had not come to them.
+    dirty_moved_blocks,
     /// Pages of the intent bitmap written.
     intent_writes,
     /// Writes and trims that waited for their stripe's intent.
@@ -259,6 +273,7 @@ pub(crate) struct Peaks {
     pub(crate) admission: Cell<u64>,
     pub(crate) cache_writes: Cell<u64>,
     pub(crate) origin_reads: Cell<u64>,
+    pub(crate) dirty_bytes: Cell<u64>,
 }
 
 /// Notes a gauge's value where it has gone up.
@@ -301,6 +316,14 @@ pub struct Holdings {
     pub cache_failed: bool,
     /// Bytes of the fragments of the blocks in the cache, to about a hundredth ([`crate::index::Index::fragment_bytes`]).
     pub fragment_bytes: u64,
+    /// Blocks that are newer than the origin.
+    pub dirty_blocks: u64,
+    /// Bytes of the cache device that dirty blocks take.
+    pub dirty_device_bytes: u64,
+    /// Bytes of the cache device that dirty blocks may take.
+    pub dirty_limit_bytes: u64,
+    /// Shards whose cleaner fails at present.
+    pub cleaners_failing: u64,
     /// [`Self::admission_queue`], of the fullest shard.
     pub admission: QueueDepth,
     /// [`Self::cache_writes_queued`], of the fullest shard.
@@ -325,6 +348,10 @@ impl Holdings {
         self.origin_reads_in_flight += other.origin_reads_in_flight;
         self.cache_failed |= other.cache_failed;
         self.fragment_bytes += other.fragment_bytes;
+        self.dirty_blocks += other.dirty_blocks;
+        self.dirty_device_bytes += other.dirty_device_bytes;
+        self.dirty_limit_bytes += other.dirty_limit_bytes;
+        self.cleaners_failing += other.cleaners_failing;
         self.admission.fullest(other.admission);
         self.cache_writes.fullest(other.cache_writes);
         self.origin_reads.fullest(other.origin_reads);

@@ -44,6 +44,18 @@ pub enum IoError {
     /// Another reader's origin read failed, and this request had joined it.
     #[error("origin: the read that this request waited for failed")]
     OriginShared,
+    /// The cache device failed, and what the request is about is newer there than on the origin.
+    #[error("the cache device failed, and it alone has the latest data of this range: {0}")]
+    CacheFailed(String),
+    /// A dirty block's only copy is damaged.
+    #[error(
+        "block {block} was not on the origin yet, and its copy on the cache device is damaged; writing the whole block \
+         makes it usable again"
+    )]
+    DirtyLost {
+        /// Number of the 4 KiB block.
+        block: u64,
+    },
     /// The daemon is stopping and takes no more requests.
     #[error("the cache is stopping")]
     Stopping,

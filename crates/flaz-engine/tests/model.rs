@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
-use flaz_engine::cache::{CreateOptions, LocalCache, Start, create};
+use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Start, create};
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::policy::PolicyKind;
@@ -47,6 +47,25 @@ struct Plan {
     damage: bool,
     /// Whether clients change mode, codec and policy while they run.
     change_settings: bool,
+    /// Blocks may be dirty, so a cache device that fails fails requests.
+    write_back: bool,
+}
+
+impl Plan {
+    /// The same with nothing dirty, ever.
+    fn through(mut self) -> Self {
+        self.write_back = false;
+        if self.settings.mode == Mode::WriteBack {
+            self.settings.mode = Mode::WriteThrough;
+        }
+        self
+    }
+
+    fn back(mut self) -> Self {
+        self.write_back = true;
+        self.settings.mode = Mode::WriteBack;
+        self
+    }
 }
 
 fn plan(seed: u64) -> Plan {
@@ -57,6 +76,9 @@ fn plan(seed: u64) -> Plan {
         Mode::WriteThrough,
         Mode::WriteAround,
         Mode::PassThrough,
+        Mode::WriteBack,
+        Mode::WriteBack,
+        Mode::WriteBack,
     ];
     Plan {
         seed,
@@ -68,18 +90,20 @@ fn plan(seed: u64) -> Plan {
             shard_count: Some(1 + rng.below(2) as u32 * u32::from(!seed.is_multiple_of(3))),
         },
         settings: Settings {
-            mode: modes[rng.below(5) as usize],
+            mode: modes[rng.below(8) as usize],
             policy: PolicyKind::ALL[rng.below(3) as usize],
             codec: CODECS[rng.below(CODECS.len() as u64) as usize]
                 .parse()
                 .expect("a codec"),
             sequential_cutoff: if rng.below(4) == 0 { 256 << 10 } else { 0 },
+            dirty_percent: [1, 25, 50][rng.below(3) as usize],
         },
         operations: 150,
         origin_faults: FaultRates::default(),
         cache_faults: FaultRates::default(),
         damage: false,
         change_settings: rng.below(3) == 0,
+        write_back: true,
     }
 }
 
@@ -181,12 +205,18 @@ impl Run {
 
     fn change(&self, rng: &mut Rng) {
         self.cache.set(&Settings {
-            mode: [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough][rng.below(3) as usize],
+            mode: [
+                Mode::WriteThrough,
+                Mode::WriteAround,
+                Mode::PassThrough,
+                Mode::WriteBack,
+            ][rng.below(4) as usize],
             policy: PolicyKind::ALL[rng.below(3) as usize],
             codec: CODECS[rng.below(CODECS.len() as u64) as usize]
                 .parse()
                 .expect("a codec"),
             sequential_cutoff: 0,
+            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
         });
     }
 
@@ -296,9 +326,21 @@ async fn open_and_run(
     start: Start,
 ) -> (Model, StatsSnapshot, bool) {
     let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
-    let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), plan.settings.clone())
-        .await
-        .expect("opens");
+    let opened =
+        LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), plan.settings.clone()).await;
+    if let Err(CacheError::DirtyUnreadable { .. }) = &opened
+        && plan.damage
+    {
+        // The image was damaged, and the log was: nothing is served, rather than something old.
+        return (model, StatsSnapshot::default(), false);
+    }
+    let mut cache = opened.expect("opens");
+    if plan.change_settings && plan.write_back {
+        cache
+            .permit_write_back()
+            .await
+            .expect("the superblock can be written");
+    }
     // A damaged superblock slot, index image or log is found, and the cache starts as well as it still can.
     let damaged = match cache.start {
         Start::Cold => plan.damage || start == Start::Recovered,
@@ -324,7 +366,11 @@ async fn open_and_run(
         model,
         origin_len: plan.origin_len,
         reading: RefCell::new(Vec::new()),
-        errors_allowed: plan.origin_faults.read_error_ppm > 0,
+        errors_allowed: plan.origin_faults.read_error_ppm > 0
+            || plan.write_back
+                && (plan.damage
+                    || plan.cache_faults.read_error_ppm > 0
+                    || plan.origin_faults.flush_error_ppm > 0),
         errors: Cell::new(0),
         operations: plan.operations,
         change_settings: plan.change_settings,
@@ -347,7 +393,7 @@ async fn open_and_run(
     drop(run.volume);
     let stopped = cache.stop().await;
     assert!(
-        stopped.is_ok() || disk.stats().errors > 0,
+        stopped.is_ok() || disk.stats().errors > 0 || plan.origin_faults.flush_error_ppm > 0,
         "a cache without faults stops in order: {stopped:?}"
     );
     (run.model, stats, stopped.is_ok())
@@ -391,6 +437,10 @@ fn concurrent_clients_see_what_was_written() {
         ("raw blocks", counts.raw_blocks),
         ("fills", counts.fill_blocks),
         ("hits in memory", counts.memory_hit_blocks),
+        ("blocks cleaned", counts.cleaned_blocks),
+        ("extents closed for acknowledgements", counts.ack_extents),
+        ("waits for the cleaner", counts.dirty_waits),
+        ("dirty blocks moved", counts.dirty_moved_blocks),
     ] {
         assert!(count > 0, "no {name} in the whole test");
     }
@@ -400,8 +450,7 @@ fn concurrent_clients_see_what_was_written() {
 fn damage_on_the_cache_device_is_a_miss_never_wrong_data() {
     let failures = Cell::new(0);
     check_seeds(30, |seed| {
-        let mut plan = plan(seed);
-        plan.settings.mode = Mode::WriteThrough;
+        let mut plan = plan(seed).through();
         plan.damage = true;
         plan.cache_faults = FaultRates {
             read_flip_ppm: 20_000,
@@ -420,7 +469,7 @@ fn damage_on_the_cache_device_is_a_miss_never_wrong_data() {
 #[test]
 fn a_failing_cache_device_never_fails_a_request() {
     check_seeds(30, |seed| {
-        let mut plan = plan(seed);
+        let mut plan = plan(seed).through();
         plan.cache_faults = FaultRates {
             read_error_ppm: 10_000,
             write_error_ppm: 10_000,
@@ -429,6 +478,59 @@ fn a_failing_cache_device_never_fails_a_request() {
         };
         run(&plan);
     });
+}
+
+/// Bit rot, lost and misdirected writes under dirty blocks: requests fail, and never see what the origin had before.
+#[test]
+fn damage_of_dirty_blocks_is_an_error_never_old_data() {
+    let lost = Cell::new(0);
+    check_seeds(30, |seed| {
+        let mut plan = plan(seed).back();
+        plan.damage = true;
+        plan.cache_faults = FaultRates {
+            read_flip_ppm: 20_000,
+            write_lost_ppm: 5_000,
+            write_misdirected_ppm: 5_000,
+            ..FaultRates::default()
+        };
+        lost.set(lost.get() + run(&plan).stats.counts.dirty_lost);
+    });
+    assert!(
+        lost.get() > 0 || std::env::var_os("FLAZ_SEED").is_some(),
+        "no dirty block was damaged"
+    );
+}
+
+#[test]
+fn a_failing_cache_device_never_gives_old_data_for_dirty_blocks() {
+    check_seeds(30, |seed| {
+        let mut plan = plan(seed).back();
+        plan.cache_faults = FaultRates {
+            read_error_ppm: 10_000,
+            write_error_ppm: 10_000,
+            discard_error_ppm: 10_000,
+            flush_error_ppm: if seed.is_multiple_of(3) { 10_000 } else { 0 },
+            ..FaultRates::default()
+        };
+        run(&plan);
+    });
+}
+
+/// An origin that fails now and then keeps dirty blocks dirty, and takes them in the end.
+#[test]
+fn a_failing_origin_keeps_what_is_dirty() {
+    let cleaned = Cell::new(0);
+    check_seeds(30, |seed| {
+        let mut plan = plan(seed).back();
+        plan.origin_faults = FaultRates {
+            read_error_ppm: 20_000,
+            write_error_ppm: 20_000,
+            flush_error_ppm: 20_000,
+            ..FaultRates::default()
+        };
+        cleaned.set(cleaned.get() + run(&plan).stats.counts.cleaned_blocks);
+    });
+    assert!(cleaned.get() > 0 || std::env::var_os("FLAZ_SEED").is_some());
 }
 
 #[test]
@@ -472,6 +574,7 @@ fn a_write_that_overtakes_an_admission_wins() {
             mode: Mode::WriteThrough,
             policy: PolicyKind::Fifo,
             sequential_cutoff: 0,
+            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
             ..settings
         };
         let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));
@@ -571,6 +674,7 @@ async fn open_small(env: &SimEnv, disk: &SimDisk, origin: &SimDisk) -> (LocalCac
     let settings = Settings {
         mode: Mode::WriteThrough,
         sequential_cutoff: 0,
+        dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
         ..plan(0).settings
     };
     let (cache, base) = (Rc::new(disk.clone()), Rc::new(origin.clone()));

@@ -57,6 +57,7 @@ impl World {
             policy,
             codec: codec.parse().expect("a codec's name"),
             sequential_cutoff: 0,
+            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
         };
         let (cache, origin) = (Rc::new(self.cache.clone()), Rc::new(self.origin.clone()));
         let cache = LocalCache::open(self.sim.env(), cache, Rc::clone(&origin), settings).await?;

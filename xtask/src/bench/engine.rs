@@ -61,6 +61,7 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
             policy: PolicyKind::S3Fifo,
             codec,
             sequential_cutoff: 0,
+            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
         };
         let (cache, base) = (Rc::new(disk), Rc::new(origin));
         let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)

@@ -150,6 +150,7 @@ fn settings() -> Settings {
         policy: PolicyKind::S3Fifo,
         codec: CodecSpec::default(),
         sequential_cutoff: 0,
+        dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
     }
 }
 

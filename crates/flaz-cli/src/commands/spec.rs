@@ -37,12 +37,16 @@ pub struct ServeSpec {
     pub policy: crate::settings::Policy,
     /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
     pub sequential_cutoff_bytes: u64,
+    /// Most of the cache device that dirty blocks may take, in percent.
+    pub dirty_limit_percent: u8,
     /// Codec for new blocks, or what the superblock says.
     pub codec: Option<Codec>,
     /// Threads that drive shards, or one for every two cores.
     pub threads: Option<u32>,
     /// Start empty where the cached data may not belong to the origin.
     pub discard_cache: bool,
+    /// Give up writes that have not reached the origin.
+    pub discard_dirty: bool,
     /// What a crash leaves.
     pub after_crash: flaz_engine::settings::AfterCrash,
     /// Refuse writes.
@@ -62,6 +66,7 @@ impl ServeSpec {
             policy: self.policy,
             codec: self.codec.unwrap_or(superblock_codec),
             sequential_cutoff_bytes: self.sequential_cutoff_bytes,
+            dirty_limit_percent: self.dirty_limit_percent,
         }
     }
 }

@@ -244,6 +244,7 @@ mod tests {
             policy: Policy::Fifo,
             codec: Codec::NONE,
             sequential_cutoff_bytes: 0,
+            dirty_limit_percent: 25,
         };
         for reply in [
             Reply::Status(Box::new(crate::page::tests::example())),

@@ -15,7 +15,7 @@ use flaz_engine::cache::{
     start_cold,
 };
 use flaz_engine::format::superblock::Superblock;
-use flaz_engine::shard::{ImageError, Recovered};
+use flaz_engine::shard::{ImageError, OriginWrites, Recovered};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_nbd::{Counters, Export, Limits, Server, Service, Shutdown, Snapshot};
 
@@ -257,6 +257,7 @@ impl Workers {
             joins: Vec::new(),
             counters: Vec::new(),
         };
+        let origin_writes = OriginWrites::default();
         let export = Arc::new(Export::new(size).read_only(spec.read_only));
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let counters = Arc::new(Counters::default());
@@ -272,6 +273,7 @@ impl Workers {
                 origin: origin.clone(),
                 service,
                 mailboxes: mailboxes.clone(),
+                origin_writes: origin_writes.clone(),
                 inbox,
             };
             let (ready, told) = mpsc::channel();

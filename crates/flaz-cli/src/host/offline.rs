@@ -122,6 +122,7 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
             policy: Policy::S3Fifo,
             codec: superblock.codec,
             sequential_cutoff_bytes: 0,
+            dirty_limit_percent: 25,
         }),
         live: None,
         warnings,
@@ -269,7 +270,7 @@ fn fields(thing: &Thing) -> Vec<(&'static str, Value)> {
             fields.extend(live.map(|live| ("live", json!(live))));
             fields
         }
-        Thing::Tombstone { block } => vec![("block", json!(block.0))],
+        Thing::Tombstone { block } | Thing::Cleaned { block } => vec![("block", json!(block.0))],
     }
 }
 

@@ -14,7 +14,7 @@ use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
 use flaz_engine::settings::Settings;
-use flaz_engine::shard::{ImageError, RecoverError, Recovered, Shard, ShardParts};
+use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shard, ShardParts};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
@@ -74,6 +74,8 @@ pub struct WorkerParts {
     pub origin: HostDevice,
     pub service: Service,
     pub mailboxes: Vec<Sender<Order>>,
+    /// Of the whole process.
+    pub origin_writes: OriginWrites,
     pub inbox: Receiver<Order>,
 }
 
@@ -88,6 +90,7 @@ struct Reach {
     /// By shard number; only this thread's are there.
     local: RefCell<Vec<Option<Rc<Shard<Production>>>>>,
     mailboxes: Vec<Sender<Order>>,
+    origin_writes: OriginWrites,
 }
 
 impl HostShards {
@@ -103,6 +106,10 @@ impl HostShards {
 impl Shards for HostShards {
     fn count(&self) -> u32 {
         self.0.count.get()
+    }
+
+    fn origin_writes(&self) -> OriginWrites {
+        self.0.origin_writes.clone()
     }
 
     async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {
@@ -151,6 +158,7 @@ async fn serve(parts: WorkerParts) {
         origin,
         service,
         mailboxes,
+        origin_writes,
         mut inbox,
     } = parts;
     let (cache, origin) = (Rc::new(cache), Rc::new(origin));
@@ -160,6 +168,7 @@ async fn serve(parts: WorkerParts) {
         count: Cell::new(0),
         local: RefCell::new(Vec::new()),
         mailboxes,
+        origin_writes,
     }));
     let mut volume: Option<CachedVolume<HostShards, HostDevice>> = None;
     while let Some(order) = inbox.recv().await {
@@ -299,6 +308,7 @@ fn build(
                     cache: Rc::clone(cache),
                     origin: Rc::clone(origin),
                     settings: settings.clone(),
+                    origin_writes: shards.0.origin_writes.clone(),
                 })
             })
         })

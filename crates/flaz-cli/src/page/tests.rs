@@ -51,6 +51,7 @@ pub(crate) fn example() -> StatusReport {
             policy: Policy::S3Fifo,
             codec: Codec::LZ4,
             sequential_cutoff_bytes: 4 << 20,
+            dirty_limit_percent: 25,
         }),
         live: Some(LiveReport {
             daemon: DaemonReport {

@@ -47,6 +47,8 @@ impl CodecId {
     pub const ZLIB: Self = Self(3);
     /// LZO1X stream.
     pub const LZO: Self = Self(4);
+    /// No codec: the fragment of a dirty block whose contents were lost. Never decoded.
+    pub const LOST: Self = Self(u8::MAX);
 
     /// The name of the codec, if there is one of this number.
     #[must_use]

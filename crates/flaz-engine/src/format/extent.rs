@@ -47,6 +47,8 @@ pub enum RecordKind {
     },
     /// No longer cached: earlier records of the block are void.
     Tombstone,
+    /// What the latest earlier record says is on the origin by now, and stable there.
+    Cleaned,
 }
 
 const KIND_FRAGMENT: u64 = 0;
@@ -54,6 +56,7 @@ const KIND_FRAGMENT_DIRTY: u64 = 1;
 const KIND_FILL: u64 = 2;
 const KIND_FILL_DIRTY: u64 = 3;
 const KIND_TOMBSTONE: u64 = 4;
+const KIND_CLEANED: u64 = 5;
 
 /// One entry of an extent's list: 64 bits, from the highest: volume 8, block 40, kind 3, value 13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +79,7 @@ impl Record {
             RecordKind::Fill { value, dirty: false } => (KIND_FILL, u64::from(value)),
             RecordKind::Fill { value, dirty: true } => (KIND_FILL_DIRTY, u64::from(value)),
             RecordKind::Tombstone => (KIND_TOMBSTONE, 0),
+            RecordKind::Cleaned => (KIND_CLEANED, 0),
         };
         u64::from(self.volume) << 56 | self.block.0 << 16 | kind << 13 | value
     }
@@ -99,6 +103,7 @@ impl Record {
                 dirty,
             },
             KIND_TOMBSTONE if value == 0 => RecordKind::Tombstone,
+            KIND_CLEANED if value == 0 => RecordKind::Cleaned,
             _ => {
                 return Err(FormatError::field(
                     "block record",
@@ -120,7 +125,7 @@ impl Record {
     pub fn fragment_bytes(self) -> usize {
         match self.kind {
             RecordKind::Fragment { stored, .. } => fragment_bytes(usize::from(stored)),
-            RecordKind::Fill { .. } | RecordKind::Tombstone => 0,
+            RecordKind::Fill { .. } | RecordKind::Tombstone | RecordKind::Cleaned => 0,
         }
     }
 }

@@ -23,6 +23,8 @@ pub const VERSION: u32 = 1;
 const WHAT: &str = "superblock";
 /// Largest generation that is taken for one: no cache is written that often.
 const GENERATION_MAX: u64 = u64::MAX / 2;
+/// Feature: the cache may hold blocks that are newer than the origin. Whoever does not know of it must keep out.
+const FEATURE_DIRTY: u64 = 1;
 /// Longest identity of an origin, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 192;
 /// Longest path of an origin, in bytes.
@@ -104,6 +106,9 @@ pub struct Superblock {
     /// What a crash of this opening leaves. Not on the device as such: if nothing, then while the cache is open the
     /// device says that even this opening is void.
     pub after_crash: AfterCrash,
+    /// There may be blocks that are newer than the origin: set before the first one is written, cleared at a clean stop
+    /// that leaves none.
+    pub dirty: bool,
     /// Codec for new blocks unless told otherwise.
     pub codec: CodecSpec,
     /// What the origin began with at a clean stop: see [`crate::cache::fingerprint`]. On the device only while *clean*.
@@ -155,7 +160,7 @@ impl Superblock {
             magic: U64::new(MAGIC),
             version: U32::new(VERSION),
             checksum: U32::new(0),
-            features: U64::new(0),
+            features: U64::new(if self.dirty { FEATURE_DIRTY } else { 0 }),
             uuid: *self.uuid.as_bytes(),
             generation: U64::new(self.generation),
             created_unix_s: U64::new(self.created_unix_s),
@@ -215,8 +220,8 @@ impl Superblock {
                 found: raw.version.get(),
             });
         }
-        if raw.features.get() != 0 {
-            return Err(FormatError::Features(raw.features.get()));
+        if raw.features.get() & !FEATURE_DIRTY != 0 {
+            return Err(FormatError::Features(raw.features.get() & !FEATURE_DIRTY));
         }
         let fail =
             |field, expected: &str, found: String| Err(FormatError::field(WHAT, field, expected, found));
@@ -280,6 +285,7 @@ impl Superblock {
             epoch: Epoch(raw.epoch.get()),
             valid_from_epoch: Epoch(raw.valid_from_epoch.get()),
             after_crash: AfterCrash::Warm,
+            dirty: raw.features.get() & FEATURE_DIRTY != 0,
             codec,
             origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
             origin_identity: text(&volume.identity, volume.identity_len.get(), "origin identity")?,
@@ -303,6 +309,7 @@ mod tests {
             epoch: Epoch(2),
             valid_from_epoch: Epoch(1),
             after_crash: AfterCrash::Warm,
+            dirty: true,
             codec: CodecSpec::default(),
             origin_fingerprint: NonZeroU32::new(77),
             origin_identity: "file:inode=5".into(),

@@ -28,26 +28,42 @@ pub struct Index {
     fragments: Fragments,
 }
 
-/// The fragments that the entries name: how many, and the sectors they touch.
+/// The fragments that the entries name: how many, and the sectors they touch; and what of it is dirty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fragments {
     count: u64,
     sectors: u64,
+    dirty_blocks: u64,
+    dirty_sectors: u64,
 }
 
 impl Fragments {
     fn add(&mut self, entry: Entry) {
-        if let Place::Fragment { sectors, .. } = entry.place() {
-            self.count += 1;
-            self.sectors += u64::from(sectors);
+        let sectors = sectors_of(entry);
+        self.count += u64::from(sectors > 0);
+        self.sectors += sectors;
+        if entry.dirty() {
+            self.dirty_blocks += 1;
+            self.dirty_sectors += sectors;
         }
     }
 
     fn remove(&mut self, entry: Entry) {
-        if let Place::Fragment { sectors, .. } = entry.place() {
-            self.count -= 1;
-            self.sectors -= u64::from(sectors);
+        let sectors = sectors_of(entry);
+        self.count -= u64::from(sectors > 0);
+        self.sectors -= sectors;
+        if entry.dirty() {
+            self.dirty_blocks -= 1;
+            self.dirty_sectors -= sectors;
         }
+    }
+}
+
+/// Sectors that the entry's fragment touches; a block of one value has none.
+fn sectors_of(entry: Entry) -> u64 {
+    match entry.place() {
+        Place::Fragment { sectors, .. } => u64::from(sectors),
+        Place::Fill { .. } => 0,
     }
 }
 
@@ -99,6 +115,30 @@ impl Index {
     pub fn hit(&mut self, block: LocalBlock) -> Option<Entry> {
         let (segment, key) = self.split(block);
         self.segments[segment].update(key, |entry| entry.with_hits(entry.hits() + 1))
+    }
+
+    /// Clears a block's dirty bit; false if it has no entry, or a clean one.
+    pub fn clean(&mut self, block: LocalBlock) -> bool {
+        let (segment, key) = self.split(block);
+        let old = self.segments[segment].update(key, |entry| entry.with_dirty(false));
+        let dirty = old.filter(|entry| entry.dirty());
+        if let Some(entry) = dirty {
+            self.fragments.dirty_blocks -= 1;
+            self.fragments.dirty_sectors -= sectors_of(entry);
+        }
+        dirty.is_some()
+    }
+
+    /// Number of dirty blocks.
+    #[must_use]
+    pub fn dirty_blocks(&self) -> u64 {
+        self.fragments.dirty_blocks
+    }
+
+    /// Bytes of the sectors that the fragments of dirty blocks touch.
+    #[must_use]
+    pub fn dirty_device_bytes(&self) -> u64 {
+        self.fragments.dirty_sectors * SECTOR_BYTES
     }
 
     /// Makes an empty index large enough for about `entries` blocks, so that it does not grow on the way to them.
@@ -176,7 +216,7 @@ impl Index {
     /// which is all that an entry knows: right to about a hundredth for some hundreds of blocks of mixed sizes.
     #[must_use]
     pub fn fragment_bytes(&self) -> u64 {
-        let Fragments { count, sectors } = self.fragments;
+        let Fragments { count, sectors, .. } = self.fragments;
         sectors * SECTOR_BYTES - count * TOUCHED_BEYOND_BYTES
     }
 
@@ -185,6 +225,15 @@ impl Index {
     pub fn memory_bytes(&self) -> usize {
         self.segments.iter().map(Segment::memory_bytes).sum::<usize>()
             + self.segments.capacity() * size_of::<Segment>()
+    }
+
+    /// The cached blocks of one segment, in no useful order: for searches that must not keep others waiting.
+    pub fn iter_segment(&self, number: usize) -> impl Iterator<Item = (LocalBlock, Entry)> + '_ {
+        let segment = self.segments.get(number);
+        segment
+            .into_iter()
+            .flat_map(Segment::entries)
+            .map(move |(key, entry)| (self.join(number, key), entry))
     }
 
     /// Every cached block, in no useful order.

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::{Env, IoBuf, Priority};
+use flaz_device::{Env, IoBuf, Nanos, Priority};
 use futures_util::future::join_all;
 
 use super::clock::Tick;
@@ -21,7 +21,7 @@ use crate::stats::{count, raise};
 use crate::units::{BLOCK_BYTES, LocalBlock};
 
 /// Blocks of one job from which packing is spread over the cores.
-const PACK_SPLIT_BLOCKS_MIN: usize = 16;
+pub(super) const PACK_SPLIT_BLOCKS_MIN: usize = 16;
 /// Blocks packed in place before other tasks get their turn.
 const PACK_YIELD_BLOCKS: usize = 8;
 
@@ -53,14 +53,52 @@ pub(super) enum Job {
 }
 
 /// What packing gave for some blocks of a job.
-struct Batch {
-    items: Vec<(Candidate, Packed)>,
-    bytes: Vec<u8>,
-    encoder: (CodecSpec, Box<dyn Encoder + Send>),
+pub(super) struct Batch {
+    pub(super) items: Vec<(Candidate, Packed)>,
+    pub(super) bytes: Vec<u8>,
+    pub(super) encoder: (CodecSpec, Box<dyn Encoder + Send>),
 }
 
 impl Batch {
-    fn pack(
+    /// What the log is to be given for the block at `index` of `data`, and how many bytes that stores.
+    pub(super) fn record<'a>(
+        &'a self,
+        packed: &Packed,
+        data: &'a [u8],
+        index: usize,
+        dirty: bool,
+    ) -> (Append<'a>, u64) {
+        match *packed {
+            Packed::Fill(value) => (Append::Fill { value, dirty }, 0),
+            Packed::Compressed {
+                codec,
+                start,
+                len,
+                plain_crc,
+            } => {
+                debug_assert_eq!(codec, self.encoder.0.id());
+                let stored = &self.bytes[start..start + len];
+                let what = Append::Packed {
+                    codec,
+                    stored,
+                    plain_crc,
+                    dirty,
+                };
+                (what, len as u64)
+            }
+            Packed::Raw { plain_crc } => {
+                let what = Append::Packed {
+                    codec: crate::codec::CodecId::RAW,
+                    stored: &data[index * BLOCK_BYTES..][..BLOCK_BYTES],
+                    plain_crc,
+                    dirty,
+                };
+                (what, BLOCK_BYTES as u64)
+            }
+        }
+    }
+
+    pub(super) fn pack(
         mut encoder: (CodecSpec, Box<dyn Encoder + Send>),
         data: &[u8],
         candidates: &[Candidate],
@@ -207,24 +245,8 @@ impl<P: Platform> Shard<P> {
         candidates: Vec<Candidate>,
         scratch: Vec<u8>,
     ) -> Vec<u8> {
-        let started = self.env.now();
         if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
-            let share = candidates
-                .len()
-                .div_ceil(self.env.parallelism())
-                .max(PACK_SPLIT_BLOCKS_MIN / 2);
-            let jobs = candidates.chunks(share).map(|chunk| {
-                let (chunk, data, encoder) = (chunk.to_vec(), Arc::clone(&data), self.take_encoder());
-                self.env.compute(Priority::Write, move || {
-                    Batch::pack(encoder, &data, &chunk, Vec::new())
-                })
-            });
-            let batches = join_all(jobs).await;
-            count(
-                &self.stats.counters.pack_ns,
-                self.env.now().since(started).as_nanos() as u64,
-            );
-            for batch in batches {
+            for batch in self.pack_spread(&data, &candidates).await {
                 self.store_batch(first, &data, &batch).await;
                 self.return_encoder(batch.encoder);
             }
@@ -234,10 +256,7 @@ impl<P: Platform> Shard<P> {
         for chunk in candidates.chunks(PACK_YIELD_BLOCKS) {
             let started = self.env.now();
             let batch = Batch::pack(self.take_encoder(), &data, chunk, scratch);
-            count(
-                &self.stats.counters.pack_ns,
-                self.env.now().since(started).as_nanos() as u64,
-            );
+            self.count_packing(started);
             self.store_batch(first, &data, &batch).await;
             self.return_encoder(batch.encoder);
             scratch = batch.bytes;
@@ -249,50 +268,39 @@ impl<P: Platform> Shard<P> {
     }
 
     async fn store_batch(self: &Rc<Self>, first: LocalBlock, data: &IoBuf, batch: &Batch) {
-        let spec = batch.encoder.0;
         for (candidate, packed) in &batch.items {
             let block = LocalBlock(first.0 + candidate.index as u64);
-            let (what, stored) = match *packed {
-                Packed::Fill(value) => (Append::Fill { value, dirty: false }, 0),
-                Packed::Compressed {
-                    codec,
-                    start,
-                    len,
-                    plain_crc,
-                } => {
-                    debug_assert_eq!(codec, spec.id());
-                    let stored = &batch.bytes[start..start + len];
-                    (
-                        Append::Packed {
-                            codec,
-                            stored,
-                            plain_crc,
-                            dirty: false,
-                        },
-                        len,
-                    )
-                }
-                Packed::Raw { plain_crc } => {
-                    let stored = &data[candidate.index * BLOCK_BYTES..][..BLOCK_BYTES];
-                    let codec = crate::codec::CodecId::RAW;
-                    (
-                        Append::Packed {
-                            codec,
-                            stored,
-                            plain_crc,
-                            dirty: false,
-                        },
-                        BLOCK_BYTES,
-                    )
-                }
-            };
+            let (what, stored) = batch.record(packed, data, candidate.index, false);
             if self.store_block(block, candidate, what).await {
-                self.count_stored(packed, stored as u64, candidate.written);
+                self.count_stored(packed, stored, candidate.written);
             }
         }
     }
 
-    fn count_stored(&self, packed: &Packed, stored: u64, written: bool) {
+    /// Packs many blocks on all cores.
+    pub(super) async fn pack_spread(&self, data: &Shared, candidates: &[Candidate]) -> Vec<Batch> {
+        let started = self.env.now();
+        let share = candidates
+            .len()
+            .div_ceil(self.env.parallelism())
+            .max(PACK_SPLIT_BLOCKS_MIN / 2);
+        let jobs = candidates.chunks(share).map(|chunk| {
+            let (chunk, data, encoder) = (chunk.to_vec(), Arc::clone(data), self.take_encoder());
+            self.env.compute(Priority::Write, move || {
+                Batch::pack(encoder, &data, &chunk, Vec::new())
+            })
+        });
+        let batches = join_all(jobs).await;
+        self.count_packing(started);
+        batches
+    }
+
+    pub(super) fn count_packing(&self, started: Nanos) {
+        let took = self.env.now().since(started).as_nanos() as u64;
+        count(&self.stats.counters.pack_ns, took);
+    }
+
+    pub(super) fn count_stored(&self, packed: &Packed, stored: u64, written: bool) {
         let counters = &self.stats.counters;
         count(&counters.admitted_blocks, 1);
         count(&counters.admitted_writes, u64::from(written));
@@ -314,7 +322,7 @@ impl<P: Platform> Shard<P> {
         what: Append<'_>,
     ) -> bool {
         loop {
-            if self.failed.get() {
+            if self.failed.get() || (self.stopping.get() && self.stuck.get()) {
                 return false;
             }
             // From here to `set_entry` nothing may await: see `super::clock` on the stale-admission race.
@@ -355,6 +363,10 @@ impl<P: Platform> Shard<P> {
                 self.obsolete.borrow_mut().clear();
                 return;
             }
+            if self.stopping.get() && self.stuck.get() {
+                // Stays obsolete, so the cache is not marked as stopped in order, and its stripe's intent stays set.
+                return;
+            }
             let entry = self
                 .log
                 .borrow_mut()
@@ -375,7 +387,7 @@ impl<P: Platform> Shard<P> {
         self.want_reclaim();
     }
 
-    async fn wait_for_room(self: &Rc<Self>) {
+    pub(super) async fn wait_for_room(self: &Rc<Self>) {
         let full = self.log.borrow().writes_in_flight() >= WRITES_IN_FLIGHT_MAX;
         count(&self.stats.counters.cache_writes_full, u64::from(full));
         self.pump_writes();

@@ -69,17 +69,25 @@ impl<P: Platform> Shard<P> {
         self.intents.wake();
         self.jobs_changed.notify_one();
         self.reclaim_wanted.notify_one();
+        self.clean_wanted.notify_one();
+        self.dirty_room.notify_all();
+        self.room.notify_all();
         loop {
             let jobs_left = !self.jobs.borrow().is_empty() || self.storing.get();
-            if !jobs_left && !self.reclaiming.get() && !self.intents.clearing.get() {
+            let busy = self.reclaiming.get() || self.intents.clearing.get() || self.cleaning.get();
+            if !jobs_left && !busy {
                 break;
             }
             // Stored blocks may need a region that the reclaim task no longer frees.
             let low = self.log.borrow().wants_reclaim();
             let help = jobs_left && !self.reclaiming.get() && low && !self.failed.get();
-            if !(help && self.reclaim_one(true).await) {
-                self.idle.notified().await;
+            if help {
+                if self.reclaim_one(true).await {
+                    continue;
+                }
+                self.room.notify_all();
             }
+            self.idle.notified().await;
         }
         self.log.borrow_mut().seal_all();
         self.pump_writes();
@@ -97,6 +105,10 @@ impl<P: Platform> Shard<P> {
         let device = |source| ImageError::Device { shard, source };
         if self.failed.get() || !self.make_log_stable().await {
             return Err(ImageError::Failed { shard });
+        }
+        if !self.obsolete.borrow().is_empty() {
+            let what = "its regions are full of dirty blocks, and the origin takes none".to_owned();
+            return Err(ImageError::Contents { shard, what });
         }
         // What is cached must be what the origin keeps, whatever happens to its power after the stop.
         if !planted(PlantedBug::OriginNotFlushedAtStop) {
@@ -254,6 +266,7 @@ impl<P: Platform> Shard<P> {
             log.reopen(ring, region.number, region.extents, region.records);
         }
         *self.index.borrow_mut() = contents.index;
+        self.inherit_dirty();
         Ok(contents.refused)
     }
 }

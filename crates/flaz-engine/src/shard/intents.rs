@@ -27,7 +27,7 @@ use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
 use crate::stats::count;
-use crate::units::{LocalBlock, STRIPE_BLOCKS};
+use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
 
 /// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
@@ -104,6 +104,8 @@ pub(super) struct Intents {
     last_set: Cell<Nanos>,
     generation: Cell<u64>,
     durable: Cell<[DurableMark; 2]>,
+    /// The marks that recovery would find.
+    on_medium: Cell<[DurableMark; 2]>,
     /// One writer of sectors at a time.
     sectors: Semaphore,
     /// Work for the task that sets.
@@ -129,6 +131,7 @@ impl Intents {
             last_set: Cell::new(Nanos(0)),
             generation: Cell::new(1),
             durable: Cell::new([DurableMark::default(); 2]),
+            on_medium: Cell::new([DurableMark::default(); 2]),
             sectors: Semaphore::new(1),
             wishes: Notify::new(),
             changed: Notify::new(),
@@ -333,16 +336,40 @@ impl<P: Platform> Shard<P> {
             also,
             self.first_intent_sector(),
         );
+        let marks = self.intents.durable.get();
         count(&self.stats.counters.intent_writes, 1);
         count(&self.stats.counters.cache_write_bytes, buf.len() as u64);
-        self.cache
+        let result = self
+            .cache
             .write_at(
                 self.intent_position(page),
                 buf,
                 stable && !planted(PlantedBug::IntentNotStable),
             )
             .await
-            .1
+            .1;
+        if result.is_ok() {
+            self.intents.on_medium.set(marks);
+        }
+        result
+    }
+
+    /// Before a region is made void: no mark may demand that it be there. (With a younger region in its ring none does,
+    /// but that one may not be there yet.)
+    pub(super) async fn forget_mark(&self, fill: Sequence) -> Result<(), DeviceError> {
+        let intents = &self.intents;
+        if intents.on_medium.get().iter().all(|mark| mark.fill != fill) {
+            return Ok(());
+        }
+        let permit = intents.sectors.acquire(1).await;
+        let mut marks = intents.durable.get();
+        for mark in marks.iter_mut().filter(|mark| mark.fill == fill) {
+            *mark = DurableMark::default();
+        }
+        intents.set_durable(marks);
+        let result = self.write_intents(0, &[], true).await;
+        drop(permit);
+        result
     }
 
     /// Clears bits, in rounds, until the shard stops.
@@ -455,6 +482,7 @@ impl<P: Platform> Shard<P> {
             log.seal_all();
             (log.last_queued(), log.durable_marks())
         };
+        let cleaned = self.cleaned_count.get();
         self.pump_writes();
         loop {
             if self.failed.get() {
@@ -472,6 +500,7 @@ impl<P: Platform> Shard<P> {
             return false;
         }
         self.intents.set_durable(marks);
+        self.cleaned.borrow_mut().retain(|_, number| *number > cleaned);
         true
     }
 
@@ -528,6 +557,7 @@ impl<P: Platform> Shard<P> {
             at += part;
         }
         self.intents.generation.set(newest.0.min(u64::MAX / 2) + 1);
+        self.intents.on_medium.set(newest.1);
         Ok(newest.1)
     }
 
@@ -545,6 +575,9 @@ impl<P: Platform> Shard<P> {
         self.idle.notify_all();
         self.jobs_changed.notify_one();
         self.intents.wake();
+        self.landed.notify_all();
+        self.dirty_room.notify_all();
+        self.clean_wanted.notify_one();
         let shard = Rc::clone(self);
         self.env.spawn(async move {
             let mut told = false;

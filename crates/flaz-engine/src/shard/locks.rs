@@ -40,6 +40,11 @@ impl RangeLocks {
         }
     }
 
+    /// Number of ranges that are locked.
+    pub(super) fn held(&self) -> usize {
+        self.held.borrow().len()
+    }
+
     /// Waits until nothing is locked.
     pub(super) async fn wait_until_free(&self) {
         while !self.held.borrow().is_empty() {

@@ -52,13 +52,23 @@ pub(super) enum Append<'a> {
     Fill { value: u8, dirty: bool },
     /// The block is no longer cached.
     Tombstone,
+    /// The origin has what the latest record of the block says.
+    Cleaned,
 }
 
 impl Append<'_> {
+    /// A dirty block whose contents are lost: a fragment that no decoder takes, so that every read of the block fails.
+    pub(super) const LOST: Self = Self::Packed {
+        codec: CodecId::LOST,
+        stored: &[0],
+        plain_crc: 0,
+        dirty: true,
+    };
+
     fn fragment_bytes(&self) -> usize {
         match self {
             Self::Packed { stored, .. } | Self::Moved { stored, .. } => fragment_bytes(stored.len()),
-            Self::Fill { .. } | Self::Tombstone => 0,
+            Self::Fill { .. } | Self::Tombstone | Self::Cleaned => 0,
         }
     }
 }
@@ -67,6 +77,7 @@ impl Append<'_> {
 struct OpenExtent {
     /// Byte offset in the region.
     offset: u32,
+    landing: Landing,
     buf: IoBuf,
     used: usize,
     records: Vec<u64>,
@@ -80,6 +91,13 @@ struct OpenRegion {
     extent: Option<OpenExtent>,
 }
 
+/// An extent, by its region and the order in which extents were opened. See [`Log::landed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Landing {
+    region: u32,
+    number: u64,
+}
+
 /// A write that waits for the device.
 #[derive(Debug)]
 pub(super) struct PendingWrite {
@@ -91,6 +109,8 @@ pub(super) struct PendingWrite {
     pub(super) buf: IoBuf,
     /// Order in which it was queued.
     pub(super) ticket: u64,
+    /// Which extent it is; `None` for a summary.
+    pub(super) landing: Option<Landing>,
 }
 
 /// An extent that is sealed and not yet on the device: still read from memory.
@@ -123,6 +143,11 @@ pub(super) struct Log {
     /// Tickets of the writes that are queued or in flight, ascending.
     outstanding: VecDeque<u64>,
     last_ticket: u64,
+    /// Extents that are open or on their way, in the order in which they were opened.
+    airborne: Vec<Landing>,
+    last_opened: u64,
+    /// Reclaim moves what may not be dropped: once it has taken the reserved region, what is left is its own.
+    pub(super) held_for_reclaim: bool,
     finishing: VecDeque<u32>,
     /// Somebody waits for a region.
     starving: bool,
@@ -143,6 +168,9 @@ impl Log {
             writes_in_flight: 0,
             outstanding: VecDeque::new(),
             last_ticket: 0,
+            airborne: Vec::new(),
+            last_opened: 0,
+            held_for_reclaim: false,
             finishing: VecDeque::new(),
             starving: false,
         }
@@ -177,6 +205,9 @@ impl Log {
         what: Append<'_>,
         for_reclaim: bool,
     ) -> Option<Entry> {
+        if self.held_for_reclaim && !for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED {
+            return None;
+        }
         let bytes = what.fragment_bytes();
         self.make_room(ring, bytes, for_reclaim)?;
         let slot = usize::from(ring.number());
@@ -227,6 +258,7 @@ impl Log {
                 Entry::fill(Location::at(extent_start), value),
             ),
             Append::Tombstone => (RecordKind::Tombstone, Entry::fill(Location::at(extent_start), 0)),
+            Append::Cleaned => (RecordKind::Cleaned, Entry::fill(Location::at(extent_start), 0)),
         };
         extent.used += bytes;
         extent.records.push(
@@ -326,8 +358,15 @@ impl Log {
         if room < header_bytes + bytes || open.records.len() + records_max > geometry.region_records_max() {
             return false;
         }
+        self.last_opened += 1;
+        let landing = Landing {
+            region: open.number,
+            number: self.last_opened,
+        };
+        self.airborne.push(landing);
         open.extent = Some(OpenExtent {
             offset: used as u32,
+            landing,
             buf: IoBuf::new(room),
             used: header_bytes,
             records: Vec::with_capacity(records_max),
@@ -391,6 +430,7 @@ impl Log {
             extent: Some(Location::at(start)),
             buf: copy,
             ticket,
+            landing: Some(extent.landing),
         });
     }
 
@@ -422,7 +462,21 @@ impl Log {
             extent: None,
             buf,
             ticket,
+            landing: None,
         });
+    }
+
+    /// Ends a region that is being filled, wherever it is.
+    pub(super) fn abandon(&mut self, region: u32) {
+        let ring = Ring::ALL.into_iter().find(|ring| {
+            self.open[ring.index()]
+                .as_ref()
+                .is_some_and(|open| open.number == region)
+        });
+        if let Some(ring) = ring {
+            self.seal_ring(ring);
+            self.close_region(ring);
+        }
     }
 
     /// The ticket of the write that was queued last.
@@ -453,15 +507,21 @@ impl Log {
     /// Seals both open extents, however full.
     pub(super) fn seal_all(&mut self) {
         for ring in Ring::ALL {
-            let has_records = self.open[usize::from(ring.number())]
-                .as_ref()
-                .and_then(|open| open.extent.as_ref())
-                .is_some_and(|extent| !extent.records.is_empty());
-            if has_records {
-                self.seal(ring);
-            } else if let Some(open) = self.open[usize::from(ring.number())].as_mut() {
-                open.extent = None;
-            }
+            self.seal_ring(ring);
+        }
+    }
+
+    fn seal_ring(&mut self, ring: Ring) {
+        let has_records = self.open[ring.index()]
+            .as_ref()
+            .and_then(|open| open.extent.as_ref())
+            .is_some_and(|extent| !extent.records.is_empty());
+        if has_records {
+            self.seal(ring);
+        } else if let Some(open) = self.open[ring.index()].as_mut()
+            && let Some(empty) = open.extent.take()
+        {
+            self.airborne.retain(|other| *other != empty.landing);
         }
     }
 
@@ -482,9 +542,16 @@ impl Log {
     }
 
     /// A write has ended, well or not.
-    pub(super) fn written(&mut self, region: u32, extent: Option<Location>, ticket: u64) {
+    pub(super) fn written(
+        &mut self,
+        region: u32,
+        extent: Option<Location>,
+        ticket: u64,
+        landing: Option<Landing>,
+    ) {
         self.writes_in_flight -= 1;
         self.outstanding.retain(|&other| other != ticket);
+        self.airborne.retain(|other| Some(*other) != landing);
         if let Some(start) = extent
             && !planted(PlantedBug::ExtentOutlivesRegion)
         {
@@ -498,6 +565,45 @@ impl Log {
             self.finishing.pop_front();
             self.regions.finish(oldest);
         }
+    }
+
+    /// The ring whose open extent has a record of `block`. A newer record must follow it there: extents get their
+    /// sequence when they are sealed, and the other ring's might be sealed first.
+    pub(super) fn ring_of_open_record(&self, block: crate::units::BlockNumber) -> Option<Ring> {
+        Ring::ALL.into_iter().find(|ring| {
+            let open = self.open[ring.index()].as_ref();
+            let extent = open.and_then(|open| open.extent.as_ref());
+            extent.is_some_and(|extent| {
+                let mut records = extent.records.iter();
+                records.any(|&bits| Record::unpack(bits).is_ok_and(|record| record.block == block))
+            })
+        })
+    }
+
+    /// The extent that the last append to `ring` went to. To be asked right after it.
+    pub(super) fn landing_of(&self, ring: Ring) -> Option<Landing> {
+        let open = self.open[ring.index()].as_ref()?;
+        open.extent.as_ref().map(|extent| extent.landing)
+    }
+
+    /// Whether an extent is on the device, and every one before it in its region too: recovery finds the extents of a
+    /// region one after the other, so one that has landed counts only if those before it have.
+    pub(super) fn landed(&self, landing: Landing) -> bool {
+        self.airborne
+            .iter()
+            .all(|other| other.region != landing.region || other.number > landing.number)
+    }
+
+    /// Seals an extent if it is still open; gives its bytes on the device and its records.
+    pub(super) fn seal_open(&mut self, landing: Landing) -> Option<(u64, u64)> {
+        let ring = Ring::ALL
+            .into_iter()
+            .find(|ring| self.landing_of(*ring) == Some(landing))?;
+        let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
+        let len = extent.used.next_multiple_of(self.geometry.sector_bytes as usize);
+        let records = extent.records.len();
+        self.seal(ring);
+        Some((len as u64, records as u64))
     }
 
     /// Whether writes are queued or on their way.

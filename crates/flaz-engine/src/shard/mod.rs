@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`read`] | hits, partial hits, misses, single-flight origin reads |
 //! | [`write`] | write-through, write-around, pass-through, trim, write-zeroes |
+//! | [`write_back`] | writes that stay in the cache, acknowledged when they have landed there |
+//! | [`clean`] | bringing dirty blocks to the origin; limits on how much is dirty |
 //! | [`admit`] | storing blocks, off the caller's path |
 //! | [`reclaim`] | freeing the oldest regions |
 //! | [`image`], [`contents`] | the index image of a clean stop, written and read |
@@ -14,6 +16,8 @@
 //! Invariants:
 //! - An index entry of a clean block names a fragment with the bytes that the origin has, but for writes in
 //!   flight; a block's entry is dropped before its write is acknowledged.
+//! - An index entry of a dirty block names the latest contents. Nobody reads or writes the origin there, but the
+//!   cleaner, and the entry goes only when something newer is appended or the origin has it and keeps it.
 //! - Of all that the medium says about a block, the newest record dies last, or what is left says "not
 //!   cached": a new version goes to the ring that holds the old one ([`Shard::ring_of_old`]), a block changes
 //!   rings only at the reclaim that destroys its copy, and a block that is dropped and not stored again leaves
@@ -21,6 +25,7 @@
 //! - No `RefCell` is borrowed across an await.
 
 mod admit;
+mod clean;
 mod clock;
 mod contents;
 mod fragment;
@@ -33,11 +38,13 @@ mod reclaim;
 mod recover;
 mod regions;
 mod write;
+mod write_back;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Device, Env, IoBuf};
@@ -54,7 +61,7 @@ use admit::Job;
 use clock::WriteClock;
 use intents::Intents;
 use locks::RangeLocks;
-use log::{Log, LogIdentity};
+use log::{Landing, Log, LogIdentity};
 use read::Fetch;
 
 pub(crate) use contents::{ImageContents, read_image, read_state};
@@ -68,8 +75,40 @@ pub(crate) use regions::RegionState;
 pub const JOBS_MAX: usize = 1024;
 /// Bytes of blocks that may wait to be stored; beyond it blocks are not stored.
 pub const JOB_BYTES_MAX: usize = 8 << 20;
+/// Times that an extent is written, where dirty blocks depend on it, before the cache device is given up.
+const EXTENT_TRIES_MAX: u32 = 3;
 /// Failed operations of the cache device after which it is no longer used.
 pub const CACHE_ERRORS_MAX: u64 = 8;
+
+/// How many writes went to the origin past the cache, and up to which of them it has been flushed. One for all shards of
+/// a cache: a flush that follows none need not go to a slow origin at all.
+#[derive(Clone, Debug)]
+pub struct OriginWrites(Arc<[AtomicU64; 2]>);
+
+impl Default for OriginWrites {
+    fn default() -> Self {
+        // An earlier process may have left something: the first flush always goes to the origin.
+        Self(Arc::new([AtomicU64::new(1), AtomicU64::new(0)]))
+    }
+}
+
+impl OriginWrites {
+    /// The origin has answered a write, and its client has not heard of it yet.
+    pub(crate) fn wrote(&self) {
+        self.0[0].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What a flush of the origin that begins now covers; `None` if all of it is stable already.
+    pub(crate) fn unflushed(&self) -> Option<u64> {
+        let written = self.0[0].load(Ordering::Acquire);
+        (self.0[1].load(Ordering::Acquire) < written).then_some(written)
+    }
+
+    /// A flush that covers so much was answered.
+    pub(crate) fn flushed(&self, upto: u64) {
+        self.0[1].fetch_max(upto, Ordering::AcqRel);
+    }
+}
 
 /// What an engine runs on: one type for each seam.
 pub trait Platform: 'static {
@@ -101,6 +140,8 @@ pub struct ShardParts<P: Platform> {
     pub origin: Rc<P::Origin>,
     /// What the user chose.
     pub settings: Settings,
+    /// Shared by all shards.
+    pub origin_writes: OriginWrites,
 }
 
 /// See the module's documentation.
@@ -113,6 +154,7 @@ pub struct Shard<P: Platform> {
     cache: Rc<P::Cache>,
     origin: Rc<P::Origin>,
     settings: RefCell<Settings>,
+    origin_writes: OriginWrites,
     index: RefCell<Index>,
     log: RefCell<Log>,
     policy: RefCell<Box<dyn Policy>>,
@@ -144,6 +186,37 @@ pub struct Shard<P: Platform> {
     unpinned: Notify,
     stopping: Cell<bool>,
     failed: Cell<bool>,
+    /// Reclaim found no way on for a region of dirty blocks while the shard stopped.
+    stuck: Cell<bool>,
+    /// Extents that are to be closed when the next write to the device ends.
+    commit_waiting: RefCell<Vec<Landing>>,
+    /// A write of an extent has ended.
+    landed: Notify,
+    /// Dirty writes acknowledged, and how many of them are stable.
+    landed_writes: Cell<u64>,
+    flushed_writes: Cell<u64>,
+    /// The superblock says that blocks may be dirty.
+    may_keep_back: Cell<bool>,
+    /// There may be dirty records on the medium.
+    has_been_dirty: Cell<bool>,
+    /// Bytes for blocks that are about to become dirty.
+    dirty_reserved: Cell<u64>,
+    dirty_waiters: Cell<u64>,
+    /// Something was cleaned, or cannot be.
+    dirty_room: Notify,
+    clean_wanted: Notify,
+    cleaning: Cell<bool>,
+    /// Runs of blocks on their way to the origin.
+    cleaning_locks: RangeLocks,
+    clean_passes: Cell<u64>,
+    clean_failures: Cell<u64>,
+    clean_failure: RefCell<Option<String>>,
+    /// Requests to clean everything.
+    draining: Cell<u64>,
+    /// Blocks whose *cleaned* record is not stable yet, with the number of that record. At most one batch of the cleaner: each begins by making the
+    /// log stable.
+    cleaned: RefCell<BTreeMap<LocalBlock, u64>>,
+    cleaned_count: Cell<u64>,
     stats: Stats,
 }
 
@@ -161,6 +234,7 @@ impl<P: Platform> Shard<P> {
             cache,
             origin,
             settings,
+            origin_writes,
         } = parts;
         let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
         let policy = settings.policy.build(geometry.shard_len() / BLOCK_BYTES as u64);
@@ -173,6 +247,7 @@ impl<P: Platform> Shard<P> {
             cache,
             origin,
             settings: RefCell::new(settings),
+            origin_writes,
             index: RefCell::new(Index::new(geometry.local_blocks(), planned)),
             log: RefCell::new(Log::new(
                 geometry,
@@ -206,16 +281,42 @@ impl<P: Platform> Shard<P> {
             unpinned: Notify::new(),
             stopping: Cell::new(false),
             failed: Cell::new(false),
+            stuck: Cell::new(false),
+            commit_waiting: RefCell::new(Vec::new()),
+            landed: Notify::new(),
+            landed_writes: Cell::new(0),
+            flushed_writes: Cell::new(0),
+            may_keep_back: Cell::new(false),
+            has_been_dirty: Cell::new(false),
+            dirty_reserved: Cell::new(0),
+            dirty_waiters: Cell::new(0),
+            dirty_room: Notify::new(),
+            clean_wanted: Notify::new(),
+            cleaning: Cell::new(false),
+            cleaning_locks: RangeLocks::default(),
+            clean_passes: Cell::new(0),
+            clean_failures: Cell::new(0),
+            clean_failure: RefCell::new(None),
+            draining: Cell::new(0),
+            cleaned: RefCell::new(BTreeMap::new()),
+            cleaned_count: Cell::new(0),
             stats: Stats::default(),
         })
     }
 
-    /// Starts the tasks that store admitted blocks, reclaim regions, and set and clear intents.
+    /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, and clean.
     pub fn start(self: &Rc<Self>) {
         self.env.spawn(Self::admit_task(Rc::clone(self)));
         self.env.spawn(Self::reclaim_task(Rc::clone(self)));
         self.env.spawn(Self::intent_task(Rc::clone(self)));
         self.env.spawn(Self::clear_task(Rc::clone(self)));
+        self.env.spawn(Self::clean_task(Rc::clone(self)));
+    }
+
+    /// What is counted of writes to the origin, for all shards of this cache.
+    #[must_use]
+    pub fn origin_writes(&self) -> &OriginWrites {
+        &self.origin_writes
     }
 
     /// The shard's number.
@@ -235,6 +336,8 @@ impl<P: Platform> Shard<P> {
         if policy_changed {
             self.set_policy(change.policy);
         }
+        // The limit may be another one.
+        self.dirty_room.notify_all();
     }
 
     fn set_policy(&self, kind: PolicyKind) {
@@ -243,11 +346,18 @@ impl<P: Platform> Shard<P> {
         *self.policy.borrow_mut() = policy;
     }
 
+    /// Says whether the superblock has been told that blocks may be dirty. Without it write-back is write-through.
+    pub fn permit_write_back(&self, permitted: bool) {
+        self.may_keep_back.set(permitted);
+    }
+
     fn mode(&self) -> Mode {
         if self.failed.get() {
-            Mode::PassThrough
-        } else {
-            self.settings.borrow().mode
+            return Mode::PassThrough;
+        }
+        match self.settings.borrow().mode {
+            Mode::WriteBack if !self.may_keep_back.get() => Mode::WriteThrough,
+            mode => mode,
         }
     }
 
@@ -286,6 +396,10 @@ impl<P: Platform> Shard<P> {
             origin_reads_in_flight: origin_reads,
             cache_failed: self.failed.get(),
             fragment_bytes: index.fragment_bytes(),
+            dirty_blocks: index.dirty_blocks(),
+            dirty_device_bytes: index.dirty_device_bytes(),
+            dirty_limit_bytes: self.dirty_limit(),
+            cleaners_failing: u64::from(self.clean_failure.borrow().is_some()),
             admission: depth(admission, &peaks.admission),
             cache_writes: depth(cache_writes, &peaks.cache_writes),
             origin_reads: depth(origin_reads, &peaks.origin_reads),
@@ -295,6 +409,13 @@ impl<P: Platform> Shard<P> {
             latencies: self.stats.latencies.borrow().clone(),
             holdings,
         }
+    }
+
+    /// Notes what an earlier process left dirty: it may have acknowledged some that are not stable yet.
+    fn inherit_dirty(&self) {
+        let dirty = self.index.borrow().dirty_blocks() > 0;
+        self.has_been_dirty.set(dirty);
+        self.landed_writes.set(u64::from(dirty));
     }
 
     fn global(&self, block: LocalBlock) -> BlockNumber {
@@ -328,6 +449,7 @@ impl<P: Platform> Shard<P> {
         entry
             .map(|entry| self.ring_of(entry))
             .or_else(|| self.obsolete.borrow().get(&block).copied())
+            .or_else(|| self.log.borrow().ring_of_open_record(self.global(block)))
     }
 
     /// Sets a block's entry and keeps the regions' live counts right.
@@ -399,8 +521,30 @@ impl<P: Platform> Shard<P> {
                     shard.cache_error(&error);
                     shard.give_up("the cache device failed a flush");
                 }
-                let (_, result) = shard.cache.write_at(write.position, write.buf, false).await;
-                shard.write_ended(write.region, write.extent, write.ticket, len, result);
+                let mut buf = write.buf;
+                let mut tries = 1;
+                let result = loop {
+                    let (back, result) = shard.cache.write_at(write.position, buf, false).await;
+                    buf = back;
+                    match result {
+                        // With an extent missing, what follows it in its region could not be acknowledged.
+                        Err(error) if tries < EXTENT_TRIES_MAX && shard.must_land(write.extent) => {
+                            shard.cache_error(&error);
+                            tries += 1;
+                        }
+                        result => break result,
+                    }
+                };
+                if result.is_err() && shard.must_land(write.extent) {
+                    shard.give_up("an extent could not be written");
+                }
+                shard.write_ended(
+                    write.region,
+                    write.extent,
+                    (write.ticket, write.landing),
+                    len,
+                    result,
+                );
                 shard.pump_writes();
             });
         }
@@ -410,7 +554,7 @@ impl<P: Platform> Shard<P> {
         self: &Rc<Self>,
         region: u32,
         extent: Option<Location>,
-        ticket: u64,
+        (ticket, landing): (u64, Option<Landing>),
         len: u64,
         result: Result<(), flaz_device::DeviceError>,
     ) {
@@ -426,12 +570,21 @@ impl<P: Platform> Shard<P> {
                 self.cache_error(&error);
                 if let Some(extent) = extent {
                     self.drop_extent(region, extent);
+                    // Behind a missing extent recovery finds nothing: what comes next goes elsewhere.
+                    self.log.borrow_mut().abandon(region);
                 }
             }
         }
-        self.log.borrow_mut().written(region, extent, ticket);
+        self.log.borrow_mut().written(region, extent, ticket, landing);
+        self.commit_what_waits();
+        self.landed.notify_all();
         self.room.notify_all();
         self.idle.notify_all();
+    }
+
+    /// Whether the cache is worth nothing without this write: where blocks may be dirty, every extent.
+    fn must_land(&self, extent: Option<Location>) -> bool {
+        extent.is_some() && self.has_been_dirty.get() && !self.failed.get()
     }
 
     /// Forgets the blocks of an extent that did not reach the device.
@@ -445,6 +598,8 @@ impl<P: Platform> Shard<P> {
             let block = self.local(record.block);
             let entry = self.index.borrow().get(block);
             match entry {
+                // Where the latest contents should be is nothing: reads of the block fail.
+                Some(entry) if entry.dirty() => {}
                 Some(entry) if (extent..end).contains(&entry.location()) => self.drop_if_same(block, entry),
                 // What was to say so is lost, and may be all that did: say it again.
                 None if record.kind == RecordKind::Tombstone => {

@@ -95,19 +95,34 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// [`IoError`] when the origin fails for a block that is not cached.
     pub async fn read(self: &Rc<Self>, offset: u64, len: usize, bypass: bool) -> Result<IoBuf, IoError> {
+        let cut = self.whole_blocks() * BLOCK_BYTES as u64;
+        if self.keeps_back() && offset < cut && cut < offset + len as u64 {
+            // The part of a block at the origin's end is never cached, what is before it may be dirty.
+            let head = (cut - offset) as usize;
+            let mut out = IoBuf::new(len);
+            out[..head].copy_from_slice(&self.read_range(offset, head, bypass).await?);
+            out[head..].copy_from_slice(&self.read_range(cut, len - head, bypass).await?);
+            return Ok(out);
+        }
+        self.read_range(offset, len, bypass).await
+    }
+
+    async fn read_range(self: &Rc<Self>, offset: u64, len: usize, bypass: bool) -> Result<IoBuf, IoError> {
         let started = self.env.now();
         let first = offset / BLOCK_BYTES as u64;
         let last = (offset + len as u64 - 1) / BLOCK_BYTES as u64;
         let whole = last < self.whole_blocks();
-        if self.mode() == Mode::PassThrough || !whole {
+        let passes = self.mode() == Mode::PassThrough && !self.any_dirty(&(first..last + 1));
+        if passes || !whole {
             let result = self.read_around(offset, len).await;
             let blocks = last - first + 1;
             self.count_read(started, len, 0, blocks);
             return result;
         }
+        let bypass = bypass || self.mode() == Mode::PassThrough;
         let blocks = (last - first + 1) as usize;
         let local = self.local(BlockNumber(first));
-        let (mut out, found) = match self.read_one_cached(local, blocks).await {
+        let (mut out, found) = match self.read_one_cached(local, blocks).await? {
             Some(out) => (out, 1),
             None => self.read_many(local, blocks, bypass).await?,
         };
@@ -173,27 +188,38 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The fast path: one block, cached. No allocation but the answer's pooled buffer.
-    async fn read_one_cached(self: &Rc<Self>, block: LocalBlock, blocks: usize) -> Option<IoBuf> {
+    async fn read_one_cached(
+        self: &Rc<Self>,
+        block: LocalBlock,
+        blocks: usize,
+    ) -> Result<Option<IoBuf>, IoError> {
         if blocks != 1 {
-            return None;
+            return Ok(None);
         }
         // The hit is counted here only if it succeeds; `read_many` looks again otherwise.
-        let entry = self.index.borrow().get(block)?;
+        let entry = self.index.borrow().get(block);
+        let Some(entry) = entry else { return Ok(None) };
         let mut out = IoBuf::new(BLOCK_BYTES);
-        self.load(block, entry, &mut out).await.then(|| {
+        Ok(self.load(block, entry, &mut out).await?.then(|| {
             self.index.borrow_mut().hit(block);
             out
-        })
+        }))
     }
 
-    /// Restores the block that `entry` names into `out`. False: it could not be had, and is no longer cached.
-    pub(super) async fn load(self: &Rc<Self>, block: LocalBlock, entry: Entry, out: &mut [u8]) -> bool {
+    /// Restores the block that `entry` names into `out`. False: that copy could not be had; look again, for there may
+    /// be a newer one by now.
+    ///
+    /// # Errors
+    /// [`IoError::DirtyLost`]: it was the only one.
+    pub(super) async fn load(
+        self: &Rc<Self>,
+        block: LocalBlock,
+        entry: Entry,
+        out: &mut [u8],
+    ) -> Result<bool, IoError> {
         match self.load_from_memory(block, entry, out) {
-            Some(Ok(())) => return true,
-            Some(Err(error)) => {
-                self.drop_bad(block, entry, &error);
-                return false;
-            }
+            Some(Ok(())) => return Ok(true),
+            Some(Err(error)) => return self.drop_bad(block, entry, Some(&error)).map(|()| false),
             None => {}
         }
         let hit = self.hit(0, block, entry);
@@ -201,17 +227,12 @@ impl<P: Platform> Shard<P> {
         let read = self.read_cache(hit.start, hit.end - hit.start).await;
         drop(pin);
         let Ok((buf, at)) = read else {
-            self.drop_if_same(block, entry);
-            return false;
+            return self.drop_bad(block, entry, None).map(|()| false);
         };
         let skip = at + (hit.identity.location.offset() - hit.start) as usize;
-        let result = self.unpack(&buf[skip..], &hit.identity, out);
-        match result {
-            Ok(()) => true,
-            Err(error) => {
-                self.drop_bad(block, entry, &error);
-                false
-            }
+        match self.unpack(&buf[skip..], &hit.identity, out) {
+            Ok(()) => Ok(true),
+            Err(error) => self.drop_bad(block, entry, Some(&error)).map(|()| false),
         }
     }
 
@@ -271,17 +292,44 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// A fragment turned out bad: a miss, counted, and the block is dropped.
-    fn drop_bad(self: &Rc<Self>, block: LocalBlock, entry: Entry, error: &FragmentError) {
-        count(&self.stats.counters.checksum_failures, 1);
-        tracing::warn!(
-            shard = self.number,
-            block = self.global(block).0,
-            location = entry.location().offset(),
-            %error,
-            "dropped a bad fragment; the origin is read instead"
-        );
+    /// A fragment turned out bad (`None`: could not be read). A clean block is dropped; what is counted as a failed
+    /// read was counted there.
+    ///
+    /// # Errors
+    /// [`IoError::DirtyLost`] where the block is dirty and still lies there: the origin has only something older, which
+    /// nobody may see.
+    fn drop_bad(
+        self: &Rc<Self>,
+        block: LocalBlock,
+        entry: Entry,
+        error: Option<&FragmentError>,
+    ) -> Result<(), IoError> {
+        if let Some(error) = error {
+            count(&self.stats.counters.checksum_failures, 1);
+            tracing::warn!(
+                shard = self.number,
+                block = self.global(block).0,
+                location = entry.location().offset(),
+                %error,
+                "found a bad fragment"
+            );
+        }
+        let now = self.index.borrow().get(block);
+        let Some(now) = now.filter(|now| now.same_place(entry)) else {
+            return Ok(());
+        };
+        if now.dirty() && !planted(PlantedBug::DirtyDamageIsAMiss) {
+            count(&self.stats.counters.dirty_lost, 1);
+            let block = self.global(block).0;
+            tracing::error!(
+                shard = self.number,
+                block,
+                "the only copy of a block cannot be read: requests for it fail"
+            );
+            return Err(IoError::DirtyLost { block });
+        }
         self.drop_if_same(block, entry);
+        Ok(())
     }
 
     /// Forgets a block whose copy cannot be used, if the index still names that copy. A tombstone follows: the
@@ -318,10 +366,13 @@ impl<P: Platform> Shard<P> {
         bypass: bool,
     ) -> Result<(IoBuf, u64), IoError> {
         let mut out = IoBuf::new(blocks * BLOCK_BYTES);
-        let mut found = self.look_up(first, blocks, &mut out);
+        let mut found = self.look_up(first, blocks, &mut out)?;
         let hits = std::mem::take(&mut found.hits);
         let (bad, missed) = if hits.is_empty() {
-            (Vec::new(), self.read_missed(first, &found.missed, bypass).await)
+            (
+                Ok(Vec::new()),
+                self.read_missed(first, &found.missed, bypass).await,
+            )
         } else if found.missed.is_empty() {
             (self.read_hits(hits, &mut out).await, Ok(Vec::new()))
         } else {
@@ -334,7 +385,22 @@ impl<P: Platform> Shard<P> {
         for (index, data, at) in missed? {
             out[index * BLOCK_BYTES..][..data.len() - at].copy_from_slice(&data[at..]);
         }
+        let mut bad = bad?;
         found.blocks -= bad.len() as u64;
+        if self.has_been_dirty.get() {
+            // Where a copy was bad there may be a newer one by now, and if that is dirty, the origin is out of date.
+            let mut gone = Vec::new();
+            for index in bad {
+                let block = LocalBlock(first.0 + index as u64);
+                let entry = self.index.borrow().get(block);
+                let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
+                match entry {
+                    Some(_) => self.read_block(block, place).await?,
+                    None => gone.push(index),
+                }
+            }
+            bad = gone;
+        }
         for (index, data, at) in self.read_missed(first, &bad, bypass).await? {
             out[index * BLOCK_BYTES..][..data.len() - at].copy_from_slice(&data[at..]);
         }
@@ -342,7 +408,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Sorts the blocks of a request into those served from memory (into `out`), hits on the device, misses.
-    fn look_up(self: &Rc<Self>, first: LocalBlock, blocks: usize, out: &mut [u8]) -> Found {
+    fn look_up(self: &Rc<Self>, first: LocalBlock, blocks: usize, out: &mut [u8]) -> Result<Found, IoError> {
         let mut found = Found::default();
         for index in 0..blocks {
             let block = LocalBlock(first.0 + index as u64);
@@ -355,7 +421,7 @@ impl<P: Platform> Shard<P> {
             match self.load_from_memory(block, entry, place) {
                 Some(Ok(())) => found.blocks += 1,
                 Some(Err(error)) => {
-                    self.drop_bad(block, entry, &error);
+                    self.drop_bad(block, entry, Some(&error))?;
                     found.missed.push(index);
                 }
                 None => {
@@ -364,15 +430,16 @@ impl<P: Platform> Shard<P> {
                 }
             }
         }
-        found
+        Ok(found)
     }
 
     /// Reads and restores hits into `out`; returns the indexes of those that could not be had.
-    async fn read_hits(self: &Rc<Self>, hits: Vec<Hit>, out: &mut [u8]) -> Vec<usize> {
+    async fn read_hits(self: &Rc<Self>, hits: Vec<Hit>, out: &mut [u8]) -> Result<Vec<usize>, IoError> {
         let total = hits.len();
         let groups = gather(hits);
         let split = total >= DECODE_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1;
         let mut bad = Vec::new();
+        let mut lost = Ok(());
         // Reads of all groups go out together; decoding starts as they arrive.
         let reads = groups.into_iter().map(|group| async move {
             let pins: Vec<_> = group
@@ -397,17 +464,15 @@ impl<P: Platform> Shard<P> {
                 match result {
                     Ok(block) => out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block),
                     Err(error) => {
-                        match error {
-                            Some(error) => self.drop_bad(hit.block, hit.entry, &error),
-                            None => self.drop_if_same(hit.block, hit.entry),
-                        }
+                        lost = lost.and(self.drop_bad(hit.block, hit.entry, error.as_ref()));
                         bad.push(hit.index);
                     }
                 }
             }
         }
+        lost?;
         bad.sort_unstable();
-        bad
+        Ok(bad)
     }
 
     /// Decodes a group on another core.

@@ -5,9 +5,11 @@
 //! visible (see [`crate::format::extent::moved_checksum`]). The region is discarded before it is reused.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use flaz_device::{Device, DeviceError, Env, IoBuf};
 
+use super::clean::Dirty;
 use super::log::Append;
 use super::{Platform, Shard, fragment};
 use crate::format::FormatError;
@@ -18,7 +20,7 @@ use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Fate, Ring};
 use crate::stats::count;
-use crate::units::{BlockNumber, LocalBlock, Location, Sequence};
+use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location, Sequence};
 use zerocopy::IntoBytes;
 
 /// Records judged before other tasks get their turn.
@@ -27,6 +29,8 @@ const JUDGE_YIELD_RECORDS: usize = 256;
 const GATHER_BYTES_MAX: u64 = 256 << 10;
 /// Bytes between two such fragments that are read along rather than read apart.
 const GATHER_GAP_MAX: u64 = 8 << 10;
+/// Pause before reclaim tries again to bring dirty blocks to an origin that fails.
+const RESCUE_PAUSE: Duration = Duration::from_secs(1);
 /// First read of a region's summary, in bytes: most summaries are shorter.
 const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
 
@@ -66,7 +70,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Reclaims one region; false if no ring has one. With `keep`, used blocks are stored again.
+    /// Reclaims one region; false if no ring has one, or its dirty blocks can go nowhere. With `keep`, used blocks are
+    /// stored again; dirty ones always are.
     pub(super) async fn reclaim_one(self: &Rc<Self>, keep: bool) -> bool {
         let victim = self.policy.borrow().victim(self.ring_sizes());
         let taken = {
@@ -85,6 +90,7 @@ impl<P: Platform> Shard<P> {
         let cached = self.index.borrow().len() as u64;
         self.policy.borrow_mut().cached_blocks(cached);
         let ring = self.log.borrow().regions.ring_of(number);
+        self.log.borrow_mut().held_for_reclaim = self.dirty_blocks() > 0;
         match self.read_summary(number).await {
             Ok(summary) => {
                 let survivors = self.judge(number, ring, &summary, keep).await;
@@ -94,11 +100,125 @@ impl<P: Platform> Shard<P> {
                 tracing::warn!(shard = self.number, region = number, %error, "dropped a region without a summary");
             }
         }
-        self.sweep(number);
-        self.free_region(number).await;
+        let rescued = self.rescue(number).await;
+        if rescued {
+            self.sweep(number);
+            self.free_region(number).await;
+        } else {
+            self.log.borrow_mut().regions.put_back(number);
+            self.stuck.set(true);
+        }
+        self.log.borrow_mut().held_for_reclaim = false;
         self.reclaims_ended.set(self.reclaims_ended.get() + 1);
+        self.room.notify_all();
         self.idle.notify_all();
-        true
+        rescued
+    }
+
+    /// Sees to the dirty blocks that are still in a region: those that no summary lists, or that found no room. They
+    /// are stored again if they can be, and brought to the origin otherwise. False: neither works.
+    async fn rescue(self: &Rc<Self>, number: u32) -> bool {
+        loop {
+            if self.log.borrow().regions.at(number).live == 0 || planted(PlantedBug::ReclaimedBeforeClean) {
+                return true;
+            }
+            let left = self.dirty_in(number);
+            let mut homeless = Vec::new();
+            for dirty in left {
+                if !self.move_dirty(&dirty).await {
+                    homeless.push(dirty);
+                }
+            }
+            if homeless.is_empty() {
+                return true;
+            }
+            tracing::debug!(
+                shard = self.number,
+                region = number,
+                blocks = homeless.len(),
+                "reclaim cleans what it cannot move"
+            );
+            homeless.sort_unstable_by_key(|dirty| dirty.block);
+            let (written, outcome) = self.write_dirty(&homeless).await;
+            for dirty in written.iter().filter(|dirty| self.is_still(dirty)) {
+                self.remove_entry(dirty.block);
+                count(&self.stats.counters.cleaned_blocks, 1);
+            }
+            if let Err(error) = outcome {
+                tracing::warn!(shard = self.number, %error, "reclaim waits: a dirty region cannot be cleaned");
+                if self.stopping.get() || self.failed.get() {
+                    return false;
+                }
+                self.env.sleep(RESCUE_PAUSE).await;
+            }
+            if self.stopping.get() || self.failed.get() {
+                return self.dirty_in(number).is_empty();
+            }
+        }
+    }
+
+    fn dirty_in(&self, number: u32) -> Vec<Dirty> {
+        let (index, log) = (self.index.borrow(), self.log.borrow());
+        if index.dirty_blocks() == 0 {
+            return Vec::new();
+        }
+        index
+            .iter()
+            .filter(|(_, entry)| entry.dirty() && log.region_of(entry.location()) == number)
+            .filter_map(|(block, entry)| self.dirty_now(block, entry, &log))
+            .collect()
+    }
+
+    /// Stores a dirty block again by its contents, or that they are lost. False: there is no room.
+    async fn move_dirty(self: &Rc<Self>, dirty: &Dirty) -> bool {
+        let mut data = IoBuf::new(BLOCK_BYTES);
+        let loaded = self.load(dirty.block, dirty.entry, &mut data).await;
+        let (encoder, mut bytes) = (self.take_encoder(), Vec::new());
+        let (codec, mut encoder) = encoder;
+        let packed = fragment::pack(encoder.as_mut(), codec.id(), &data, &mut bytes);
+        self.return_encoder((codec, encoder));
+        let what = match (&loaded, packed) {
+            (Err(_) | Ok(false), _) => Append::LOST,
+            (_, fragment::Packed::Fill(value)) => Append::Fill { value, dirty: true },
+            (
+                _,
+                fragment::Packed::Compressed {
+                    codec,
+                    start,
+                    len,
+                    plain_crc,
+                },
+            ) => Append::Packed {
+                codec,
+                stored: &bytes[start..start + len],
+                plain_crc,
+                dirty: true,
+            },
+            (_, fragment::Packed::Raw { plain_crc }) => Append::Packed {
+                codec: crate::codec::CodecId::RAW,
+                stored: &data,
+                plain_crc,
+                dirty: true,
+            },
+        };
+        loop {
+            if !self.is_still(dirty) {
+                return true;
+            }
+            let global = self.global(dirty.block);
+            let appended = self.log.borrow_mut().append(Ring::Main, global, what, true);
+            if let Some(entry) = appended {
+                self.set_entry(dirty.block, entry.with_hits(dirty.entry.hits()).with_dirty(true));
+                count(&self.stats.counters.dirty_moved_blocks, 1);
+                self.pump_writes();
+                return true;
+            }
+            if self.failed.get() || !self.log.borrow().writing() {
+                return false;
+            }
+            self.pump_writes();
+            self.room.notified().await;
+        }
     }
 
     async fn read_summary(self: &Rc<Self>, number: u32) -> Result<Summary, String> {
@@ -177,7 +297,7 @@ impl<P: Platform> Shard<P> {
                 Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
             }
             RecordKind::Fill { value, .. } => Entry::fill(Location::at(extent), value),
-            RecordKind::Tombstone => return None,
+            RecordKind::Tombstone | RecordKind::Cleaned => return None,
         };
         if record.block.0 >= self.whole_blocks()
             || record.block.in_shard(self.geometry.shard_count).0 != self.number
@@ -190,7 +310,13 @@ impl<P: Platform> Shard<P> {
             .borrow()
             .get(block)
             .filter(|entry| entry.same_place(written))?;
-        let fate = if keep {
+        let fate = if entry.dirty() && !planted(PlantedBug::ReclaimedBeforeClean) {
+            // Not to be dropped: the origin has it not. Where it goes it is in nobody's way until it is cleaned.
+            Fate::Keep {
+                ring: Ring::Main,
+                hits: entry.hits(),
+            }
+        } else if keep {
             self.policy
                 .borrow_mut()
                 .reclaim(ring, Self::key(block), entry.hits())
@@ -250,6 +376,7 @@ impl<P: Platform> Shard<P> {
 
     async fn store_one_again(self: &Rc<Self>, survivor: &Survivor, bytes: &[u8]) {
         let global: BlockNumber = self.global(survivor.block);
+        let mut verified = false;
         loop {
             let still = self.index.borrow().get(survivor.block);
             let Some(entry) = still.filter(|entry| entry.same_place(survivor.entry)) else {
@@ -265,6 +392,17 @@ impl<P: Platform> Shard<P> {
                         return;
                     };
                     let from = self.log.borrow().identity_at(global, location);
+                    if self.has_been_dirty.get() && !verified {
+                        // Recovery takes an extent with a damaged fragment for a torn one, and that would lose the
+                        // dirty blocks beside it. Without this one the sweep drops the block, or finds it lost.
+                        let mut block = IoBuf::new(BLOCK_BYTES);
+                        if fragment::unpack(&mut self.decoders.borrow_mut(), bytes, &from, &mut block)
+                            .is_err()
+                        {
+                            return;
+                        }
+                        verified = true;
+                    }
                     Append::Moved {
                         header,
                         stored,
@@ -281,6 +419,7 @@ impl<P: Platform> Shard<P> {
                     .max(entry.hits().saturating_sub(survivor.entry.hits()));
                 self.set_entry(survivor.block, new.with_hits(hits).with_dirty(entry.dirty()));
                 count(&self.stats.counters.reinserted_blocks, 1);
+                count(&self.stats.counters.dirty_moved_blocks, u64::from(entry.dirty()));
                 count(
                     &self.stats.counters.reinserted_bytes,
                     survivor.end - survivor.start,
@@ -340,12 +479,20 @@ impl<P: Platform> Shard<P> {
         }
         let region_bytes = self.geometry.region_bytes;
         let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
+        if self.has_been_dirty.get() && !planted(PlantedBug::DirtyVoidedUnstable) {
+            // What is newer than the dirty records in here must not be lost when these are gone. If it fails, the device
+            // has been given up.
+            self.make_log_stable().await;
+        }
         if !self.failed.get() {
             let fill = self.log.borrow().regions.fill_of(number);
             let voided = if planted(PlantedBug::RegionNotVoided) {
                 Ok(())
             } else {
-                self.void_region(number, fill).await
+                match self.forget_mark(fill).await {
+                    Ok(()) => self.void_region(number, fill).await,
+                    Err(error) => Err(error),
+                }
             };
             match voided {
                 Ok(()) => {

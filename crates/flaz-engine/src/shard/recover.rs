@@ -16,6 +16,7 @@ use super::fragment;
 use super::log::Append;
 use super::regions::{Region, RegionState, Regions};
 use super::{Platform, Shard};
+use crate::codec::CodecId;
 use crate::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, records,
 };
@@ -68,6 +69,8 @@ pub struct Recovered {
     pub blocks: u64,
     /// Blocks dropped because a write to their stripe may have been in flight.
     pub dropped: u64,
+    /// Those of them that are newer than the origin.
+    pub dirty: u64,
     /// Stripes whose intent was set.
     pub stripes: u64,
     /// Bytes read from the cache device.
@@ -81,6 +84,7 @@ impl Recovered {
         self.records += other.records;
         self.blocks += other.blocks;
         self.dropped += other.dropped;
+        self.dirty += other.dirty;
         self.stripes += other.stripes;
         self.bytes_read += other.bytes_read;
     }
@@ -107,11 +111,22 @@ impl Found {
     }
 }
 
+/// What a record does to its block.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// It is cached, and lies here.
+    Set(Entry),
+    /// It is not cached.
+    Drop,
+    /// What is cached is clean.
+    Clean,
+}
+
 /// Changes of the index, in the order of their records.
 #[derive(Default)]
 struct Batch {
-    changes: Vec<(LocalBlock, Option<Entry>)>,
-    sorted: Vec<(LocalBlock, Option<Entry>)>,
+    changes: Vec<(LocalBlock, Change)>,
+    sorted: Vec<(LocalBlock, Change)>,
 }
 
 impl Batch {
@@ -129,17 +144,24 @@ impl Batch {
         }
         self.sorted.clear();
         self.sorted.resize(self.changes.len(), nothing);
-        for &(block, entry) in &self.changes {
+        for &(block, change) in &self.changes {
             let place = &mut places[index.segment_of(block)];
-            self.sorted[*place] = (block, entry);
+            self.sorted[*place] = (block, change);
             *place += 1;
         }
         self.changes.clear();
-        for &(block, entry) in &self.sorted {
-            match entry {
-                Some(entry) => index.insert(block, entry),
-                None => index.take(block),
-            };
+        for &(block, change) in &self.sorted {
+            match change {
+                Change::Set(entry) => {
+                    index.insert(block, entry);
+                }
+                Change::Drop => {
+                    index.take(block);
+                }
+                Change::Clean => {
+                    index.clean(block);
+                }
+            }
         }
     }
 }
@@ -187,8 +209,10 @@ impl<P: Platform> Shard<P> {
             self.write_summary(region).await.map_err(device)?;
         }
         drop(found);
+        self.inherit_dirty();
         outcome.dropped = self.drop_intended().await?;
         outcome.blocks = self.index.borrow().len() as u64;
+        outcome.dirty = self.index.borrow().dirty_blocks();
         Ok(outcome)
     }
 
@@ -397,8 +421,9 @@ impl<P: Platform> Shard<P> {
                     location: Location::at(start + within as u64),
                     fill: header.fill,
                 };
+                let lost = fragment::split(fragment).is_ok_and(|(header, _)| header.codec == CodecId::LOST.0);
                 let decoders = &mut self.decoders.borrow_mut();
-                if fragment::unpack(decoders, fragment, &identity, &mut block).is_err() {
+                if !lost && fragment::unpack(decoders, fragment, &identity, &mut block).is_err() {
                     return Ok(false);
                 }
             }
@@ -555,7 +580,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// What a record does to the index: the block, and its entry if it is cached now.
-    fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Option<Entry>)> {
+    fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Change)> {
         if record.volume != 0
             || record.block.0 >= self.whole_blocks()
             || record.block.in_shard(self.geometry.shard_count).0 != self.number
@@ -570,9 +595,11 @@ impl<P: Platform> Shard<P> {
             }
             RecordKind::Fill { value, dirty } => Entry::fill(Location::at(extent), value).with_dirty(dirty),
             RecordKind::Tombstone if planted(PlantedBug::TombstonesForgotten) => return None,
-            RecordKind::Tombstone => return Some((block, None)),
+            RecordKind::Tombstone => return Some((block, Change::Drop)),
+            RecordKind::Cleaned if planted(PlantedBug::CleanedForgotten) => return None,
+            RecordKind::Cleaned => return Some((block, Change::Clean)),
         };
-        Some((block, Some(entry)))
+        Some((block, Change::Set(entry)))
     }
 
     /// Closes a region that was being filled, so that reclaim finds what is in it.
@@ -608,6 +635,8 @@ impl<P: Platform> Shard<P> {
             index
                 .iter()
                 .filter(|(block, _)| self.intents.is_set(*block) && !planted(PlantedBug::IntendedKept))
+                // Nothing newer than a dirty block went to the origin, intent or not.
+                .filter(|(_, entry)| !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped))
                 .map(|(block, entry)| (block, self.ring_of(entry)))
                 .collect()
         };

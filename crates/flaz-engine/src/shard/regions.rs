@@ -369,6 +369,23 @@ impl Regions {
         Some(number)
     }
 
+    /// A region that could not be reclaimed is the oldest of its ring again.
+    pub(crate) fn put_back(&mut self, number: u32) {
+        let ring = self.ring_of(number);
+        self.update(number, |region| {
+            assert_eq!(region.state, RegionState::Reclaiming);
+            region.state = RegionState::Full;
+        });
+        let head = self.rings[ring.index()].head;
+        self.set_next(number, head);
+        let list = self.list(Some(ring));
+        list.head = number;
+        list.len += 1;
+        if head == NONE {
+            list.tail = number;
+        }
+    }
+
     /// A reclaimed region becomes free.
     pub(crate) fn release(&mut self, number: u32) {
         let region = self.at(number);

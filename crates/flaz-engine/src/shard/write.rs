@@ -1,4 +1,4 @@
-//! Writing: to the origin first, into the cache afterwards.
+//! Writing: to the origin first, into the cache afterwards. (Writes that stay in the cache: [`super::write_back`].)
 //!
 //! Writes of one block go one after the other. A block's cached copy is dropped before its write is
 //! acknowledged, and the clocks tick before and after the origin write (see [`super::clock`]), so that neither a
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use flaz_device::{Device, DeviceError, Env, IoBuf};
 
 use super::admit::{Candidate, Job};
+use super::intents::Intent;
 use super::{Platform, Shard};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Admission;
@@ -32,15 +33,45 @@ impl<P: Platform> Shard<P> {
     /// `fua` it is stable on return; with `bypass` new blocks are not admitted.
     ///
     /// # Errors
-    /// [`IoError::Origin`] when the origin fails; the range then holds old or new data, and none of it is cached.
+    /// [`IoError`] when the origin fails, or the cache device where it alone has the data; the range then holds old or
+    /// new data.
     pub async fn write(
+        self: &Rc<Self>,
+        offset: u64,
+        mut data: IoBuf,
+        fua: bool,
+        bypass: bool,
+    ) -> Result<(), IoError> {
+        let started = self.env.now();
+        let len = data.len() as u64;
+        let cut = self.whole_blocks() * BLOCK;
+        let result = if self.keeps_back() && offset < cut && cut < offset + len {
+            // The part of a block at the origin's end is never cached.
+            let tail = IoBuf::copy_of(&data[(cut - offset) as usize..]);
+            data.set_len((cut - offset) as usize);
+            let head = self.write_range(offset, data, fua, bypass).await;
+            head.and(self.write_range(cut, tail, fua, bypass).await)
+        } else {
+            self.write_range(offset, data, fua, bypass).await
+        };
+        let counters = &self.stats.counters;
+        count(&counters.writes, 1);
+        count(&counters.write_bytes, len);
+        self.stats
+            .latencies
+            .borrow_mut()
+            .write
+            .record(self.env.now().since(started));
+        result
+    }
+
+    async fn write_range(
         self: &Rc<Self>,
         offset: u64,
         data: IoBuf,
         fua: bool,
         bypass: bool,
     ) -> Result<(), IoError> {
-        let started = self.env.now();
         let len = data.len() as u64;
         let blocks = touched(offset, len);
         self.take_job_slot().await;
@@ -49,8 +80,12 @@ impl<P: Platform> Shard<P> {
         } else {
             blocks.end
         };
-        let lock = self.locks.lock(blocks.start * BLOCK..end * BLOCK).await;
-        let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
+        let _lock = self.locks.lock(blocks.start * BLOCK..end * BLOCK).await;
+        if self.goes_back(&blocks, bypass) {
+            self.job_slots.release(1);
+            return self.write_back(offset, data, fua, &blocks).await;
+        }
+        let intent = self.enter_origin(&blocks).await?;
         let aligned = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
         let staged = if aligned {
             None
@@ -60,6 +95,7 @@ impl<P: Platform> Shard<P> {
         self.tick(&blocks);
         let fua = fua && !planted(PlantedBug::FuaDropped);
         let (data, result) = self.write_origin(offset, data, fua).await;
+        self.origin_writes.wrote();
         if !planted(PlantedBug::ClockTickedOnce) {
             self.tick(&blocks);
         }
@@ -69,16 +105,18 @@ impl<P: Platform> Shard<P> {
         });
         self.after_change(&blocks, result.is_ok().then_some(staged), bypass);
         drop(intent);
-        drop(lock);
-        let counters = &self.stats.counters;
-        count(&counters.writes, 1);
-        count(&counters.write_bytes, len);
-        self.stats
-            .latencies
-            .borrow_mut()
-            .write
-            .record(self.env.now().since(started));
         result.map_err(IoError::Origin)
+    }
+
+    /// What must be before the origin is changed past the cache: nothing older of these blocks counts as dirty, also
+    /// after a crash, and their stripe's intent is stable. The caller holds the range's lock and a job slot, which is
+    /// given back on an error.
+    async fn enter_origin(self: &Rc<Self>, blocks: &Range<u64>) -> Result<Intent<'_>, IoError> {
+        if let Err(error) = self.settle_cleaned(blocks.clone()).await {
+            self.job_slots.release(1);
+            return Err(error);
+        }
+        Ok(self.intend(self.local(BlockNumber(blocks.start))).await)
     }
 
     /// Gives a range up; it lies in one stripe of this shard. Partly covered sectors of the origin are kept.
@@ -96,12 +134,21 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(inner.start, inner.end - inner.start);
         self.take_job_slot().await;
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
-        let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
+        if self.any_dirty(&blocks) {
+            // What the origin has under a dirty block must not come to light: the range becomes zeroes, which the
+            // cleaner passes on as such.
+            self.job_slots.release(1);
+            drop(lock);
+            let zeroes = IoBuf::zeroed((inner.end - inner.start) as usize);
+            return self.write(inner.start, zeroes, fua, true).await;
+        }
+        let intent = self.enter_origin(&blocks).await?;
         self.tick(&blocks);
         let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
         if fua && result.is_ok() && !planted(PlantedBug::TrimFuaDropped) {
             result = self.origin.flush().await;
         }
+        self.origin_writes.wrote();
         self.tick(&blocks);
         let changed = if planted(PlantedBug::TrimKeepsCopy) {
             0..0
@@ -140,9 +187,15 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(offset, len);
         self.take_job_slot().await;
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
-        let intent = self.intend(self.local(BlockNumber(blocks.start))).await;
+        if self.any_dirty(&blocks) {
+            self.job_slots.release(1);
+            drop(lock);
+            return self.write(offset, IoBuf::zeroed(len as usize), fua, true).await;
+        }
+        let intent = self.enter_origin(&blocks).await?;
         self.tick(&blocks);
         let result = self.origin.write_zeroes(offset, len, may_unmap, fua).await;
+        self.origin_writes.wrote();
         self.tick(&blocks);
         self.after_change(&blocks, None, true);
         drop(intent);
@@ -153,17 +206,6 @@ impl<P: Platform> Shard<P> {
             .trim
             .record(self.env.now().since(started));
         self.origin_result(result)
-    }
-
-    /// What a flush of the whole device asks of this shard: the origin itself is flushed by the caller.
-    ///
-    /// # Errors
-    /// [`IoError::Origin`] when a flush that the shard made on its own failed since the last call.
-    pub fn flushed(&self) -> Result<(), IoError> {
-        match self.flush_failure.borrow_mut().take() {
-            Some(error) => Err(IoError::Origin(error)),
-            None => Ok(()),
-        }
     }
 
     fn origin_result(&self, result: Result<(), DeviceError>) -> Result<(), IoError> {
@@ -197,13 +239,13 @@ impl<P: Platform> Shard<P> {
     }
 
     async fn load_for_merge(self: &Rc<Self>, block: u64, place: &mut [u8]) -> bool {
-        if self.mode() != Mode::WriteThrough || block >= self.whole_blocks() {
+        if !matches!(self.mode(), Mode::WriteThrough | Mode::WriteBack) || block >= self.whole_blocks() {
             return false;
         }
         let local = self.local(BlockNumber(block));
         let entry = self.index.borrow().get(local);
         let Some(entry) = entry else { return false };
-        self.load(local, entry, &mut place[..BLOCK_BYTES]).await
+        matches!(self.load(local, entry, &mut place[..BLOCK_BYTES]).await, Ok(true))
     }
 
     /// Writes to the origin, widened to its alignment by reading the sectors at the edges.
@@ -252,7 +294,7 @@ impl<P: Platform> Shard<P> {
     /// Drops the cached copies of changed blocks and queues what follows: the new contents (`staged`, as far as
     /// known and wanted), tombstones for the rest. Takes over the job slot that the caller holds.
     fn after_change(&self, blocks: &Range<u64>, staged: Option<Staged>, bypass: bool) {
-        let admit = self.mode() == Mode::WriteThrough && !self.stopping.get();
+        let admit = matches!(self.mode(), Mode::WriteThrough | Mode::WriteBack) && !self.stopping.get();
         let mut candidates = Vec::new();
         let mut settle = Vec::new();
         for (index, block) in blocks.clone().enumerate() {

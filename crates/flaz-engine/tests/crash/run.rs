@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
-use flaz_engine::cache::{CreateOptions, LocalCache, create};
+use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, Thing, walk};
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::router::{CachedVolume, LocalShards};
@@ -261,13 +261,18 @@ struct Opening {
     trim_gives: Print,
     /// Sectors that the origin writes at least.
     origin_sectors: u64,
+    /// The cache device, and whether it has ever been damaged: a dirty block may then be lost, and is to be an error.
+    disk: Rc<SimDisk>,
+    damaged: bool,
     /// The first thing that went wrong.
     failure: Cell<Option<String>>,
 }
 
 impl Living<'_> {
     async fn run(&mut self) -> Result<(), String> {
-        let mut opening = self.open().await?;
+        let Some(mut opening) = self.open().await? else {
+            return Ok(());
+        };
         self.doing = "reading everything";
         if self.script.read_first {
             self.first_seen = opening.read_all().await?;
@@ -277,28 +282,33 @@ impl Living<'_> {
                 // What is cached clean must be what the origin has.
                 opening.carry_out(Op::Mode(Mode::PassThrough)).await?;
                 opening.read_all().await?;
-                opening.carry_out(Op::Mode(Mode::WriteThrough)).await?;
+                opening.carry_out(Op::Mode(self.shape.settings.mode)).await?;
             }
         }
         let last_phase = self.script.steps.iter().map(|step| step.phase).max().unwrap_or(0);
         for phase in 0..=last_phase {
             if phase > 0 {
                 self.stop(opening).await?;
-                opening = self.open().await?;
+                opening = match self.open().await? {
+                    Some(opening) => opening,
+                    None => return Ok(()),
+                };
             }
             opening = self.phase(opening, phase).await?;
         }
         if self.script.stop {
             opening.read_all().await?;
             self.stop(opening).await?;
-            opening = self.open().await?;
-            opening.read_all().await?;
-            self.stop(opening).await?;
+            if let Some(opening) = self.open().await? {
+                opening.read_all().await?;
+                self.stop(opening).await?;
+            }
         }
         Ok(())
     }
 
-    async fn open(&mut self) -> Result<Opening, String> {
+    /// Opens the cache; `None`: it is damaged and refuses.
+    async fn open(&mut self) -> Result<Option<Opening>, String> {
         let (cache, origin) = (Rc::clone(&self.cache), Rc::clone(&self.origin));
         let mut settings = self.shape.settings.clone();
         if self.script.plain {
@@ -310,9 +320,13 @@ impl Living<'_> {
             stopped: false,
             ..self.past.get()
         });
-        let cache = LocalCache::open(self.env.clone(), cache, Rc::clone(&origin), settings.clone())
-            .await
-            .map_err(|error| format!("the cache does not open: {error}"))?;
+        let cache =
+            match LocalCache::open(self.env.clone(), cache, Rc::clone(&origin), settings.clone()).await {
+                Ok(cache) => cache,
+                // Rather no service than old data.
+                Err(CacheError::DirtyUnreadable { .. }) if past.damaged => return Ok(None),
+                Err(error) => return Err(format!("the cache does not open: {error}")),
+            };
         let stopped = matches!(cache.start, flaz_engine::cache::Start::Warm(_));
         let warm = cache.stats().holdings.cached_blocks > 0;
         if past.stopped && !past.damaged && !stopped {
@@ -322,7 +336,7 @@ impl Living<'_> {
         self.cache.set_faults(self.script.cache_faults);
         self.origin.set_faults(self.script.origin_faults);
         let volume = CachedVolume::new(cache.shards(), origin, self.shape.origin_len, 0);
-        Ok(Opening {
+        Ok(Some(Opening {
             env: self.env.clone(),
             cache,
             volume,
@@ -334,8 +348,10 @@ impl Living<'_> {
                 _ => Print::ANY,
             },
             origin_sectors: u64::from(self.shape.origin_alignment) / SECTOR as u64,
+            disk: Rc::clone(&self.cache),
+            damaged: past.damaged,
             failure: Cell::new(None),
-        })
+        }))
     }
 
     async fn phase(&mut self, opening: Opening, phase: u32) -> Result<Opening, String> {
@@ -473,8 +489,10 @@ impl Opening {
             }
             Op::Ballast { sector, count } => {
                 let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
-                let segments = self.volume.read(offset, len as u32).await;
-                let segments = segments.map_err(|error| error.to_string())?;
+                let segments = match self.volume.read(offset, len as u32).await {
+                    Ok(segments) => segments,
+                    Err(error) => return self.may_fail(&error),
+                };
                 let sectors = segments.iter().flat_map(|segment| segment.chunks_exact(SECTOR));
                 for (sector, bytes) in (sector..).zip(sectors) {
                     if print_of(sector, bytes) != Print::of_version(0) {
@@ -486,17 +504,21 @@ impl Opening {
             Op::Prefetch { place } => {
                 let (sector, count) = self.sectors(place);
                 let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
-                self.volume
-                    .prefetch(offset, len)
-                    .await
-                    .map_err(|error| error.to_string())
+                let result = self.volume.prefetch(offset, len).await;
+                result.or_else(|error| self.may_fail(&error))
             }
             Op::Flush => {
                 let start = self.oracle.flush_starts();
-                self.volume.flush().await.map_err(|error| error.to_string())?;
-                self.oracle.flush_ends(start);
+                match self.volume.flush().await {
+                    Ok(()) => self.oracle.flush_ends(start),
+                    Err(error) => self.may_fail(&error)?,
+                }
                 Ok(())
             }
+            Op::Clean => match self.cache.clean_all().await {
+                Ok(()) => Ok(()),
+                Err(error) => self.may_fail(&error),
+            },
             Op::Mode(mode) => {
                 let settings = Settings {
                     mode,
@@ -522,19 +544,34 @@ impl Opening {
         doing: impl Future<Output = Result<(), IoError>>,
     ) -> Result<(), String> {
         let writing = self.oracle.write_starts(sector, count, print);
-        doing.await.map_err(|error| error.to_string())?;
-        self.oracle.write_ends(&writing, fua);
+        match doing.await {
+            Ok(()) => self.oracle.write_ends(&writing, fua),
+            // It stays in flight: old or new.
+            Err(error) => self.may_fail(&error)?,
+        }
         Ok(())
+    }
+
+    /// Where blocks are dirty a damaged cache device fails requests.
+    fn may_fail(&self, error: &IoError) -> Result<(), String> {
+        let disk = self.disk.stats();
+        let damaged = self.damaged || disk.errors > 0 || disk.silent_faults > 0;
+        match error {
+            IoError::DirtyLost { .. } | IoError::CacheFailed(_) if damaged => Ok(()),
+            error => Err(error.to_string()),
+        }
     }
 
     async fn read(&self, sector: u64, count: u64) -> Result<Vec<Print>, String> {
         let start = self.oracle.read_starts();
         let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
-        let segments = self
-            .volume
-            .read(offset, len as u32)
-            .await
-            .map_err(|error| error.to_string())?;
+        let segments = match self.volume.read(offset, len as u32).await {
+            Ok(segments) => segments,
+            Err(error) => {
+                self.may_fail(&error)?;
+                return Ok(vec![Print::ANY; count as usize]);
+            }
+        };
         let mut seen = Vec::with_capacity(count as usize);
         let mut at = sector;
         for segment in &segments {
@@ -584,7 +621,8 @@ pub fn records_of(start: &Start, block: u64) -> Vec<String> {
         Ok(
             Thing::Fragment { block: found, .. }
             | Thing::Fill { block: found, .. }
-            | Thing::Tombstone { block: found },
+            | Thing::Tombstone { block: found }
+            | Thing::Cleaned { block: found },
         ) if found.0 == block => {
             told.push(format!("{} in {extent}", finding.kind));
         }

@@ -60,6 +60,8 @@ pub enum Op {
     },
     /// From now on for all clients.
     Mode(Mode),
+    /// Bring everything dirty to the origin.
+    Clean,
     Pause {
         us: u64,
     },
@@ -87,6 +89,15 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Half of the bases keep writes back. (The number of shards goes by the lowest bit.)
+    fn mode_of_base(base: u64) -> Mode {
+        if base / 2 % 2 == 0 {
+            Mode::WriteThrough
+        } else {
+            Mode::WriteBack
+        }
+    }
+
     pub fn of_base(base: u64) -> Self {
         let mut rng = Rng::new(base ^ 0x5a9e);
         let shard_count = 1 + base % 2;
@@ -132,12 +143,13 @@ impl Shape {
                 shard_count: Some(shard_count as u32),
             },
             settings: Settings {
-                mode: Mode::WriteThrough,
+                mode: Self::mode_of_base(base),
                 policy: PolicyKind::ALL[rng.below(3) as usize],
                 codec: ["lz4", "none", "lz4", "lzo"][rng.below(4) as usize]
                     .parse()
                     .expect("a codec"),
                 sequential_cutoff: 0,
+                dirty_percent: [10, 25, 50][(base / 4 % 3) as usize],
             },
             origin_alignment,
             origin_discard: [DiscardMode::Zero, DiscardMode::Zero, DiscardMode::Mixed][rng.below(3) as usize],
@@ -332,16 +344,18 @@ impl<'a> Generator<'a> {
             },
             89..=91 => Op::Prefetch { place },
             92..=94 => {
+                let usual = self.shape.settings.mode;
                 let modes = [
-                    Mode::WriteThrough,
-                    Mode::WriteThrough,
-                    Mode::WriteThrough,
+                    usual,
+                    usual,
+                    usual,
                     Mode::WriteThrough,
                     Mode::WriteAround,
                     Mode::PassThrough,
                 ];
                 Op::Mode(modes[self.rng.below(6) as usize])
             }
+            95 if self.shape.settings.mode == Mode::WriteBack => Op::Clean,
             // Sometimes long enough for what the engine does when it is left alone.
             _ => Op::Pause {
                 us: match self.rng.below(3) {

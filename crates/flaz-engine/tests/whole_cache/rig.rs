@@ -47,6 +47,7 @@ pub fn settings(codec: &str, policy: PolicyKind) -> Settings {
         policy,
         codec,
         sequential_cutoff: 0,
+        dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
     }
 }
 

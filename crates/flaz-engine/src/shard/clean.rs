@@ -1,0 +1,503 @@
+//! The cleaner: brings dirty blocks to the origin, in the order of their addresses, neighbours together.
+//!
+//! One batch after the other: what is dirty is made stable on the cache device, written to the origin, and the origin
+//! flushed; then each block that is still the one that was written gets a record in the log, *cleaned*, and is clean.
+//! The order keeps four things true at every moment:
+//!
+//! - The origin never has a version that the cache device could lose: a power cut would otherwise bring back an older
+//!   copy beside it.
+//! - A *cleaned* record stands behind the record it speaks of, in the same ring, and is written when the origin keeps
+//!   the block. Without the record the block is dirty again after a crash, and is cleaned again, to the same effect.
+//! - So nothing newer may reach the origin past the cache before that record is stable: see [`Shard::settle_cleaned`].
+//! - No two writes of one block to the origin are under way at a time, for the older could land last.
+//!
+//! The pace follows the share of the dirty limit that is used: below a quarter the cleaner lets writes gather and
+//! waits for a quiet origin, above it speeds up, and at the limit writers wait for it.
+
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::{Device, Env, IoBuf};
+use futures_util::future::{Either, join_all, select};
+use futures_util::stream::{StreamExt, iter};
+
+use super::log::{Append, Log};
+use super::{Platform, Shard};
+use crate::index::{Entry, Place};
+use crate::planted::{PlantedBug, planted};
+use crate::stats::{count, raise};
+use crate::units::{BLOCK_BYTES, LocalBlock, STRIPE_BLOCKS, Sequence};
+use crate::volume::IoError;
+
+/// Dirty blocks looked up at a time: bounds the memory for them, and how often the index is searched.
+const GATHER_BLOCKS_MAX: usize = 16 << 10;
+/// Blocks between two flushes of the origin.
+pub(super) const CLEAN_BATCH_BLOCKS: usize = 1024;
+/// Fragments read at a time for one run of blocks.
+const CLEAN_READS_MAX: usize = 16;
+/// Writes to the origin at a time when the dirty limit is near.
+const CLEAN_WRITES_MAX: usize = 8;
+/// Pause between batches when little is dirty: writes gather meanwhile.
+const CLEAN_PAUSE: Duration = Duration::from_secs(2);
+/// Longest time that one write gives way to reads of the origin.
+const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
+const GIVE_WAY_STEP: Duration = Duration::from_millis(5);
+/// Pause after a batch that failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long a writer waits for room while the origin fails.
+const FAILING_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Regions that dirty blocks may never count on: two open ones, the reserved one, one being reclaimed.
+const REGIONS_APART: u32 = 4;
+/// What a dirty block takes on the device at most: fragment, record, and sectors touched at its ends.
+const DIRTY_BLOCK_BYTES: u64 = 4096 + 8 + 8 + 504;
+
+/// A dirty block that is to be cleaned, as the index had it. Place and filling of the region together tell one append
+/// from every other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dirty {
+    pub(super) block: LocalBlock,
+    pub(super) entry: Entry,
+    pub(super) fill: Sequence,
+}
+
+/// Room for blocks that are about to become dirty; given back when dropped, for by then they are counted.
+pub(super) struct DirtyRoom<'a, P: Platform> {
+    shard: &'a Shard<P>,
+    bytes: u64,
+}
+
+impl<P: Platform> Drop for DirtyRoom<'_, P> {
+    fn drop(&mut self) {
+        let reserved = &self.shard.dirty_reserved;
+        reserved.set(reserved.get() - self.bytes);
+    }
+}
+
+impl<P: Platform> Shard<P> {
+    /// Number of blocks that are newer than the origin.
+    #[must_use]
+    pub fn dirty_blocks(&self) -> u64 {
+        self.index.borrow().dirty_blocks()
+    }
+
+    /// Bytes of the device that dirty blocks take, and will take.
+    fn dirty_bytes(&self) -> u64 {
+        let index = self.index.borrow();
+        index.dirty_device_bytes() + index.dirty_blocks() * 8 + self.dirty_reserved.get()
+    }
+
+    /// Bytes of the device that dirty blocks may take.
+    pub(super) fn dirty_limit(&self) -> u64 {
+        let geometry = &self.geometry;
+        let regions = geometry.regions_per_shard.saturating_sub(REGIONS_APART).max(1);
+        let percent = self.settings.borrow().dirty_percent;
+        let percent = u64::from(percent.clamp(1, crate::settings::DIRTY_PERCENT_MAX));
+        (u64::from(regions) * geometry.region_bytes * percent / 100).max(DIRTY_BLOCK_BYTES)
+    }
+
+    /// Blocks that may become dirty at a time.
+    pub(super) fn dirty_blocks_max(&self) -> usize {
+        (self.dirty_limit() / DIRTY_BLOCK_BYTES).max(1) as usize
+    }
+
+    /// Waits until so many more blocks may be dirty.
+    ///
+    /// # Errors
+    /// The cache device was given up, or the origin has been failing for [`FAILING_WAIT_MAX`].
+    pub(super) async fn dirty_room(&self, blocks: usize) -> Result<DirtyRoom<'_, P>, IoError> {
+        let bytes = blocks as u64 * DIRTY_BLOCK_BYTES;
+        let started = self.env.now();
+        let mut waited = false;
+        loop {
+            if self.failed.get() {
+                return Err(self.cache_failed());
+            }
+            let used = self.dirty_bytes();
+            if used == 0 || used + bytes <= self.dirty_limit() {
+                self.dirty_reserved.set(self.dirty_reserved.get() + bytes);
+                raise(&self.stats.peaks.dirty_bytes, used + bytes);
+                return Ok(DirtyRoom { shard: self, bytes });
+            }
+            let failing = self.clean_failure.borrow().clone();
+            if let Some(why) = failing
+                && self.env.now().since(started) >= FAILING_WAIT_MAX
+            {
+                return Err(IoError::CacheFailed(format!(
+                    "as much is dirty as may be, and the origin takes none of it: {why}"
+                )));
+            }
+            count(&self.stats.counters.dirty_waits, u64::from(!waited));
+            waited = true;
+            self.dirty_waiters.set(self.dirty_waiters.get() + 1);
+            self.clean_wanted.notify_one();
+            self.dirty_room.notified().await;
+            self.dirty_waiters.set(self.dirty_waiters.get() - 1);
+        }
+    }
+
+    /// How urgent cleaning is: 0 (wait for a quiet moment) to 1 (writers wait).
+    fn urgency(&self) -> f64 {
+        if self.dirty_waiters.get() > 0 || self.draining.get() > 0 {
+            return 1.0;
+        }
+        let share = self.dirty_bytes() as f64 / self.dirty_limit() as f64;
+        ((share - 0.25) / 0.75).clamp(0.0, 1.0)
+    }
+
+    /// Cleans until the shard stops.
+    pub(super) async fn clean_task(shard: Rc<Self>) {
+        let mut cursor = LocalBlock(0);
+        while !shard.stopping.get() && !shard.failed.get() {
+            if shard.dirty_blocks() == 0 {
+                shard.dirty_room.notify_all();
+                shard.clean_wanted.notified().await;
+                continue;
+            }
+            if shard.urgency() == 0.0 && shard.clean_sleep(CLEAN_PAUSE).await {
+                continue;
+            }
+            shard.cleaning.set(true);
+            let result = shard.clean_pass(&mut cursor).await;
+            shard.cleaning.set(false);
+            shard.idle.notify_all();
+            shard.note_cleaning(result);
+            if shard.clean_failure.borrow().is_some() {
+                shard.clean_sleep(RETRY_PAUSE).await;
+            }
+        }
+        shard.dirty_room.notify_all();
+    }
+
+    fn note_cleaning(&self, result: Result<(), IoError>) {
+        let failure = result.err().map(|error| error.to_string());
+        if let Some(why) = &failure {
+            if self.clean_failure.borrow().is_none() {
+                tracing::error!(
+                    shard = self.number,
+                    "the cleaner cannot bring dirty blocks to the origin and keeps trying: {why}"
+                );
+            }
+            self.clean_failures.set(self.clean_failures.get() + 1);
+        } else if self.clean_failure.borrow().is_some() {
+            tracing::info!(shard = self.number, "the cleaner goes on");
+        }
+        *self.clean_failure.borrow_mut() = failure;
+        self.dirty_room.notify_all();
+    }
+
+    /// Sleeps, or less when somebody asks for the cleaner; true: the shard stops.
+    async fn clean_sleep(&self, duration: Duration) -> bool {
+        let pause = std::pin::pin!(self.env.sleep(duration));
+        let wanted = std::pin::pin!(self.clean_wanted.notified());
+        match select(pause, wanted).await {
+            Either::Left(_) | Either::Right(_) => self.stopping.get() || self.failed.get(),
+        }
+    }
+
+    /// Cleans what was dirty when it began, from `cursor` on and around, as far as it is looked up at a time.
+    async fn clean_pass(self: &Rc<Self>, cursor: &mut LocalBlock) -> Result<(), IoError> {
+        let all = self.gather_dirty(*cursor).await;
+        let complete = all.len() < GATHER_BLOCKS_MAX;
+        let counters = &self.stats.counters;
+        let (cleaned, lost) = (counters.cleaned_blocks.get(), counters.dirty_lost.get());
+        let mut outcome = Ok(());
+        for batch in all.chunks(CLEAN_BATCH_BLOCKS) {
+            if self.stopping.get() || self.failed.get() {
+                return Ok(());
+            }
+            // What the origin does not take today must not keep back what it does take.
+            outcome = outcome.and(self.clean_batch(batch).await);
+            self.dirty_room.notify_all();
+            if let Some(last) = batch.last() {
+                *cursor = LocalBlock(last.block.0 + 1);
+            }
+            if self.urgency() == 0.0 && self.clean_sleep(CLEAN_PAUSE).await {
+                return Ok(());
+            }
+        }
+        if complete {
+            self.clean_passes.set(self.clean_passes.get() + 1);
+        }
+        if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() {
+            if counters.dirty_lost.get() > lost {
+                let blocks = self.dirty_blocks();
+                return Err(IoError::CacheFailed(format!(
+                    "{blocks} dirty blocks cannot be read"
+                )));
+            }
+            // All of them were written again meanwhile.
+            self.env.sleep(GIVE_WAY_STEP).await;
+        }
+        outcome
+    }
+
+    /// The dirty blocks that come next in the order of addresses, from `cursor` on and around.
+    async fn gather_dirty(&self, cursor: LocalBlock) -> Vec<Dirty> {
+        let all = self.geometry.local_blocks().0.max(1);
+        let distance = |block: LocalBlock| (block.0 + all - cursor.0.min(all)) % all;
+        let mut nearest = BinaryHeap::new();
+        let segments = self.index.borrow().segment_count();
+        for segment in 0..segments {
+            {
+                let index = self.index.borrow();
+                for (block, _) in index.iter_segment(segment).filter(|(_, entry)| entry.dirty()) {
+                    nearest.push((distance(block), block));
+                    if nearest.len() > GATHER_BLOCKS_MAX {
+                        nearest.pop();
+                    }
+                }
+            }
+            if segments > 1 {
+                self.env.yield_now().await;
+            }
+        }
+        let log = self.log.borrow();
+        let index = self.index.borrow();
+        nearest
+            .into_sorted_vec()
+            .into_iter()
+            .filter_map(|(_, block)| self.dirty_now(block, index.get(block)?, &log))
+            .collect()
+    }
+
+    pub(super) fn dirty_now(&self, block: LocalBlock, entry: Entry, log: &Log) -> Option<Dirty> {
+        entry.dirty().then(|| Dirty {
+            block,
+            entry,
+            fill: log.regions.fill_of(log.region_of(entry.location())),
+        })
+    }
+
+    /// Whether the block is as it was found.
+    pub(super) fn is_still(&self, dirty: &Dirty) -> bool {
+        let (index, log) = (self.index.borrow(), self.log.borrow());
+        let now = index
+            .get(dirty.block)
+            .and_then(|entry| self.dirty_now(dirty.block, entry, &log));
+        now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.fill == dirty.fill)
+    }
+
+    /// Brings blocks to the origin and records that, as far as they are still what they were.
+    async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<(), IoError> {
+        let (written, outcome) = self.write_dirty(batch).await;
+        for dirty in &written {
+            self.record_cleaned(dirty).await;
+        }
+        outcome
+    }
+
+    /// Brings blocks to the origin, stable there on return. Gives those that were, and the first error.
+    pub(super) async fn write_dirty(self: &Rc<Self>, batch: &[Dirty]) -> (Vec<Dirty>, Result<(), IoError>) {
+        if !planted(PlantedBug::CleanedBeforeStable) && !self.make_log_stable().await {
+            return (Vec::new(), Err(self.cache_failed()));
+        }
+        let limit = 1 + (self.urgency() * (CLEAN_WRITES_MAX - 1) as f64) as usize;
+        let mut runs = iter(runs(batch).map(|run| self.clean_run(run))).buffer_unordered(limit);
+        let mut written = Vec::with_capacity(batch.len());
+        let mut outcome = Ok(());
+        while let Some((part, result)) = runs.next().await {
+            written.extend(part);
+            outcome = outcome.and(result);
+        }
+        drop(runs);
+        if !planted(PlantedBug::CleanedUnflushed)
+            && let Err(error) = self.origin.flush().await
+        {
+            // Not to be asked twice: what a failed flush leaves is not known. The blocks stay dirty and are written
+            // once more. And what clients wrote past the cache may be lost with it, so the next flush must tell them.
+            count(&self.stats.counters.origin_errors, 1);
+            let why = error.to_string();
+            *self.flush_failure.borrow_mut() = Some(error);
+            return (
+                Vec::new(),
+                Err(IoError::CacheFailed(format!("the origin failed a flush: {why}"))),
+            );
+        }
+        written.sort_unstable_by_key(|dirty| dirty.block);
+        (written, outcome)
+    }
+
+    /// Writes neighbouring blocks to the origin. Gives those that were written.
+    async fn clean_run(self: &Rc<Self>, run: &[Dirty]) -> (Vec<Dirty>, Result<(), IoError>) {
+        let mut written = Vec::with_capacity(run.len());
+        let Some((first, last)) = run.first().zip(run.last()) else {
+            return (written, Ok(()));
+        };
+        self.give_way().await;
+        let _alone = self.cleaning_locks.lock(first.block.0..last.block.0 + 1).await;
+        let mut data = IoBuf::new(run.len() * BLOCK_BYTES);
+        let mut there = Vec::with_capacity(run.len());
+        let places = data.chunks_exact_mut(BLOCK_BYTES).zip(run).collect::<Vec<_>>();
+        let mut places = places.into_iter().peekable();
+        while places.peek().is_some() {
+            let reads = places
+                .by_ref()
+                .take(CLEAN_READS_MAX)
+                .map(|(place, dirty)| self.load_dirty(dirty, place));
+            there.extend(join_all(reads.collect::<Vec<_>>()).await);
+        }
+        let mut at = 0;
+        while at < run.len() {
+            let zero = is_zero(run[at].entry);
+            let len = (at..run.len())
+                .take_while(|&i| there[i] && is_zero(run[i].entry) == zero)
+                .count();
+            if len == 0 {
+                at += 1;
+                continue;
+            }
+            let offset = self.global(run[at].block).offset();
+            let bytes = (len * BLOCK_BYTES) as u64;
+            let result = if zero {
+                self.origin.write_zeroes(offset, bytes, true, false).await
+            } else {
+                let part = IoBuf::copy_of(&data[at * BLOCK_BYTES..][..len * BLOCK_BYTES]);
+                self.origin.write_at(offset, part, false).await.1
+            };
+            let counters = &self.stats.counters;
+            count(&counters.origin_writes, 1);
+            count(&counters.origin_write_bytes, bytes);
+            count(&counters.origin_errors, u64::from(result.is_err()));
+            if let Err(error) = result {
+                return (written, Err(IoError::Origin(error)));
+            }
+            written.extend_from_slice(&run[at..at + len]);
+            at += len;
+        }
+        (written, Ok(()))
+    }
+
+    /// Lets readers of the origin go first, the less the more urgent cleaning is.
+    async fn give_way(&self) {
+        let patience = GIVE_WAY_MAX.mul_f64(1.0 - self.urgency());
+        let started = self.env.now();
+        while !self.fetches.borrow().is_empty() && self.env.now().since(started) < patience {
+            self.env.sleep(GIVE_WAY_STEP).await;
+        }
+    }
+
+    /// Reads a block that is still dirty and still where it was.
+    async fn load_dirty(self: &Rc<Self>, dirty: &Dirty, place: &mut [u8]) -> bool {
+        self.is_still(dirty) && matches!(self.load(dirty.block, dirty.entry, place).await, Ok(true))
+    }
+
+    /// Says in the log that a block is clean, if it is still the one that was written to the origin.
+    async fn record_cleaned(self: &Rc<Self>, dirty: &Dirty) {
+        let block = dirty.block;
+        while self.is_still(dirty) {
+            let ring = self.ring_of(dirty.entry);
+            let appended = self
+                .log
+                .borrow_mut()
+                .append(ring, self.global(block), Append::Cleaned, false);
+            if appended.is_some() {
+                self.index.borrow_mut().clean(block);
+                self.cleaned_count.set(self.cleaned_count.get() + 1);
+                self.cleaned.borrow_mut().insert(block, self.cleaned_count.get());
+                count(&self.stats.counters.cleaned_blocks, 1);
+                self.appended();
+                return;
+            }
+            if self.stopping.get() || self.failed.get() {
+                return;
+            }
+            self.wait_for_room().await;
+        }
+    }
+
+    /// Before something newer than a block that was just cleaned goes to the origin past the cache: that it was cleaned
+    /// must be stable, or recovery would find it dirty and prefer it.
+    ///
+    /// # Errors
+    /// The cache device fails, so that it cannot be told.
+    pub(super) async fn settle_cleaned(self: &Rc<Self>, blocks: std::ops::Range<u64>) -> Result<(), IoError> {
+        let unsettled = |shard: &Self| {
+            let cleaned = shard.cleaned.borrow();
+            !cleaned.is_empty()
+                && blocks.clone().any(|block| {
+                    let local = shard.local(crate::units::BlockNumber(block));
+                    cleaned.contains_key(&local)
+                })
+        };
+        if unsettled(self) && !planted(PlantedBug::CleanedNotSettled) && !self.make_log_stable().await {
+            return Err(self.cache_failed());
+        }
+        Ok(())
+    }
+
+    /// Cleans everything that is dirty now.
+    ///
+    /// # Errors
+    /// The cleaner cannot: the origin or the cache device fails, or copies are damaged. What could not be cleaned stays
+    /// dirty.
+    pub async fn clean_all(self: &Rc<Self>) -> Result<(), IoError> {
+        let (passes, failures) = (self.clean_passes.get(), self.clean_failures.get());
+        self.draining.set(self.draining.get() + 1);
+        let outcome = loop {
+            if self.failed.get() && self.dirty_blocks() > 0 {
+                break Err(self.cache_failed());
+            }
+            // A pass that was under way may have gone past what came after it began.
+            if self.dirty_blocks() == 0 || self.clean_passes.get() >= passes + 2 {
+                break Ok(());
+            }
+            if self.stopping.get() {
+                break Err(IoError::Stopping);
+            }
+            if self.clean_failures.get() > failures + CLEAN_TRIES_MAX {
+                let why = self.clean_failure.borrow().clone().unwrap_or_default();
+                break Err(IoError::CacheFailed(format!(
+                    "the cleaner does not get on: {why}"
+                )));
+            }
+            self.clean_wanted.notify_one();
+            self.dirty_room.notified().await;
+        };
+        self.draining.set(self.draining.get() - 1);
+        outcome
+    }
+}
+
+/// Batches that may fail before a request to clean everything fails.
+const CLEAN_TRIES_MAX: u64 = 5;
+
+fn is_zero(entry: Entry) -> bool {
+    matches!(entry.place(), Place::Fill { value: 0, .. })
+}
+
+/// Cuts blocks in the order of addresses into runs of neighbours; a run stays in its stripe.
+fn runs(mut batch: &[Dirty]) -> impl Iterator<Item = &[Dirty]> {
+    std::iter::from_fn(move || {
+        let first = batch.first()?.block.0;
+        let end = (first / STRIPE_BLOCKS + 1) * STRIPE_BLOCKS;
+        let len = batch
+            .iter()
+            .zip(first..end)
+            .take_while(|(dirty, expected)| dirty.block.0 == *expected)
+            .count();
+        let (run, rest) = batch.split_at(len.max(1));
+        batch = rest;
+        Some(run)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Location;
+
+    #[test]
+    fn neighbours_are_cleaned_together_and_stripes_apart() {
+        let entry = Entry::fragment(Location(64), 100);
+        let blocks = [3, 4, 5, 9, STRIPE_BLOCKS - 1, STRIPE_BLOCKS, STRIPE_BLOCKS + 1];
+        let dirty = |block| Dirty {
+            block: LocalBlock(block),
+            entry,
+            fill: Sequence(1),
+        };
+        let batch: Vec<Dirty> = blocks.map(dirty).to_vec();
+        let lens: Vec<usize> = runs(&batch).map(<[Dirty]>::len).collect();
+        assert_eq!(lens, [3, 1, 1, 2]);
+    }
+}

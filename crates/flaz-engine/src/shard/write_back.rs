@@ -1,0 +1,313 @@
+//! Write-back: writes that are acknowledged when the cache device has them.
+//!
+//! A write becomes dirty records in the log. It is visible to readers when it is appended and acknowledged when its
+//! extents have *landed*: they and every extent before them in their region, because recovery reads a region from its
+//! start. A flush of the cache device then makes it stable. What the origin holds under a dirty block is never read,
+//! and whatever the mode, a write to a dirty block goes this way: nothing newer than a dirty record is on the origin.
+//!
+//! Acknowledgements close extents early, on a sector. What arrives while some are on their way is packed together
+//! (group commit), so that a deep queue fills whole extents and a lone writer waits for nobody.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::{Device, Env, IoBuf};
+
+use super::admit::{Batch, Candidate, PACK_SPLIT_BLOCKS_MIN};
+use super::log::{Append, Landing};
+use super::{Platform, Shard};
+use crate::planted::{PlantedBug, planted};
+use crate::policy::{Admission, Ring};
+use crate::settings::Mode;
+use crate::stats::count;
+use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
+use crate::volume::IoError;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Writes to the cache device in flight from which acknowledgements wait for company.
+const ACK_WRITES_MAX: usize = 2;
+/// Blocks of a write that become dirty at a time.
+const BACK_BLOCKS_MAX: usize = 64;
+
+impl<P: Platform> Shard<P> {
+    /// Whether blocks may be dirty, or become so.
+    pub(super) fn keeps_back(&self) -> bool {
+        self.mode() == Mode::WriteBack || self.dirty_blocks() > 0
+    }
+
+    /// Whether a write must become dirty. To be asked under the range's lock.
+    pub(super) fn goes_back(&self, blocks: &Range<u64>, bypass: bool) -> bool {
+        blocks.end <= self.whole_blocks()
+            && (self.mode() == Mode::WriteBack && !bypass || self.any_dirty(blocks))
+    }
+
+    pub(super) fn any_dirty(&self, blocks: &Range<u64>) -> bool {
+        let index = self.index.borrow();
+        index.dirty_blocks() > 0
+            && blocks.clone().any(|block| {
+                index
+                    .get(self.local(BlockNumber(block)))
+                    .is_some_and(|entry| entry.dirty())
+            })
+    }
+
+    /// The error of whoever needs the cache device after it was given up.
+    pub(super) fn cache_failed(&self) -> IoError {
+        IoError::CacheFailed(format!("shard {} has given it up", self.number))
+    }
+
+    /// Keeps a write in the cache. The range lies in one stripe, in whole blocks of the origin, and is locked.
+    ///
+    /// # Errors
+    /// [`IoError`]: the range then holds old or new data, sector by sector.
+    pub(super) async fn write_back(
+        self: &Rc<Self>,
+        offset: u64,
+        data: IoBuf,
+        fua: bool,
+        blocks: &Range<u64>,
+    ) -> Result<(), IoError> {
+        if self.failed.get() {
+            return Err(self.cache_failed());
+        }
+        let aligned = offset.is_multiple_of(BLOCK) && (data.len() as u64).is_multiple_of(BLOCK);
+        let data = if aligned {
+            data
+        } else {
+            self.merge(offset, &data, blocks).await?
+        };
+        let first = self.local(BlockNumber(blocks.start));
+        let data = Arc::new(data);
+        let total = (blocks.end - blocks.start) as usize;
+        let mut landings = Vec::with_capacity(2);
+        let mut at = 0;
+        while at < total {
+            let len = (total - at).min(BACK_BLOCKS_MAX).min(self.dirty_blocks_max());
+            let room = self.dirty_room(len).await?;
+            let candidates: Vec<Candidate> = (at..at + len)
+                .map(|index| {
+                    let block = LocalBlock(first.0 + index as u64);
+                    Candidate {
+                        index,
+                        ring: self.ring_for_written(block),
+                        hits: 0,
+                        written: true,
+                        tick: self.clock.read(block),
+                    }
+                })
+                .collect();
+            if len >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
+                for batch in self.pack_spread(&data, &candidates).await {
+                    self.append_dirty(first, &data, &batch, &mut landings).await?;
+                    self.return_encoder(batch.encoder);
+                }
+            } else {
+                let started = self.env.now();
+                let batch = Batch::pack(self.take_encoder(), &data, &candidates, Vec::new());
+                self.count_packing(started);
+                self.append_dirty(first, &data, &batch, &mut landings).await?;
+                self.return_encoder(batch.encoder);
+            }
+            drop(room);
+            at += len;
+        }
+        self.wait_landed(&landings).await?;
+        self.landed_writes.set(self.landed_writes.get() + 1);
+        if fua && !planted(PlantedBug::DirtyFuaDropped) {
+            self.flush_dirty().await?;
+        }
+        Ok(())
+    }
+
+    /// The touched blocks of an unaligned write, whole: old contents around the new.
+    async fn merge(self: &Rc<Self>, offset: u64, data: &[u8], blocks: &Range<u64>) -> Result<IoBuf, IoError> {
+        let start = blocks.start * BLOCK;
+        let end = offset + data.len() as u64;
+        let mut image = IoBuf::new(((blocks.end - blocks.start) * BLOCK) as usize);
+        for block in blocks.clone() {
+            if block * BLOCK < offset || (block + 1) * BLOCK > end {
+                let place = (block * BLOCK - start) as usize;
+                let local = self.local(BlockNumber(block));
+                self.read_block(local, &mut image[place..][..BLOCK_BYTES]).await?;
+            }
+        }
+        image[(offset - start) as usize..][..data.len()].copy_from_slice(data);
+        Ok(image)
+    }
+
+    /// One block, from wherever its latest contents are.
+    pub(super) async fn read_block(
+        self: &Rc<Self>,
+        block: LocalBlock,
+        out: &mut [u8],
+    ) -> Result<(), IoError> {
+        loop {
+            let entry = self.index.borrow().get(block);
+            let Some(entry) = entry else { break };
+            if self.load(block, entry, out).await? {
+                return Ok(());
+            }
+        }
+        let (buf, result) = self
+            .origin
+            .read_at(self.global(block).offset(), IoBuf::new(BLOCK_BYTES))
+            .await;
+        count(&self.stats.counters.origin_reads, 1);
+        count(&self.stats.counters.origin_read_bytes, BLOCK);
+        count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
+        result.map_err(IoError::Origin)?;
+        out.copy_from_slice(&buf);
+        Ok(())
+    }
+
+    /// The ring for a dirty block that has no older copy: the policy may choose it, not refuse it.
+    fn ring_for_written(&self, block: LocalBlock) -> Ring {
+        if self.ring_of_old(block).is_some() {
+            return Ring::Main;
+        }
+        match self.policy.borrow_mut().admit(Self::key(block)) {
+            Admission::To(ring) => ring,
+            Admission::Remembered(ring) => {
+                count(&self.stats.counters.ghost_hits, 1);
+                ring
+            }
+            Admission::Refuse => Ring::Main,
+        }
+    }
+
+    async fn append_dirty(
+        self: &Rc<Self>,
+        first: LocalBlock,
+        data: &[u8],
+        batch: &Batch,
+        landings: &mut Vec<Landing>,
+    ) -> Result<(), IoError> {
+        for (candidate, packed) in &batch.items {
+            let block = LocalBlock(first.0 + candidate.index as u64);
+            let dirty = !planted(PlantedBug::DirtyStoredClean);
+            let (what, stored) = batch.record(packed, data, candidate.index, dirty);
+            let landing = self.append_one_dirty(block, candidate.ring, what).await?;
+            if landings.last() != Some(&landing) {
+                landings.push(landing);
+            }
+            self.count_stored(packed, stored, true);
+        }
+        Ok(())
+    }
+
+    async fn append_one_dirty(
+        self: &Rc<Self>,
+        block: LocalBlock,
+        fresh: Ring,
+        what: Append<'_>,
+    ) -> Result<Landing, IoError> {
+        loop {
+            if self.failed.get() {
+                return Err(self.cache_failed());
+            }
+            let old = self.index.borrow().get(block);
+            let ring = self.ring_of_old(block).unwrap_or(fresh);
+            let appended = {
+                let mut log = self.log.borrow_mut();
+                log.append(ring, self.global(block), what, false)
+                    .and_then(|entry| Some((entry, log.landing_of(ring)?)))
+            };
+            if let Some((entry, landing)) = appended {
+                let hits = old.map_or(0, |old| old.hits().saturating_add(1)).min(3);
+                let dirty = !planted(PlantedBug::DirtyStoredClean);
+                self.set_entry(block, entry.with_hits(hits).with_dirty(dirty));
+                self.obsolete.borrow_mut().remove(&block);
+                // Whoever read the origin before this must not store what it read, whenever it gets to that.
+                self.clock.tick(block);
+                self.has_been_dirty.set(true);
+                self.appended();
+                return Ok(landing);
+            }
+            self.wait_for_room().await;
+        }
+    }
+
+    /// Waits until extents have landed, those still open included: these are closed as they are.
+    async fn wait_landed(self: &Rc<Self>, landings: &[Landing]) -> Result<(), IoError> {
+        if planted(PlantedBug::AcknowledgedBeforeLanding) {
+            return Ok(());
+        }
+        if self.locks.held() > 1 {
+            // Others that arrived with this one append first.
+            self.env.yield_now().await;
+        }
+        self.commit(landings);
+        loop {
+            if self.failed.get() {
+                return Err(self.cache_failed());
+            }
+            if landings.iter().all(|landing| self.log.borrow().landed(*landing)) {
+                return Ok(());
+            }
+            self.landed.notified().await;
+        }
+    }
+
+    /// Closes the given extents, now or when the next write to the device ends.
+    fn commit(self: &Rc<Self>, landings: &[Landing]) {
+        if self.log.borrow().writes_in_flight() >= ACK_WRITES_MAX {
+            let mut waiting = self.commit_waiting.borrow_mut();
+            for landing in landings {
+                if !waiting.contains(landing) {
+                    waiting.push(*landing);
+                }
+            }
+            return;
+        }
+        for landing in landings {
+            let bytes = self.log.borrow_mut().seal_open(*landing);
+            if let Some((len, records)) = bytes {
+                count(&self.stats.counters.ack_extents, 1);
+                count(&self.stats.counters.ack_extent_bytes, len);
+                count(&self.stats.counters.ack_extent_blocks, records);
+            }
+        }
+        self.pump_writes();
+    }
+
+    /// A write to the device has ended: closes what waited for that.
+    pub(super) fn commit_what_waits(self: &Rc<Self>) {
+        let waiting = std::mem::take(&mut *self.commit_waiting.borrow_mut());
+        if !waiting.is_empty() {
+            self.commit(&waiting);
+        }
+    }
+
+    /// The shard's part in a flush: everything acknowledged is stable on return. The origin itself is flushed by the
+    /// caller.
+    ///
+    /// # Errors
+    /// [`IoError::Origin`] when a flush of the origin that the shard made on its own failed since the last call;
+    /// [`IoError::CacheFailed`] when the cache device cannot make dirty blocks stable, now or at an earlier flush.
+    pub async fn flush(self: &Rc<Self>) -> Result<(), IoError> {
+        let failure = self.flush_failure.borrow_mut().take();
+        match failure {
+            Some(error) => Err(IoError::Origin(error)),
+            None => self.flush_dirty().await,
+        }
+    }
+
+    async fn flush_dirty(self: &Rc<Self>) -> Result<(), IoError> {
+        let landed = self.landed_writes.get();
+        if self.flushed_writes.get() >= landed || planted(PlantedBug::DirtyFlushNotSent) {
+            return Ok(());
+        }
+        if self.failed.get() {
+            return Err(self.cache_failed());
+        }
+        if let Err(error) = self.cache.flush().await {
+            self.cache_error(&error);
+            // What a failed flush leaves is not known, and asking again may say yes to what is lost.
+            self.give_up("the cache device failed a flush");
+            return Err(self.cache_failed());
+        }
+        self.flushed_writes.set(self.flushed_writes.get().max(landed));
+        Ok(())
+    }
+}
