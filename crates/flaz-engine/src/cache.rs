@@ -22,6 +22,7 @@ use crate::settings::{AfterCrash, Settings};
 use crate::shard::{ImageError, Platform, Recovered, Shard, ShardParts};
 use crate::stats::StatsSnapshot;
 use crate::units::Epoch;
+use crate::witness::{Memory, Witness, judge};
 
 /// Why a cache could not be created, opened or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -319,7 +320,7 @@ pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Res
 }
 
 /// Bytes at an origin's start that its fingerprint covers: the superblocks of ext4, xfs and btrfs, partition tables.
-const FINGERPRINT_BYTES: u64 = 128 << 10;
+pub const FINGERPRINT_BYTES: u64 = 128 << 10;
 
 /// Tells an origin that was mounted or written to from one that was left alone: CRC-32C of its first 128 KiB. There a
 /// file system counts its mounts, writes and generations, whatever else it changes. Never zero.
@@ -371,6 +372,7 @@ pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
 pub struct LocalCache<P: Platform> {
     cache: Rc<P::Cache>,
     origin: Rc<P::Origin>,
+    witness: Option<Rc<dyn Witness>>,
     superblock: Superblock,
     shards: LocalShards<P>,
     /// How it started.
@@ -404,6 +406,21 @@ impl<P: Platform> LocalCache<P> {
         settings: Settings,
         after_crash: AfterCrash,
     ) -> Result<Self, CacheError> {
+        Self::open_witnessed(env, cache, origin, settings, after_crash, None).await
+    }
+
+    /// Opens a cache about which `witness` knows.
+    ///
+    /// # Errors
+    /// [`CacheError`] when there is no cache or the device fails.
+    pub async fn open_witnessed(
+        env: P::Env,
+        cache: Rc<P::Cache>,
+        origin: Rc<P::Origin>,
+        settings: Settings,
+        after_crash: AfterCrash,
+        witness: Option<Rc<dyn Witness>>,
+    ) -> Result<Self, CacheError> {
         let mut superblock = read_superblock(&*cache).await?;
         superblock.after_crash = after_crash;
         let expected = superblock.geometry.origin_len;
@@ -413,8 +430,19 @@ impl<P: Platform> LocalCache<P> {
                 found: origin.len(),
             });
         }
-        check_origin(&*origin, &superblock).await?;
+        let memory = match &witness {
+            Some(witness) => witness.recall().await,
+            None => None,
+        };
+        let believed = judge(&mut superblock, memory);
+        if believed.is_ok() {
+            check_origin(&*origin, &superblock).await?;
+        }
         let mut start = open_superblock(&*cache, &mut superblock).await?;
+        if let Err(error) = believed {
+            tracing::warn!(%error, "the cache starts cold");
+            start = Start::Cold;
+        }
         let mut recovered = Recovered::default();
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
             (0..superblock.geometry.shard_count)
@@ -429,6 +457,7 @@ impl<P: Platform> LocalCache<P> {
                         cache: Rc::clone(&cache),
                         origin: Rc::clone(&origin),
                         settings: settings.clone(),
+                        witness: witness.clone(),
                     })
                 })
                 .collect()
@@ -462,12 +491,16 @@ impl<P: Platform> LocalCache<P> {
         if matches!(start, Start::Cold | Start::Empty) {
             settle_origin(&*origin).await?;
         }
+        if let Some(witness) = &witness {
+            witness.note(Memory::of(&superblock)).await;
+        }
         for shard in &shards {
             shard.start();
         }
         Ok(Self {
             cache,
             origin,
+            witness,
             superblock,
             shards: LocalShards::new(shards),
             start,
@@ -524,6 +557,9 @@ impl<P: Platform> LocalCache<P> {
         self.superblock.origin_fingerprint = fingerprint(&*self.origin).await.ok();
         if !planted(PlantedBug::CleanBeforeImage) {
             mark_clean(&*self.cache, &mut self.superblock).await?;
+        }
+        if let Some(witness) = &self.witness {
+            witness.note(Memory::of(&self.superblock)).await;
         }
         Ok(self.superblock)
     }

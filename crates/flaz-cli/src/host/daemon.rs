@@ -5,22 +5,27 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_device::Device;
+use flaz_device::deadline::Deadline;
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
+use flaz_device::{Device, IoBuf};
 use flaz_engine::cache::{
-    Start, check_origin, fingerprint, mark_clean, mark_void, open_superblock, read_superblock, settle_origin,
-    start_cold,
+    CacheError, FINGERPRINT_BYTES, Start, check_origin, fingerprint, mark_clean, mark_void, open_superblock,
+    read_superblock, settle_origin, start_cold,
 };
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::shard::{ImageError, Recovered};
 use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::witness::{Memory, judge};
 use flaz_nbd::{Counters, Export, Limits, Server, Service, Shutdown, Snapshot};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::HostError;
-use super::device::HostDevice;
+use super::device::{CacheDevice, HostDevice};
+use super::filesystem::{FileSystem, recognise, what_changed};
+use super::state::StateFile;
 use super::worker::{self, MAILBOX_MAX, Order, WorkerParts};
 use crate::commands::spec::ServeSpec;
 use crate::report::StatusReport;
@@ -50,6 +55,7 @@ pub struct Daemon {
     origin_path: std::path::PathBuf,
     cache: HostDevice,
     origin: HostDevice,
+    state: Arc<StateFile>,
     mailboxes: Vec<Sender<Order>>,
     shutdown: Shutdown,
     joins: Mutex<Vec<JoinHandle<()>>>,
@@ -70,9 +76,11 @@ impl std::fmt::Debug for Daemon {
 /// Something of that failed; everything is closed again.
 pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
     let claim = safety::claim_existing(&spec.cache)?;
-    let cache = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
+    let device = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
     let runtime = Runtime::new(Config::default())?;
+    let cache = Deadline::new(device.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&cache))?;
+    let state = Arc::new(StateFile::open(spec.state_dir.as_deref(), superblock.uuid));
     superblock.after_crash = spec.after_crash;
     let origin_path = spec
         .origin
@@ -96,28 +104,35 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         .clamp(1, superblock.geometry.shard_count);
     let workers = Workers::start(
         threads,
-        &cache,
+        &device,
         &origin,
+        &state,
         spec,
         superblock.geometry.origin_len,
         &failed,
     )?;
 
     let started = Instant::now();
-    if !spec.discard_cache {
-        runtime.block_on(check_origin(&origin, &superblock))?;
+    let believed = judge(&mut superblock, state.recall());
+    if let Err(distrust) = &believed {
+        tracing::error!("the cache starts cold (nothing is lost, hits are): {distrust}");
     }
-    let begin = runtime.block_on(open_superblock(&cache, &mut superblock))?;
-    let begin = if spec.discard_cache && begin != Start::Empty {
-        Start::Cold
-    } else {
-        begin
+    let discard = spec.discard_cache || believed.is_err();
+    if !discard {
+        let checked = runtime.block_on(check_origin(&origin, &superblock));
+        checked.map_err(|error| explain(error, &runtime, &origin, &state))?;
+    }
+    let begin = match runtime.block_on(open_superblock(&cache, &mut superblock))? {
+        Start::Warm(_) | Start::Recovered if discard => Start::Cold,
+        begin => begin,
     };
     let warm = workers.restore(begin, &runtime, &cache, &mut superblock, &settings)?;
     if !warm {
         runtime.block_on(settle_origin(&origin))?;
     }
     let recovery = started.elapsed();
+    // Before anything can reach the origin that the cache device might miss.
+    state.note(Memory::of(&superblock), None);
     workers.start_shards()?;
     let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;
     let (mailboxes, counters, mut joins) = workers.take();
@@ -133,8 +148,9 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         counters,
         stopping: AtomicBool::new(false),
         origin_path,
-        cache,
+        cache: device,
         origin,
+        state,
         mailboxes,
         shutdown,
         joins: Mutex::new(joins),
@@ -165,6 +181,14 @@ fn open_origin(
         exclusive: true,
         buffered: false,
     };
+    if let Some(uses) = safety::final_uses_text(path) {
+        return Err(format!(
+            "origin {} is {uses}: what is written there does not go through the cache; unmount it first, and mount \
+             what flaz serves instead",
+            path.display()
+        )
+        .into());
+    }
     let origin = FileDevice::open(path, mode)
         .map_err(|error| format!("origin: {error} (give its present place with --origin)"))?;
     let expected = superblock.geometry.origin_len;
@@ -203,6 +227,36 @@ fn open_origin(
         superblock.origin_path = path.display().to_string();
     }
     Ok(origin)
+}
+
+/// The file system on the origin, if it is a known one and can be read.
+fn file_system(runtime: &Runtime, origin: &HostDevice) -> Option<FileSystem> {
+    let align = u64::from(origin.alignment());
+    let len = FINGERPRINT_BYTES.min(origin.len()) / align * align;
+    let (bytes, result) = runtime.block_on(origin.read_at(0, IoBuf::new(len as usize)));
+    result.ok()?;
+    recognise(&bytes)
+}
+
+/// Says what happened to an origin that was changed, as far as its file system tells.
+fn explain(error: CacheError, runtime: &Runtime, origin: &HostDevice, state: &StateFile) -> HostError {
+    if !matches!(error, CacheError::OriginChanged { .. }) {
+        return error.into();
+    }
+    let now = file_system(runtime, origin);
+    format!("{error}; {}", what_changed(state.origin().as_ref(), now.as_ref())).into()
+}
+
+/// A bar for reading the log back, on a terminal; nothing in a pipe.
+fn recovery_bar(regions: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
+    // The template is a constant of this program; a bar in the default style is no reason to fail.
+    if let Ok(style) =
+        ProgressStyle::with_template("reading the cache back {bar:28.cyan/dim} {percent:>3}%  {eta}")
+    {
+        bar.set_style(style.progress_chars("━━─"));
+    }
+    bar
 }
 
 fn bind(addresses: &[NbdAddress], shutdown: &Shutdown) -> Result<Vec<Server>, HostError> {
@@ -247,6 +301,7 @@ impl Workers {
         threads: u32,
         cache: &HostDevice,
         origin: &HostDevice,
+        state: &Arc<StateFile>,
         spec: &ServeSpec,
         size: u64,
         failed: &Arc<dyn Fn(HostError) + Send + Sync>,
@@ -270,6 +325,8 @@ impl Workers {
                 threads,
                 cache: cache.clone(),
                 origin: origin.clone(),
+                device_timeout: spec.device_timeout,
+                state: Arc::clone(state),
                 service,
                 mailboxes: mailboxes.clone(),
                 inbox,
@@ -290,7 +347,7 @@ impl Workers {
         &self,
         begin: Start,
         runtime: &Runtime,
-        cache: &HostDevice,
+        cache: &CacheDevice,
         superblock: &mut Superblock,
         settings: &Settings,
     ) -> Result<bool, HostError> {
@@ -310,10 +367,16 @@ impl Workers {
         } else if begin == Start::Recovered {
             let started = Instant::now();
             let valid_from = superblock.valid_from_epoch;
+            let geometry = &superblock.geometry;
+            let progress =
+                recovery_bar(u64::from(geometry.shard_count) * u64::from(geometry.regions_per_shard));
             let parts = ask_all(&self.mailboxes, RECOVER_WITHIN, |reply| Order::Recover {
                 valid_from,
+                progress: progress.clone(),
                 reply,
-            })?;
+            });
+            progress.finish_and_clear();
+            let parts = parts?;
             match parts.into_iter().collect::<Result<Vec<Recovered>, _>>() {
                 Ok(parts) => {
                     let mut total = Recovered::default();
@@ -533,13 +596,16 @@ impl Daemon {
             .collect::<Result<Vec<()>, _>>();
         let runtime = Runtime::new(Config::default())?;
         let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = Deadline::new(self.cache.clone(), Rt, self.spec.device_timeout);
         if let Err(ImageError::Failed { .. }) = &saved {
             // Writes went past it: what is on it must not be believed if it comes back.
-            runtime.block_on(mark_void(&self.cache, &mut superblock))?;
+            runtime.block_on(mark_void(&cache, &mut superblock))?;
         }
         saved?;
         superblock.origin_fingerprint = runtime.block_on(fingerprint(&self.origin)).ok();
-        runtime.block_on(mark_clean(&self.cache, &mut superblock))?;
+        runtime.block_on(mark_clean(&cache, &mut superblock))?;
+        let held = file_system(&runtime, &self.origin);
+        self.state.note(Memory::of(&superblock), held);
         Ok(())
     }
 }

@@ -6,7 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
+use flaz_device::deadline::Deadline;
 use flaz_device::rt::mailbox::{Receiver, Sender};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::rt::{OneSender, oneshot};
@@ -18,10 +20,13 @@ use flaz_engine::shard::{ImageError, RecoverError, Recovered, Shard, ShardParts}
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
+use flaz_engine::witness::Witness;
 use flaz_nbd::{Incoming, Service, serve_connection};
+use indicatif::ProgressBar;
 
 use super::HostError;
-use super::device::{HostDevice, Production};
+use super::device::{CacheDevice, HostDevice, Production};
+use super::state::{HostWitness, StateFile};
 
 /// Requests and orders that wait in one mailbox, at most.
 pub const MAILBOX_MAX: usize = 1024;
@@ -44,6 +49,7 @@ pub enum Order {
     /// Read the log back after a crash.
     Recover {
         valid_from: Epoch,
+        progress: ProgressBar,
         reply: OneSender<Result<Recovered, RecoverError>>,
     },
     /// Build the shards, empty.
@@ -72,6 +78,9 @@ pub struct WorkerParts {
     pub threads: u32,
     pub cache: HostDevice,
     pub origin: HostDevice,
+    /// How long the cache device has for an operation; `None`: as long as it takes.
+    pub device_timeout: Option<Duration>,
+    pub state: Arc<StateFile>,
     pub service: Service,
     pub mailboxes: Vec<Sender<Order>>,
     pub inbox: Receiver<Order>,
@@ -149,11 +158,15 @@ async fn serve(parts: WorkerParts) {
         threads,
         cache,
         origin,
+        device_timeout,
+        state,
         service,
         mailboxes,
         mut inbox,
     } = parts;
-    let (cache, origin) = (Rc::new(cache), Rc::new(origin));
+    let cache = Rc::new(Deadline::new(cache, Rt, device_timeout));
+    let origin = Rc::new(origin);
+    let witness: Rc<dyn Witness> = Rc::new(HostWitness(state));
     let shards = HostShards(Rc::new(Reach {
         thread: number,
         threads,
@@ -186,7 +199,16 @@ async fn serve(parts: WorkerParts) {
                 reply,
             } => {
                 let cutoff = settings.sequential_cutoff;
-                build(&shards, number, threads, &superblock, &settings, &cache, &origin);
+                let devices = (Rc::clone(&cache), Rc::clone(&origin));
+                build(
+                    &shards,
+                    number,
+                    threads,
+                    &superblock,
+                    &settings,
+                    devices,
+                    &witness,
+                );
                 let size = superblock.geometry.origin_len.min(origin.len());
                 volume = Some(CachedVolume::new(
                     shards.clone(),
@@ -212,10 +234,16 @@ async fn serve(parts: WorkerParts) {
                     let _ = reply.send(Ok(refused));
                 });
             }
-            Order::Recover { valid_from, reply } => {
+            Order::Recover {
+                valid_from,
+                progress,
+                reply,
+            } => {
                 let shards = shards.all_local();
                 Rt.spawn(async move {
-                    let parts = shards.iter().map(|shard| shard.recover(valid_from, || ()));
+                    let parts = shards
+                        .iter()
+                        .map(|shard| shard.recover(valid_from, || progress.inc(1)));
                     let mut total = Recovered::default();
                     for part in futures_util::future::join_all(parts).await {
                         match part {
@@ -281,8 +309,8 @@ fn build(
     threads: u32,
     superblock: &Superblock,
     settings: &Settings,
-    cache: &Rc<HostDevice>,
-    origin: &Rc<HostDevice>,
+    (cache, origin): (Rc<CacheDevice>, Rc<HostDevice>),
+    witness: &Rc<dyn Witness>,
 ) {
     let count = superblock.geometry.shard_count;
     shards.0.count.set(count);
@@ -296,9 +324,10 @@ fn build(
                     epoch: superblock.epoch,
                     after_crash: superblock.after_crash,
                     env: Rt,
-                    cache: Rc::clone(cache),
-                    origin: Rc::clone(origin),
+                    cache: Rc::clone(&cache),
+                    origin: Rc::clone(&origin),
                     settings: settings.clone(),
+                    witness: Some(Rc::clone(witness)),
                 })
             })
         })
