@@ -10,8 +10,8 @@
 //! - nothing that changes the medium is issued while an abandoned change may still land: it waits for that one, and fails
 //!   with it. So what is written after a failure is not undone by what was written before;
 //! - no clock is read and nothing is allocated for a read in the steady state: a task that lives while operations are in
-//!   flight looks at all of them four times within the limit, and what has been there for
-//!   more than four looks is late. So a process that was stopped, or a machine that slept, finds no device late.
+//!   flight looks at all of them four times within the limit, and what is there for the fifth time is late. So a process
+//!   that was stopped, or a machine that slept, finds no device late.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

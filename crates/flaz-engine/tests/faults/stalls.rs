@@ -1,11 +1,14 @@
 //! A device that stops answering: the cache is bypassed after its deadline, the origin is waited for.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::Env;
+use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::Start;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
+use flaz_sim::{EventStage, FaultRates};
 use futures_util::future::{join, join_all};
 
 use crate::world::{CLEARED, MODES, STRIPE, TIMEOUT, TIMEOUT_MOST, World};
@@ -118,26 +121,91 @@ fn tries_to_mark_a_stalled_cache_device_are_bounded() {
     });
 }
 
-/// What was on its way when the device was given up lands late: it must not undo the mark that came after it.
+/// A round of clearing is writing clear bits when the device stalls; the mark that all are set comes after it. The two
+/// end in the order in which they were asked for, or the mark would be undone.
 #[test]
 fn a_late_write_does_not_undo_the_mark_of_a_cache_that_was_given_up() {
-    for seed in 0..10 {
+    for seed in 0..20 {
         let world = World::new(100 + seed, Mode::WriteThrough);
         world.host.broken.set(true);
         world.sim.block_on(async {
             let live = world.open().await;
             live.warm(0..512).await;
+            live.env.sleep(CLEARED).await;
             live.write(3).await;
-            // A round of clearing, an intent and an extent are in flight when the device stalls, at some moment.
-            live.env.sleep(Duration::from_millis(4_990 + seed * 4)).await;
-            world.cache.stall(Duration::from_secs(18));
-            join(live.write(STRIPE + 1), live.write(2 * STRIPE + 1)).await;
-            live.write(3).await;
+            live.stored().await;
+            // The log is stable, and the round is about to write its page.
+            let (cache, armed) = (world.cache.clone(), Cell::new(true));
+            let origin_flushed = Cell::new(false);
+            world.sim.set_observer(move |event| {
+                if event.stage != EventStage::Completed || event.op != DeviceOp::Flush {
+                    return;
+                }
+                if event.disk != cache.number() {
+                    origin_flushed.set(true);
+                } else if origin_flushed.get() && armed.replace(false) {
+                    cache.stall(Duration::from_secs(18));
+                }
+            });
             live.env.sleep(Duration::from_secs(60)).await;
-            live.write(4).await;
+            assert!(live.failed(), "seed {seed}: the page was not written in time");
+            for block in [3, 4, STRIPE + 1] {
+                live.write(block).await;
+            }
+            world.unwatch();
         });
         world.reboot(9).check();
     }
+}
+
+/// The same with a page that is slow, not late: the cache is given up for another reason meanwhile.
+#[test]
+fn the_mark_of_a_cache_that_is_given_up_waits_for_a_page_of_intents_that_is_being_written() {
+    let world = World::new(20, Mode::WriteThrough);
+    world.host.broken.set(true);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..512).await;
+        live.env.sleep(CLEARED).await;
+        live.write(3).await;
+        live.stored().await;
+        let (cache, stage) = (world.cache.clone(), Rc::new(Cell::new(0)));
+        let (intents, seen) = (world.geometry.intent_offset(), Rc::clone(&stage));
+        world.sim.set_observer(move |event| {
+            let on_cache = event.disk == cache.number();
+            let now = match (seen.get(), on_cache, event.op, event.stage) {
+                (0, false, DeviceOp::Flush, EventStage::Completed) => 1,
+                (1, true, DeviceOp::Flush, EventStage::Completed) => {
+                    cache.stall(Duration::from_secs(5));
+                    2
+                }
+                (2, true, DeviceOp::Write, EventStage::Issued) => {
+                    assert_eq!(event.offset, intents);
+                    // This page takes its time; what comes after it does not, and reads fail.
+                    cache.stall(Duration::ZERO);
+                    cache.set_faults(FaultRates {
+                        read_error_ppm: 1_000_000,
+                        ..FaultRates::default()
+                    });
+                    3
+                }
+                (stage, ..) => stage,
+            };
+            seen.set(now);
+        });
+        while stage.get() < 3 {
+            live.env.sleep(Duration::from_millis(10)).await;
+        }
+        for block in 0..16 {
+            live.read(block).await;
+        }
+        assert!(live.failed());
+        live.write(3).await;
+        live.env.sleep(Duration::from_secs(10)).await;
+        live.write(4).await;
+        world.unwatch();
+    });
+    world.reboot(21).check();
 }
 
 #[test]
