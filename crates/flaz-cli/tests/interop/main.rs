@@ -4,6 +4,7 @@
 //! this release it has all the data once a flush has been answered. A missing tool skips the test and says so;
 //! see `support/need.rs` for how to make that a failure.
 
+mod changed;
 mod crashes;
 mod filesystem;
 mod fio;
