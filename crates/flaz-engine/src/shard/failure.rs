@@ -3,7 +3,8 @@
 //! From then on writes go to the origin without intents. So before the first of them, one of three things is sure: the
 //! cache device itself says that all of the shard's stripes are out of date, or the host's witness has noted that the
 //! cache is lost (see [`crate::witness`]), or both were tried and are not to be had. Writers wait until then; each try
-//! is bounded by the device's deadline and by [`WITNESS_WITHIN`].
+//! is bounded by the device's deadline and by [`WITNESS_WITHIN`]. The host is asked when a writer waits: until then
+//! what is on the device is true, and a later start may have it.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -58,16 +59,12 @@ impl<P: Platform> Shard<P> {
         self.env.spawn(async move { shard.disown().await });
     }
 
-    /// Tells the device and the host; the first that has noted it lets writers go on.
+    /// Tells the device, and the host where a writer waits; the first that has noted it lets writers go on.
     async fn disown(self: &Rc<Self>) {
         let device = pin!(self.disown_on_device());
         let host = pin!(self.disown_on_host());
         let told = match select(device, host).await {
-            Either::Left((true, host)) => {
-                self.disowned();
-                host.await;
-                true
-            }
+            Either::Left((true, _)) => true,
             Either::Right((true, device)) => {
                 self.disowned();
                 device.await;
@@ -104,6 +101,12 @@ impl<P: Platform> Shard<P> {
         let Some(witness) = &self.witness else {
             return false;
         };
+        while !self.intents.writing() {
+            if self.stopping.get() {
+                return true;
+            }
+            self.intents.wishes.notified().await;
+        }
         let late = pin!(self.env.sleep(WITNESS_WITHIN));
         match select(witness.note_lost(), late).await {
             Either::Left((noted, _)) => noted,

@@ -104,8 +104,8 @@ pub(super) struct Intents {
     durable: Cell<[DurableMark; 2]>,
     /// One writer of sectors at a time.
     sectors: Semaphore,
-    /// Work for the task that sets.
-    wishes: Notify,
+    /// Work for the task that sets; after a failure, a writer for the one that disowns.
+    pub(super) wishes: Notify,
     /// Something was set; the cache was given up; the shard stops.
     pub(super) changed: Notify,
     /// A round of clearing is under way.
@@ -133,6 +133,11 @@ impl Intents {
             clearing: Cell::new(false),
             disowned: Cell::new(false),
         }
+    }
+
+    /// Whether a write waits or is in flight.
+    pub(super) fn writing(&self) -> bool {
+        !self.in_flight.borrow().is_empty()
     }
 
     /// Stripes whose bit is set.
@@ -239,7 +244,9 @@ impl<P: Platform> Shard<P> {
             if ready || planted(PlantedBug::IntentNotSet) {
                 return intent;
             }
-            if !self.failed.get() {
+            if self.failed.get() {
+                intents.wishes.notify_one();
+            } else {
                 let mut wanted = intents.wanted.borrow_mut();
                 if !wanted.contains(&stripe) {
                     wanted.push(stripe);

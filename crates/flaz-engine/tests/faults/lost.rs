@@ -82,7 +82,32 @@ fn a_cache_device_that_vanishes_before_a_stop_and_comes_back_is_not_believed() {
     next.reboot(8).check();
 }
 
-/// The control of the test above: what the witness is for.
+/// Nothing was written past it: what it holds is still true.
+#[test]
+fn a_cache_device_that_vanishes_while_nobody_writes_is_warm_when_it_comes_back() {
+    let world = World::new(25, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..BLOCKS / 2).await;
+        write_everywhere(&live).await;
+        live.stored().await;
+        live.env.sleep(CLEARED).await;
+        world.cache.set_dead(true);
+        live.check_all().await;
+        assert!(live.failed());
+        assert_eq!(world.host.noted_lost.get(), 0);
+    });
+    world.cache.set_dead(false);
+    let next = world.reboot(26);
+    next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        assert!(live.stats().holdings.cached_blocks > BLOCKS / 4);
+        live.check_all().await;
+    });
+}
+
+/// The control of the tests above: what the witness is for.
 #[test]
 fn without_a_host_that_remembers_a_vanished_cache_device_would_be_believed() {
     let world = World::new(9, Mode::WriteThrough);
