@@ -15,7 +15,7 @@ use flaz_engine::cache::{
     CacheError, FINGERPRINT_BYTES, Start, check_origin, fingerprint, mark_clean, mark_void, open_superblock,
     read_superblock, settle_origin, start_cold,
 };
-use flaz_engine::format::superblock::Superblock;
+use flaz_engine::format::superblock::{State, Superblock};
 use flaz_engine::shard::{ImageError, Recovered};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::witness::{Memory, judge};
@@ -113,7 +113,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     )?;
 
     let started = Instant::now();
-    let believed = judge(&mut superblock, state.recall());
+    let believed = believe(&mut superblock, &state);
     if let Err(distrust) = &believed {
         tracing::error!("the cache starts cold (nothing is lost, hits are): {distrust}");
     }
@@ -133,6 +133,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let recovery = started.elapsed();
     // Before anything can reach the origin that the cache device might miss.
     state.note(Memory::of(&superblock), None);
+    state.note_cache_of(&superblock.origin_identity);
     workers.start_shards()?;
     let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;
     let (mailboxes, counters, mut joins) = workers.take();
@@ -227,6 +228,18 @@ fn open_origin(
         superblock.origin_path = path.display().to_string();
     }
     Ok(origin)
+}
+
+/// Whether the cache device fits what this host remembers. The message says why it does not.
+fn believe(superblock: &mut Superblock, state: &StateFile) -> Result<(), String> {
+    judge(superblock, state.recall()).map_err(|distrust| distrust.to_string())?;
+    let last = state.last_cache_of(&superblock.origin_identity);
+    match last.filter(|last| *last != superblock.uuid && superblock.state != State::Empty) {
+        None => Ok(()),
+        Some(other) => Err(format!(
+            "its origin was served through another cache ({other}) after this one: what it holds may be out of date"
+        )),
+    }
 }
 
 /// The file system on the origin, if it is a known one and can be read.

@@ -5,6 +5,9 @@
 //! at the last clean stop, to tell the user what changed. Without it everything works; a warning says what is then not
 //! found.
 //!
+//! A second file, named by the origin's identity, says which cache served that origin last: with two caches of one origin,
+//! what one holds is out of date once the other was used.
+//!
 //! Invariant: the file is replaced whole, and stable before a call returns, so that it is always the old or the new one.
 
 use std::fs::{DirBuilder, File};
@@ -27,6 +30,9 @@ use super::filesystem::FileSystem;
 const VERSION: u32 = 1;
 /// Longest file that is read, in bytes; a real one has some hundred.
 const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Characters of an origin's identity in the name of its file; a checksum of all of it follows.
+const IDENTITY_CHARS_MAX: usize = 80;
 
 /// What the file holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -128,6 +134,34 @@ impl StateFile {
         record.as_ref().and_then(|record| record.origin.clone())
     }
 
+    /// The cache through which an origin was served last, if it is known.
+    #[must_use]
+    pub fn last_cache_of(&self, identity: &str) -> Option<Uuid> {
+        let file = File::open(self.origin_path(identity)?).ok()?;
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Notes that an origin is served through this cache. False, with a warning: it could not be noted.
+    pub fn note_cache_of(&self, identity: &str) -> bool {
+        let Some(path) = self.origin_path(identity) else {
+            return false;
+        };
+        let written = replace(&path, format!("{}\n", self.uuid).as_bytes());
+        if let Err(error) = &written {
+            tracing::warn!("{} cannot be written: {error}", path.display());
+        }
+        written.is_ok()
+    }
+
+    fn origin_path(&self, identity: &str) -> Option<PathBuf> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let short: String = identity.chars().take(IDENTITY_CHARS_MAX).map(plain).collect();
+        let name = format!("origin-{short}-{:08x}", crc32c::crc32c(identity.as_bytes()));
+        Some(self.path.as_ref()?.with_file_name(name))
+    }
+
     /// Notes how far the superblock has come, and at a clean stop what the origin holds. False, with a warning: it
     /// could not be noted.
     pub fn note(&self, memory: Memory, origin: Option<FileSystem>) -> bool {
@@ -190,16 +224,21 @@ fn read(path: &Path, uuid: Uuid) -> io::Result<Option<Record>> {
 }
 
 fn write(path: &Path, record: &Record) -> io::Result<()> {
-    let new = path.with_extension("json.new");
+    let mut text = serde_json::to_vec_pretty(record)?;
+    text.push(b'\n');
+    replace(path, &text)
+}
+
+/// Replaces a file whole; it is stable on return.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
     let mut file = File::options()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
         .open(&new)?;
-    let mut text = serde_json::to_vec_pretty(record)?;
-    text.push(b'\n');
-    file.write_all(&text)?;
+    file.write_all(text)?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
     // The new name is stable when its directory is.
@@ -260,6 +299,21 @@ mod tests {
         assert_eq!(StateFile::open(Some(&place), Uuid::from_u128(8)).recall(), None);
         assert!(state.note(memory(14), None));
         assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(memory(14)));
+    }
+
+    #[test]
+    fn the_cache_that_served_an_origin_last_is_remembered() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = |number| StateFile::open(Some(directory.path()), Uuid::from_u128(number));
+        let long = format!("file:{}/../x", "y".repeat(300));
+        for identity in ["wwn:0x5000", "file:/a b", &long] {
+            assert_eq!(state(1).last_cache_of(identity), None);
+            assert!(state(1).note_cache_of(identity));
+            assert_eq!(state(2).last_cache_of(identity), Some(Uuid::from_u128(1)));
+            assert!(state(2).note_cache_of(identity));
+            assert_eq!(state(1).last_cache_of(identity), Some(Uuid::from_u128(2)));
+        }
+        assert_eq!(state(1).last_cache_of("file:/a_b"), None, "another one");
     }
 
     #[test]

@@ -124,6 +124,34 @@ fn a_btrfs_that_was_mounted_past_the_cache_is_refused() {
 }
 
 #[test]
+fn a_cache_whose_origin_was_served_through_another_one_starts_cold() {
+    let (scratch, other) = (Scratch::new(), Scratch::new());
+    let origin = scratch.sparse("origin.img", 64 << 20);
+    let first = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let second = Cache::create(&other, &origin, &CacheSpec::default());
+    for turn in 0..2 {
+        for cache in [&first, &second] {
+            let server = Server::start(&scratch, cache, "");
+            assert!(!server.started_warm(), "turn {turn}");
+            server.stop();
+        }
+    }
+    assert!(
+        scratch_log(&scratch).contains("was served through another cache"),
+        "{}",
+        scratch_log(&scratch)
+    );
+    let server = Server::start(&scratch, &second, "");
+    assert!(server.started_warm());
+    server.stop();
+    second.check();
+}
+
+fn scratch_log(scratch: &Scratch) -> String {
+    std::fs::read_to_string(scratch.image("serve.log")).unwrap_or_default()
+}
+
+#[test]
 fn a_cache_file_that_was_put_back_to_an_older_copy_starts_cold() {
     let scratch = Scratch::new();
     let origin = scratch.sparse("origin.img", 64 << 20);

@@ -16,4 +16,5 @@ mod reclaim;
 mod restart;
 mod settings;
 mod soak;
+mod stall;
 mod support;
