@@ -179,6 +179,13 @@ pub struct ServeArgs {
     /// each MiB of the origin; cold costs nothing, and after a crash all of the cache
     #[arg(long, value_name = "STATE", value_enum, default_value_t = AfterCrash::Warm)]
     pub after_crash: AfterCrash,
+    /// Go on without the cache device when it has not answered for so many seconds, until the next start; 0 waits for ever
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = device_timeout)]
+    pub device_timeout: Duration,
+    /// Where this host notes how far the cache had come, so that a cache device that failed and comes back, or an old copy
+    /// of it, is not believed [default: /var/lib/flaz for root, else flaz in $XDG_STATE_HOME]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub state_dir: Option<PathBuf>,
     /// Refuse writes from clients
     #[arg(long)]
     pub read_only: bool,
@@ -336,6 +343,13 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+fn device_timeout(text: &str) -> Result<Duration, String> {
+    if text.parse() == Ok(0.0) {
+        return Ok(Duration::ZERO);
+    }
+    interval(text).map_err(|expected| format!("{expected}, or 0 to wait for ever"))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -372,6 +386,7 @@ mod tests {
             (serve.mode, serve.policy, serve.sequential_cutoff),
             (Mode::WriteThrough, Policy::S3Fifo, 0)
         );
+        assert_eq!(serve.device_timeout, flaz_device::deadline::TIMEOUT_DEFAULT);
         let cli = Cli::try_parse_from(["flaz", "create", "c", "--origin", "o"]).unwrap();
         let Command::Create(create) = cli.command else {
             panic!("not create")

@@ -46,6 +46,7 @@ impl Scratch {
             .args(line.split_ascii_whitespace())
             .current_dir(self.folder.path())
             .env("FLAZ_RUNTIME_DIR", self.path("run"))
+            .env("STATE_DIRECTORY", self.path("state"))
             .env_remove("FLAZ_LOG")
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::null());

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`buf`] | aligned, pooled I/O buffers |
 //! | [`device`] | the [`Device`] trait and its error |
+//! | [`deadline`] | devices that must answer in time |
 //! | [`emulate`] | slow devices out of fast ones |
 //! | [`mod@env`] | the [`Env`] trait: time, tasks, randomness, computing on other cores |
 //! | [`mod@file`] | files and block devices on io_uring |
@@ -14,6 +15,7 @@
 //! | [`local`] | waiting inside one thread |
 
 pub mod buf;
+pub mod deadline;
 pub mod device;
 pub mod emulate;
 pub mod env;

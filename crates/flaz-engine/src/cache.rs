@@ -23,6 +23,7 @@ use crate::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered, 
 use crate::stats::StatsSnapshot;
 use crate::units::Epoch;
 use crate::volume::IoError;
+use crate::witness::{Distrust, Memory, Witness, judge};
 
 /// Why a cache could not be created, opened or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -360,7 +361,7 @@ pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Res
 }
 
 /// Bytes at an origin's start that its fingerprint covers: the superblocks of ext4, xfs and btrfs, partition tables.
-const FINGERPRINT_BYTES: u64 = 128 << 10;
+pub const FINGERPRINT_BYTES: u64 = 128 << 10;
 
 /// Tells an origin that was mounted or written to from one that was left alone: CRC-32C of its first 128 KiB. There a
 /// file system counts its mounts, writes and generations, whatever else it changes. Never zero.
@@ -408,6 +409,38 @@ pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     write_superblock(cache, superblock).await
 }
 
+/// How far what is on a cache device can be believed, given what the host remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belief {
+    /// As far as it says itself.
+    Whole,
+    /// Dirty blocks alone: it has missed writes, but none of those went to a dirty block.
+    DirtyAlone,
+    /// Not at all.
+    Nothing,
+}
+
+/// Judges a superblock by what the host remembers, and says in the log what follows.
+///
+/// # Errors
+/// [`CacheError::DirtyUnreadable`] where dirty blocks may be missing.
+pub fn believe(superblock: &mut Superblock, memory: Option<Memory>) -> Result<Belief, CacheError> {
+    match judge(superblock, memory) {
+        Ok(()) => Ok(Belief::Whole),
+        Err(error @ Distrust::Lost) if superblock.dirty => {
+            tracing::error!("only what has not reached the origin is kept: {error}");
+            Ok(Belief::DirtyAlone)
+        }
+        Err(error) if superblock.dirty => Err(CacheError::DirtyUnreadable {
+            why: error.to_string(),
+        }),
+        Err(error) => {
+            tracing::error!("the cache starts cold (nothing is lost, hits are): {error}");
+            Ok(Belief::Nothing)
+        }
+    }
+}
+
 /// How to go on when an index image is not usable. Where blocks may be dirty the log has them all the same.
 #[must_use]
 pub fn without_image(superblock: &Superblock, error: &ImageError) -> Start {
@@ -434,10 +467,24 @@ pub fn without_log(superblock: &Superblock, error: &RecoverError) -> Result<Star
     Ok(Start::Cold)
 }
 
+/// Marks a stopped cache as holding nothing, and nothing that was ever on it as valid.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn mark_empty<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.state = State::Empty;
+    superblock.dirty = false;
+    superblock.valid_from_epoch = Epoch(superblock.epoch.0.saturating_add(1));
+    // Into both slots, as at an opening.
+    write_superblock(cache, superblock).await?;
+    write_superblock(cache, superblock).await
+}
+
 /// A cache whose shards all live on one thread.
 pub struct LocalCache<P: Platform> {
     cache: Rc<P::Cache>,
     origin: Rc<P::Origin>,
+    witness: Option<Rc<dyn Witness>>,
     superblock: Superblock,
     shards: LocalShards<P>,
     /// How it started.
@@ -471,6 +518,21 @@ impl<P: Platform> LocalCache<P> {
         settings: Settings,
         after_crash: AfterCrash,
     ) -> Result<Self, CacheError> {
+        Self::open_witnessed(env, cache, origin, settings, after_crash, None).await
+    }
+
+    /// Opens a cache about which `witness` knows.
+    ///
+    /// # Errors
+    /// [`CacheError`] when there is no cache or the device fails.
+    pub async fn open_witnessed(
+        env: P::Env,
+        cache: Rc<P::Cache>,
+        origin: Rc<P::Origin>,
+        settings: Settings,
+        after_crash: AfterCrash,
+        witness: Option<Rc<dyn Witness>>,
+    ) -> Result<Self, CacheError> {
         let mut superblock = read_superblock(&*cache).await?;
         superblock.after_crash = after_crash;
         let expected = superblock.geometry.origin_len;
@@ -480,14 +542,25 @@ impl<P: Platform> LocalCache<P> {
                 found: origin.len(),
             });
         }
-        check_origin(&*origin, &superblock).await?;
         let write_back = settings.mode == Mode::WriteBack;
         if after_crash == AfterCrash::Cold && (write_back || superblock.dirty) {
             return Err(CacheError::ColdWriteBack);
         }
         let origin_writes = OriginWrites::default();
+        let memory = match &witness {
+            Some(witness) => witness.recall().await,
+            None => None,
+        };
+        let belief = believe(&mut superblock, memory)?;
+        if belief == Belief::Whole {
+            check_origin(&*origin, &superblock).await?;
+        }
         superblock.dirty |= write_back;
-        let mut start = open_superblock(&*cache, &mut superblock).await?;
+        let mut start = match (belief, open_superblock(&*cache, &mut superblock).await?) {
+            (Belief::Nothing, _) => Start::Cold,
+            (Belief::DirtyAlone, _) => Start::Recovered,
+            (Belief::Whole, start) => start,
+        };
         let mut recovered = Recovered::default();
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
             (0..superblock.geometry.shard_count)
@@ -503,6 +576,7 @@ impl<P: Platform> LocalCache<P> {
                         origin: Rc::clone(&origin),
                         settings: settings.clone(),
                         origin_writes: origin_writes.clone(),
+                        witness: witness.clone(),
                     })
                 })
                 .collect()
@@ -519,6 +593,9 @@ impl<P: Platform> LocalCache<P> {
         }
         if start == Start::Recovered {
             for shard in &shards {
+                if belief == Belief::DirtyAlone {
+                    shard.distrust().await?;
+                }
                 match shard.recover(superblock.valid_from_epoch, || ()).await {
                     Ok(part) => recovered.add(&part),
                     Err(error) => {
@@ -538,6 +615,9 @@ impl<P: Platform> LocalCache<P> {
         if matches!(start, Start::Cold | Start::Empty) {
             settle_origin(&*origin).await?;
         }
+        if let Some(witness) = &witness {
+            witness.note(Memory::of(&superblock)).await;
+        }
         for shard in &shards {
             shard.permit_write_back(superblock.dirty);
             shard.start();
@@ -545,6 +625,7 @@ impl<P: Platform> LocalCache<P> {
         Ok(Self {
             cache,
             origin,
+            witness,
             superblock,
             shards: LocalShards::new(shards),
             start,
@@ -628,6 +709,9 @@ impl<P: Platform> LocalCache<P> {
         self.superblock.dirty = self.shards.iter().any(|shard| shard.dirty_blocks() > 0);
         if !planted(PlantedBug::CleanBeforeImage) {
             mark_clean(&*self.cache, &mut self.superblock).await?;
+        }
+        if let Some(witness) = &self.witness {
+            witness.note(Memory::of(&self.superblock)).await;
         }
         Ok(self.superblock)
     }

@@ -22,3 +22,4 @@ pub mod shard;
 pub mod stats;
 pub mod units;
 pub mod volume;
+pub mod witness;

@@ -69,6 +69,8 @@ impl Server {
             .arg(format!("unix:{}", socket.display()))
             .arg("--control")
             .arg(&control)
+            .arg("--state-dir")
+            .arg(dir)
             .args(more)
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -142,6 +142,8 @@ fn spec(args: &ServeArgs, nbd_default: PathBuf) -> ServeSpec {
         discard_cache: args.discard_cache,
         discard_dirty: args.discard_dirty,
         after_crash: args.after_crash.into(),
+        device_timeout: (!args.device_timeout.is_zero()).then_some(args.device_timeout),
+        state_dir: args.state_dir.clone().or_else(host::default_directory),
         read_only: args.read_only,
         emulate_origin: args.emulate_origin,
         emulate_cache: args.emulate_cache,

@@ -49,6 +49,10 @@ pub struct ServeSpec {
     pub discard_dirty: bool,
     /// What a crash leaves.
     pub after_crash: flaz_engine::settings::AfterCrash,
+    /// How long the cache device has for an operation; `None`: as long as it takes.
+    pub device_timeout: Option<std::time::Duration>,
+    /// Where this host remembers how far the cache device had come, if anywhere.
+    pub state_dir: Option<PathBuf>,
     /// Refuse writes.
     pub read_only: bool,
     /// Slow the origin down.

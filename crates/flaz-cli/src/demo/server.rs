@@ -121,6 +121,8 @@ impl Flaz {
             mode.as_ref(),
             "--control".as_ref(),
             place.control.as_os_str(),
+            "--state-dir".as_ref(),
+            place.cache.parent().unwrap_or(Path::new(".")).as_os_str(),
         ];
         if slow {
             arguments.extend([OsStr::new("--emulate-origin"), OsStr::new("hdd")]);

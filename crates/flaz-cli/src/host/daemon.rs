@@ -5,27 +5,36 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_device::Device;
+use flaz_device::deadline::Deadline;
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
+use flaz_device::{Device, IoBuf};
 use flaz_engine::cache::{
-    Start, check_origin, fingerprint, mark_clean, mark_void, open_superblock, read_superblock, settle_origin,
-    start_cold,
+    Belief, CacheError, FINGERPRINT_BYTES, Start, believe, check_origin, fingerprint, mark_clean, mark_dirty,
+    mark_empty, mark_void, open_superblock, read_superblock, settle_origin, start_cold, without_image,
+    without_log,
 };
-use flaz_engine::format::superblock::Superblock;
-use flaz_engine::shard::{ImageError, OriginWrites, Recovered};
+use flaz_engine::format::superblock::{State, Superblock};
+use flaz_engine::settings::AfterCrash;
+use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
 use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::units::BLOCK_BYTES;
+use flaz_engine::witness::Memory;
 use flaz_nbd::{Counters, Export, Limits, Server, Service, Shutdown, Snapshot};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::HostError;
-use super::device::HostDevice;
+use super::device::{CacheDevice, HostDevice};
+use super::filesystem::{FileSystem, recognise, what_changed};
+use super::state::StateFile;
 use super::worker::{self, MAILBOX_MAX, Order, WorkerParts};
 use crate::commands::spec::ServeSpec;
 use crate::report::StatusReport;
 use crate::safety::{self, Claim};
-use crate::settings::{NbdAddress, Settings, SettingsPatch};
+use crate::settings::{Mode, NbdAddress, Settings, SettingsPatch};
+use crate::size::HumanBytes;
 
 /// How long clients have to read their last replies at a stop.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -33,6 +42,10 @@ const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a thread has to bring admitted blocks to the cache device, or to write its index.
 const STOP_WITHIN: Duration = Duration::from_secs(300);
+/// How long the threads have to bring all that is dirty to the origin: a slow disk and a large cache take hours.
+pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
+/// Times that a detach cleans again what came while it began.
+const CLEAN_TURNS_MAX: u32 = 3;
 /// Longest time for the threads to read the log back after a crash.
 const RECOVER_WITHIN: Duration = Duration::from_secs(3600);
 
@@ -47,9 +60,11 @@ pub struct Daemon {
     pub(super) threads: u32,
     pub(super) counters: Vec<Arc<Counters>>,
     pub(super) stopping: AtomicBool,
+    detaching: AtomicBool,
     origin_path: std::path::PathBuf,
     cache: HostDevice,
     origin: HostDevice,
+    state: Arc<StateFile>,
     mailboxes: Vec<Sender<Order>>,
     shutdown: Shutdown,
     joins: Mutex<Vec<JoinHandle<()>>>,
@@ -70,9 +85,11 @@ impl std::fmt::Debug for Daemon {
 /// Something of that failed; everything is closed again.
 pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
     let claim = safety::claim_existing(&spec.cache)?;
-    let cache = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
+    let device = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
     let runtime = Runtime::new(Config::default())?;
+    let cache = Deadline::new(device.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&cache))?;
+    let state = Arc::new(StateFile::open(spec.state_dir.as_deref(), superblock.uuid));
     superblock.after_crash = spec.after_crash;
     let origin_path = spec
         .origin
@@ -96,28 +113,51 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         .clamp(1, superblock.geometry.shard_count);
     let workers = Workers::start(
         threads,
-        &cache,
+        &device,
         &origin,
+        &state,
         spec,
         superblock.geometry.origin_len,
         &failed,
     )?;
 
     let started = Instant::now();
-    if !spec.discard_cache {
-        runtime.block_on(check_origin(&origin, &superblock))?;
+    if spec.discard_cache && superblock.dirty && !spec.discard_dirty {
+        return Err(CacheError::Dirty.into());
     }
-    let begin = runtime.block_on(open_superblock(&cache, &mut superblock))?;
-    let begin = if spec.discard_cache && begin != Start::Empty {
-        Start::Cold
-    } else {
-        begin
+    if spec.discard_cache {
+        superblock.dirty = false;
+    }
+    let belief = believe_host(&mut superblock, &state)?;
+    if !spec.discard_cache && belief == Belief::Whole {
+        let checked = runtime.block_on(check_origin(&origin, &superblock));
+        checked.map_err(|error| explain(error, &runtime, &origin, &state))?;
+    }
+    let write_back = spec.mode == Mode::WriteBack;
+    if spec.after_crash == AfterCrash::Cold && (write_back || superblock.dirty) {
+        return Err(CacheError::ColdWriteBack.into());
+    }
+    superblock.dirty |= write_back;
+    let begin = match runtime.block_on(open_superblock(&cache, &mut superblock))? {
+        Start::Empty => Start::Empty,
+        _ if spec.discard_cache || belief == Belief::Nothing => Start::Cold,
+        _ if belief == Belief::DirtyAlone => Start::Recovered,
+        start => start,
     };
-    let warm = workers.restore(begin, &runtime, &cache, &mut superblock, &settings)?;
+    let distrust = belief == Belief::DirtyAlone;
+    let warm = workers.restore(begin, distrust, &runtime, &cache, &mut superblock, &settings)?;
+    if write_back {
+        // A cold start has nothing dirty and says so.
+        runtime.block_on(mark_dirty(&cache, &mut superblock))?;
+    }
+    workers.permit_write_back(superblock.dirty)?;
     if !warm {
         runtime.block_on(settle_origin(&origin))?;
     }
     let recovery = started.elapsed();
+    // Before anything can reach the origin that the cache device might miss.
+    state.note(Memory::of(&superblock), None);
+    state.note_cache_of(&superblock.origin_identity);
     workers.start_shards()?;
     let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;
     let (mailboxes, counters, mut joins) = workers.take();
@@ -132,9 +172,11 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         threads,
         counters,
         stopping: AtomicBool::new(false),
+        detaching: AtomicBool::new(false),
         origin_path,
-        cache,
+        cache: device,
         origin,
+        state,
         mailboxes,
         shutdown,
         joins: Mutex::new(joins),
@@ -165,6 +207,14 @@ fn open_origin(
         exclusive: true,
         buffered: false,
     };
+    if let Some(uses) = safety::final_uses_text(path) {
+        return Err(format!(
+            "origin {} is {uses}: what is written there does not go through the cache; unmount it first, and mount \
+             what flaz serves instead",
+            path.display()
+        )
+        .into());
+    }
     let origin = FileDevice::open(path, mode)
         .map_err(|error| format!("origin: {error} (give its present place with --origin)"))?;
     let expected = superblock.geometry.origin_len;
@@ -203,6 +253,53 @@ fn open_origin(
         superblock.origin_path = path.display().to_string();
     }
     Ok(origin)
+}
+
+/// How far the cache device can be believed, by what this host remembers of it and of its origin.
+fn believe_host(superblock: &mut Superblock, state: &StateFile) -> Result<Belief, HostError> {
+    let belief = believe(superblock, state.recall())?;
+    let last = state.last_cache_of(&superblock.origin_identity);
+    let Some(other) = last.filter(|last| *last != superblock.uuid && superblock.state != State::Empty) else {
+        return Ok(belief);
+    };
+    let why = format!(
+        "its origin was served through another cache ({other}) after this one: what it holds may be out of date"
+    );
+    if superblock.dirty {
+        return Err(CacheError::DirtyUnreadable { why }.into());
+    }
+    tracing::error!("the cache starts cold (nothing is lost, hits are): {why}");
+    Ok(Belief::Nothing)
+}
+
+/// The file system on the origin, if it is a known one and can be read.
+fn file_system(runtime: &Runtime, origin: &HostDevice) -> Option<FileSystem> {
+    let align = u64::from(origin.alignment());
+    let len = FINGERPRINT_BYTES.min(origin.len()) / align * align;
+    let (bytes, result) = runtime.block_on(origin.read_at(0, IoBuf::new(len as usize)));
+    result.ok()?;
+    recognise(&bytes)
+}
+
+/// Says what happened to an origin that was changed, as far as its file system tells.
+fn explain(error: CacheError, runtime: &Runtime, origin: &HostDevice, state: &StateFile) -> HostError {
+    if !matches!(error, CacheError::OriginChanged { .. }) {
+        return error.into();
+    }
+    let now = file_system(runtime, origin);
+    format!("{error}; {}", what_changed(state.origin().as_ref(), now.as_ref())).into()
+}
+
+/// A bar for reading the log back, on a terminal; nothing in a pipe.
+fn recovery_bar(regions: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
+    // The template is a constant of this program; a bar in the default style is no reason to fail.
+    if let Ok(style) =
+        ProgressStyle::with_template("reading the cache back {bar:28.cyan/dim} {percent:>3}%  {eta}")
+    {
+        bar.set_style(style.progress_chars("━━─"));
+    }
+    bar
 }
 
 fn bind(addresses: &[NbdAddress], shutdown: &Shutdown) -> Result<Vec<Server>, HostError> {
@@ -247,6 +344,7 @@ impl Workers {
         threads: u32,
         cache: &HostDevice,
         origin: &HostDevice,
+        state: &Arc<StateFile>,
         spec: &ServeSpec,
         size: u64,
         failed: &Arc<dyn Fn(HostError) + Send + Sync>,
@@ -271,6 +369,8 @@ impl Workers {
                 threads,
                 cache: cache.clone(),
                 origin: origin.clone(),
+                device_timeout: spec.device_timeout,
+                state: Arc::clone(state),
                 service,
                 mailboxes: mailboxes.clone(),
                 origin_writes: origin_writes.clone(),
@@ -291,12 +391,14 @@ impl Workers {
     fn restore(
         &self,
         begin: Start,
+        distrust: bool,
         runtime: &Runtime,
-        cache: &HostDevice,
+        cache: &CacheDevice,
         superblock: &mut Superblock,
         settings: &Settings,
     ) -> Result<bool, HostError> {
         self.build(superblock, settings)?;
+        let mut begin = begin;
         if let Start::Warm(epoch) = begin {
             let loaded = ask_all(&self.mailboxes, STOP_WITHIN, |reply| Order::Load { epoch, reply })?;
             match loaded.into_iter().collect::<Result<Vec<usize>, _>>() {
@@ -307,31 +409,16 @@ impl Workers {
                     }
                     return Ok(true);
                 }
-                Err(error) => tracing::warn!("the cache starts cold: {error}"),
-            }
-        } else if begin == Start::Recovered {
-            let started = Instant::now();
-            let valid_from = superblock.valid_from_epoch;
-            let parts = ask_all(&self.mailboxes, RECOVER_WITHIN, |reply| Order::Recover {
-                valid_from,
-                reply,
-            })?;
-            match parts.into_iter().collect::<Result<Vec<Recovered>, _>>() {
-                Ok(parts) => {
-                    let mut total = Recovered::default();
-                    parts.iter().for_each(|part| total.add(part));
-                    tracing::warn!(
-                        "the cache was not stopped in order: {} blocks of {} regions are warm again after {:.3} s; {} \
-                         blocks of {} stripes that may have been written to were dropped",
-                        total.blocks,
-                        total.regions,
-                        started.elapsed().as_secs_f64(),
-                        total.dropped,
-                        total.stripes
-                    );
-                    return Ok(true);
+                Err(error) => {
+                    begin = without_image(superblock, &error);
+                    self.build(superblock, settings)?;
                 }
-                Err(error) => tracing::warn!("the cache starts cold (nothing is lost, hits are): {error}"),
+            }
+        }
+        if begin == Start::Recovered {
+            match self.recover(superblock, distrust)? {
+                Ok(()) => return Ok(true),
+                Err(error) => begin = without_log(superblock, &error)?,
             }
         }
         if begin != Start::Empty {
@@ -339,6 +426,51 @@ impl Workers {
             self.build(superblock, settings)?;
         }
         Ok(false)
+    }
+
+    /// Reads the log back. With `distrust` only what is dirty is kept.
+    fn recover(
+        &self,
+        superblock: &Superblock,
+        distrust: bool,
+    ) -> Result<Result<(), RecoverError>, HostError> {
+        let started = Instant::now();
+        let valid_from = superblock.valid_from_epoch;
+        let geometry = &superblock.geometry;
+        let progress = recovery_bar(u64::from(geometry.shard_count) * u64::from(geometry.regions_per_shard));
+        let parts = ask_all(&self.mailboxes, RECOVER_WITHIN, |reply| Order::Recover {
+            valid_from,
+            distrust,
+            progress: progress.clone(),
+            reply,
+        });
+        progress.finish_and_clear();
+        let mut total = Recovered::default();
+        for part in parts? {
+            match part {
+                Ok(part) => total.add(&part),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        tracing::warn!(
+            "the cache was not stopped in order: {} blocks of {} regions are warm again after {:.3} s, {} of them newer \
+             than the origin; {} blocks of {} stripes that may have been written to were dropped",
+            total.blocks,
+            total.regions,
+            started.elapsed().as_secs_f64(),
+            total.dirty,
+            total.dropped,
+            total.stripes
+        );
+        Ok(Ok(()))
+    }
+
+    /// Tells the shards whether the superblock says that blocks may be dirty.
+    fn permit_write_back(&self, permitted: bool) -> Result<(), HostError> {
+        ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
+            Order::PermitWriteBack(permitted, reply)
+        })?;
+        Ok(())
     }
 
     /// Hands the threads over to the daemon.
@@ -481,12 +613,72 @@ impl Daemon {
     pub fn set(&self, patch: &SettingsPatch) -> Result<Settings, HostError> {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = settings.patched(patch);
+        if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
+            let runtime = Runtime::new(Config::default())?;
+            let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            runtime.block_on(mark_dirty(&self.deadlined_cache(), &mut superblock))?;
+            self.state.note(Memory::of(&superblock), None);
+            ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
+                Order::PermitWriteBack(true, reply)
+            })?;
+        }
         let engine = flaz_engine::settings::Settings::from(&next);
         ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
             Order::Set(engine.clone(), reply)
         })?;
         *settings = next.clone();
         Ok(next)
+    }
+
+    fn deadlined_cache(&self) -> CacheDevice {
+        Deadline::new(self.cache.clone(), Rt, self.spec.device_timeout)
+    }
+
+    /// Brings everything that is dirty to the origin. Gives the number of dirty blocks that are left: written
+    /// meanwhile, or damaged.
+    ///
+    /// # Errors
+    /// The cleaner cannot.
+    pub fn clean(&self) -> Result<u64, HostError> {
+        for cleaned in ask_all(&self.mailboxes, CLEAN_WITHIN, Order::Clean)? {
+            cleaned?;
+        }
+        Ok(self.dirty_blocks()?)
+    }
+
+    fn dirty_blocks(&self) -> Result<u64, HostError> {
+        let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
+        Ok(parts.iter().map(|part| part.holdings.dirty_blocks).sum())
+    }
+
+    /// Makes the origin complete: no more writes are kept back, and all that were are brought there. The next stop
+    /// leaves an empty cache.
+    ///
+    /// # Errors
+    /// Something cannot be brought to the origin; the cache is then still needed.
+    pub fn detach(&self) -> Result<(), HostError> {
+        self.set(&SettingsPatch {
+            mode: Some(crate::settings::Mode::WriteThrough),
+            ..SettingsPatch::default()
+        })?;
+        let mut left = self.clean()?;
+        for _ in 0..CLEAN_TURNS_MAX {
+            if left == 0 {
+                break;
+            }
+            // A write of the same moment, when the mode had not reached its shard yet.
+            left = self.clean()?;
+        }
+        if left > 0 {
+            return Err(format!(
+                "{left} blocks cannot be brought to the origin, because their copies on the cache device are damaged: \
+                 `flaz check` names them; write them anew, or give them up with `flaz serve --discard-cache \
+                 --discard-dirty`"
+            )
+            .into());
+        }
+        self.detaching.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Where the origin is.
@@ -533,15 +725,34 @@ impl Daemon {
         let saved = ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?
             .into_iter()
             .collect::<Result<Vec<()>, _>>();
+        let dirty = self.dirty_blocks()?;
         let runtime = Runtime::new(Config::default())?;
         let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(ImageError::Failed { .. }) = &saved {
-            // Writes went past it: what is on it must not be believed if it comes back.
-            runtime.block_on(mark_void(&self.cache, &mut superblock))?;
+        let cache = self.deadlined_cache();
+        if let Err(ImageError::Failed { .. }) = &saved
+            && dirty == 0
+        {
+            // Writes went past it: what is on it must not be believed if it comes back. (What is dirty on it must; its
+            // intents, all of them set, make the rest void.)
+            runtime.block_on(mark_void(&cache, &mut superblock))?;
         }
         saved?;
         superblock.origin_fingerprint = runtime.block_on(fingerprint(&self.origin)).ok();
-        runtime.block_on(mark_clean(&self.cache, &mut superblock))?;
+        superblock.dirty = dirty > 0;
+        if dirty > 0 {
+            tracing::warn!(
+                "{} of writes have not reached the origin: it is complete only together with this cache (`flaz flush` \
+                 brings them there)",
+                HumanBytes(dirty * BLOCK_BYTES as u64)
+            );
+        }
+        if self.detaching.load(Ordering::Relaxed) && dirty == 0 {
+            runtime.block_on(mark_empty(&cache, &mut superblock))?;
+        } else {
+            runtime.block_on(mark_clean(&cache, &mut superblock))?;
+        }
+        let held = file_system(&runtime, &self.origin);
+        self.state.note(Memory::of(&superblock), held);
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! The devices of the host: files and block devices, made slow on request.
 
+use flaz_device::deadline::Deadline;
 use flaz_device::emulate::{Emulated, Preset};
 use flaz_device::file::FileDevice;
 use flaz_device::rt::Rt;
@@ -13,9 +14,12 @@ pub struct Production;
 
 impl Platform for Production {
     type Env = Rt;
-    type Cache = HostDevice;
+    type Cache = CacheDevice;
     type Origin = HostDevice;
 }
+
+/// The cache device, as one thread uses it: it must answer in time.
+pub type CacheDevice = Deadline<HostDevice, Rt>;
 
 /// A device as it is, or slowed down. Clones, on whatever threads, are the same device.
 #[derive(Clone, Debug)]

@@ -5,17 +5,22 @@
 //! | [`device`] | files and block devices, made slow on request |
 //! | [`worker`] | the threads that drive shards |
 //! | [`daemon`] | opening, serving and closing a cache |
+//! | [`state`] | what the host remembers about a cache apart from the cache device |
+//! | [`filesystem`] | what an origin's file system says about mounts and writes |
 //! | [`status`] | from the engine's counters to the status report |
 //! | [`offline`] | creating, identifying, checking and dumping a cache that nobody serves |
 
 mod daemon;
 mod device;
+mod filesystem;
 mod offline;
+mod state;
 mod status;
 mod worker;
 
 pub use daemon::{Daemon, start};
 pub use offline::{check, create, dump, identify, offline_status};
+pub use state::default_directory;
 
 /// Any error of the host; its message says what was expected, found, and what to do.
 pub type HostError = Box<dyn std::error::Error + Send + Sync>;

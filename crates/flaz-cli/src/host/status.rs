@@ -76,8 +76,8 @@ fn warnings(daemon: &Daemon, failed: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     if failed {
         warnings.push(
-            "the cache device failed and is not used (or only in part): I/O goes to the origin; replace the device and \
-             create the cache anew"
+            "the cache device failed or does not answer, and is not used (or only in part): I/O goes to the origin; \
+             start again when the device is well, or create the cache anew on another"
                 .to_owned(),
         );
     }

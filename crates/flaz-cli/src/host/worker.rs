@@ -6,7 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
+use flaz_device::deadline::Deadline;
 use flaz_device::rt::mailbox::{Receiver, Sender};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::rt::{OneSender, oneshot};
@@ -18,10 +20,13 @@ use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shar
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
+use flaz_engine::witness::Witness;
 use flaz_nbd::{Incoming, Service, serve_connection};
+use indicatif::ProgressBar;
 
 use super::HostError;
-use super::device::{HostDevice, Production};
+use super::device::{CacheDevice, HostDevice, Production};
+use super::state::{HostWitness, StateFile};
 
 /// Requests and orders that wait in one mailbox, at most.
 pub const MAILBOX_MAX: usize = 1024;
@@ -41,9 +46,11 @@ pub enum Order {
         epoch: Epoch,
         reply: OneSender<Result<usize, ImageError>>,
     },
-    /// Read the log back after a crash.
+    /// Read the log back after a crash; with `distrust` only what is dirty is kept.
     Recover {
         valid_from: Epoch,
+        distrust: bool,
+        progress: ProgressBar,
         reply: OneSender<Result<Recovered, RecoverError>>,
     },
     /// Build the shards, empty.
@@ -52,6 +59,10 @@ pub enum Order {
         settings: Settings,
         reply: OneSender<()>,
     },
+    /// Whether the superblock says that blocks may be dirty.
+    PermitWriteBack(bool, OneSender<()>),
+    /// Bring everything that is dirty to the origin.
+    Clean(OneSender<Result<(), IoError>>),
     /// Let the shards store and reclaim.
     Start,
     /// Say what was counted.
@@ -72,6 +83,9 @@ pub struct WorkerParts {
     pub threads: u32,
     pub cache: HostDevice,
     pub origin: HostDevice,
+    /// How long the cache device has for an operation; `None`: as long as it takes.
+    pub device_timeout: Option<Duration>,
+    pub state: Arc<StateFile>,
     pub service: Service,
     pub mailboxes: Vec<Sender<Order>>,
     /// Of the whole process.
@@ -156,12 +170,16 @@ async fn serve(parts: WorkerParts) {
         threads,
         cache,
         origin,
+        device_timeout,
+        state,
         service,
         mailboxes,
         origin_writes,
         mut inbox,
     } = parts;
-    let (cache, origin) = (Rc::new(cache), Rc::new(origin));
+    let cache = Rc::new(Deadline::new(cache, Rt, device_timeout));
+    let origin = Rc::new(origin);
+    let witness: Rc<dyn Witness> = Rc::new(HostWitness(state));
     let shards = HostShards(Rc::new(Reach {
         thread: number,
         threads,
@@ -195,7 +213,16 @@ async fn serve(parts: WorkerParts) {
                 reply,
             } => {
                 let cutoff = settings.sequential_cutoff;
-                build(&shards, number, threads, &superblock, &settings, &cache, &origin);
+                let devices = (Rc::clone(&cache), Rc::clone(&origin));
+                build(
+                    &shards,
+                    number,
+                    threads,
+                    &superblock,
+                    &settings,
+                    devices,
+                    &witness,
+                );
                 let size = superblock.geometry.origin_len.min(origin.len());
                 volume = Some(CachedVolume::new(
                     shards.clone(),
@@ -221,10 +248,22 @@ async fn serve(parts: WorkerParts) {
                     let _ = reply.send(Ok(refused));
                 });
             }
-            Order::Recover { valid_from, reply } => {
+            Order::Recover {
+                valid_from,
+                distrust,
+                progress,
+                reply,
+            } => {
                 let shards = shards.all_local();
                 Rt.spawn(async move {
-                    let parts = shards.iter().map(|shard| shard.recover(valid_from, || ()));
+                    let progress = &progress;
+                    let parts = shards.iter().map(|shard| async move {
+                        if distrust && let Err(source) = shard.distrust().await {
+                            let shard = shard.number();
+                            return Err(RecoverError::Device { shard, source });
+                        }
+                        shard.recover(valid_from, || progress.inc(1)).await
+                    });
                     let mut total = Recovered::default();
                     for part in futures_util::future::join_all(parts).await {
                         match part {
@@ -236,6 +275,21 @@ async fn serve(parts: WorkerParts) {
                         }
                     }
                     let _ = reply.send(Ok(total));
+                });
+            }
+            Order::PermitWriteBack(permitted, reply) => {
+                for shard in shards.all_local() {
+                    shard.permit_write_back(permitted);
+                }
+                let _ = reply.send(());
+            }
+            Order::Clean(reply) => {
+                let shards = shards.all_local();
+                Rt.spawn(async move {
+                    let all = shards.iter().map(Shard::clean_all);
+                    let all = futures_util::future::join_all(all).await;
+                    // The asker may have gone.
+                    let _ = reply.send(all.into_iter().collect());
                 });
             }
             Order::Start => shards.all_local().iter().for_each(Shard::start),
@@ -290,8 +344,8 @@ fn build(
     threads: u32,
     superblock: &Superblock,
     settings: &Settings,
-    cache: &Rc<HostDevice>,
-    origin: &Rc<HostDevice>,
+    (cache, origin): (Rc<CacheDevice>, Rc<HostDevice>),
+    witness: &Rc<dyn Witness>,
 ) {
     let count = superblock.geometry.shard_count;
     shards.0.count.set(count);
@@ -305,10 +359,11 @@ fn build(
                     epoch: superblock.epoch,
                     after_crash: superblock.after_crash,
                     env: Rt,
-                    cache: Rc::clone(cache),
-                    origin: Rc::clone(origin),
+                    cache: Rc::clone(&cache),
+                    origin: Rc::clone(&origin),
                     settings: settings.clone(),
                     origin_writes: shards.0.origin_writes.clone(),
+                    witness: Some(Rc::clone(witness)),
                 })
             })
         })

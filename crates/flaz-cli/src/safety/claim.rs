@@ -153,6 +153,20 @@ pub fn uses_text(path: &Path) -> Option<String> {
     (!list.is_empty()).then_some(list)
 }
 
+/// Who uses the thing at `path` in a way that nothing else may be done with it: mounts, swap space. As [`uses_text`].
+#[must_use]
+pub fn final_uses_text(path: &Path) -> Option<String> {
+    let node = Node::find(path).ok().flatten()?;
+    let uses = System::default().uses(node.identity);
+    let list = uses
+        .iter()
+        .filter(|found| found.is_final())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ");
+    (!list.is_empty()).then_some(list)
+}
+
 /// Checks that `cache` may be overwritten, and holds it. A file that is missing is made, of `size_bytes` bytes.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ pub mod signatures;
 
 use std::path::PathBuf;
 
-pub use claim::{Claim, claim_existing, claim_for_create, origin, uses_text};
+pub use claim::{Claim, claim_existing, claim_for_create, final_uses_text, origin, uses_text};
 pub use node::Node;
 
 use crate::size::HumanBytes;

@@ -4,6 +4,7 @@
 //! this release it has all the data once a flush has been answered. A missing tool skips the test and says so;
 //! see `support/need.rs` for how to make that a failure.
 
+mod changed;
 mod crashes;
 mod filesystem;
 mod fio;
@@ -15,4 +16,5 @@ mod reclaim;
 mod restart;
 mod settings;
 mod soak;
+mod stall;
 mod support;

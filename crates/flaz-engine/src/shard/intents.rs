@@ -39,8 +39,6 @@ const CLOSE_SETS_ALONE: u32 = 16;
 const CLOSE_SETS_MAX: u32 = CLOSE_SETS_ALONE + 12;
 /// Most stripes that are set around a wanted one, with it: a sector.
 const GROUP_MAX: u64 = INTENT_STRIPES;
-/// Tries to mark a failed cache as out of date.
-const POISON_TRIES_MAX: u32 = 3;
 /// Bytes of the bitmap read or written at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
@@ -108,14 +106,14 @@ pub(super) struct Intents {
     on_medium: Cell<[DurableMark; 2]>,
     /// One writer of sectors at a time.
     sectors: Semaphore,
-    /// Work for the task that sets.
-    wishes: Notify,
+    /// Work for the task that sets; after a failure, a writer for the one that disowns.
+    pub(super) wishes: Notify,
     /// Something was set; the cache was given up; the shard stops.
     pub(super) changed: Notify,
     /// A round of clearing is under way.
     pub(super) clearing: Cell<bool>,
-    /// A failed cache has been marked as out of date, or that was given up.
-    poisoned: Cell<bool>,
+    /// What is on a failed cache device will not be believed, or nothing can be done about it.
+    pub(super) disowned: Cell<bool>,
 }
 
 impl Intents {
@@ -136,8 +134,13 @@ impl Intents {
             wishes: Notify::new(),
             changed: Notify::new(),
             clearing: Cell::new(false),
-            poisoned: Cell::new(false),
+            disowned: Cell::new(false),
         }
+    }
+
+    /// Whether a write waits or is in flight.
+    pub(super) fn writing(&self) -> bool {
+        !self.in_flight.borrow().is_empty()
     }
 
     /// Stripes whose bit is set.
@@ -237,14 +240,16 @@ impl<P: Platform> Shard<P> {
             let ready = if self.after_crash == AfterCrash::Cold {
                 true
             } else if self.failed.get() {
-                intents.poisoned.get()
+                intents.disowned.get()
             } else {
                 intents.set.borrow().has(stripe)
             };
             if ready || planted(PlantedBug::IntentNotSet) {
                 return intent;
             }
-            if !self.failed.get() {
+            if self.failed.get() {
+                intents.wishes.notify_one();
+            } else {
                 let mut wanted = intents.wanted.borrow_mut();
                 if !wanted.contains(&stripe) {
                     wanted.push(stripe);
@@ -561,46 +566,10 @@ impl<P: Platform> Shard<P> {
         Ok(newest.1)
     }
 
-    /// Stops using the cache device, and sees to it that what is on it is never believed again, as far as the
-    /// device still can be told.
-    pub(super) fn give_up(self: &Rc<Self>, why: &str) {
-        if self.failed.replace(true) {
-            return;
-        }
-        tracing::error!(
-            shard = self.number,
-            "the cache device is no longer used: {why}; I/O goes on with the origin alone"
-        );
-        self.room.notify_all();
-        self.idle.notify_all();
-        self.jobs_changed.notify_one();
-        self.intents.wake();
-        self.landed.notify_all();
-        self.dirty_room.notify_all();
-        self.clean_wanted.notify_one();
-        let shard = Rc::clone(self);
-        self.env.spawn(async move {
-            let mut told = false;
-            for _ in 0..POISON_TRIES_MAX {
-                told = shard.poison().await.is_ok();
-                if told {
-                    break;
-                }
-            }
-            if !told {
-                tracing::error!(
-                    shard = shard.number,
-                    "the cache device cannot be marked as out of date: if it comes back, serve it with \
-                     --discard-cache"
-                );
-            }
-            shard.intents.poisoned.set(true);
-            shard.intents.changed.notify_all();
-        });
-    }
-
     /// Sets every bit of the shard: writes go to the origin without intents from now on.
-    async fn poison(&self) -> Result<(), DeviceError> {
+    pub(super) async fn poison(&self) -> Result<(), DeviceError> {
+        // A page that is being written now has bits clear: it must not land after ours.
+        let permit = self.intents.sectors.acquire(1).await;
         {
             let mut set = self.intents.set.borrow_mut();
             (0..self.intents.stripes).for_each(|stripe| set.set(stripe));
@@ -609,6 +578,8 @@ impl<P: Platform> Shard<P> {
         for page in 0..pages {
             self.write_intents(page, &[], false).await?;
         }
-        self.cache.flush().await
+        let flushed = self.cache.flush().await;
+        drop(permit);
+        flushed
     }
 }

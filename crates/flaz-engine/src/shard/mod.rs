@@ -12,6 +12,7 @@
 //! | [`intents`], [`recover`] | what makes a start after a crash warm |
 //! | [`log`], [`regions`], [`fragment`] | where fragments lie, and what they look like |
 //! | [`clock`], [`locks`] | what keeps stale data out |
+//! | [`failure`] | giving a cache device up |
 //!
 //! Invariants:
 //! - An index entry of a clean block names a fragment with the bytes that the origin has, but for writes in
@@ -28,6 +29,7 @@ mod admit;
 mod clean;
 mod clock;
 mod contents;
+mod failure;
 mod fragment;
 mod image;
 mod intents;
@@ -57,6 +59,7 @@ use crate::policy::{Policy, PolicyKind, Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
 use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count, raise};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
+use crate::witness::Witness;
 use admit::Job;
 use clock::WriteClock;
 use intents::Intents;
@@ -142,6 +145,8 @@ pub struct ShardParts<P: Platform> {
     pub settings: Settings,
     /// Shared by all shards.
     pub origin_writes: OriginWrites,
+    /// Who is told that the cache is lost when its device cannot be, if anybody.
+    pub witness: Option<Rc<dyn Witness>>,
 }
 
 /// See the module's documentation.
@@ -155,6 +160,7 @@ pub struct Shard<P: Platform> {
     origin: Rc<P::Origin>,
     settings: RefCell<Settings>,
     origin_writes: OriginWrites,
+    witness: Option<Rc<dyn Witness>>,
     index: RefCell<Index>,
     log: RefCell<Log>,
     policy: RefCell<Box<dyn Policy>>,
@@ -235,6 +241,7 @@ impl<P: Platform> Shard<P> {
             origin,
             settings,
             origin_writes,
+            witness,
         } = parts;
         let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
         let policy = settings.policy.build(geometry.shard_len() / BLOCK_BYTES as u64);
@@ -248,6 +255,7 @@ impl<P: Platform> Shard<P> {
             origin,
             settings: RefCell::new(settings),
             origin_writes,
+            witness,
             index: RefCell::new(Index::new(geometry.local_blocks(), planned)),
             log: RefCell::new(Log::new(
                 geometry,
@@ -610,21 +618,6 @@ impl<P: Platform> Shard<P> {
                 _ => {}
             }
         }
-    }
-
-    /// Counts an error of the cache device; after too many the device is no longer used.
-    fn cache_error(self: &Rc<Self>, error: &flaz_device::DeviceError) {
-        count(&self.stats.counters.cache_errors, 1);
-        tracing::warn!(shard = self.number, %error, "the cache device failed an operation");
-        if self.stats.counters.cache_errors.get() >= CACHE_ERRORS_MAX {
-            self.give_up(&format!("it failed {CACHE_ERRORS_MAX} times"));
-        }
-    }
-
-    /// Whether the cache device failed and is no longer used.
-    #[must_use]
-    pub fn failed(&self) -> bool {
-        self.failed.get()
     }
 
     /// Reads from this shard's part of the cache device, widened to the device's alignment. Returns the buffer

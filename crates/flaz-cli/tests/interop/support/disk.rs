@@ -123,6 +123,14 @@ impl Mount {
         Self { path, mounted: true }
     }
 
+    /// Mounts the file system in a file, through a loop device of its own.
+    pub fn of_file(scratch: &Scratch, file: &Path) -> Self {
+        let path = scratch.place("mnt");
+        std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Program::new("mount").words("-o loop").arg(file).arg(&path).ok();
+        Self { path, mounted: true }
+    }
+
     /// Unmounts and wants it to succeed.
     pub fn unmount(mut self) {
         Program::new("umount").arg(&self.path).ok();

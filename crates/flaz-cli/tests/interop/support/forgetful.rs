@@ -13,6 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::Scratch;
 use super::nbd;
 
@@ -97,6 +99,20 @@ impl Forgetful {
     /// The disk, as a file.
     pub fn file(&self) -> PathBuf {
         self.place.join("disk")
+    }
+
+    /// The disk answers nothing until [`Forgetful::thaw`].
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// The disk answers again, also what it was asked meanwhile.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.nbdkit), signal).expect("nbdkit runs");
     }
 
     /// Where [`persist`] reaches the disk past its users.

@@ -49,6 +49,11 @@ impl Scratch {
         self.sockets.path().join(name)
     }
 
+    /// Where servers keep their state.
+    pub fn state_dir(&self) -> PathBuf {
+        self.image("state.d")
+    }
+
     /// A file of `len` zero bytes that takes no room.
     pub fn sparse(&self, name: &str, len: u64) -> PathBuf {
         let path = self.image(name);

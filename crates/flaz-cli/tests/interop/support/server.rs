@@ -51,6 +51,7 @@ impl Server {
             .arg("--control")
             .arg(&control)
             .args(words.split_whitespace())
+            .env("STATE_DIRECTORY", scratch.state_dir())
             .envs(envs.iter().copied())
             .stdin(Stdio::null())
             .stdout(log_file.try_clone().expect("a file handle can be cloned"))

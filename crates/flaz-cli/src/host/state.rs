@@ -1,0 +1,347 @@
+//! What this host remembers about a cache: a small file named by the cache's UUID, in the state directory.
+//!
+//! It outlives the cache device, and so it can say what the device cannot: that it was given up and has missed writes,
+//! or that it is older than it was. `flaz_engine::witness` has the rules. It also says which file system the origin had
+//! at the last clean stop, to tell the user what changed. Without it everything works; a warning says what is then not
+//! found.
+//!
+//! A second file, named by the origin's identity, says which cache served that origin last: with two caches of one origin,
+//! what one holds is out of date once the other was used.
+//!
+//! Invariant: the file is replaced whole, and stable before a call returns, so that it is always the old or the new one.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flaz_device::rt::compute;
+use flaz_engine::units::Epoch;
+use flaz_engine::witness::{Memory, Witness};
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::filesystem::FileSystem;
+
+/// Version of the file.
+const VERSION: u32 = 1;
+/// Longest file that is read, in bytes; a real one has some hundred.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Characters of an origin's identity in the name of its file; a checksum of all of it follows.
+const IDENTITY_CHARS_MAX: usize = 80;
+
+/// What the file holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    uuid: Uuid,
+    generation: u64,
+    epoch: u32,
+    lost: bool,
+    /// What the origin held at the last clean stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<FileSystem>,
+}
+
+/// The memory of one cache.
+#[derive(Debug)]
+pub struct StateFile {
+    uuid: Uuid,
+    /// `None`: there is nowhere to keep it.
+    path: Option<PathBuf>,
+    record: Mutex<Option<Record>>,
+}
+
+/// Where state is kept if the user does not say: `$STATE_DIRECTORY` (systemd), `/var/lib/flaz` for root, else
+/// `$XDG_STATE_HOME/flaz` or `~/.local/state/flaz`.
+#[must_use]
+pub fn default_directory() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    // systemd separates several by colons; the first is ours.
+    let systemd = std::env::var("STATE_DIRECTORY")
+        .ok()
+        .and_then(|list| list.split(':').next().map(PathBuf::from))
+        .filter(|path| path.is_absolute());
+    if systemd.is_some() {
+        return systemd;
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some("/var/lib/flaz".into());
+    }
+    absolute("XDG_STATE_HOME")
+        .map(|home| home.join("flaz"))
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state/flaz")))
+}
+
+impl StateFile {
+    /// What is remembered about the cache `uuid`. A directory that cannot be used is a warning.
+    #[must_use]
+    pub fn open(directory: Option<&Path>, uuid: Uuid) -> Self {
+        let nothing = Self {
+            uuid,
+            path: None,
+            record: Mutex::new(None),
+        };
+        let without =
+            "a cache device that comes back after a failure, or from an old copy, will not be recognised";
+        let Some(directory) = directory else {
+            tracing::warn!("there is no state directory (give one with --state-dir): {without}");
+            return nothing;
+        };
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        if let Err(error) = made {
+            tracing::warn!(
+                "the state directory {} cannot be made: {error} (give another with --state-dir): {without}",
+                directory.display()
+            );
+            return nothing;
+        }
+        let path = directory.join(format!("{uuid}.json"));
+        let record = read(&path, uuid).unwrap_or_else(|error| {
+            tracing::warn!("{} is not usable and is written anew: {error}", path.display());
+            None
+        });
+        Self {
+            uuid,
+            path: Some(path),
+            record: Mutex::new(record),
+        }
+    }
+
+    /// What was noted, if anything.
+    #[must_use]
+    pub fn recall(&self) -> Option<Memory> {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.as_ref().map(|record| Memory {
+            generation: record.generation,
+            epoch: Epoch(record.epoch),
+            lost: record.lost,
+        })
+    }
+
+    /// The file system that the origin had at the last clean stop, if it is known.
+    #[must_use]
+    pub fn origin(&self) -> Option<FileSystem> {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.as_ref().and_then(|record| record.origin.clone())
+    }
+
+    /// The cache through which an origin was served last, if it is known.
+    #[must_use]
+    pub fn last_cache_of(&self, identity: &str) -> Option<Uuid> {
+        let file = File::open(self.origin_path(identity)?).ok()?;
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Notes that an origin is served through this cache. False, with a warning: it could not be noted.
+    pub fn note_cache_of(&self, identity: &str) -> bool {
+        let Some(path) = self.origin_path(identity) else {
+            return false;
+        };
+        let written = replace(&path, format!("{}\n", self.uuid).as_bytes());
+        if let Err(error) = &written {
+            tracing::warn!("{} cannot be written: {error}", path.display());
+        }
+        written.is_ok()
+    }
+
+    fn origin_path(&self, identity: &str) -> Option<PathBuf> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let short: String = identity.chars().take(IDENTITY_CHARS_MAX).map(plain).collect();
+        let name = format!("origin-{short}-{:08x}", crc32c::crc32c(identity.as_bytes()));
+        Some(self.path.as_ref()?.with_file_name(name))
+    }
+
+    /// Notes how far the superblock has come, and at a clean stop what the origin holds. False, with a warning: it
+    /// could not be noted.
+    pub fn note(&self, memory: Memory, origin: Option<FileSystem>) -> bool {
+        self.change(|record| {
+            record.generation = memory.generation;
+            record.epoch = memory.epoch.0;
+            record.lost = memory.lost;
+            record.origin = origin;
+        })
+    }
+
+    /// Notes that the cache device must never be believed again. False, with a warning: it could not be noted.
+    pub fn note_lost(&self) -> bool {
+        self.change(|record| record.lost = true)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Record)) -> bool {
+        let Some(path) = &self.path else { return false };
+        // Held while the file is written: one writer at a time.
+        let mut held = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = held.clone().unwrap_or(Record {
+            version: VERSION,
+            uuid: self.uuid,
+            generation: 0,
+            epoch: 0,
+            lost: false,
+            origin: None,
+        });
+        change(&mut record);
+        match write(path, &record) {
+            Ok(()) => {
+                *held = Some(record);
+                true
+            }
+            Err(error) => {
+                tracing::warn!("{} cannot be written: {error}", path.display());
+                false
+            }
+        }
+    }
+}
+
+fn read(path: &Path, uuid: Uuid) -> io::Result<Option<Record>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    let record: Record = serde_json::from_str(&text)?;
+    if record.version != VERSION || record.uuid != uuid {
+        let found = format!(
+            "expected version {VERSION} for cache {uuid}, found version {} for {}",
+            record.version, record.uuid
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidData, found));
+    }
+    Ok(Some(record))
+}
+
+fn write(path: &Path, record: &Record) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(record)?;
+    text.push(b'\n');
+    replace(path, &text)
+}
+
+/// Replaces a file whole; it is stable on return.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    // The new name is stable when its directory is.
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// The state file as the shards of a thread reach it, without blocking the thread.
+pub struct HostWitness(pub Arc<StateFile>);
+
+impl Witness for HostWitness {
+    fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>> {
+        let memory = self.0.recall();
+        async move { memory }.boxed_local()
+    }
+
+    fn note(&self, memory: Memory) -> LocalBoxFuture<'_, bool> {
+        let state = Arc::clone(&self.0);
+        compute::blocking(move || state.note(memory, None)).boxed_local()
+    }
+
+    fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
+        let state = Arc::clone(&self.0);
+        compute::blocking(move || state.note_lost()).boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(generation: u64) -> Memory {
+        Memory {
+            generation,
+            epoch: Epoch(3),
+            lost: false,
+        }
+    }
+
+    #[test]
+    fn what_is_noted_is_recalled_by_the_next_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("not/there/yet");
+        let uuid = Uuid::from_u128(7);
+        let state = StateFile::open(Some(&place), uuid);
+        assert_eq!(state.recall(), None);
+        assert!(state.note(memory(12), None));
+        assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(memory(12)));
+        assert!(state.note_lost());
+        let lost = Memory {
+            lost: true,
+            ..memory(12)
+        };
+        assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(lost));
+        // Another cache is another matter.
+        assert_eq!(StateFile::open(Some(&place), Uuid::from_u128(8)).recall(), None);
+        assert!(state.note(memory(14), None));
+        assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(memory(14)));
+    }
+
+    #[test]
+    fn the_cache_that_served_an_origin_last_is_remembered() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = |number| StateFile::open(Some(directory.path()), Uuid::from_u128(number));
+        let long = format!("file:{}/../x", "y".repeat(300));
+        for identity in ["wwn:0x5000", "file:/a b", &long] {
+            assert_eq!(state(1).last_cache_of(identity), None);
+            assert!(state(1).note_cache_of(identity));
+            assert_eq!(state(2).last_cache_of(identity), Some(Uuid::from_u128(1)));
+            assert!(state(2).note_cache_of(identity));
+            assert_eq!(state(1).last_cache_of(identity), Some(Uuid::from_u128(2)));
+        }
+        assert_eq!(state(1).last_cache_of("file:/a_b"), None, "another one");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_used_is_no_reason_to_fail() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        std::fs::write(&file, "in the way").unwrap();
+        for place in [None, Some(file.as_path())] {
+            let state = StateFile::open(place, Uuid::from_u128(7));
+            assert_eq!(state.recall(), None);
+            assert!(!state.note(memory(1), None));
+            assert!(!state.note_lost());
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_counts_as_none_and_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let uuid = Uuid::from_u128(7);
+        for text in ["", "{", "{\"version\":2}", "\u{0}\u{0}"] {
+            std::fs::write(directory.path().join(format!("{uuid}.json")), text).unwrap();
+            let state = StateFile::open(Some(directory.path()), uuid);
+            assert_eq!(state.recall(), None, "{text:?}");
+            assert!(state.note(memory(5), None));
+            assert_eq!(
+                StateFile::open(Some(directory.path()), uuid).recall(),
+                Some(memory(5))
+            );
+        }
+    }
+}

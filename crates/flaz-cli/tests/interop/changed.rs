@@ -1,0 +1,181 @@
+//! An origin with a real file system is mounted past its cache: refused while it is mounted, and refused afterwards, with
+//! what changed and the way out. A cache file that was put back to an older copy is recognised.
+
+use crate::support::{Cache, CacheSpec, Mount, Program, Scratch, Server, need};
+
+/// The least that mkfs.xfs takes is 300 MiB.
+const ORIGIN_BYTES: u64 = 320 << 20;
+
+struct FileSystem {
+    name: &'static str,
+    package: &'static str,
+    make: &'static str,
+    /// What the refusal says of it, in this order.
+    told: &'static [&'static str],
+}
+
+const EXT4: FileSystem = FileSystem {
+    name: "ext4",
+    package: "e2fsprogs",
+    make: "mkfs.ext4 -q -F",
+    told: &[
+        "its ext4 file system",
+        "mount count was 0, is 1",
+        "last mount was never, is 20",
+    ],
+};
+const XFS: FileSystem = FileSystem {
+    name: "xfs",
+    package: "xfsprogs",
+    make: "mkfs.xfs -q -f",
+    told: &["its xfs file system", "last write of its superblock was cycle"],
+};
+const BTRFS: FileSystem = FileSystem {
+    name: "btrfs",
+    package: "btrfs-progs",
+    make: "mkfs.btrfs -q -f",
+    told: &["its btrfs file system", "generation was"],
+};
+
+/// `flaz serve` that should be refused.
+fn serve(scratch: &Scratch, cache: &Cache, words: &str) -> Program {
+    Program::flaz()
+        .arg("serve")
+        .arg(&cache.path)
+        .arg("--state-dir")
+        .arg(scratch.state_dir())
+        .arg("--nbd")
+        .arg(format!("unix:{}", scratch.place("refused.sock").display()))
+        .arg("--control")
+        .arg(scratch.place("refused-control.sock"))
+        .words(words)
+        .limit_s(30)
+}
+
+fn a_mount_past_the_cache_is_refused(kind: &FileSystem) {
+    let (maker, words) = kind.make.split_once(' ').expect("a program and its options");
+    let wanted = [(maker, kind.package), ("mount", "mount"), ("losetup", "mount")];
+    if !(need::tools(&wanted) && need::mounts(kind.name)) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+    Program::new(maker).words(words).arg(&origin).ok();
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    Server::start(&scratch, &cache, "").stop();
+
+    let mount = Mount::of_file(&scratch, &origin);
+    for words in ["", "--discard-cache"] {
+        let said = serve(&scratch, &cache, words).fails();
+        assert!(
+            said.contains("is mounted on") && said.contains("unmount it first"),
+            "{said}"
+        );
+    }
+    std::fs::write(mount.path.join("new"), "past the cache").expect("writes");
+    mount.unmount();
+
+    let said = serve(&scratch, &cache, "").fails();
+    assert!(said.contains("has been changed since"), "{said}");
+    assert!(said.contains("--discard-cache"), "{said}");
+    let mut rest = said.as_str();
+    for told in kind.told {
+        let at = rest
+            .find(told)
+            .unwrap_or_else(|| panic!("'{told}' is not said: {said}"));
+        rest = &rest[at..];
+    }
+    // Asked again, and without its notes, it says what it can.
+    let elsewhere = format!("--state-dir {}", scratch.place("other-state").display());
+    let said = Program::flaz()
+        .arg("serve")
+        .arg(&cache.path)
+        .words(&elsewhere)
+        .arg("--nbd")
+        .arg(format!("unix:{}", scratch.place("refused.sock").display()))
+        .arg("--control")
+        .arg(scratch.place("refused-control.sock"))
+        .limit_s(30)
+        .fails();
+    assert!(said.contains(&format!("it holds {} now", kind.name)), "{said}");
+
+    let server = Server::start(&scratch, &cache, "--discard-cache");
+    assert!(!server.started_warm());
+    server.stop();
+    let server = Server::start(&scratch, &cache, "");
+    assert!(server.started_warm());
+    server.stop();
+    cache.check();
+}
+
+#[test]
+fn an_ext4_that_was_mounted_past_the_cache_is_refused() {
+    a_mount_past_the_cache_is_refused(&EXT4);
+}
+
+#[test]
+fn an_xfs_that_was_mounted_past_the_cache_is_refused() {
+    a_mount_past_the_cache_is_refused(&XFS);
+}
+
+#[test]
+fn a_btrfs_that_was_mounted_past_the_cache_is_refused() {
+    a_mount_past_the_cache_is_refused(&BTRFS);
+}
+
+#[test]
+fn a_cache_whose_origin_was_served_through_another_one_starts_cold() {
+    let (scratch, other) = (Scratch::new(), Scratch::new());
+    let origin = scratch.sparse("origin.img", 64 << 20);
+    let first = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let second = Cache::create(&other, &origin, &CacheSpec::default());
+    for turn in 0..2 {
+        for cache in [&first, &second] {
+            let server = Server::start(&scratch, cache, "");
+            assert!(!server.started_warm(), "turn {turn}");
+            server.stop();
+        }
+    }
+    assert!(
+        scratch_log(&scratch).contains("was served through another cache"),
+        "{}",
+        scratch_log(&scratch)
+    );
+    let server = Server::start(&scratch, &second, "");
+    assert!(server.started_warm());
+    server.stop();
+    second.check();
+}
+
+fn scratch_log(scratch: &Scratch) -> String {
+    std::fs::read_to_string(scratch.image("serve.log")).unwrap_or_default()
+}
+
+#[test]
+fn a_cache_file_that_was_put_back_to_an_older_copy_starts_cold() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", 64 << 20);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    Server::start(&scratch, &cache, "").stop();
+    let copy = scratch.image("copy.img");
+    let cp = |from: &std::path::Path, to: &std::path::Path| {
+        Program::new("cp").words("--sparse=always").arg(from).arg(to).ok();
+    };
+    cp(&cache.path, &copy);
+    let server = Server::start(&scratch, &cache, "");
+    assert!(server.started_warm());
+    server.stop();
+    cp(&copy, &cache.path);
+    let server = Server::start(&scratch, &cache, "");
+    assert!(!server.started_warm());
+    assert!(
+        server.log().contains("holds an older state than it had here"),
+        "{}",
+        server.log()
+    );
+    server.stop();
+    let server = Server::start(&scratch, &cache, "");
+    assert!(server.started_warm());
+    server.stop();
+    cache.check();
+}

@@ -1,0 +1,88 @@
+//! A cache device that stops answering under the program: a disk over FUSE whose server is frozen.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::forgetful::{Flush, Forgetful, TOOLS};
+use crate::support::nbd::{Client, Command, Request};
+use crate::support::{Cache, Program, Scratch, Server, need};
+
+const IMAGE_BYTES: u64 = 64 << 20;
+/// Bytes of one request.
+const PIECE: u32 = 64 << 10;
+const READ_BYTES: u64 = 16 << 20;
+/// Far more than the program needs once it has given the device up.
+const ALL_WITHIN: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_cache_device_that_freezes_is_bypassed_and_not_believed_when_it_is_back() {
+    if !(need::tools(TOOLS) && need::fuse()) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let origin = scratch.filled("origin.img", IMAGE_BYTES, 5);
+    let expected = std::fs::read(&origin).expect("readable");
+    let image = scratch.sparse("cache.img", IMAGE_BYTES);
+    let disk = Forgetful::start(&scratch, "cache", &image, Flush::Honest);
+    let cache = Cache { path: disk.file() };
+    Program::flaz()
+        .arg("create")
+        .arg(&cache.path)
+        .arg("--origin")
+        .arg(&origin)
+        .words("--region-size 256KiB")
+        .ok();
+    let server = Server::start(&scratch, &cache, "--device-timeout 1");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    let mut read_all = |written: u8| {
+        for offset in (0..READ_BYTES).step_by(PIECE as usize) {
+            let data = client.call(Command::Read, offset, PIECE).expect("reads");
+            let right = match offset {
+                0 if written > 0 => vec![written; PIECE as usize],
+                _ => expected[offset as usize..][..PIECE as usize].to_vec(),
+            };
+            assert!(data == right, "wrong data at {offset}");
+        }
+    };
+    read_all(0);
+    read_all(0);
+    assert!(server.live("/lookups/hit_blocks") > 0);
+
+    disk.freeze();
+    let begun = Instant::now();
+    read_all(0);
+    let mut writer = Client::connect(server.socket()).expect("connects");
+    let write = Request {
+        command: Command::Write,
+        fua: false,
+        cookie: 1,
+        offset: 0,
+        length: PIECE,
+    };
+    writer.send(write, &[7; PIECE as usize]).expect("sends");
+    assert_eq!(writer.receive().expect("an answer").errno, 0);
+    writer.call(Command::Flush, 0, 0).expect("flushes");
+    read_all(7);
+    assert!(begun.elapsed() < ALL_WITHIN, "after {:?}", begun.elapsed());
+    assert!(
+        server.log().contains("it does not answer in time"),
+        "{}",
+        server.log()
+    );
+
+    // It answers again, and the server is killed: what is on it has missed a write.
+    disk.thaw();
+    server.end_by(Signal::KILL);
+    let server = Server::start(&scratch, &cache, "");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    for _ in 0..2 {
+        let data = client.call(Command::Read, 0, PIECE).expect("reads");
+        assert!(
+            data == vec![7; PIECE as usize],
+            "the copy from before the write is back"
+        );
+    }
+    server.stop();
+    cache.check();
+}

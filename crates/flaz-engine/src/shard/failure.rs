@@ -1,0 +1,129 @@
+//! A cache device that fails: it is no longer used, and what is on it must never be believed again.
+//!
+//! From then on writes go to the origin without intents. So before the first of them, one of three things is sure: the
+//! cache device itself says that all of the shard's stripes are out of date, or the host's witness has noted that the
+//! cache is lost (see [`crate::witness`]), or both were tried and are not to be had. Writers wait until then; each try
+//! is bounded by the device's deadline and by [`WITNESS_WITHIN`]. The host is asked when a writer waits: until then
+//! what is on the device is true, and a later start may have it.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::deadline::is_timeout;
+use flaz_device::{DeviceError, Env};
+use futures_util::future::{Either, select};
+
+use super::{CACHE_ERRORS_MAX, Platform, Shard};
+use crate::stats::count;
+
+/// Tries to mark a failed cache as out of date.
+const POISON_TRIES_MAX: u32 = 3;
+/// How long the host has to note that a cache is lost.
+const WITNESS_WITHIN: Duration = Duration::from_secs(10);
+
+impl<P: Platform> Shard<P> {
+    /// Counts an error of the cache device. After too many, or one operation that did not end in time, the device is no
+    /// longer used.
+    pub(super) fn cache_error(self: &Rc<Self>, error: &DeviceError) {
+        count(&self.stats.counters.cache_errors, 1);
+        tracing::warn!(shard = self.number, %error, "the cache device failed an operation");
+        if is_timeout(error) {
+            self.give_up("it does not answer in time");
+        } else if self.stats.counters.cache_errors.get() >= CACHE_ERRORS_MAX {
+            self.give_up(&format!("it failed {CACHE_ERRORS_MAX} times"));
+        }
+    }
+
+    /// Whether the cache device failed and is no longer used.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Stops using the cache device, and sees to it that what is on it is never believed again, as far as the
+    /// device or the host still can be told.
+    pub(super) fn give_up(self: &Rc<Self>, why: &str) {
+        if self.failed.replace(true) {
+            return;
+        }
+        tracing::error!(
+            shard = self.number,
+            "the cache device is no longer used: {why}; I/O goes on with the origin alone"
+        );
+        self.room.notify_all();
+        self.idle.notify_all();
+        self.jobs_changed.notify_one();
+        self.intents.wake();
+        self.landed.notify_all();
+        self.dirty_room.notify_all();
+        self.clean_wanted.notify_one();
+        let shard = Rc::clone(self);
+        self.env.spawn(async move { shard.disown().await });
+    }
+
+    /// Tells the device, and the host where a writer waits; the first that has noted it lets writers go on.
+    async fn disown(self: &Rc<Self>) {
+        let device = pin!(self.disown_on_device());
+        let host = pin!(self.disown_on_host());
+        let told = match select(device, host).await {
+            Either::Left((true, _)) => true,
+            Either::Right((true, device)) => {
+                self.disowned();
+                device.await;
+                true
+            }
+            Either::Left((false, host)) => host.await,
+            Either::Right((false, device)) => device.await,
+        };
+        if !told {
+            tracing::error!(
+                shard = self.number,
+                "neither the cache device nor this host can be told that the cache is out of date: if the device \
+                 comes back, serve it with --discard-cache"
+            );
+        }
+        self.disowned();
+    }
+
+    fn disowned(&self) {
+        self.intents.disowned.set(true);
+        self.intents.changed.notify_all();
+    }
+
+    /// Before a recovery: what is clean on the device has missed writes, and is to be dropped. Stable on return.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub async fn distrust(&self) -> Result<(), DeviceError> {
+        // Its numbers are those of a mark that counts.
+        self.load_intents().await?;
+        self.poison().await
+    }
+
+    async fn disown_on_device(&self) -> bool {
+        for _ in 0..POISON_TRIES_MAX {
+            if self.poison().await.is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn disown_on_host(&self) -> bool {
+        let Some(witness) = &self.witness else {
+            return false;
+        };
+        while !self.intents.writing() {
+            if self.stopping.get() {
+                return true;
+            }
+            self.intents.wishes.notified().await;
+        }
+        let late = pin!(self.env.sleep(WITNESS_WITHIN));
+        match select(witness.note_lost(), late).await {
+            Either::Left((noted, _)) => noted,
+            Either::Right(_) => false,
+        }
+    }
+}

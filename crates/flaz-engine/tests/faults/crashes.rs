@@ -1,0 +1,116 @@
+//! The process or the power goes in the middle of a recovery or of a reclaim, at every event.
+
+use std::collections::BTreeSet;
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::cache::Start;
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::Volume;
+use flaz_sim::EventStage;
+
+use crate::world::{BLOCKS, CLEARED, Left, Live, MODES, STRIPE, World};
+
+/// A cache with full and open regions, tombstones and set intents, killed.
+fn killed(seed: u64, mode: Mode) -> World {
+    let world = World::new(seed, mode);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..700).await;
+        for block in (0..512).step_by(7) {
+            live.write(block).await;
+        }
+        live.stored().await;
+        live.env.sleep(CLEARED).await;
+        live.warm(700..800).await;
+        for block in 600..610 {
+            live.write(block).await;
+        }
+        live.volume.flush().await.expect("flushes");
+    });
+    world.reboot(seed + 1)
+}
+
+fn cached(live: &Live) -> BTreeSet<u64> {
+    (0..BLOCKS).filter(|&block| live.is_cached(block)).collect()
+}
+
+#[test]
+fn a_recovery_that_is_cut_at_every_event_comes_to_the_same() {
+    for mode in MODES {
+        let world = killed(1, mode);
+        let moments = world.watch();
+        let whole = world.sim.block_on(async {
+            let live = world.open().await;
+            assert_eq!(live.cache.start, Start::Recovered);
+            cached(&live)
+        });
+        assert!(whole.len() > 200, "{mode}: {} blocks", whole.len());
+        let stripe = |block: u64| block / STRIPE;
+        assert!(whole.iter().all(|&block| stripe(block) != stripe(600)), "{mode}");
+        let mut states = 0;
+        for moment in moments.take() {
+            if moment.op == DeviceOp::Read || moment.on_cache && moment.op == DeviceOp::Status {
+                continue;
+            }
+            for left in Left::ALL {
+                for disks in [
+                    moment.cut(left, Left::Nothing),
+                    moment.kill(left, Left::Everything),
+                ] {
+                    let next = world.boot(moment.number, disks);
+                    next.sim.block_on(async {
+                        let live = next.open().await;
+                        let again = cached(&live);
+                        assert_eq!(again, whole, "{mode}: cut at event {}", moment.number);
+                        for block in (0..BLOCKS).step_by(3) {
+                            live.read(block).await;
+                        }
+                    });
+                    states += 1;
+                }
+            }
+        }
+        assert!(states > 20, "{mode}: only {states} states");
+    }
+}
+
+#[test]
+fn a_reclaim_that_is_cut_at_every_event_revives_nothing() {
+    let world = World::sized(2, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
+    let moments = world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..700).await;
+        for block in (0..700).step_by(3) {
+            live.write(block).await;
+        }
+        live.volume.flush().await.expect("flushes");
+        live.env.sleep(CLEARED).await;
+        let moments = world.watch();
+        let before = live.stats().counts.regions_reclaimed;
+        let mut block = 700;
+        while live.stats().counts.regions_reclaimed < before + 3 {
+            live.warm(block..block + 32).await;
+            block += 32;
+        }
+        moments
+    });
+    let mut states = 0;
+    for moment in moments.take() {
+        let changes = matches!(moment.op, DeviceOp::Write | DeviceOp::Discard)
+            || moment.op == DeviceOp::Flush && moment.stage == EventStage::Completed;
+        if !moment.on_cache || !changes {
+            continue;
+        }
+        for left in Left::ALL {
+            let next = world.boot(moment.number, moment.cut(left, Left::Nothing));
+            next.sim.block_on(async {
+                let live = next.open().await;
+                for block in 0..700 {
+                    live.read(block).await;
+                }
+            });
+            states += 1;
+        }
+    }
+    assert!(states > 40, "only {states} states");
+}

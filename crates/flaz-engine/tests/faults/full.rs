@@ -1,0 +1,67 @@
+//! No room: on the cache device, in the queues.
+
+use std::time::Duration;
+
+use flaz_device::Env;
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::Volume;
+use futures_util::future::join_all;
+
+use crate::world::{BLOCKS, MODES, World};
+
+/// Front and eight regions: a tenth of what is read.
+const SMALL: u64 = (192 << 10) + 8 * (128 << 10);
+
+#[test]
+fn a_full_cache_makes_room_and_fails_nothing() {
+    for mode in MODES {
+        let world = World::sized(1, mode, SMALL);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            for turn in 0..3 {
+                live.warm(0..BLOCKS).await;
+                for block in (turn..BLOCKS).step_by(5) {
+                    live.write(block).await;
+                }
+                live.check_all().await;
+            }
+            let stats = live.stats();
+            assert!(stats.counts.regions_reclaimed > 20, "{mode}");
+            assert!(stats.holdings.cached_blocks < BLOCKS / 2, "{mode}");
+            assert_eq!(stats.counts.cache_errors, 0);
+            live.stop().await.expect("stops in order");
+        });
+        world.check();
+    }
+}
+
+/// The device takes nothing for a while: blocks wait to be stored up to the limit, then reads go without, and writes
+/// wait for a place.
+#[test]
+fn full_queues_bypass_reads_and_hold_writes_up() {
+    let world = World::new(2, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        for stripe in 0..8 {
+            live.write(stripe * 256).await;
+        }
+        world.cache.stall(Duration::from_secs(5));
+        let begun = live.env.now();
+        let reads = (0..BLOCKS).map(|block| live.read(block));
+        join_all(reads).await;
+        assert!(
+            live.env.now().since(begun) < Duration::from_secs(5),
+            "reads waited for a place"
+        );
+        let writes = (0..BLOCKS).map(|block| live.write(block));
+        join_all(writes).await;
+        let stats = live.stats();
+        assert!(stats.counts.refused_queue_full > 0, "nothing was full");
+        assert!(stats.holdings.admission.peak <= flaz_engine::shard::JOBS_MAX as u64);
+        assert!(!stats.holdings.cache_failed);
+        live.check_all().await;
+        live.volume.flush().await.expect("the origin is well");
+        live.stop().await.expect("stops in order");
+    });
+    world.check();
+}

@@ -1,0 +1,248 @@
+//! The cache device is away, is another one, is an older one, or comes back after it was given up.
+
+use flaz_device::Env;
+use flaz_engine::cache::{CacheError, Start, create};
+use flaz_engine::settings::Mode;
+use flaz_sim::SimDisk;
+
+use crate::world::{BLOCKS, CLEARED, MODES, STRIPE, World, options};
+
+/// Writes a block of every stripe.
+async fn write_everywhere(live: &crate::world::Live) {
+    for block in (3..BLOCKS).step_by(STRIPE as usize) {
+        live.write(block).await;
+    }
+}
+
+#[test]
+fn an_absent_cache_device_is_refused_and_the_origin_is_left_alone() {
+    for mode in MODES {
+        let world = World::new(1, mode);
+        world.cache.set_dead(true);
+        let error = world
+            .sim
+            .block_on(world.try_open())
+            .err()
+            .expect("nothing is there");
+        assert!(matches!(error, CacheError::Device(_)), "{error}");
+        assert_eq!(world.origin.stats().writes, 0);
+        world.cache.set_dead(false);
+        world.check();
+    }
+}
+
+#[test]
+fn a_cache_device_that_vanishes_and_comes_back_after_a_kill_is_not_believed() {
+    for mode in MODES {
+        let world = World::new(2, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..BLOCKS / 2).await;
+            live.env.sleep(CLEARED).await;
+            // Gone: it fails every operation, and takes no mark.
+            world.cache.set_dead(true);
+            write_everywhere(&live).await;
+            live.check_all().await;
+            assert!(live.failed(), "{mode}");
+            assert_eq!(world.host.noted_lost.get(), 1, "{mode}");
+        });
+        world.cache.set_dead(false);
+        let next = world.reboot(3);
+        let start = next.sim.block_on(async {
+            let live = next.open().await;
+            live.check_all().await;
+            live.cache.start
+        });
+        assert_eq!(start, Start::Cold, "{mode}");
+        // Once thrown away it is as good as any other.
+        let next = next.reboot(4);
+        let start = next.sim.block_on(async { next.open().await.cache.start });
+        assert_eq!(start, Start::Recovered, "{mode}");
+        next.reboot(5).check();
+    }
+}
+
+#[test]
+fn a_cache_device_that_vanishes_before_a_stop_and_comes_back_is_not_believed() {
+    let world = World::new(6, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..BLOCKS / 2).await;
+        live.env.sleep(CLEARED).await;
+        world.cache.set_dead(true);
+        write_everywhere(&live).await;
+        live.stop().await.expect_err("it cannot be marked");
+    });
+    world.cache.set_dead(false);
+    let next = world.reboot(7);
+    assert_eq!(
+        next.sim.block_on(async { next.open().await.cache.start }),
+        Start::Cold
+    );
+    next.reboot(8).check();
+}
+
+/// Nothing was written past it: what it holds is still true.
+#[test]
+fn a_cache_device_that_vanishes_while_nobody_writes_is_warm_when_it_comes_back() {
+    let world = World::new(25, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..BLOCKS / 2).await;
+        write_everywhere(&live).await;
+        live.stored().await;
+        live.env.sleep(CLEARED).await;
+        world.cache.set_dead(true);
+        live.check_all().await;
+        assert!(live.failed());
+        assert_eq!(world.host.noted_lost.get(), 0);
+    });
+    world.cache.set_dead(false);
+    let next = world.reboot(26);
+    next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        assert!(live.stats().holdings.cached_blocks > BLOCKS / 4);
+        live.check_all().await;
+    });
+}
+
+/// The control of the tests above: what the witness is for.
+#[test]
+fn without_a_host_that_remembers_a_vanished_cache_device_would_be_believed() {
+    let world = World::new(9, Mode::WriteThrough);
+    world.host.broken.set(true);
+    let block = world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..BLOCKS / 2).await;
+        live.env.sleep(CLEARED).await;
+        world.cache.set_dead(true);
+        write_everywhere(&live).await;
+        3
+    });
+    world.cache.set_dead(false);
+    let next = world.reboot(10);
+    next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        let version = live.try_read(block).await.expect("reads");
+        assert!(
+            version < live.expected(block),
+            "no stale block, so nothing is proved"
+        );
+    });
+}
+
+#[test]
+fn a_cache_device_that_was_rolled_back_is_not_believed() {
+    for mode in MODES {
+        let world = World::new(11, mode);
+        let old = world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..BLOCKS / 2).await;
+            live.stop().await.expect("stops in order");
+            let old = world.cache.snapshot();
+            let live = world.open().await;
+            assert!(matches!(live.cache.start, Start::Warm(_)));
+            write_everywhere(&live).await;
+            live.stop().await.expect("stops in order");
+            old
+        });
+        let next = world.boot(12, (old.clone(), world.origin.snapshot(), world.host.memory()));
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert_eq!(live.cache.start, Start::Cold, "{mode}");
+            live.check_all().await;
+            live.stop().await.expect("stops in order");
+            // Its numbers are ahead of those of the copy from now on.
+            assert!(matches!(next.open().await.cache.start, Start::Warm(_)), "{mode}");
+        });
+        // Again the same copy: again it is noticed.
+        let last = next.boot(13, (old, next.origin.snapshot(), next.host.memory()));
+        let start = last.sim.block_on(async { last.open().await.cache.start });
+        assert_eq!(start, Start::Cold, "{mode}");
+    }
+}
+
+/// A copy made while the cache was served is older than the clean stop that followed.
+#[test]
+fn a_copy_of_a_cache_device_in_use_is_not_believed_after_a_stop() {
+    let world = World::new(14, Mode::WriteThrough);
+    let old = world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..BLOCKS / 2).await;
+        live.env.sleep(CLEARED).await;
+        let old = world.cache.snapshot();
+        write_everywhere(&live).await;
+        live.stop().await.expect("stops in order");
+        old
+    });
+    let next = world.boot(15, (old, world.origin.snapshot(), world.host.memory()));
+    assert_eq!(
+        next.sim.block_on(async { next.open().await.cache.start }),
+        Start::Cold
+    );
+    next.reboot(16).check();
+}
+
+/// The device has lost what it had called stable, and with it the mark of an opening: what that opening wrote must not
+/// pass for something of the next.
+#[test]
+fn openings_that_the_cache_device_forgot_are_counted_on() {
+    let world = World::new(17, Mode::WriteThrough);
+    let slots = world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..64).await;
+        live.stop().await.expect("stops in order");
+        let slots =
+            flaz_engine::format::geometry::SUPERBLOCK_SLOTS.map(|at| (at, world.cache.peek(at, 4096)));
+        let live = world.open().await;
+        live.warm(0..BLOCKS / 2).await;
+        live.env.sleep(CLEARED).await;
+        write_everywhere(&live).await;
+        slots
+    });
+    for (at, page) in slots {
+        world.cache.poke(at, &page);
+    }
+    let next = world.reboot(18);
+    let epoch = next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Cold);
+        live.cache.superblock().epoch
+    });
+    assert!(epoch > world.host.memory().expect("noted").epoch);
+    next.reboot(19).check();
+}
+
+/// A new cache on the same device, or another device in its place: nothing of the old one is known about it.
+#[test]
+fn another_cache_in_its_place_starts_with_what_is_its_own() {
+    let world = World::new(20, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..BLOCKS / 2).await;
+        write_everywhere(&live).await;
+        live.stop().await.expect("stops in order");
+        // Same size, same layout, and on the medium everything of the old one.
+        create(&world.cache, options(2)).await.expect("fits");
+    });
+    // Notes are by cache: about this one there are none.
+    let (cache, origin, _) = world.now();
+    let next = world.boot(21, (cache, origin, None));
+    let (start, cached) = next.sim.block_on(async {
+        let live = next.open().await;
+        (live.cache.start, live.stats().holdings.cached_blocks)
+    });
+    assert_eq!((start, cached), (Start::Empty, 0));
+    next.reboot(22).check();
+}
+
+#[test]
+fn a_device_that_is_no_cache_is_refused() {
+    let world = World::new(23, Mode::WriteThrough);
+    let blank = SimDisk::new(&world.sim.env(), flaz_sim::DiskConfig::fast(6 << 20)).snapshot();
+    let next = world.boot(24, (blank, world.origin.snapshot(), None));
+    let error = next.sim.block_on(next.try_open()).err().expect("no superblock");
+    assert!(matches!(error, CacheError::NoSuperblock { .. }), "{error}");
+}

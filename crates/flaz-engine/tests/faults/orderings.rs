@@ -1,0 +1,427 @@
+//! What must come before what, by name: seen in the events of both devices, and in what a crash in between leaves.
+//!
+//! Where a test says "before", it says it of completion and issue: the first had been answered when the second was handed
+//! to its device. That a stale admission loses against the write that overtook it is `a_write_that_overtakes_an_admission_wins`
+//! in `tests/model.rs`.
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::cache::Start;
+use flaz_engine::format::intent::IntentSector;
+use flaz_engine::format::superblock::{State, Superblock};
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::Volume;
+use flaz_sim::{DiskImage, EventStage};
+
+use crate::world::{BLOCK, BLOCKS, CLEARED, Left, MODES, Moment, STRIPE, World};
+
+use DeviceOp::{Discard, Flush, Write};
+use EventStage::{Completed, Issued};
+
+/// Whether the image's bitmap has the bit of a stripe set.
+fn intent_of(world: &World, cache: &DiskImage, stripe: u64) -> bool {
+    let bytes = cache.read(world.geometry.intent_offset(), 512);
+    let sector = IntentSector::parse(&bytes.try_into().expect("512 bytes"), 0).expect("a sector");
+    sector.has(stripe)
+}
+
+/// Where the first moment from `from` on is that fits.
+fn find(moments: &[Moment], from: usize, fits: impl Fn(&Moment) -> bool) -> usize {
+    let found = moments[from..].iter().position(fits);
+    from + found.expect("it happens")
+}
+
+/// A cache with blocks of the first two stripes, at rest; then one write of block 5, watched until it is acknowledged.
+fn one_write(seed: u64, mode: Mode) -> (World, Vec<Moment>) {
+    let world = World::new(seed, mode);
+    let moments = world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..512).await;
+        live.env.sleep(CLEARED).await;
+        assert!(live.is_cached(5));
+        let moments = world.watch();
+        live.write(5).await;
+        world.unwatch();
+        moments.take()
+    });
+    (world, moments)
+}
+
+#[test]
+fn an_intent_is_stable_before_its_write_reaches_the_origin() {
+    for mode in MODES {
+        let (world, moments) = one_write(1, mode);
+        let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
+        let moment = &moments[origin];
+        assert_eq!(moment.offset, 5 * BLOCK);
+        let (cache, ..) = moment.cut(Left::Nothing, Left::Nothing);
+        assert!(intent_of(&world, &cache, 0), "{mode}: not stable");
+        assert!(
+            !intent_of(&world, &cache, 1),
+            "{mode}: the other stripe is at rest"
+        );
+        let before = &moments[..origin];
+        assert!(
+            before
+                .iter()
+                .any(|m| m.is(true, Completed, Write) && world.in_intents(m.offset)),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn a_crash_with_the_intent_stable_and_the_origin_not_written_reads_the_old_block() {
+    for mode in MODES {
+        let (world, moments) = one_write(2, mode);
+        let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
+        world.versions.borrow_mut().clear();
+        let next = world.boot(3, moments[origin].cut(Left::Everything, Left::Nothing));
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert_eq!(live.cache.start, Start::Recovered);
+            assert!(
+                !live.is_cached(5) && !live.is_cached(6),
+                "{mode}: its stripe is cold"
+            );
+            assert!(live.is_cached(STRIPE + 5), "{mode}: the others are warm");
+            live.check_all().await;
+        });
+    }
+}
+
+/// The classic: the origin has the new block, the copy of the old one is still cached. It is never served.
+#[test]
+fn a_cut_between_origin_write_and_cache_invalidation_serves_no_old_copy() {
+    for mode in MODES {
+        let (world, moments) = one_write(4, mode);
+        let written = find(&moments, 0, |m| m.is(false, Completed, Write));
+        for left in Left::ALL {
+            for disks in [
+                moments[written].cut(left, Left::Everything),
+                moments[written].kill(left, Left::Everything),
+            ] {
+                let next = world.boot(5, disks);
+                next.sim.block_on(async {
+                    let live = next.open().await;
+                    assert!(!live.is_cached(5), "{mode}: the copy of the old block is back");
+                    assert!(live.is_cached(STRIPE + 5), "{mode}: the others are warm");
+                    live.check_all().await;
+                });
+            }
+        }
+    }
+}
+
+/// Nothing of a write goes to the cache before the origin has answered: so no crash finds a block in the cache that the
+/// origin never had.
+#[test]
+fn an_extent_is_written_after_the_origin_has_answered() {
+    let world = World::new(6, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        let moments = world.watch();
+        // Enough for an extent to be sealed by the writes themselves.
+        for block in 0..24 {
+            live.write(block).await;
+        }
+        live.stored().await;
+        world.unwatch();
+        let moments = moments.take();
+        let extent = find(&moments, 0, |m| {
+            m.is(true, Issued, Write) && world.in_regions(m.offset)
+        });
+        let answered = moments[..extent]
+            .iter()
+            .filter(|m| m.is(false, Completed, Write))
+            .count();
+        assert!(answered >= 10, "{answered} writes make an extent of 32 KiB");
+    });
+}
+
+/// The extent is on the medium, the origin has lost the write that it is from: what is read is what the origin has, now
+/// and later.
+#[test]
+fn an_extent_that_landed_does_not_outlive_an_origin_write_that_did_not() {
+    let world = World::new(7, Mode::WriteThrough);
+    let moments = world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..64).await;
+        live.volume.flush().await.expect("flushes");
+        live.env.sleep(CLEARED).await;
+        let moments = world.watch();
+        for block in 0..64 {
+            live.write(block).await;
+        }
+        live.stored().await;
+        world.unwatch();
+        moments.take()
+    });
+    let last = moments.last().expect("something happened");
+    let landed = moments
+        .iter()
+        .filter(|m| m.is(true, Completed, Write) && world.in_regions(m.offset))
+        .count();
+    assert!(landed > 2);
+    let disks = last.cut(Left::Everything, Left::Nothing);
+    world.versions.borrow_mut().clear();
+    let next = world.boot(8, disks);
+    next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        live.check_all().await;
+        live.check_all().await;
+    });
+}
+
+#[test]
+fn an_intent_is_cleared_after_the_origin_is_flushed_and_the_log_is_stable() {
+    for mode in MODES {
+        let world = World::new(9, mode);
+        let moments = world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            live.env.sleep(CLEARED).await;
+            let moments = world.watch();
+            live.write(5).await;
+            live.stored().await;
+            live.env.sleep(CLEARED).await;
+            world.unwatch();
+            moments.take()
+        });
+        let written = find(&moments, 0, |m| m.is(false, Completed, Write));
+        let cleared = find(&moments, written, |m| {
+            m.is(true, Issued, Write) && world.in_intents(m.offset)
+        });
+        let flush = find(&moments, written, |m| m.is(false, Issued, Flush));
+        let flushed = find(&moments, flush, |m| m.is(false, Completed, Flush));
+        let record = find(&moments, written, |m| {
+            m.is(true, Completed, Write) && world.in_regions(m.offset)
+        });
+        let log = find(&moments, record, |m| m.is(true, Issued, Flush));
+        let logged = find(&moments, log, |m| m.is(true, Completed, Flush));
+        assert!(flushed < cleared && logged < cleared, "{mode}");
+        // From here on, the bit may be clear and everything else lost that may be.
+        let clear = find(&moments, cleared, |m| m.is(true, Completed, Write));
+        let (cache, ..) = moments[clear].cut(Left::Everything, Left::Nothing);
+        assert!(!intent_of(&world, &cache, 0), "{mode}");
+        for left in Left::ALL {
+            let next = world.boot(10, moments[clear].cut(left, Left::Nothing));
+            next.check();
+        }
+    }
+}
+
+/// A block that was written past the cache leaves a tombstone where its copy is; with the intent clear, that is all that
+/// keeps the copy from coming back.
+#[test]
+fn a_tombstone_is_stable_before_the_intent_that_it_replaces_is_cleared() {
+    let world = World::new(11, Mode::WriteAround);
+    let moments = world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..64).await;
+        live.env.sleep(CLEARED).await;
+        live.write(5).await;
+        assert!(!live.is_cached(5));
+        let moments = world.watch();
+        live.env.sleep(CLEARED).await;
+        world.unwatch();
+        moments.take()
+    });
+    let cleared = find(&moments, 0, |m| {
+        m.is(true, Completed, Write) && world.in_intents(m.offset)
+    });
+    let found = moments[cleared].cut(Left::Everything, Left::Nothing);
+    assert!(!intent_of(&world, &found.0, 0));
+    let next = world.boot(12, found);
+    next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        assert!(live.is_cached(6), "its stripe is warm");
+        assert!(!live.is_cached(5), "the copy of the old block is back");
+        live.check_all().await;
+    });
+}
+
+#[test]
+fn a_summary_is_written_after_its_extents_are_stable() {
+    let world = World::new(13, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        let moments = world.watch();
+        live.warm(0..600).await;
+        live.env.sleep(CLEARED).await;
+        world.unwatch();
+        let region = world.geometry.region_bytes;
+        let start = world.geometry.data_offset();
+        let moments = moments.take();
+        let region_of = |m: &Moment| (m.offset - start) / region;
+        let ends_region = |m: &Moment| (m.offset + m.len - start).is_multiple_of(region);
+        let mut summaries = 0;
+        for (at, moment) in moments.iter().enumerate() {
+            if !(moment.is(true, Issued, Write) && world.in_regions(moment.offset) && ends_region(moment)) {
+                continue;
+            }
+            summaries += 1;
+            let extents = |m: &Moment| {
+                m.is(true, Completed, Write)
+                    && world.in_regions(m.offset)
+                    && region_of(m) == region_of(moment)
+            };
+            let last = moments[..at].iter().rposition(extents).expect("it has extents");
+            let flush = find(&moments, last, |m| m.is(true, Issued, Flush));
+            let flushed = find(&moments, flush, |m| m.is(true, Completed, Flush));
+            assert!(flushed < at, "region {}", region_of(moment));
+        }
+        assert!(summaries > 5, "only {summaries} regions were filled");
+    });
+}
+
+#[test]
+fn a_region_is_void_and_that_stable_before_it_is_discarded_and_before_the_next_is_reclaimed() {
+    let world = World::sized(14, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..800).await;
+        let moments = world.watch();
+        live.warm(800..1200).await;
+        world.unwatch();
+        let moments = moments.take();
+        let (region, sector) = (
+            world.geometry.region_bytes,
+            u64::from(world.geometry.sector_bytes),
+        );
+        let discards: Vec<usize> = (0..moments.len())
+            .filter(|&at| moments[at].is(true, Issued, Discard))
+            .collect();
+        assert!(
+            discards.len() > 3,
+            "only {} regions were reclaimed",
+            discards.len()
+        );
+        let mut before = 0;
+        for at in discards {
+            let start = moments[at].offset;
+            let wrote = |offset: u64| {
+                let write =
+                    |m: &Moment| m.is(true, Completed, Write) && (m.offset, m.len) == (offset, sector);
+                moments[before..at]
+                    .iter()
+                    .position(write)
+                    .map(|found| found + before)
+            };
+            let (Some(first), Some(last)) = (wrote(start), wrote(start + region - sector)) else {
+                // The first one may have begun before we looked.
+                assert_eq!(before, 0, "region at {start} was not made void");
+                before = at;
+                continue;
+            };
+            let flush = find(&moments, first.max(last), |m| m.is(true, Issued, Flush));
+            let flushed = find(&moments, flush, |m| m.is(true, Completed, Flush));
+            assert!(flushed < at);
+            before = at;
+        }
+    });
+}
+
+#[test]
+fn a_cache_says_open_before_the_first_write_reaches_the_origin() {
+    for mode in MODES {
+        let world = World::new(15, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            live.stop().await.expect("stops in order");
+            let moments = world.watch();
+            let live = world.open().await;
+            live.write(5).await;
+            world.unwatch();
+            let moments = moments.take();
+            let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
+            let (cache, ..) = moments[origin].cut(Left::Nothing, Left::Nothing);
+            for slot in flaz_engine::format::geometry::SUPERBLOCK_SLOTS {
+                let superblock = Superblock::parse(&cache.read(slot, 4096), cache.len()).expect("valid");
+                assert_eq!(superblock.state, State::Open, "{mode}: slot at {slot}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_cache_says_clean_after_everything_of_its_image_and_the_origin_are_stable() {
+    for mode in MODES {
+        let world = World::new(16, mode);
+        let moments = world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..512).await;
+            live.write(5).await;
+            let moments = world.watch();
+            live.stop().await.expect("stops in order");
+            world.unwatch();
+            moments.take()
+        });
+        let clean = moments
+            .iter()
+            .rposition(|m| m.is(true, Issued, Write))
+            .expect("it is written");
+        assert!(
+            moments[clean].offset < world.geometry.intent_offset(),
+            "{mode}: the superblock"
+        );
+        let image = moments[..clean]
+            .iter()
+            .rposition(|m| m.is(true, Completed, Write))
+            .expect("it has an image");
+        let flush = find(&moments, image, |m| m.is(true, Issued, Flush));
+        assert!(
+            find(&moments, flush, |m| m.is(true, Completed, Flush)) < clean,
+            "{mode}"
+        );
+        assert!(
+            find(&moments, 0, |m| m.is(false, Completed, Flush)) < clean,
+            "{mode}"
+        );
+        // Clean with nothing else lost: warm, and true.
+        let end = moments.last().expect("it ends");
+        let next = world.boot(17, end.cut(Left::Nothing, Left::Nothing));
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert!(matches!(live.cache.start, Start::Warm(_)), "{mode}");
+            live.check_all().await;
+        });
+        // Not clean yet, whatever else has landed: a recovery, and true.
+        let next = world.boot(18, moments[clean].cut(Left::Everything, Left::Nothing));
+        next.sim.block_on(async {
+            let live = next.open().await;
+            for block in (0..BLOCKS).step_by(5) {
+                live.read(block).await;
+            }
+        });
+    }
+}
+
+/// The rule of the witness: its note comes before the first write that the cache device does not know of.
+#[test]
+fn a_lost_cache_is_noted_before_a_write_without_an_intent_reaches_the_origin() {
+    for mode in MODES {
+        let world = World::new(19, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            live.env.sleep(CLEARED).await;
+            world.cache.set_dead(true);
+            let (host, number) = (std::rc::Rc::clone(&world.host), world.cache.number());
+            world.sim.set_observer(move |event| {
+                if event.disk != number && event.stage == Issued && event.op == Write {
+                    assert!(
+                        host.noted_lost.get() > 0,
+                        "a write went past a cache that nobody gave up"
+                    );
+                }
+            });
+            live.write(5).await;
+            live.write(STRIPE + 5).await;
+            assert!(live.failed(), "{mode}");
+            world.unwatch();
+        });
+    }
+}

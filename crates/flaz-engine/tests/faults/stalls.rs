@@ -1,0 +1,269 @@
+//! A device that stops answering: the cache is bypassed after its deadline, the origin is waited for.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::cache::Start;
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::Volume;
+use flaz_sim::{EventStage, FaultRates};
+use futures_util::future::{join, join_all};
+
+use crate::world::{CLEARED, MODES, STRIPE, TIMEOUT, TIMEOUT_MOST, World};
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn reads_go_to_the_origin_when_the_cache_device_does_not_answer() {
+    for mode in MODES {
+        let world = World::new(1, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..256).await;
+            // Only what has left memory must be read from the device.
+            world.cache.stall(LONG);
+            let begun = live.env.now();
+            live.read(0).await;
+            let took = live.env.now().since(begun);
+            assert!(took >= TIMEOUT && took < TIMEOUT_MOST, "{mode}: {took:?}");
+            assert!(live.failed(), "{mode}");
+            // From now on nobody waits for it.
+            let begun = live.env.now();
+            live.check_all().await;
+            assert!(live.env.now().since(begun) < TIMEOUT, "{mode}");
+        });
+    }
+}
+
+#[test]
+fn many_readers_wait_for_a_stalled_cache_device_no_longer_than_one() {
+    let world = World::new(2, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..512).await;
+        world.cache.stall(LONG);
+        let begun = live.env.now();
+        join_all((0..256).map(|block| live.read(block))).await;
+        assert!(live.env.now().since(begun) < TIMEOUT_MOST);
+    });
+}
+
+/// A write that waits for its intent goes on when the host has noted that the cache is lost, although the device takes
+/// no mark; and what the device holds is not believed by any later start.
+#[test]
+fn a_write_goes_on_when_its_intent_stalls_and_the_copy_is_never_believed_again() {
+    for mode in MODES {
+        let world = World::new(3, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..512).await;
+            live.env.sleep(CLEARED).await;
+            world.cache.stall(LONG);
+            let begun = live.env.now();
+            live.write(7).await;
+            live.write(STRIPE + 9).await;
+            let took = live.env.now().since(begun);
+            assert!(took < TIMEOUT_MOST, "{mode}: a write waited for {took:?}");
+            assert_eq!(world.host.noted_lost.get(), 1, "{mode}: noted before the write");
+            live.check_all().await;
+        });
+        // The machine goes down before the device has answered anything, and the device is well again.
+        let next = world.reboot(4);
+        let start = next.sim.block_on(async { next.open().await.cache.start });
+        assert_eq!(start, Start::Cold, "{mode}");
+        let next = world.reboot(5);
+        next.check();
+    }
+}
+
+/// Without a host that remembers, writers wait for the device to be marked, or for the tries to end.
+#[test]
+fn a_write_waits_for_the_mark_on_the_device_when_the_host_cannot_remember() {
+    let world = World::new(6, Mode::WriteThrough);
+    world.host.broken.set(true);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..512).await;
+        live.env.sleep(CLEARED).await;
+        // Long enough for one operation to fail, short enough for the mark to get through.
+        world.cache.stall(Duration::from_secs(15));
+        let begun = live.env.now();
+        live.write(7).await;
+        assert!(live.env.now().since(begun) > TIMEOUT);
+        assert!(live.failed());
+    });
+    let next = world.reboot(7);
+    let stats = next.check();
+    assert!(stats.counts.hit_blocks > 0, "the second reading hits");
+    let next = world.reboot(7);
+    let cached = next
+        .sim
+        .block_on(async { next.open().await.stats().holdings.cached_blocks });
+    assert_eq!(cached, 0, "every stripe was marked as out of date");
+}
+
+#[test]
+fn tries_to_mark_a_stalled_cache_device_are_bounded() {
+    let world = World::new(8, Mode::WriteThrough);
+    world.host.broken.set(true);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..64).await;
+        live.env.sleep(CLEARED).await;
+        world.cache.stall(LONG);
+        let begun = live.env.now();
+        live.write(7).await;
+        // The intent, then three tries to mark it.
+        assert!(live.env.now().since(begun) < TIMEOUT_MOST * 5);
+        live.check_all().await;
+    });
+}
+
+/// A round of clearing is writing clear bits when the device stalls; the mark that all are set comes after it. The two
+/// end in the order in which they were asked for, or the mark would be undone.
+#[test]
+fn a_late_write_does_not_undo_the_mark_of_a_cache_that_was_given_up() {
+    for seed in 0..20 {
+        let world = World::new(100 + seed, Mode::WriteThrough);
+        world.host.broken.set(true);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..512).await;
+            live.env.sleep(CLEARED).await;
+            live.write(3).await;
+            live.stored().await;
+            // The log is stable, and the round is about to write its page.
+            let (cache, armed) = (world.cache.clone(), Cell::new(true));
+            let origin_flushed = Cell::new(false);
+            world.sim.set_observer(move |event| {
+                if event.stage != EventStage::Completed || event.op != DeviceOp::Flush {
+                    return;
+                }
+                if event.disk != cache.number() {
+                    origin_flushed.set(true);
+                } else if origin_flushed.get() && armed.replace(false) {
+                    cache.stall(Duration::from_secs(18));
+                }
+            });
+            live.env.sleep(Duration::from_secs(60)).await;
+            assert!(live.failed(), "seed {seed}: the page was not written in time");
+            for block in [3, 4, STRIPE + 1] {
+                live.write(block).await;
+            }
+            world.unwatch();
+        });
+        world.reboot(9).check();
+    }
+}
+
+/// The same with a page that is slow, not late: the cache is given up for another reason meanwhile.
+#[test]
+fn the_mark_of_a_cache_that_is_given_up_waits_for_a_page_of_intents_that_is_being_written() {
+    let world = World::new(20, Mode::WriteThrough);
+    world.host.broken.set(true);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..512).await;
+        live.env.sleep(CLEARED).await;
+        live.write(3).await;
+        live.stored().await;
+        let (cache, stage) = (world.cache.clone(), Rc::new(Cell::new(0)));
+        let (intents, seen) = (world.geometry.intent_offset(), Rc::clone(&stage));
+        world.sim.set_observer(move |event| {
+            let on_cache = event.disk == cache.number();
+            let now = match (seen.get(), on_cache, event.op, event.stage) {
+                (0, false, DeviceOp::Flush, EventStage::Completed) => 1,
+                (1, true, DeviceOp::Flush, EventStage::Completed) => {
+                    cache.stall(Duration::from_secs(5));
+                    2
+                }
+                (2, true, DeviceOp::Write, EventStage::Issued) => {
+                    assert_eq!(event.offset, intents);
+                    // This page takes its time; what comes after it does not, and reads fail.
+                    cache.stall(Duration::ZERO);
+                    cache.set_faults(FaultRates {
+                        read_error_ppm: 1_000_000,
+                        ..FaultRates::default()
+                    });
+                    3
+                }
+                (stage, ..) => stage,
+            };
+            seen.set(now);
+        });
+        while stage.get() < 3 {
+            live.env.sleep(Duration::from_millis(10)).await;
+        }
+        for block in 0..16 {
+            live.read(block).await;
+        }
+        assert!(live.failed());
+        live.write(3).await;
+        live.env.sleep(Duration::from_secs(10)).await;
+        live.write(4).await;
+        world.unwatch();
+    });
+    world.reboot(21).check();
+}
+
+#[test]
+fn a_stalled_origin_is_back_pressure_and_hits_are_still_served() {
+    for mode in MODES {
+        let world = World::new(10, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..512).await;
+            world.origin.stall(Duration::from_secs(120));
+            let begun = live.env.now();
+            let misses = join_all((600..1400).map(|block| live.read(block)));
+            let writes = join_all((1500..1900).map(|block| live.write(block)));
+            let hits = async {
+                for block in 0..512 {
+                    live.read(block).await;
+                }
+                assert!(
+                    live.env.now().since(begun) < Duration::from_secs(10),
+                    "{mode}: hits waited for the origin"
+                );
+                assert!(!live.failed(), "{mode}: the cache is well");
+            };
+            join(hits, join(misses, writes)).await;
+            let took = live.env.now().since(begun);
+            assert!(took >= Duration::from_secs(119), "{mode}: {took:?}");
+            assert!(
+                took < Duration::from_secs(180),
+                "{mode}: everything resumes when the origin is back, after {took:?}"
+            );
+            let stats = live.stats();
+            assert_eq!(stats.counts.origin_errors, 0);
+            assert!(!stats.holdings.cache_failed);
+            live.check_all().await;
+            live.volume.flush().await.expect("the origin is well");
+            live.stop().await.expect("stops in order");
+        });
+    }
+}
+
+/// Intents are cleared by rounds that flush the origin: a flush that takes minutes holds up the rounds and nothing else.
+#[test]
+fn a_stalled_flush_of_the_origin_holds_up_no_hit_and_no_stop_for_ever() {
+    let world = World::new(11, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..256).await;
+        live.write(1).await;
+        live.env.sleep(Duration::from_secs(9)).await;
+        world.origin.stall(Duration::from_secs(100));
+        live.env.sleep(Duration::from_secs(10)).await;
+        for block in 0..256 {
+            live.read(block).await;
+        }
+        live.stop().await.expect("stops when the origin is back");
+    });
+    assert!(matches!(
+        world.sim.block_on(async { world.open().await.cache.start }),
+        Start::Warm(_)
+    ));
+}

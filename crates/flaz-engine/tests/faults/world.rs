@@ -1,0 +1,440 @@
+//! Two simulated disks, a host that remembers, a cache between them, and blocks that say which write they are from.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flaz_device::deadline::Deadline;
+use flaz_device::{DeviceOp, Env, IoBuf};
+use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
+use flaz_engine::codec::CodecSpec;
+use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::router::{CachedVolume, LocalShards};
+use flaz_engine::settings::{AfterCrash, Mode, Settings};
+use flaz_engine::shard::Platform;
+use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::volume::{IoError, Volume};
+use flaz_engine::witness::{Memory, Witness};
+use flaz_sim::{CrashPlan, DiskConfig, DiskImage, DiskMoment, EventStage, Rng, Sim, SimDisk, SimEnv};
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use uuid::Uuid;
+
+/// Modes of a cache in which writes are acknowledged when the origin has them.
+pub const MODES: [Mode; 2] = [Mode::WriteThrough, Mode::WriteAround];
+
+pub const BLOCK: u64 = 4096;
+/// Blocks of a stripe.
+pub const STRIPE: u64 = 256;
+/// Stripes of the origin.
+pub const STRIPES: u64 = 8;
+pub const BLOCKS: u64 = STRIPE * STRIPES;
+/// Length of the cache device unless a test wants another: 46 regions of 128 KiB.
+pub const CACHE_LEN: u64 = 6 << 20;
+/// How long the cache device has for an operation.
+pub const TIMEOUT: Duration = flaz_device::deadline::TIMEOUT_DEFAULT;
+/// Longest time after which an operation has ended: the deadline is looked at four times.
+pub const TIMEOUT_MOST: Duration = Duration::from_millis(12_600);
+/// Intents of a stripe that is left alone are clear after this.
+pub const CLEARED: Duration = Duration::from_secs(30);
+
+pub struct Simulated;
+
+impl Platform for Simulated {
+    type Env = SimEnv;
+    type Cache = Deadline<SimDisk, SimEnv>;
+    type Origin = SimDisk;
+}
+
+/// The contents of a block after write number `version`; 0: never written. Compresses to about half.
+pub fn contents(block: u64, version: u64) -> [u8; BLOCK as usize] {
+    let mut data = [0; BLOCK as usize];
+    Rng::new(block << 20 | version).fill(&mut data[..2048]);
+    data[..8].copy_from_slice(&block.to_le_bytes());
+    data[8..16].copy_from_slice(&version.to_le_bytes());
+    data
+}
+
+fn pristine(block: u64, data: &mut [u8; BLOCK as usize]) {
+    *data = contents(block, 0);
+}
+
+/// Which write of `block` these bytes are from.
+///
+/// # Panics
+/// If they are from none.
+pub fn version_of(block: u64, data: &[u8]) -> u64 {
+    let number = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().expect("eight bytes"));
+    let version = number(8);
+    assert!(
+        data == contents(block, version),
+        "block {block} holds what nobody wrote there: it begins as version {version} of block {}",
+        number(0)
+    );
+    version
+}
+
+/// A host's memory: always durable, unless it is told to fail.
+#[derive(Default)]
+pub struct Host {
+    memory: Cell<Option<Memory>>,
+    pub broken: Cell<bool>,
+    /// Notes that were made of a lost cache.
+    pub noted_lost: Cell<u32>,
+}
+
+impl Host {
+    pub fn memory(&self) -> Option<Memory> {
+        self.memory.get()
+    }
+}
+
+/// The host as the engine sees it.
+struct Notes(Rc<Host>);
+
+impl Witness for Notes {
+    fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>> {
+        async { self.0.memory.get().filter(|_| !self.0.broken.get()) }.boxed_local()
+    }
+
+    fn note(&self, memory: Memory) -> LocalBoxFuture<'_, bool> {
+        async move {
+            if !self.0.broken.get() {
+                self.0.memory.set(Some(memory));
+            }
+            !self.0.broken.get()
+        }
+        .boxed_local()
+    }
+
+    fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
+        async {
+            if self.0.broken.get() {
+                return false;
+            }
+            self.0.noted_lost.set(self.0.noted_lost.get() + 1);
+            self.0.memory.set(Some(Memory {
+                lost: true,
+                ..self.0.memory.get().unwrap_or_default()
+            }));
+            true
+        }
+        .boxed_local()
+    }
+}
+
+/// What happened at a disk, and how both were then.
+pub struct Moment {
+    pub number: u64,
+    pub on_cache: bool,
+    pub stage: EventStage,
+    pub op: DeviceOp,
+    pub offset: u64,
+    pub len: u64,
+    pub cache: DiskMoment,
+    pub origin: DiskMoment,
+    /// What the host remembered.
+    pub memory: Option<Memory>,
+}
+
+/// What a boot finds: cache device, origin, and what the host remembers.
+pub type Found = (DiskImage, DiskImage, Option<Memory>);
+
+/// What a crash leaves of the writes of a disk that it may undo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Everything,
+    Nothing,
+}
+
+impl Left {
+    pub const ALL: [Self; 2] = [Self::Everything, Self::Nothing];
+
+    fn plan(self) -> CrashPlan {
+        match self {
+            Self::Everything => CrashPlan::Everything,
+            Self::Nothing => CrashPlan::Nothing,
+        }
+    }
+}
+
+impl Moment {
+    pub fn is(&self, on_cache: bool, stage: EventStage, op: DeviceOp) -> bool {
+        self.on_cache == on_cache && self.stage == stage && self.op == op
+    }
+
+    /// Both disks after a power cut at this moment.
+    pub fn cut(&self, cache: Left, origin: Left) -> Found {
+        (
+            self.cache.cut(cache.plan().chooser()),
+            self.origin.cut(origin.plan().chooser()),
+            self.memory,
+        )
+    }
+
+    /// Both disks after the death of the process, with what was in flight done or not.
+    pub fn kill(&self, cache: Left, origin: Left) -> Found {
+        (
+            self.cache.kill(cache.plan().chooser()),
+            self.origin.kill(origin.plan().chooser()),
+            self.memory,
+        )
+    }
+}
+
+/// Everything but the cache's process.
+pub struct World {
+    pub sim: Sim,
+    pub cache: SimDisk,
+    pub origin: SimDisk,
+    pub host: Rc<Host>,
+    pub mode: Mode,
+    pub geometry: Geometry,
+    /// The last acknowledged write of each block that was written.
+    pub versions: Rc<RefCell<BTreeMap<u64, u64>>>,
+}
+
+impl World {
+    /// New disks and an empty cache. The cache device loses what is not flushed; so does the origin.
+    pub fn new(seed: u64, mode: Mode) -> Self {
+        Self::sized(seed, mode, CACHE_LEN)
+    }
+
+    pub fn sized(seed: u64, mode: Mode, cache_len: u64) -> Self {
+        let origin = DiskConfig {
+            background: Some(Arc::new(pristine)),
+            ..DiskConfig::fast(BLOCKS * BLOCK)
+        };
+        let sim = Sim::new(seed);
+        let env = sim.env();
+        let cache = SimDisk::new(&env, DiskConfig::fast(cache_len));
+        let origin = SimDisk::new(&env, origin);
+        let superblock = sim.block_on(create(&cache, options(1))).expect("fits");
+        Self {
+            sim,
+            cache,
+            origin,
+            host: Rc::default(),
+            mode,
+            geometry: superblock.geometry,
+            versions: Rc::default(),
+        }
+    }
+
+    /// Another boot of the machine; what was acknowledged stays known.
+    pub fn boot(&self, seed: u64, (cache, origin, memory): Found) -> Self {
+        let sim = Sim::new(seed);
+        let env = sim.env();
+        Self {
+            cache: SimDisk::from_image(&env, &cache),
+            origin: SimDisk::from_image(&env, &origin),
+            sim,
+            host: Rc::new(Host {
+                memory: Cell::new(memory),
+                ..Host::default()
+            }),
+            mode: self.mode,
+            geometry: self.geometry,
+            versions: Rc::new(RefCell::new(self.versions.borrow().clone())),
+        }
+    }
+
+    /// Another boot with both disks as they are, after the death of the process.
+    pub fn reboot(&self, seed: u64) -> Self {
+        self.sim.kill_tasks();
+        self.cache.settle();
+        self.origin.settle();
+        self.boot(seed, self.now())
+    }
+
+    /// Both disks as readers see them.
+    pub fn now(&self) -> Found {
+        (self.cache.snapshot(), self.origin.snapshot(), self.host.memory())
+    }
+
+    pub fn settings(&self) -> Settings {
+        Settings {
+            mode: self.mode,
+            policy: PolicyKind::Fifo,
+            codec: "lz4".parse().expect("a codec"),
+            sequential_cutoff: 0,
+            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+        }
+    }
+
+    pub async fn try_open(&self) -> Result<Live, CacheError> {
+        let env = self.sim.env();
+        let device = Rc::new(Deadline::new(self.cache.clone(), env.clone(), Some(TIMEOUT)));
+        let origin = Rc::new(self.origin.clone());
+        let cache = LocalCache::<Simulated>::open_witnessed(
+            env.clone(),
+            device,
+            Rc::clone(&origin),
+            self.settings(),
+            AfterCrash::Warm,
+            Some(Rc::new(Notes(Rc::clone(&self.host)))),
+        )
+        .await?;
+        let volume = CachedVolume::new(cache.shards(), origin, BLOCKS * BLOCK, 0);
+        Ok(Live {
+            env,
+            cache,
+            volume,
+            versions: Rc::clone(&self.versions),
+        })
+    }
+
+    /// Opens a cache that must open.
+    pub async fn open(&self) -> Live {
+        self.try_open().await.expect("the cache opens")
+    }
+
+    /// Opens the cache, reads everything twice: all of it must be as it was written last.
+    pub fn check(&self) -> StatsSnapshot {
+        self.sim.block_on(async {
+            let live = self.open().await;
+            live.check_all().await;
+            live.check_all().await;
+            live.stats()
+        })
+    }
+
+    /// Notes everything that happens at both disks from now on.
+    pub fn watch(&self) -> Rc<RefCell<Vec<Moment>>> {
+        let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
+        let (noted, cache, origin) = (Rc::clone(&moments), self.cache.clone(), self.origin.clone());
+        let host = Rc::clone(&self.host);
+        self.sim.set_observer(move |event| {
+            noted.borrow_mut().push(Moment {
+                number: event.number,
+                on_cache: event.disk == cache.number(),
+                stage: event.stage,
+                op: event.op,
+                offset: event.offset,
+                len: event.len,
+                cache: cache.moment(),
+                origin: origin.moment(),
+                memory: host.memory(),
+            });
+        });
+        moments
+    }
+
+    pub fn unwatch(&self) {
+        self.sim.set_observer(|_| {});
+    }
+
+    /// Whether a place on the cache device is in the bitmap of intents.
+    pub fn in_intents(&self, offset: u64) -> bool {
+        let start = self.geometry.intent_offset();
+        (start..start + self.geometry.intent_len()).contains(&offset)
+    }
+
+    /// Whether a place on the cache device is in the regions.
+    pub fn in_regions(&self, offset: u64) -> bool {
+        offset >= self.geometry.data_offset()
+    }
+}
+
+/// What a cache is made from; `number` tells one from another.
+pub fn options(number: u128) -> CreateOptions {
+    CreateOptions {
+        uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_0000_0000 + (number << 96) + number),
+        created_unix_s: 1_700_000_000,
+        wish: GeometryWish {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            shard_count: Some(1),
+        },
+        codec: CodecSpec::default(),
+        origin_len: BLOCKS * BLOCK,
+        origin_identity: "sim:origin".into(),
+        origin_path: "/dev/slow".into(),
+    }
+}
+
+/// A cache that is open, and its clients.
+pub struct Live {
+    pub env: SimEnv,
+    pub cache: LocalCache<Simulated>,
+    pub volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
+    versions: Rc<RefCell<BTreeMap<u64, u64>>>,
+}
+
+impl Live {
+    pub fn expected(&self, block: u64) -> u64 {
+        self.versions.borrow().get(&block).copied().unwrap_or(0)
+    }
+
+    /// Reads a block and says which write of it came.
+    pub async fn try_read(&self, block: u64) -> Result<u64, IoError> {
+        let data = self.volume.read(block * BLOCK, BLOCK as u32).await?;
+        Ok(version_of(block, &data[0]))
+    }
+
+    pub async fn read(&self, block: u64) {
+        let version = self.try_read(block).await.expect("reads");
+        assert_eq!(version, self.expected(block), "block {block} is stale");
+    }
+
+    /// Writes the next version of a block.
+    pub async fn try_write(&self, block: u64) -> Result<u64, IoError> {
+        let version = self.expected(block) + 1;
+        let data = vec![IoBuf::copy_of(&contents(block, version))];
+        self.volume.write(block * BLOCK, data, false).await?;
+        self.versions.borrow_mut().insert(block, version);
+        Ok(version)
+    }
+
+    pub async fn write(&self, block: u64) {
+        self.try_write(block).await.expect("writes");
+    }
+
+    pub async fn check_all(&self) {
+        for block in 0..BLOCKS {
+            self.read(block).await;
+        }
+    }
+
+    pub fn is_cached(&self, block: u64) -> bool {
+        let shards = self.cache.shards();
+        let shard = shards.iter().next().expect("one shard").clone();
+        shard.is_cached(flaz_engine::units::BlockNumber(block))
+    }
+
+    /// Puts blocks into the cache, and waits until they are stored.
+    pub async fn warm(&self, blocks: std::ops::Range<u64>) {
+        for first in blocks.clone().step_by(32) {
+            let count = (blocks.end - first).min(32);
+            self.volume
+                .prefetch(first * BLOCK, count * BLOCK)
+                .await
+                .expect("the origin is well");
+            self.stored().await;
+        }
+    }
+
+    /// Waits until nothing waits to be stored.
+    pub async fn stored(&self) {
+        while self.stats().holdings.admission_queue > 0 && !self.stats().holdings.cache_failed {
+            self.env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    pub fn stats(&self) -> StatsSnapshot {
+        self.cache.stats()
+    }
+
+    pub fn failed(&self) -> bool {
+        self.stats().holdings.cache_failed
+    }
+
+    pub async fn stop(self) -> Result<Superblock, CacheError> {
+        drop(self.volume);
+        self.cache.stop().await
+    }
+}
