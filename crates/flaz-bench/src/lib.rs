@@ -1,0 +1,3 @@
+//! The benchmark of flaz.
+pub mod random;
+pub mod statistics;
