@@ -21,9 +21,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Cell, CellKey, Level, Measured};
+use crate::cell::{Cell, CellKey, Level, Measured, is_name};
 use crate::error::Problem;
 use crate::results::CELLS_MAX;
+use crate::table_file::quoted;
 use crate::unit::{Direction, Unit};
 
 /// What the field `format` says: what it is, and in which version.
@@ -150,7 +151,10 @@ impl Campaign {
         let head: Head = serde_json::from_str(text).map_err(not_json)?;
         match head.format {
             Some(found) if found == FORMAT => {}
-            Some(found) => return Err(Problem::Format { found }),
+            Some(found) => {
+                let found = quoted(&found);
+                return Err(Problem::Format { found });
+            }
             None => {
                 let missing = format!("expected a field \"format\": \"{FORMAT}\", found none");
                 return Err(Problem::Json(missing));
@@ -194,6 +198,20 @@ impl Campaign {
             .iter()
             .map(|cell| {
                 let key = cell.key.clone();
+                if !is_name(&key.test) {
+                    return Err(Problem::Value {
+                        column: "test",
+                        text: quoted(&key.test),
+                        expected: "the name of a test, as in write or random_read",
+                    });
+                }
+                if key.record_bytes == 0 {
+                    return Err(Problem::Value {
+                        column: "record_bytes",
+                        text: "0".to_owned(),
+                        expected: "a number of bytes above zero",
+                    });
+                }
                 if !seen.insert(&cell.key) {
                     return Err(Problem::Twice {
                         key,
@@ -294,6 +312,11 @@ mod tests {
         campaign.cells[0].samples.push(2.0);
         campaign.cells.push(campaign.cells[0].clone());
         assert!(refused(&campaign).contains("is there twice"));
+        campaign.cells[1].key.test = "\u{1b}[31m".to_owned();
+        assert!(refused(&campaign).contains("test is '?[31m'"));
+        campaign.cells[1].key.test = "r".to_owned();
+        campaign.cells[1].key.record_bytes = 0;
+        assert!(refused(&campaign).contains("above zero"));
         campaign.cells[1].samples[0] = f64::NAN;
         assert!(campaign.to_json().is_err());
     }

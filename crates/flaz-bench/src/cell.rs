@@ -11,6 +11,9 @@ use crate::unit::{Direction, Unit, WholeBytes};
 /// Most runs of one cell. Resampling takes time with each of them, and nobody measures as often.
 pub const RUNS_MAX: usize = 1000;
 
+/// Most runs that a published mean can be of; nobody has had more, and the statistics stay exact.
+pub const SUMMARY_RUNS_MAX: u32 = 1_000_000;
+
 /// Most characters of the name of a test or a level.
 pub const NAME_CHARS_MAX: usize = 64;
 
@@ -155,6 +158,17 @@ pub struct Cell {
     pub measured: Measured,
 }
 
+impl Cell {
+    /// What it counts, and which way is better, in words.
+    #[must_use]
+    pub fn counts(&self) -> String {
+        match self.direction {
+            Direction::HigherIsBetter => format!("{} (more is better)", self.unit),
+            Direction::LowerIsBetter => format!("{} (less is better)", self.unit),
+        }
+    }
+}
+
 /// The numbers of a cell: all of them, or what a publication says about them. Always fit for logarithms and for a
 /// variance: at least two runs, all positive.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,8 +186,13 @@ pub enum Unfit {
     #[error("{0} of the at least 2 runs that a comparison needs: measure more runs")]
     TooFew(usize),
     /// Too many.
-    #[error("{0} runs: at most {RUNS_MAX} are understood")]
-    TooMany(usize),
+    #[error("{found} runs: at most {max} are understood")]
+    TooMany {
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        max: usize,
+    },
     /// A run of nothing.
     #[error("run {run} is {value}: expected a positive number")]
     NotPositive {
@@ -198,7 +217,10 @@ impl Measured {
     pub fn from_runs(runs: Vec<f64>) -> Result<Self, Unfit> {
         match runs.len() {
             few @ 0..2 => return Err(Unfit::TooFew(few)),
-            many if many > RUNS_MAX => return Err(Unfit::TooMany(many)),
+            found if found > RUNS_MAX => {
+                let max = RUNS_MAX;
+                return Err(Unfit::TooMany { found, max });
+            }
             _ => {}
         }
         match runs.iter().position(|&run| !(run > 0.0 && run.is_finite())) {
@@ -213,10 +235,16 @@ impl Measured {
     /// From mean and standard deviation over `runs` runs.
     ///
     /// # Errors
-    /// Fewer than two runs, a mean that is not positive, a negative deviation.
+    /// Fewer than two runs, more than [`SUMMARY_RUNS_MAX`], a mean that is not positive, a negative deviation.
     pub fn from_summary(mean: f64, stddev: f64, runs: u32) -> Result<Self, Unfit> {
         if runs < 2 {
             return Err(Unfit::TooFew(runs as usize));
+        }
+        if runs > SUMMARY_RUNS_MAX {
+            return Err(Unfit::TooMany {
+                found: runs as usize,
+                max: SUMMARY_RUNS_MAX as usize,
+            });
         }
         if !(mean > 0.0 && mean.is_finite()) {
             return Err(Unfit::Mean(mean));
@@ -324,7 +352,15 @@ mod tests {
     #[test]
     fn unfit_numbers_are_told() {
         assert_eq!(Measured::from_runs(vec![1.0]), Err(Unfit::TooFew(1)));
-        assert_eq!(Measured::from_runs(vec![1.0; 1001]), Err(Unfit::TooMany(1001)));
+        let many = Measured::from_runs(vec![1.0; 1001]);
+        assert_eq!(
+            many,
+            Err(Unfit::TooMany {
+                found: 1001,
+                max: 1000
+            })
+        );
+        assert!(Measured::from_summary(1.0, 0.1, u32::MAX).is_err());
         for value in [0.0, -1.0, f64::INFINITY] {
             let refused = Measured::from_runs(vec![1.0, value]);
             assert_eq!(refused, Err(Unfit::NotPositive { run: 2, value }));

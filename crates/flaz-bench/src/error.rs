@@ -9,7 +9,7 @@ use crate::campaign_file;
 use crate::cell::{CellKey, Unfit};
 use crate::results::{CELLS_MAX, FILE_BYTES_MAX};
 use crate::table_file::{DIFFERENCE_COLUMNS, RATE_COLUMNS};
-use crate::unit::{RateError, Unit};
+use crate::unit::RateError;
 
 /// A file that is not understood.
 #[derive(Debug)]
@@ -221,7 +221,7 @@ pub enum BenchError {
         b_example: CellKey,
     },
     /// One cell counts bytes here and operations there.
-    #[error("{key} counts {unit_a} in {} and {unit_b} in {}: measure both alike", a.display(), b.display())]
+    #[error("{key} counts {counts_a} in {} and {counts_b} in {}: measure both alike", a.display(), b.display())]
     Units {
         /// Which cell.
         key: CellKey,
@@ -229,10 +229,10 @@ pub enum BenchError {
         a: PathBuf,
         /// What is compared with it.
         b: PathBuf,
-        /// Unit in A.
-        unit_a: Unit,
-        /// Unit in B.
-        unit_b: Unit,
+        /// What it counts in A.
+        counts_a: String,
+        /// What it counts in B.
+        counts_b: String,
     },
     /// Cells of which the A/A campaign says nothing.
     #[error(
