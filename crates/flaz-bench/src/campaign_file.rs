@@ -18,12 +18,13 @@
 //! that it does not know. Names end in their unit.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Cell, CellKey, Level, Measured, is_name};
-use crate::error::Problem;
-use crate::results::CELLS_MAX;
+use crate::error::{InputError, Problem};
+use crate::results::{CELLS_MAX, read_text};
 use crate::table_file::quoted;
 use crate::unit::{Direction, Unit};
 
@@ -161,6 +162,19 @@ impl Campaign {
             }
         }
         serde_json::from_str(text).map_err(not_json)
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no campaign of this format.
+    pub fn read(path: &Path) -> Result<Self, InputError> {
+        let text = read_text(path)?;
+        Self::from_json(&text).map_err(|problem| InputError {
+            path: path.to_owned(),
+            line: None,
+            problem,
+        })
     }
 
     /// The text of a file.

@@ -14,6 +14,11 @@ pub const RUNS_MAX: usize = 1000;
 /// Most runs that a published mean can be of; nobody has had more, and the statistics stay exact.
 pub const SUMMARY_RUNS_MAX: u32 = 1_000_000;
 
+/// Smallest and largest value: squares and ratios of such values are still numbers.
+pub const VALUE_MIN: f64 = 1e-30;
+/// See [`VALUE_MIN`].
+pub const VALUE_MAX: f64 = 1e30;
+
 /// Most characters of the name of a test or a level.
 pub const NAME_CHARS_MAX: usize = 64;
 
@@ -194,7 +199,7 @@ pub enum Unfit {
         max: usize,
     },
     /// A run of nothing.
-    #[error("run {run} is {value}: expected a positive number")]
+    #[error("run {run} is {value}: expected a positive number, 1e-30 to 1e30")]
     NotPositive {
         /// Which run, from 1.
         run: usize,
@@ -202,10 +207,10 @@ pub enum Unfit {
         value: f64,
     },
     /// A mean of nothing.
-    #[error("the mean is {0}: expected a positive number")]
+    #[error("the mean is {0}: expected a positive number, 1e-30 to 1e30")]
     Mean(f64),
     /// A deviation that is none.
-    #[error("the standard deviation is {0}: expected zero or more")]
+    #[error("the standard deviation is {0}: expected zero or more, at most 1e30")]
     Deviation(f64),
 }
 
@@ -223,7 +228,7 @@ impl Measured {
             }
             _ => {}
         }
-        match runs.iter().position(|&run| !(run > 0.0 && run.is_finite())) {
+        match runs.iter().position(|run| !(VALUE_MIN..=VALUE_MAX).contains(run)) {
             Some(at) => Err(Unfit::NotPositive {
                 run: at + 1,
                 value: runs[at],
@@ -246,10 +251,10 @@ impl Measured {
                 max: SUMMARY_RUNS_MAX as usize,
             });
         }
-        if !(mean > 0.0 && mean.is_finite()) {
+        if !(VALUE_MIN..=VALUE_MAX).contains(&mean) {
             return Err(Unfit::Mean(mean));
         }
-        if !(stddev >= 0.0 && stddev.is_finite()) {
+        if !(0.0..=VALUE_MAX).contains(&stddev) {
             return Err(Unfit::Deviation(stddev));
         }
         Ok(Self::Summary(Moments {
@@ -361,6 +366,10 @@ mod tests {
             })
         );
         assert!(Measured::from_summary(1.0, 0.1, u32::MAX).is_err());
+        assert!(Measured::from_summary(1e200, 1.0, 3).is_err());
+        assert!(Measured::from_summary(1.0, 1e200, 3).is_err());
+        let wild = Measured::from_summary(1e-30, 1e30, 2).unwrap().log_moments();
+        assert!(wild.mean.is_finite() && wild.variance.is_finite());
         for value in [0.0, -1.0, f64::INFINITY] {
             let refused = Measured::from_runs(vec![1.0, value]);
             assert_eq!(refused, Err(Unfit::NotPositive { run: 2, value }));

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use crate::campaign_file;
 use crate::cell::{CellKey, Unfit};
+use crate::claim::CLAIMS_MAX;
 use crate::results::{CELLS_MAX, FILE_BYTES_MAX};
 use crate::table_file::{DIFFERENCE_COLUMNS, RATE_COLUMNS};
 use crate::unit::RateError;
@@ -187,6 +188,9 @@ pub enum BenchError {
     /// No claim at all.
     #[error("there is no claim: give --claim TEST=RATE, as in --claim write=275MB/s, or --claims FILE")]
     NoClaims,
+    /// More claims than anybody makes.
+    #[error("{0} claims: at most {CLAIMS_MAX} are understood")]
+    TooManyClaims(usize),
     /// A claim about what was not measured.
     #[error("{path}: the claim about {claim} has no cell: measured are {measured}", path = path.display())]
     ClaimUnmeasured {
@@ -263,7 +267,9 @@ impl BenchError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Input(input) => matches!(input.problem, Problem::RunsUnknown),
-            Self::Claim(_) | Self::NoClaims | Self::Delta(_) | Self::Repeats(_) => true,
+            Self::Claim(_) | Self::NoClaims | Self::TooManyClaims(_) | Self::Delta(_) | Self::Repeats(_) => {
+                true
+            }
             _ => false,
         }
     }

@@ -140,6 +140,12 @@ fn runs_that_are_missing_or_too_few() {
     let error = compare(&campaign, &campaign, &ten_runs()).unwrap_err();
     says(&error, &["c.json", "read of 1 MiB at 50 %", "measure more runs"]);
     assert!(!error.is_usage());
+    let read = Campaign::read(&campaign).unwrap();
+    assert_eq!(
+        read.cells[0].samples,
+        [1.0],
+        "what cannot be compared can be read and gone on with"
+    );
     let zero = folder.campaign("z.json", vec![cell("read", &[1.0, 0.0])]);
     says(
         &compare(&zero, &zero, &ten_runs()).unwrap_err(),

@@ -47,9 +47,11 @@ pub fn read_claims(path: &Path) -> Result<Vec<Claim>, InputError> {
 
 fn parse(text: &str) -> Result<Vec<Claim>, Problem> {
     let file: ClaimFile = toml::from_str(text).map_err(|error| {
-        let line = error
-            .span()
-            .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        let start = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = 1 + text.as_bytes()[..start]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count();
         Problem::Toml(format!("line {line}: {}", error.message()))
     })?;
     if file.claim.is_empty() || file.claim.len() > CLAIMS_MAX {

@@ -124,6 +124,9 @@ pub fn check(path: &Path, claims: &[Claim], options: &ClaimOptions) -> Result<Cl
     if claims.is_empty() {
         return Err(BenchError::NoClaims);
     }
+    if claims.len() > CLAIMS_MAX {
+        return Err(BenchError::TooManyClaims(claims.len()));
+    }
     let results = results::open_results(path, options.runs)?;
     check_results(&results, claims, options)
 }

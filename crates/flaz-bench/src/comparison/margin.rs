@@ -17,9 +17,6 @@ use super::ALPHA;
 /// The least margin in percent, and the one that is taken if nothing is said.
 pub const DELTA_FLOOR_PCT: f64 = 1.0;
 
-/// Most A/A campaigns.
-pub const REPEATS_MAX: usize = 2;
-
 /// What difference matters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Margin {

@@ -11,7 +11,7 @@ mod verdict;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-pub use margin::{DELTA_FLOOR_PCT, Margin, REPEATS_MAX};
+pub use margin::{DELTA_FLOOR_PCT, Margin};
 pub(crate) use page::source_line;
 pub use report::{
     CellReport, Comparison, Counts, Interval, IntervalMethod, MarginReport, RankMethod, RanksReport,
