@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::bench::args::BenchArgs;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
 use crate::settings::{AfterCrash, Codec, Emulation, Mode, NbdAddress, Policy, parse_dirty_limit};
@@ -63,6 +64,8 @@ pub enum Command {
     Dump(DumpArgs),
     /// Show on real data of this machine what a compressed cache is worth
     Demo(DemoArgs),
+    /// Compare measured storage, and hold claims against it
+    Bench(BenchArgs),
     /// Write shell completions or the manual
     #[command(hide = true)]
     Generate(GenerateArgs),
@@ -363,7 +366,12 @@ mod tests {
 
     #[test]
     fn every_command_and_option_has_help() {
-        for command in Cli::command().get_subcommands() {
+        let cli = Cli::command();
+        let bench = cli
+            .find_subcommand("bench")
+            .expect("bench is a command")
+            .get_subcommands();
+        for command in cli.get_subcommands().chain(bench) {
             assert!(command.get_about().is_some(), "{}", command.get_name());
             for arg in command.get_arguments() {
                 assert!(

@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use flaz_bench::error::BenchError;
+
 use crate::control::ControlError;
 use crate::safety::SafetyError;
 use crate::settings::SettingError;
@@ -32,6 +34,9 @@ pub enum Failure {
     /// The running cache could not be asked.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// Results are not understood, or cannot be compared.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// The host failed.
     #[error("{what} {}", path.display())]
     Host {
@@ -104,6 +109,7 @@ impl Failure {
     fn exit_status(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Setting(_) => EXIT_USAGE,
+            Self::Bench(error) if error.is_usage() => EXIT_USAGE,
             _ => EXIT_FAILURE,
         }
     }

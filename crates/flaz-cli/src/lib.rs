@@ -8,6 +8,7 @@
 //! | [`safety`] | what must be known about a device before it is overwritten |
 //! | [`host`] | the daemon: devices, threads, the engine's assembly |
 //! | [`demo`] | `flaz demo` |
+//! | [`bench`] | `flaz bench` |
 //! | [`report`], [`page`] | what a cache says about itself, and that on a page for people |
 //! | [`settings`], [`size`] | words and numbers as people write them |
 //! | [`log`], [`error`] | what goes to standard error, and the exit status |
@@ -16,6 +17,7 @@
 //! usage. A reader that goes away (`flaz dump | head`) ends the program quietly.
 
 pub mod args;
+pub mod bench;
 pub mod commands;
 pub mod control;
 pub mod demo;

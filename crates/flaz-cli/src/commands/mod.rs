@@ -5,7 +5,7 @@ mod create;
 mod dump;
 mod generate;
 mod life;
-mod output;
+pub(crate) mod output;
 mod serve;
 mod set;
 pub mod spec;
@@ -33,6 +33,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
             what: "demo",
             source: error.into(),
         }),
+        Command::Bench(args) => crate::bench::run(&args),
         Command::Generate(args) => generate::run(&args),
     }
 }

@@ -1,10 +1,16 @@
 //! Standard output: a closed pipe is a quiet end, anything else a failure.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
 use crate::error::Failure;
+
+/// Whether standard output is to be coloured: on a terminal only, and not if `NO_COLOR` is set.
+#[must_use]
+pub fn in_colour() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
 
 /// Prints `text` as it is.
 ///

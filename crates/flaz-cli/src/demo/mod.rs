@@ -32,7 +32,7 @@ mod session;
 mod table;
 mod workload;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
     let text = if plan.json_to_stdout {
         json
     } else {
-        table::text(&outcome, colour())
+        table::text(&outcome, crate::commands::output::in_colour())
     };
     let mut stdout = std::io::stdout().lock();
     let shown = stdout.write_all(text.as_bytes()).and_then(|()| match &plan.html {
@@ -190,10 +190,6 @@ fn write(path: &Path, text: &str) -> Result<(), DemoError> {
         .persist(path)
         .map(drop)
         .map_err(|error| DemoError::file("write", path)(error.error))
-}
-
-fn colour() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Kernel and processor, as far as they are known.

@@ -1,0 +1,337 @@
+//! The file of a campaign: one JSON with every sample, and with what one must know to believe them.
+//!
+//! ```json
+//! {
+//!   "format": "flaz-campaign-1",
+//!   "name": "kernel 5.15, direct I/O",
+//!   "seed": 42,
+//!   "environment": { "kernel": "5.15.0", "device_model": "SF-1222", "governor": "performance" },
+//!   "cells": [
+//!     { "test": "write", "record_bytes": 1048576, "level": 98, "unit": "bytes-per-s",
+//!       "samples": [266103910.4, 265817190.0], "order": [3, 11],
+//!       "achieved": [ { "codec": "lz4", "chunk_bytes": 4096, "saved_pct": 97.9, "spread_pct": 0.1 } ] }
+//!   ]
+//! }
+//! ```
+//!
+//! The format is an interface: within its number fields are added, never changed or taken away. A reader skips fields
+//! that it does not know. Names end in their unit.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cell::{Cell, CellKey, Level, Measured, is_name};
+use crate::error::{InputError, Problem};
+use crate::results::{CELLS_MAX, read_text};
+use crate::table_file::quoted;
+use crate::unit::{Direction, Unit};
+
+/// What the field `format` says: what it is, and in which version.
+pub const FORMAT: &str = "flaz-campaign-1";
+
+/// A campaign.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Campaign {
+    /// [`FORMAT`].
+    pub format: String,
+    /// What the user calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Version of the program that measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// When it began: RFC 3339, in UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<String>,
+    /// What order and data were drawn from.
+    pub seed: u64,
+    /// Where it was measured.
+    #[serde(default)]
+    pub environment: Environment,
+    /// What was measured; each test, record size and level once.
+    pub cells: Vec<CampaignCell>,
+}
+
+/// Where a campaign was measured. What is not known is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Release of the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Model of the processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    /// Frequency governor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub governor: Option<String>,
+    /// Memory of the machine in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Model of the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_model: Option<String>,
+    /// Its firmware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_firmware: Option<String>,
+    /// File system, or `none` on a raw device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_system: Option<String>,
+    /// Its mount options.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_options: Option<String>,
+    /// Free space at the beginning, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+    /// Whatever else is worth knowing.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, serde_json::Value>,
+}
+
+/// The samples of one test with one record size and one kind of data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CampaignCell {
+    /// Test, record size and level.
+    #[serde(flatten)]
+    pub key: CellKey,
+    /// What the samples count.
+    pub unit: Unit,
+    /// Which way is better.
+    #[serde(default)]
+    pub direction: Direction,
+    /// One value a run, in the order of the runs.
+    pub samples: Vec<f64>,
+    /// For each sample, the how-manieth run of the campaign it was, from 0: so that a drift can be seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub order: Vec<u32>,
+    /// How compressible the data really was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub achieved: Vec<Achieved>,
+}
+
+/// What a codec made of the data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Achieved {
+    /// `lz4`, `zstd-1`, `zlib-6`, ..
+    pub codec: String,
+    /// Bytes that were compressed together.
+    pub chunk_bytes: u64,
+    /// Space saved, on average over the chunks.
+    pub saved_pct: f64,
+    /// Standard deviation of that over the chunks.
+    pub spread_pct: f64,
+}
+
+impl Campaign {
+    /// A campaign without cells.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            format: FORMAT.to_owned(),
+            name: None,
+            program: None,
+            started: None,
+            seed,
+            environment: Environment::default(),
+            cells: Vec::new(),
+        }
+    }
+
+    /// From the text of a file.
+    ///
+    /// # Errors
+    /// It is no campaign of this format.
+    pub fn from_json(text: &str) -> Result<Self, Problem> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: Option<String>,
+        }
+        let not_json = |error: serde_json::Error| Problem::Json(error.to_string());
+        // The format first: what comes in another one may have other fields.
+        let head: Head = serde_json::from_str(text).map_err(not_json)?;
+        match head.format {
+            Some(found) if found == FORMAT => {}
+            Some(found) => {
+                let found = quoted(&found);
+                return Err(Problem::Format { found });
+            }
+            None => {
+                let missing = format!("expected a field \"format\": \"{FORMAT}\", found none");
+                return Err(Problem::Json(missing));
+            }
+        }
+        serde_json::from_str(text).map_err(not_json)
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no campaign of this format.
+    pub fn read(path: &Path) -> Result<Self, InputError> {
+        let text = read_text(path)?;
+        Self::from_json(&text).map_err(|problem| InputError {
+            path: path.to_owned(),
+            line: None,
+            problem,
+        })
+    }
+
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// JSON cannot hold it: a sample is not finite.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        use serde::ser::Error;
+        if let Some(cell) = self
+            .cells
+            .iter()
+            .find(|cell| cell.samples.iter().any(|sample| !sample.is_finite()))
+        {
+            return Err(serde_json::Error::custom(format!(
+                "{}: a sample is not finite",
+                cell.key
+            )));
+        }
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// Its cells, fit to be compared.
+    ///
+    /// # Errors
+    /// A cell that is there twice or whose samples cannot be compared; no cell, or more than [`CELLS_MAX`].
+    pub fn to_cells(&self) -> Result<Vec<Cell>, Problem> {
+        if self.cells.is_empty() {
+            return Err(Problem::NoCells);
+        }
+        if self.cells.len() > CELLS_MAX {
+            return Err(Problem::TooManyCells);
+        }
+        let mut seen = HashSet::new();
+        self.cells
+            .iter()
+            .map(|cell| {
+                let key = cell.key.clone();
+                if !is_name(&key.test) {
+                    return Err(Problem::Value {
+                        column: "test",
+                        text: quoted(&key.test),
+                        expected: "the name of a test, as in write or random_read",
+                    });
+                }
+                if key.record_bytes == 0 {
+                    return Err(Problem::Value {
+                        column: "record_bytes",
+                        text: "0".to_owned(),
+                        expected: "a number of bytes above zero",
+                    });
+                }
+                if !seen.insert(&cell.key) {
+                    return Err(Problem::Twice {
+                        key,
+                        first_line: None,
+                    });
+                }
+                match Measured::from_runs(cell.samples.clone()) {
+                    Ok(measured) => Ok(Cell {
+                        key,
+                        unit: cell.unit,
+                        direction: cell.direction,
+                        measured,
+                    }),
+                    Err(unfit) => Err(Problem::Unfit { key, unfit }),
+                }
+            })
+            .collect()
+    }
+}
+
+impl CampaignCell {
+    /// A cell with nothing but its samples.
+    #[must_use]
+    pub fn new(test: &str, record_bytes: u64, level: Level, samples: Vec<f64>) -> Self {
+        Self {
+            key: CellKey {
+                test: test.to_owned(),
+                record_bytes,
+                level,
+            },
+            unit: Unit::BytesPerSecond,
+            direction: Direction::HigherIsBetter,
+            samples,
+            order: Vec::new(),
+            achieved: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINIMAL: &str = r#"{"format":"flaz-campaign-1","seed":1,"of_a_later_version":[],"cells":[
+        {"test":"read","record_bytes":4096,"level":"random","unit":"ops-per-s","samples":[1.5,2.5]}]}"#;
+
+    #[test]
+    fn every_field_is_kept() {
+        let mut campaign = Campaign::new(u64::MAX);
+        campaign.name = Some("x".to_owned());
+        campaign.environment.kernel = Some("6.1".to_owned());
+        campaign
+            .environment
+            .other
+            .insert("scheduler".to_owned(), "none".into());
+        let mut cell = CampaignCell::new("write", 1 << 20, "97.5".parse().unwrap(), vec![1.25e8, 1.5e8]);
+        cell.order = vec![4, 2];
+        cell.direction = Direction::LowerIsBetter;
+        cell.achieved.push(Achieved {
+            codec: "lz4".to_owned(),
+            chunk_bytes: 4096,
+            saved_pct: 97.4,
+            spread_pct: 0.2,
+        });
+        campaign.cells.push(cell);
+        let text = campaign.to_json().unwrap();
+        assert_eq!(Campaign::from_json(&text).unwrap(), campaign);
+        assert!(text.contains(r#""level": 97.5"#), "{text}");
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped_and_defaults_taken() {
+        let cells = Campaign::from_json(MINIMAL).unwrap().to_cells().unwrap();
+        assert_eq!(cells[0].direction, Direction::HigherIsBetter);
+        assert_eq!(cells[0].key.to_string(), "read of 4 KiB at random");
+    }
+
+    #[test]
+    fn what_is_no_campaign_of_this_format() {
+        let message = |text: &str| Campaign::from_json(text).unwrap_err().to_string();
+        assert!(message("{").contains("line 1"));
+        assert!(message("{}").contains("expected a field \"format\""));
+        assert!(message(&MINIMAL.replace("campaign-1", "campaign-2")).contains("later version"));
+        assert!(message(&MINIMAL.replace("ops-per-s", "furlongs")).contains("bytes-per-s"));
+        assert!(message(&MINIMAL.replace("\"samples\"", "\"smaples\"")).contains("samples"));
+        assert!(message(&MINIMAL.replace("2.5", "null")).contains("line 2"));
+    }
+
+    #[test]
+    fn cells_that_cannot_be_compared() {
+        let refused = |campaign: &Campaign| campaign.to_cells().unwrap_err().to_string();
+        let mut campaign = Campaign::new(0);
+        assert!(refused(&campaign).contains("no cells"));
+        campaign
+            .cells
+            .push(CampaignCell::new("w", 1, "2".parse().unwrap(), vec![1.0]));
+        assert!(refused(&campaign).contains("w of 1 B at 2 %: 1 of the at least 2 runs"));
+        campaign.cells[0].samples.push(2.0);
+        campaign.cells.push(campaign.cells[0].clone());
+        assert!(refused(&campaign).contains("is there twice"));
+        campaign.cells[1].key.test = "\u{1b}[31m".to_owned();
+        assert!(refused(&campaign).contains("test is '?[31m'"));
+        campaign.cells[1].key.test = "r".to_owned();
+        campaign.cells[1].key.record_bytes = 0;
+        assert!(refused(&campaign).contains("above zero"));
+        campaign.cells[1].samples[0] = f64::NAN;
+        assert!(campaign.to_json().is_err());
+    }
+}

@@ -1,0 +1,282 @@
+//! What a comparison says: the structs behind the table and the JSON.
+//!
+//! The JSON is an interface for scripts: a field keeps its name and unit once released, and [`SCHEMA`] grows when one
+//! changes its meaning. An infinite number (the t of runs that do not vary) is `null`.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::{ALPHA, Margin, Note, Rule, Verdict};
+use crate::cell::{Cell, CellKey, Description};
+use crate::results::{Kind, Results};
+use crate::statistics::deviation;
+use crate::statistics::ranks::{MannWhitney, Method};
+use crate::unit::{Direction, Unit};
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// Runs a side below which an interval by resampling is too narrow.
+pub const RUNS_FEW: u32 = 6;
+
+/// A comparison of B with A.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The baseline.
+    pub a: SourceReport,
+    /// What is compared with it.
+    pub b: SourceReport,
+    /// What decided.
+    pub rule: Rule,
+    /// Level of the tests.
+    pub alpha: f64,
+    /// What difference matters.
+    pub margin: MarginReport,
+    /// Seed of the resampling.
+    pub seed: u64,
+    /// Resamples an interval.
+    pub resamples: u32,
+    /// How many cells are what.
+    pub counts: Counts,
+    /// How often the old rule is wrong with as many runs as here.
+    pub stddev_rule: RuleReport,
+    /// Cells that B lacks.
+    pub only_in_a: Vec<CellKey>,
+    /// Cells that A lacks.
+    pub only_in_b: Vec<CellKey>,
+    /// The cells that both have, in the order of A.
+    pub cells: Vec<CellReport>,
+}
+
+/// A file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SourceReport {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// How many cells it has.
+    pub cells: usize,
+}
+
+impl SourceReport {
+    pub(crate) fn of(results: &Results) -> Self {
+        Self {
+            path: results.path.clone(),
+            kind: results.kind,
+            cells: results.cells.len() + results.without_baseline.len(),
+        }
+    }
+}
+
+/// Where the margin comes from; each cell has its own.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "from")]
+pub enum MarginReport {
+    /// It was given.
+    Given {
+        /// The margin in percent.
+        delta_pct: f64,
+    },
+    /// It was measured.
+    Repeats {
+        /// One A/A campaign, compared with A, or two, compared with each other.
+        paths: Vec<PathBuf>,
+        /// The least that is taken, in percent.
+        floor_pct: f64,
+    },
+}
+
+impl MarginReport {
+    pub(super) fn of(margin: &Margin) -> Self {
+        match margin {
+            Margin::Percent(delta_pct) => Self::Given {
+                delta_pct: *delta_pct,
+            },
+            Margin::Repeats(paths) => Self::Repeats {
+                paths: paths.clone(),
+                floor_pct: super::DELTA_FLOOR_PCT,
+            },
+        }
+    }
+}
+
+/// How many cells are what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Cells compared.
+    pub cells: usize,
+    /// Verdicts.
+    pub faster: usize,
+    /// Verdicts.
+    pub slower: usize,
+    /// Verdicts.
+    pub equivalent: usize,
+    /// Verdicts.
+    pub inconclusive: usize,
+    /// Cells that the old rule calls meaningful.
+    pub stddev_rule: usize,
+    /// Cells with p of Welch's test below alpha.
+    pub welch: usize,
+    /// The same after Benjamini and Hochberg.
+    pub welch_benjamini_hochberg: usize,
+    /// The same after Holm.
+    pub welch_holm: usize,
+    /// Cells with p of the Mann-Whitney test below alpha; none without the runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mann_whitney: Option<usize>,
+}
+
+impl Counts {
+    pub(super) fn of(cells: &[CellReport]) -> Self {
+        let count = |is: &dyn Fn(&CellReport) -> bool| cells.iter().filter(|cell| is(cell)).count();
+        let verdicts = |verdict| count(&|cell| cell.verdict == verdict);
+        let with_ranks = cells.iter().any(|cell| cell.mann_whitney.is_some());
+        Self {
+            cells: cells.len(),
+            faster: verdicts(Verdict::Faster),
+            slower: verdicts(Verdict::Slower),
+            equivalent: verdicts(Verdict::Equivalent),
+            inconclusive: verdicts(Verdict::Inconclusive),
+            stddev_rule: count(&|cell| cell.stddev_meaningful),
+            welch: count(&|cell| cell.welch.p < ALPHA),
+            welch_benjamini_hochberg: count(&|cell| cell.welch.p_benjamini_hochberg < ALPHA),
+            welch_holm: count(&|cell| cell.welch.p_holm < ALPHA),
+            mann_whitney: with_ranks
+                .then(|| count(&|cell| cell.mann_whitney.is_some_and(|ranks| ranks.p < ALPHA))),
+        }
+    }
+}
+
+/// How often the old rule calls a cell meaningful where nothing differs and both sides are equally noisy.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RuleReport {
+    /// Fewest runs of A and of B in a cell.
+    pub runs: (u32, u32),
+    /// With these, the share of cells in percent that are called meaningful by chance.
+    pub false_alarms_pct: f64,
+}
+
+impl RuleReport {
+    pub(super) fn of(pairs: &[(&Cell, &Cell)]) -> Self {
+        let fewest = |side: &dyn Fn(&(&Cell, &Cell)) -> u32| pairs.iter().map(side).min().unwrap_or(2);
+        let runs = (
+            fewest(&|pair| pair.0.measured.moments().runs),
+            fewest(&|pair| pair.1.measured.moments().runs),
+        );
+        Self {
+            runs,
+            false_alarms_pct: 100.0 * deviation::false_alarms(runs.0, runs.1, 1.0),
+        }
+    }
+}
+
+/// One cell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CellReport {
+    /// Test, record size, level.
+    #[serde(flatten)]
+    pub key: CellKey,
+    /// What the values count.
+    pub unit: Unit,
+    /// Which way is better.
+    pub direction: Direction,
+    /// The baseline.
+    pub a: Description,
+    /// What is compared with it.
+    pub b: Description,
+    /// Median of B divided by median of A.
+    pub ratio: Interval,
+    /// Welch's test on logarithms.
+    pub welch: WelchReport,
+    /// The Mann-Whitney test, where the runs are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mann_whitney: Option<RanksReport>,
+    /// The margin in percent.
+    pub delta_pct: f64,
+    /// p of the two one-sided tests: small where the difference is proven to be within the margin.
+    pub equivalence_p: f64,
+    /// The same after Benjamini and Hochberg.
+    pub equivalence_p_benjamini_hochberg: f64,
+    /// Whether the old rule calls the difference meaningful.
+    pub stddev_meaningful: bool,
+    /// What can be said.
+    pub verdict: Verdict,
+    /// And what one should know beside it.
+    pub notes: Vec<Note>,
+}
+
+/// A number with the limits between which the true one lies with 95 % probability.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// The number.
+    pub estimate: f64,
+    /// Lower limit.
+    pub low: f64,
+    /// Upper limit.
+    pub high: f64,
+    /// Where the limits come from.
+    pub method: IntervalMethod,
+}
+
+/// Where the limits of an interval come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IntervalMethod {
+    /// Percentiles of medians that were drawn again.
+    Bootstrap,
+    /// Student's t on the logarithms, taken as normal: of published means.
+    LogNormal,
+}
+
+/// Welch's test on logarithms.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct WelchReport {
+    /// The statistic; positive where B is larger.
+    pub t: f64,
+    /// Degrees of freedom.
+    pub df: f64,
+    /// Two-sided p-value of this cell alone.
+    pub p: f64,
+    /// The same, adjusted for the number of cells: its share of false ones is bounded.
+    pub p_benjamini_hochberg: f64,
+    /// The same, adjusted so that the probability of any false one is bounded.
+    pub p_holm: f64,
+}
+
+/// The Mann-Whitney test.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RanksReport {
+    /// Pairs of runs with the larger value in A.
+    pub u: f64,
+    /// Two-sided p-value of this cell alone.
+    pub p: f64,
+    /// Where it comes from.
+    pub method: RankMethod,
+}
+
+/// Where a p-value of ranks comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RankMethod {
+    /// Counted over all orders.
+    Exact,
+    /// The normal distribution, corrected for ties and continuity.
+    Normal,
+}
+
+impl RanksReport {
+    pub(super) fn of(ranks: MannWhitney) -> Self {
+        Self {
+            u: ranks.u,
+            p: ranks.p,
+            method: match ranks.method {
+                Method::Exact => RankMethod::Exact,
+                Method::Normal => RankMethod::Normal,
+            },
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! From evidence to one of four words.
+//!
+//! A cell is *faster* or *slower* when the difference is proven (Welch on logarithms, adjusted after Benjamini and
+//! Hochberg, below 5 %) and larger than the margin; *equivalent* when it is proven to be smaller than the margin (two
+//! one-sided tests, adjusted likewise); else *inconclusive*. The first two and the third exclude each other: a
+//! difference that is proven to be smaller than the margin is found to be smaller than the margin.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ALPHA, Interval};
+use crate::cell::Cell;
+use crate::statistics::ranks::MannWhitney;
+use crate::statistics::welch::Welch;
+use crate::unit::Direction;
+
+/// What decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// Welch's test and its mirror image, adjusted for the number of cells.
+    #[default]
+    Welch,
+    /// The old articles' rule: meaningful is what exceeds the new standard deviation.
+    Stddev,
+}
+
+/// What can be said of B against A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// B is faster.
+    Faster,
+    /// B is slower.
+    Slower,
+    /// The difference is too small to matter.
+    Equivalent,
+    /// The runs do not tell.
+    Inconclusive,
+}
+
+impl Verdict {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Equivalent => "equivalent",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+/// What one should know beside a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Note {
+    /// The difference is proven, but not larger than the margin.
+    Small,
+    /// Mean and median changed in opposite directions, so that neither is believed.
+    MediansDisagree,
+    /// The test of ranks, which no outlier moves, sees nothing in a proven difference.
+    RanksDisagree,
+    /// Neither side varies at all: rounded numbers, or a test of the clock.
+    NoVariation,
+    /// Runs far from the others.
+    Outliers,
+    /// Fewer than [`super::report::RUNS_FEW`] runs a side: the interval is too narrow.
+    FewRuns,
+}
+
+impl Note {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Small,
+        Self::MediansDisagree,
+        Self::RanksDisagree,
+        Self::NoVariation,
+        Self::Outliers,
+        Self::FewRuns,
+    ];
+
+    /// The letter that stands for it in a table.
+    #[must_use]
+    pub fn letter(self) -> char {
+        match self {
+            Self::Small => 's',
+            Self::MediansDisagree => 'm',
+            Self::RanksDisagree => 'r',
+            Self::NoVariation => 'v',
+            Self::Outliers => 'o',
+            Self::FewRuns => 'f',
+        }
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Small => "a proven difference, not larger than the margin",
+            Self::MediansDisagree => "mean and median changed in opposite directions",
+            Self::RanksDisagree => "the test of ranks (Mann-Whitney) does not see the difference",
+            Self::NoVariation => "no run differs from another: are these rounded numbers?",
+            Self::Outliers => "has runs far from the others; they are counted in",
+            Self::FewRuns => "fewer than 6 runs on a side: the interval is too narrow",
+        }
+    }
+}
+
+/// Everything that one cell says by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evidence {
+    pub(super) direction: Direction,
+    /// On the scale of logarithms.
+    pub(super) welch: Welch,
+    pub(super) ratio: Interval,
+    pub(super) ranks: Option<MannWhitney>,
+    pub(super) margin_pct: f64,
+    /// The margin on the scale of logarithms.
+    pub(super) margin: f64,
+    pub(super) equivalence_p: f64,
+    pub(super) stddev_meaningful: bool,
+    /// Mean of B less mean of A.
+    pub(super) mean_difference: f64,
+}
+
+impl Evidence {
+    /// By the default rule, from p-values that are adjusted for the number of cells.
+    pub(super) fn verdict(&self, p: f64, equivalence_p: f64) -> Verdict {
+        let difference = self.welch.difference;
+        if p < ALPHA && difference.abs() > self.margin && !self.medians_disagree() {
+            self.word_for(difference)
+        } else if equivalence_p < ALPHA {
+            Verdict::Equivalent
+        } else {
+            Verdict::Inconclusive
+        }
+    }
+
+    /// By the old articles' rule, which knows no equivalence.
+    pub(super) fn old_verdict(&self) -> Verdict {
+        if self.stddev_meaningful {
+            self.word_for(self.mean_difference)
+        } else {
+            Verdict::Inconclusive
+        }
+    }
+
+    fn word_for(&self, difference: f64) -> Verdict {
+        if self.direction.improves(difference) {
+            Verdict::Faster
+        } else {
+            Verdict::Slower
+        }
+    }
+
+    fn medians_disagree(&self) -> bool {
+        self.ratio.estimate.ln() * self.welch.difference < 0.0
+    }
+
+    pub(super) fn notes(&self, a: &Cell, b: &Cell, p: f64, verdict: Verdict, rule: Rule) -> Vec<Note> {
+        let (a, b) = (a.measured.describe(), b.measured.describe());
+        let proven = p < ALPHA;
+        let changed = matches!(verdict, Verdict::Faster | Verdict::Slower);
+        Note::ALL
+            .into_iter()
+            .filter(|note| match note {
+                Note::Small => rule == Rule::Welch && proven && self.welch.difference.abs() <= self.margin,
+                Note::MediansDisagree => proven && self.medians_disagree(),
+                Note::RanksDisagree => changed && self.ranks.is_some_and(|ranks| ranks.p >= ALPHA),
+                Note::NoVariation => self.welch.error == 0.0,
+                Note::Outliers => a.outliers.unwrap_or(0) + b.outliers.unwrap_or(0) > 0,
+                Note::FewRuns => self.ranks.is_some() && a.runs.min(b.runs) < super::report::RUNS_FEW,
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comparison::IntervalMethod;
+
+    fn evidence(difference: f64, direction: Direction) -> Evidence {
+        Evidence {
+            direction,
+            welch: Welch {
+                difference,
+                error: 0.001,
+                t: difference / 0.001,
+                df: 18.0,
+                p: 0.5,
+            },
+            ratio: Interval {
+                estimate: difference.exp(),
+                low: 0.0,
+                high: 9.0,
+                method: IntervalMethod::Bootstrap,
+            },
+            ranks: None,
+            margin_pct: 1.0,
+            margin: 0.01f64.ln_1p(),
+            equivalence_p: 0.5,
+            stddev_meaningful: true,
+            mean_difference: difference,
+        }
+    }
+
+    #[test]
+    fn proof_and_size_are_both_needed() {
+        let higher = Direction::HigherIsBetter;
+        for (difference, p, equivalence_p, verdict) in [
+            (0.05, 0.001, 1.0, Verdict::Faster),
+            (-0.05, 0.001, 1.0, Verdict::Slower),
+            (0.05, 0.06, 1.0, Verdict::Inconclusive),
+            (0.005, 0.001, 0.5, Verdict::Inconclusive),
+            (0.005, 0.001, 0.01, Verdict::Equivalent),
+            (0.005, 0.7, 0.01, Verdict::Equivalent),
+        ] {
+            assert_eq!(evidence(difference, higher).verdict(p, equivalence_p), verdict);
+        }
+    }
+
+    #[test]
+    fn less_can_be_faster() {
+        let evidence = evidence(-0.05, Direction::LowerIsBetter);
+        assert_eq!(evidence.verdict(0.001, 1.0), Verdict::Faster);
+        assert_eq!(evidence.old_verdict(), Verdict::Faster);
+    }
+
+    #[test]
+    fn medians_have_a_veto() {
+        let mut evidence = evidence(0.05, Direction::HigherIsBetter);
+        evidence.ratio.estimate = 0.99;
+        assert_eq!(evidence.verdict(0.001, 1.0), Verdict::Inconclusive);
+    }
+}

@@ -1,0 +1,26 @@
+//! The benchmark of flaz: what results are, what they prove, and what makers' claims are worth. Independent of the cache
+//! engine; `docs/bench.md` says how verdicts come about.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`statistics`], [`random`] | numbers to numbers |
+//! | [`cell`], [`unit`] | what was measured, and in what |
+//! | [`campaign_file`], [`table_file`] | results as they stand in files |
+//! | [`results`] | results out of a file of any kind |
+//! | [`comparison`] | two results, cell by cell: `flaz bench compare` |
+//! | [`claim`] | results against what a maker says: `flaz bench claim` |
+//! | [`layout`] | tables for a terminal |
+//! | [`error`] | what can be wrong with all that |
+#![forbid(unsafe_code)]
+
+pub mod campaign_file;
+pub mod cell;
+pub mod claim;
+pub mod comparison;
+pub mod error;
+pub mod layout;
+pub mod random;
+pub mod results;
+pub mod statistics;
+pub mod table_file;
+pub mod unit;
