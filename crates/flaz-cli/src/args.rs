@@ -56,6 +56,10 @@ pub enum Command {
     Status(StatusArgs),
     /// Change settings of a running cache
     Set(SetArgs),
+    /// Bring all writes that a cache keeps back to the origin
+    Flush(FlushArgs),
+    /// Make an origin complete without its cache, and the cache empty
+    Detach(DetachArgs),
     /// Stop a running cache cleanly
     Stop(StopArgs),
     /// Verify a cache device that is not in use
@@ -262,6 +266,45 @@ pub struct SetArgs {
     /// Print the settings then in force as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `flaz flush`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+With write-back, writes are kept on the cache device until the cleaner brings them to the origin. This command \
+brings all of them there at once and returns when they are; clients go on working meanwhile. If the cache is not \
+being served, it is opened for this alone.
+
+Example:
+  flaz flush /dev/nvme0n1p3")]
+pub struct FlushArgs {
+    /// Which cache.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Where the origin is, if not where it was and the cache is not being served
+    #[arg(long, value_name = "PATH")]
+    pub origin: Option<PathBuf>,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `flaz detach`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Brings all writes that are kept back to the origin, ends the daemon if there is one, and marks the cache as empty. \
+After that the origin is complete and may be used without flaz, and the cache device may be thrown away, made anew \
+or served again.
+
+Example:
+  flaz detach /dev/nvme0n1p3")]
+pub struct DetachArgs {
+    /// Which cache.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Where the origin is, if not where it was and the cache is not being served
+    #[arg(long, value_name = "PATH")]
+    pub origin: Option<PathBuf>,
 }
 
 /// `flaz stop`.

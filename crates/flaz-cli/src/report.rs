@@ -118,6 +118,9 @@ pub struct LiveReport {
     pub codec: CodecReport,
     /// What the cache holds now.
     pub space: SpaceReport,
+    /// Writes that have not reached the origin; absent in reports of older daemons.
+    #[serde(default)]
+    pub write_back: WriteBackReport,
     /// Bytes that went to and from the devices.
     pub traffic: TrafficReport,
     /// How room is made.
@@ -264,6 +267,38 @@ pub struct SpaceReport {
     pub main_regions: u64,
     /// Regions free.
     pub free_regions: u64,
+}
+
+/// Writes that have not reached the origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WriteBackReport {
+    /// Blocks that are newer than the origin.
+    pub dirty_blocks: u64,
+    /// The same in bytes of the served device.
+    pub dirty_bytes: u64,
+    /// Bytes of the cache device that they take.
+    pub dirty_device_bytes: u64,
+    /// Bytes of the cache device that they may take; at the limit, writers wait.
+    pub limit_bytes: u64,
+    /// Seconds that cleaning all of it would take at the pace so far; absent while nothing was cleaned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_s: Option<f64>,
+    /// Blocks brought to the origin since the start.
+    pub cleaned_blocks: u64,
+    /// Writes that waited because the limit was reached.
+    pub waits: u64,
+    /// Dirty blocks that reclaim had to store again.
+    pub moved_blocks: u64,
+    /// Requests and cleanings that found the only copy of a block damaged.
+    pub lost: u64,
+    /// The origin takes nothing at present: the cleaner keeps trying.
+    pub failing: bool,
+    /// Extents closed early so that writes could be acknowledged.
+    pub acknowledged_extents: u64,
+    /// Blocks in them.
+    pub acknowledged_blocks: u64,
+    /// Bytes that they took on the cache device, headers and padding included.
+    pub acknowledged_bytes: u64,
 }
 
 /// Bytes to and from the devices.

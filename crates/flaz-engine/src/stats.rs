@@ -105,6 +105,8 @@ counters! {
     ack_extent_blocks,
     /// Dirty blocks that the cleaner brought to the origin.
     cleaned_blocks,
+    /// Time that cleaning took, pauses apart, in nanoseconds.
+    clean_ns,
     /// Writes that waited because as much was dirty as may be.
     dirty_waits,
     /// Reads and cleanings that found the only copy of a dirty block damaged.

@@ -17,6 +17,8 @@ pub enum Reason {
     Signal(i32),
     /// `flaz stop`.
     Asked,
+    /// `flaz detach`.
+    Detached,
     /// The host cannot go on.
     Failed(HostError),
 }
@@ -29,6 +31,7 @@ impl Reason {
             Self::Signal(SIGTERM) => "SIGTERM".to_owned(),
             Self::Signal(other) => format!("signal {other}"),
             Self::Asked => "asked by `flaz stop`".to_owned(),
+            Self::Detached => "`flaz detach`: the origin is complete".to_owned(),
             Self::Failed(error) => chain(error.as_ref()),
         }
     }

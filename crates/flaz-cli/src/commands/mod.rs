@@ -1,6 +1,7 @@
 //! One file a command: from options to output. What touches data is in [`crate::host`].
 
 mod check;
+mod clean;
 mod create;
 mod dump;
 mod generate;
@@ -26,6 +27,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Set(args) => set::run(&args),
+        Command::Flush(args) => clean::flush(&args),
+        Command::Detach(args) => clean::detach(&args),
         Command::Stop(args) => stop::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),

@@ -96,7 +96,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     tracing::info!("stopped cleanly in {}", HumanDuration(begun.elapsed()));
     match reason {
         Reason::Failed(error) => Err(Failure::host("serve", &args.cache)(error)),
-        Reason::Signal(_) | Reason::Asked => Ok(()),
+        Reason::Signal(_) | Reason::Asked | Reason::Detached => Ok(()),
     }
 }
 
@@ -234,6 +234,15 @@ impl Handler {
                     .map_err(|error| chain(error.as_ref()))?;
                 tracing::info!("settings now: {}", page::settings(&settings));
                 Ok(Reply::Settings(settings))
+            }
+            Request::Flush {} => {
+                let dirty_blocks = self.running()?.clean().map_err(|error| chain(error.as_ref()))?;
+                Ok(Reply::Flushed { dirty_blocks })
+            }
+            Request::Detach {} => {
+                self.running()?.detach().map_err(|error| chain(error.as_ref()))?;
+                self.life.ask_to_stop(Reason::Detached);
+                self.life.wait_for_end().map_or(Ok(Reply::Done), Err)
             }
             Request::Stop { wait } => {
                 self.life.ask_to_stop(Reason::Asked);

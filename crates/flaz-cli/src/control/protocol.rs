@@ -5,6 +5,9 @@
 //! < {"v":1,"ok":true,"status":{..}}                  a StatusReport
 //! > {"v":1,"cmd":"set","mode":"write-around"}        keys as of `flaz set`, sequential-cutoff in bytes
 //! < {"v":1,"ok":true,"settings":{..}}                all settings then in force
+//! > {"v":1,"cmd":"flush"}                            answered when all that was dirty is on the origin
+//! < {"v":1,"ok":true,"dirty_blocks":0}               written meanwhile, or damaged
+//! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
 //! < {"v":1,"ok":true}
 //! > {"v":1,"cmd":"fly"}
@@ -34,6 +37,10 @@ pub enum Request {
     Status {},
     /// Change settings; all of them or none.
     Set(SettingsPatch),
+    /// Bring everything that is dirty to the origin.
+    Flush {},
+    /// The same, keep nothing back from now on, and leave an empty cache at the stop that follows.
+    Detach {},
     /// Stop cleanly.
     Stop {
         /// Answer when stopped, not at once.
@@ -53,6 +60,11 @@ pub enum Reply {
     Status(Box<StatusReport>),
     /// To a set request: the settings then in force.
     Settings(Settings),
+    /// To a flush: blocks that are dirty now.
+    Flushed {
+        /// Written meanwhile, or damaged.
+        dirty_blocks: u64,
+    },
     /// Done, or, to a stop that does not wait, begun.
     Done,
     /// Refused or failed, in words for the user.
@@ -70,6 +82,8 @@ struct Wire {
     status: Option<Box<StatusReport>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<Settings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dirty_blocks: Option<u64>,
 }
 
 /// Why a line is no request or no reply, in words for the user.
@@ -133,6 +147,10 @@ impl Reply {
                 settings: Some(settings),
                 ..
             } => Self::Settings(settings),
+            Wire {
+                dirty_blocks: Some(dirty_blocks),
+                ..
+            } => Self::Flushed { dirty_blocks },
             Wire { .. } => Self::Done,
         })
     }
@@ -146,10 +164,12 @@ impl Reply {
             error: None,
             status: None,
             settings: None,
+            dirty_blocks: None,
         };
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
             Self::Settings(settings) => wire.settings = Some(settings.clone()),
+            Self::Flushed { dirty_blocks } => wire.dirty_blocks = Some(*dirty_blocks),
             Self::Done => {}
             Self::Refused(message) => {
                 wire.ok = false;
@@ -195,6 +215,8 @@ mod tests {
         for request in [
             Request::Status {},
             Request::Set(patch),
+            Request::Flush {},
+            Request::Detach {},
             Request::Stop { wait: false },
         ] {
             assert_eq!(Request::parse(&request.to_line()), Ok(request));

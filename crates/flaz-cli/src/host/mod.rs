@@ -18,7 +18,7 @@ mod state;
 mod status;
 mod worker;
 
-pub use daemon::{Daemon, start};
+pub use daemon::{CLEAN_WITHIN, Daemon, start};
 pub use offline::{check, create, dump, identify, offline_status};
 pub use state::default_directory;
 

@@ -14,6 +14,7 @@ use flaz_nbd::Snapshot;
 use flaz_nbd::limits::{CONNECTIONS_MAX, REQUESTS_IN_FLIGHT_MAX};
 
 use super::Daemon;
+use crate::report::WriteBackReport;
 use crate::report::{
     AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport,
     LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport, QueueReport,
@@ -67,13 +68,33 @@ pub(super) fn live(daemon: &Daemon, stats: &StatsSnapshot, nbd: &[Snapshot]) -> 
             size_bytes: superblock.geometry.origin_len,
         },
         settings: Some(settings),
-        live: Some(live_report(daemon, stats, nbd)),
-        warnings: warnings(daemon, failed),
+        live: Some(live_report(daemon, superblock.geometry.shard_count, stats, nbd)),
+        warnings: warnings(daemon, stats, failed),
     }
 }
 
-fn warnings(daemon: &Daemon, failed: bool) -> Vec<String> {
+fn warnings(daemon: &Daemon, stats: &StatsSnapshot, failed: bool) -> Vec<String> {
     let mut warnings = Vec::new();
+    if stats.holdings.cleaners_failing > 0 {
+        warnings.push(
+            "the origin does not take what is dirty: it is kept on the cache device and tried again; mend the origin, \
+             and do not part it from this cache"
+                .to_owned(),
+        );
+    }
+    if stats.counts.dirty_lost > 0 {
+        warnings.push(
+            "blocks that had not reached the origin are damaged on the cache device: requests for them fail; `flaz \
+             check` names them, and writing them anew makes them usable"
+                .to_owned(),
+        );
+    }
+    if failed && stats.holdings.dirty_blocks > 0 {
+        warnings.push(format!(
+            "{} blocks that have not reached the origin are on the failed cache device alone: keep it",
+            stats.holdings.dirty_blocks
+        ));
+    }
     if failed {
         warnings.push(
             "the cache device failed or does not answer, and is not used (or only in part): I/O goes to the origin; \
@@ -94,7 +115,7 @@ fn warnings(daemon: &Daemon, failed: bool) -> Vec<String> {
     warnings
 }
 
-fn live_report(daemon: &Daemon, stats: &StatsSnapshot, threads: &[Snapshot]) -> LiveReport {
+fn live_report(daemon: &Daemon, shards: u32, stats: &StatsSnapshot, threads: &[Snapshot]) -> LiveReport {
     let counts = &stats.counts;
     let mut nbd = Snapshot::default();
     for thread in threads {
@@ -128,6 +149,7 @@ fn live_report(daemon: &Daemon, stats: &StatsSnapshot, threads: &[Snapshot]) -> 
             decompress_s: counts.unpack_ns as f64 / 1e9,
         },
         space: space(stats, daemon),
+        write_back: write_back(stats, shards),
         traffic: TrafficReport {
             cache_read_bytes: counts.cache_read_bytes,
             cache_written_bytes: counts.cache_write_bytes,
@@ -151,6 +173,29 @@ fn live_report(daemon: &Daemon, stats: &StatsSnapshot, threads: &[Snapshot]) -> 
         memory: memory(stats),
         queues: queues(stats, threads, daemon),
         nbd: listeners(daemon, &nbd),
+    }
+}
+
+fn write_back(stats: &StatsSnapshot, shards: u32) -> WriteBackReport {
+    let (counts, holdings) = (&stats.counts, &stats.holdings);
+    // The shards clean side by side.
+    let shards = f64::from(shards);
+    let wall_s = counts.clean_ns as f64 / 1e9 / shards;
+    let pace = counts.cleaned_blocks as f64 / wall_s;
+    WriteBackReport {
+        dirty_blocks: holdings.dirty_blocks,
+        dirty_bytes: holdings.dirty_blocks * BLOCK,
+        dirty_device_bytes: holdings.dirty_device_bytes,
+        limit_bytes: holdings.dirty_limit_bytes,
+        clean_s: (pace.is_finite() && pace > 0.0).then(|| holdings.dirty_blocks as f64 / pace),
+        cleaned_blocks: counts.cleaned_blocks,
+        waits: counts.dirty_waits,
+        moved_blocks: counts.dirty_moved_blocks,
+        lost: counts.dirty_lost,
+        failing: holdings.cleaners_failing > 0,
+        acknowledged_extents: counts.ack_extents,
+        acknowledged_blocks: counts.ack_extent_blocks,
+        acknowledged_bytes: counts.ack_extent_bytes,
     }
 }
 

@@ -51,8 +51,12 @@ pub fn settings(settings: &Settings) -> String {
         0 => "off".to_owned(),
         bytes => HumanBytes(bytes).to_string(),
     };
+    let limit = match settings.mode {
+        crate::settings::Mode::WriteBack => format!(", dirty limit {} %", settings.dirty_limit_percent),
+        _ => String::new(),
+    };
     format!(
-        "{}, {}, codec {}, sequential cut-off {cutoff}",
+        "{}, {}, codec {}, sequential cut-off {cutoff}{limit}",
         settings.mode, settings.policy, settings.codec
     )
 }

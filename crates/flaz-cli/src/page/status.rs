@@ -214,6 +214,30 @@ fn holdings(page: &mut Page, live: &LiveReport) {
         HumanCount(space.main_regions),
         HumanCount(space.free_regions)
     ));
+    let dirty = &live.write_back;
+    if dirty.dirty_blocks > 0 || dirty.cleaned_blocks > 0 {
+        let time = match dirty.clean_s {
+            Some(s) if dirty.dirty_blocks > 0 => format!("; cleaning takes {}", HumanDuration(seconds(s))),
+            _ => String::new(),
+        };
+        page.line(
+            "Dirty",
+            &format!(
+                "{} not on the origin yet, {} of {} allowed on the cache device{time}",
+                HumanBytes(dirty.dirty_bytes),
+                HumanBytes(dirty.dirty_device_bytes),
+                HumanBytes(dirty.limit_bytes)
+            ),
+        );
+        page.more(&format!(
+            "{} blocks cleaned, {} writes waited for that; {} closed early for {} blocks ({} a block)",
+            HumanCount(dirty.cleaned_blocks),
+            HumanCount(dirty.waits),
+            format_args!("{} extents", HumanCount(dirty.acknowledged_extents)),
+            HumanCount(dirty.acknowledged_blocks),
+            HumanBytes(dirty.acknowledged_bytes / dirty.acknowledged_blocks.max(1))
+        ));
+    }
     page.line(
         "Codec",
         &format!(

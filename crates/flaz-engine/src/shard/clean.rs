@@ -280,10 +280,13 @@ impl<P: Platform> Shard<P> {
 
     /// Brings blocks to the origin and records that, as far as they are still what they were.
     async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<(), IoError> {
+        let started = self.env.now();
         let (written, outcome) = self.write_dirty(batch).await;
         for dirty in &written {
             self.record_cleaned(dirty).await;
         }
+        let took = self.env.now().since(started).as_nanos() as u64;
+        count(&self.stats.counters.clean_ns, took);
         outcome
     }
 

@@ -1,0 +1,184 @@
+//! `flaz flush` and `flaz detach`: all writes that are kept back go to the origin.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use flaz_engine::settings::AfterCrash;
+use flaz_engine::units::BLOCK_BYTES;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::spec::ServeSpec;
+use super::{output, target};
+use crate::args::{DetachArgs, FlushArgs};
+use crate::control::client::ANSWER;
+use crate::control::{Client, Reply, Request};
+use crate::error::Failure;
+use crate::host::{self, CLEAN_WITHIN, Daemon, HostError};
+use crate::settings::{Mode, Policy};
+use crate::size::HumanBytes;
+
+/// Between two looks at what is left.
+const LOOK: Duration = Duration::from_millis(250);
+/// How much longer a stop may take than the cleaning before it.
+const STOP: Duration = Duration::from_secs(600);
+
+/// Runs `flaz flush`.
+///
+/// # Errors
+/// Something stays dirty, or the cache cannot be asked or opened.
+pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
+    let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
+    let left = match target::find(cache, control)? {
+        Some(mut client) => {
+            let _progress = Progress::of_daemon(cache, control);
+            match client.ask(&Request::Flush {}, CLEAN_WITHIN)? {
+                Reply::Flushed { dirty_blocks } => dirty_blocks,
+                _ => return Err(client.unexpected("flush").into()),
+            }
+        }
+        None => {
+            let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
+            alone(cache, args.origin.clone(), Daemon::clean)
+                .map_err(Failure::host("bringing writes to the origin of", cache))?
+        }
+    };
+    if args.json {
+        return output::print_json(&json!({ "dirty_blocks": left }), true);
+    }
+    if left == 0 {
+        return output::print("clean: the origin has everything\n");
+    }
+    output::print(&format!(
+        "{} are dirty again: written meanwhile, or damaged (see `flaz status`)\n",
+        HumanBytes(left * BLOCK_BYTES as u64)
+    ))
+}
+
+/// Runs `flaz detach`.
+///
+/// # Errors
+/// The origin cannot be made complete, or the cache cannot be asked or opened.
+pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
+    let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
+    match target::find(cache, control)? {
+        Some(mut client) => {
+            let _progress = Progress::of_daemon(cache, control);
+            match client.ask(&Request::Detach {}, CLEAN_WITHIN + STOP)? {
+                Reply::Done => {}
+                _ => return Err(client.unexpected("detach").into()),
+            }
+        }
+        None => {
+            let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
+            alone(cache, args.origin.clone(), Daemon::detach).map_err(Failure::host("detach", cache))?;
+        }
+    }
+    output::print("detached: the origin is complete, and the cache is empty\n")
+}
+
+/// Opens a cache that nobody serves, does something with it, and stops it.
+fn alone<T>(
+    cache: &Path,
+    origin: Option<PathBuf>,
+    what: impl FnOnce(&Daemon) -> Result<T, HostError>,
+) -> Result<T, HostError> {
+    let spec = ServeSpec {
+        cache: cache.to_owned(),
+        origin,
+        nbd: Vec::new(),
+        mode: Mode::WriteThrough,
+        policy: Policy::S3Fifo,
+        sequential_cutoff_bytes: 0,
+        dirty_limit_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+        codec: None,
+        threads: None,
+        discard_cache: false,
+        discard_dirty: false,
+        after_crash: AfterCrash::Warm,
+        device_timeout: None,
+        state_dir: host::default_directory(),
+        read_only: false,
+        emulate_origin: None,
+        emulate_cache: None,
+    };
+    let (tell, failures) = mpsc::channel();
+    let failed = Arc::new(move |error: HostError| {
+        // The receiver lives as long as the daemon.
+        let _ = tell.send(error);
+    });
+    let daemon = host::start(&spec, failed)?;
+    let left = {
+        let report = daemon.status();
+        report.live.map_or(0, |live| live.write_back.dirty_blocks)
+    };
+    tracing::info!("{} to bring to the origin", HumanBytes(left * BLOCK_BYTES as u64));
+    let result = what(&daemon);
+    let stopped = daemon.shutdown();
+    if let Ok(error) = failures.try_recv() {
+        return Err(error);
+    }
+    let result = result?;
+    stopped?;
+    Ok(result)
+}
+
+/// A bar of what is left, on a terminal; goes when dropped.
+struct Progress {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Asks the daemon on a connection of its own, for the other one waits for its answer.
+    fn of_daemon(cache: Option<&Path>, control: Option<&Path>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = match target::find(cache, control) {
+            Ok(Some(client)) => {
+                let stop = Arc::clone(&stop);
+                // Without it the command works as well.
+                std::thread::Builder::new()
+                    .spawn(move || watch(client, &stop))
+                    .ok()
+            }
+            _ => None,
+        };
+        Self { stop, thread }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(mut client: Client, stop: &AtomicBool) {
+    let mut bar: Option<ProgressBar> = None;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(Reply::Status(report)) = client.ask(&Request::Status {}, ANSWER) else {
+            break;
+        };
+        let left = report.live.map_or(0, |live| live.write_back.dirty_bytes);
+        let bar = bar.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template(
+                "{spinner} to the origin {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+            )
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+            // Hidden where standard error is no terminal.
+            ProgressBar::new(left).with_style(style)
+        });
+        let total = bar.length().unwrap_or(0).max(left);
+        bar.set_length(total);
+        bar.set_position(total - left);
+        std::thread::sleep(LOOK);
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+}
