@@ -376,6 +376,7 @@ impl ControlHandler for Fake {
             Request::Set(_) => {
                 Reply::Refused("the cache device failed: settings cannot be changed".to_owned())
             }
+            Request::Flush {} | Request::Detach {} => Reply::Refused("the origin has no room".to_owned()),
             Request::Stop { .. } => Reply::Refused("the cache was not closed cleanly: no space".to_owned()),
         }
     }

@@ -10,7 +10,9 @@ use rustix::process::Signal;
 
 use crate::support::forgetful::{self, Flush, persist};
 use crate::support::ledger::Violation;
-use crate::support::{Blackout, Cache, CacheSpec, Forgetful, Kills, Scratch, Server, kills, nbd, need};
+use crate::support::{
+    Blackout, Cache, CacheSpec, Forgetful, Kills, Scratch, ServeMode, Server, kills, nbd, need,
+};
 
 /// Kills in one test, beside those in `restart.rs`.
 const KILLS: u64 = 6;
@@ -33,13 +35,15 @@ fn clients_do_not_notice_kills_behind_a_retry_shim() {
     if !need::tools(kills::TOOLS) {
         return;
     }
-    let scratch = Scratch::new();
-    let mut kills = Kills::new(&scratch, seed());
-    if let Err(Violation(text)) = kills.run(|_, kills| kills < KILLS) {
-        panic!("after {} kills: {text}", kills.kills);
+    for mode in ServeMode::ALL {
+        let scratch = Scratch::new();
+        let mut kills = Kills::new(&scratch, seed(), mode);
+        if let Err(Violation(text)) = kills.run(|_, kills| kills < KILLS) {
+            panic!("{mode:?}, after {} kills: {text}", kills.kills);
+        }
+        let tally = kills.load.ledger().tally();
+        assert!(tally.acknowledged > 10 * KILLS && tally.flushes > 0, "{tally:?}");
     }
-    let tally = kills.load.ledger().tally();
-    assert!(tally.acknowledged > 10 * KILLS && tally.flushes > 0, "{tally:?}");
 }
 
 #[test]
@@ -47,26 +51,28 @@ fn durable_writes_survive_power_cuts_under_load() {
     if !need::tools(forgetful::TOOLS) || !need::fuse() {
         return;
     }
-    let scratch = Scratch::new();
-    let mut blackout = Blackout::new(&scratch, seed(), Flush::Honest);
-    while blackout.power_cuts < POWER_CUTS {
-        let outcome = blackout.until_power_cut();
-        if let Err(Violation(text)) = outcome {
-            panic!(
-                "after {} power cuts, {} kills: {text}",
-                blackout.power_cuts, blackout.kills
-            );
+    for mode in ServeMode::ALL {
+        let scratch = Scratch::new();
+        let mut blackout = Blackout::new(&scratch, seed(), mode, Flush::Honest);
+        while blackout.power_cuts < POWER_CUTS {
+            let outcome = blackout.until_power_cut();
+            if let Err(Violation(text)) = outcome {
+                panic!(
+                    "{mode:?}, after {} power cuts, {} kills: {text}",
+                    blackout.power_cuts, blackout.kills
+                );
+            }
         }
+        if let Err(Violation(text)) = blackout.finish() {
+            panic!("{mode:?}, after a clean stop: {text}");
+        }
+        let tally = blackout.load.ledger().tally();
+        assert!(
+            tally.acknowledged > 10 * POWER_CUTS && tally.durable > POWER_CUTS,
+            "{tally:?}"
+        );
+        assert!(blackout.hit_blocks > 0, "the cache held nothing after any crash");
     }
-    if let Err(Violation(text)) = blackout.finish() {
-        panic!("after a clean stop: {text}");
-    }
-    let tally = blackout.load.ledger().tally();
-    assert!(
-        tally.acknowledged > 10 * POWER_CUTS && tally.durable > POWER_CUTS,
-        "{tally:?}"
-    );
-    assert!(blackout.hit_blocks > 0, "the cache held nothing after any crash");
 }
 
 /// The negative control: an origin that answers flushes and does nothing loses what was durable. That is not promised
@@ -77,7 +83,7 @@ fn a_ledger_sees_flushes_that_are_lies() {
         return;
     }
     let scratch = Scratch::new();
-    let mut blackout = Blackout::new(&scratch, seed(), Flush::Lying);
+    let mut blackout = Blackout::new(&scratch, seed(), ServeMode::WriteThrough, Flush::Lying);
     while blackout.power_cuts < POWER_CUTS_LYING {
         if let Err(Violation(text)) = blackout.until_power_cut() {
             assert!(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::support::forgetful::{self, Flush};
 use crate::support::ledger::{Tally, Violation};
 use crate::support::load::Load;
-use crate::support::{Blackout, Kills, Scratch, kills, need};
+use crate::support::{Blackout, Kills, Scratch, ServeMode, kills, need};
 
 /// Kills, or power cuts, before all begins anew with another seed.
 const CRASHES_A_CACHE: u64 = 100;
@@ -52,6 +52,11 @@ impl Soak {
             acknowledged: 0,
             durable: 0,
         }
+    }
+
+    /// Both modes in turn, by the seed.
+    fn mode(&self) -> ServeMode {
+        ServeMode::ALL[(self.seed % 2) as usize]
     }
 
     fn is_over(&self) -> bool {
@@ -106,7 +111,7 @@ fn kills() {
     while !soak.is_over() {
         let mut scratch = Scratch::new();
         let folder = scratch.keep().to_owned();
-        let mut kills = Kills::new(&scratch, soak.seed);
+        let mut kills = Kills::new(&scratch, soak.seed, soak.mode());
         let outcome = kills.run(|load, kills| {
             soak.tell(kills, 0, load.ledger().tally(), 0, &folder);
             kills < CRASHES_A_CACHE && !soak.is_over()
@@ -125,7 +130,7 @@ fn power_cuts() {
     while !soak.is_over() {
         let mut scratch = Scratch::new();
         let folder = scratch.keep().to_owned();
-        let mut blackout = Blackout::new(&scratch, soak.seed, Flush::Honest);
+        let mut blackout = Blackout::new(&scratch, soak.seed, soak.mode(), Flush::Honest);
         let mut outcome = Ok(());
         while outcome.is_ok() && blackout.power_cuts < CRASHES_A_CACHE && !soak.is_over() {
             outcome = blackout.until_power_cut();

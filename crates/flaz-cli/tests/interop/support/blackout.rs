@@ -14,7 +14,7 @@ use super::data::Numbers;
 use super::forgetful::{Flush, Forgetful, persist};
 use super::ledger::{Range, Violation};
 use super::load::{CLIENTS, Load, Stopped};
-use super::{Cache, Program, Scratch, Server};
+use super::{Cache, Program, Scratch, ServeMode, Server};
 
 const ORIGIN_BYTES: u64 = 16 << 20;
 /// Small enough for its log to go round.
@@ -52,6 +52,7 @@ pub struct Blackout<'a> {
     cache_image: PathBuf,
     origin_flush: Flush,
     numbers: Numbers,
+    mode: ServeMode,
     created: bool,
     /// The last crash took the disks before the server.
     disks_first: bool,
@@ -63,13 +64,14 @@ pub struct Blackout<'a> {
 }
 
 impl<'a> Blackout<'a> {
-    pub fn new(scratch: &'a Scratch, seed: u64, origin_flush: Flush) -> Self {
+    pub fn new(scratch: &'a Scratch, seed: u64, mode: ServeMode, origin_flush: Flush) -> Self {
         Self {
             scratch,
             origin_image: scratch.sparse("origin.img", ORIGIN_BYTES),
             cache_image: scratch.sparse("cache.img", CACHE_BYTES),
             origin_flush,
             numbers: Numbers::new(seed),
+            mode,
             created: false,
             disks_first: false,
             load: Load::new(ORIGIN_BYTES),
@@ -118,7 +120,7 @@ impl<'a> Blackout<'a> {
     /// # Panics
     /// As [`until_power_cut`](Self::until_power_cut).
     pub fn finish(&mut self) -> Result<(), Violation> {
-        for _ in 0..2 {
+        for last in [false, true] {
             let disks = self.power_on();
             let server = self.serve(&disks);
             self.load.verify(server.socket(), 1.0)?;
@@ -126,12 +128,20 @@ impl<'a> Blackout<'a> {
                 .flush(server.socket())
                 .map_err(|error| Violation(format!("flush failed: {error}")))?;
             self.load.verify(server.socket(), 1.0)?;
-            server.stop();
+            let detaches = last && self.mode == ServeMode::WriteBack;
+            if detaches {
+                server.detach();
+            } else {
+                server.stop();
+            }
             let path = disks.cache.file();
             Cache { path }.check();
             drop(disks);
             self.load.ledger().power_cut();
-            self.load.compare_origin(&self.origin_image)?;
+            // With write-back the origin is complete only then.
+            if detaches || self.mode == ServeMode::WriteThrough {
+                self.load.compare_origin(&self.origin_image)?;
+            }
         }
         Ok(())
     }
@@ -155,7 +165,7 @@ impl<'a> Blackout<'a> {
 
     fn serve(&mut self, disks: &Disks) -> Server {
         let path = disks.cache.file();
-        let server = Server::start(self.scratch, &Cache { path }, "");
+        let server = Server::start(self.scratch, &Cache { path }, self.mode.words());
         // A cache device that went before the server has missed writes, as far as the server could know.
         let given_up = std::mem::take(&mut self.disks_first);
         assert!(

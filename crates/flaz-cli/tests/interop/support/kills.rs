@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use super::data::Numbers;
 use super::ledger::Violation;
 use super::load::{CLIENTS, Load, Stopped};
-use super::{Cache, CacheSpec, Scratch, Server};
+use super::{Cache, CacheSpec, Scratch, ServeMode, Server};
 
 const ORIGIN_BYTES: u64 = 16 << 20;
 /// Small enough for its log to go round, so that reclaim is killed as well.
@@ -78,18 +78,20 @@ pub struct Kills<'a> {
     cache: Cache,
     origin: PathBuf,
     numbers: Numbers,
+    mode: ServeMode,
     pub load: Load,
     pub kills: u64,
 }
 
 impl<'a> Kills<'a> {
-    pub fn new(scratch: &'a Scratch, seed: u64) -> Self {
+    pub fn new(scratch: &'a Scratch, seed: u64, mode: ServeMode) -> Self {
         let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
         Self {
             scratch,
             cache: Cache::create(scratch, &origin, &SPEC),
             origin,
             numbers: Numbers::new(seed),
+            mode,
             load: Load::new(ORIGIN_BYTES),
             kills: 0,
         }
@@ -106,7 +108,8 @@ impl<'a> Kills<'a> {
     pub fn run(&mut self, mut more: impl FnMut(&Load, u64) -> bool) -> Result<(), Violation> {
         let (scratch, cache, load) = (self.scratch, &self.cache, &self.load);
         let (numbers, kills) = (&mut self.numbers, &mut self.kills);
-        let mut server = Server::start(scratch, cache, "");
+        let words = self.mode.words();
+        let mut server = Server::start(scratch, cache, words);
         let shim = Shim::start(scratch, &server);
         load.rearm();
         server = thread::scope(|scope| {
@@ -131,7 +134,7 @@ impl<'a> Kills<'a> {
                 thread::sleep(Duration::from_micros(numbers.next() % MOMENT_MAX_US));
                 server.end_by(Signal::KILL);
                 *kills += 1;
-                server = Server::start(scratch, cache, "");
+                server = Server::start(scratch, cache, words);
             }
             let ended_early = clients.iter().any(thread::ScopedJoinHandle::is_finished);
             load.stop();
@@ -153,7 +156,11 @@ impl<'a> Kills<'a> {
         load.flush(server.socket())
             .map_err(|error| Violation(format!("flush failed: {error}")))?;
         load.verify(server.socket(), 1.0)?;
-        server.stop();
+        match self.mode {
+            ServeMode::WriteThrough => server.stop(),
+            // The origin is complete only then.
+            ServeMode::WriteBack => server.detach(),
+        }
         cache.check();
         load.compare_origin(&self.origin)
     }

@@ -26,4 +26,4 @@ pub use forgetful::Forgetful;
 pub use kills::Kills;
 pub use program::Program;
 pub use scratch::Scratch;
-pub use server::Server;
+pub use server::{ServeMode, Server};

@@ -27,6 +27,26 @@ pub struct Server {
     log: PathBuf,
 }
 
+/// How a crash test is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServeMode {
+    WriteThrough,
+    WriteBack,
+}
+
+impl ServeMode {
+    pub const ALL: [Self; 2] = [Self::WriteThrough, Self::WriteBack];
+
+    /// Options of `flaz serve`.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::WriteThrough => "--mode write-through",
+            // So little that the cleaner has work to do.
+            Self::WriteBack => "--mode write-back --dirty-limit 20",
+        }
+    }
+}
+
 impl Server {
     /// Starts a server of `cache` with further `words` of options, and waits until it greets NBD clients.
     pub fn start(scratch: &Scratch, cache: &Cache, words: &str) -> Self {
@@ -151,12 +171,25 @@ impl Server {
     }
 
     /// `flaz stop`, and wants the server to end well.
-    pub fn stop(mut self) {
-        Program::flaz().words("stop --control").arg(&self.control).ok();
+    pub fn stop(self) {
+        self.end_well("stop");
+    }
+
+    /// `flaz detach`, and wants the server to end well.
+    pub fn detach(self) {
+        self.end_well("detach");
+    }
+
+    fn end_well(mut self, command: &str) {
+        Program::flaz()
+            .words(command)
+            .arg("--control")
+            .arg(&self.control)
+            .ok();
         let status = self.wait();
         assert!(
             status.success(),
-            "after flaz stop the server ended with {status}\n{}",
+            "after flaz {command} the server ended with {status}\n{}",
             self.log()
         );
     }
