@@ -48,11 +48,11 @@ lint: ## Check formatting, clippy, shell scripts, licences and sources of depend
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages tools/fuzz .ci/run; \
 	else echo 'skipped: shellcheck is not installed; get it with: apt-get install shellcheck'; fi
-	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error --offline check bans licenses sources; \
-	else echo 'skipped: cargo-deny is not installed; get it with: cargo install --locked cargo-deny'; fi
+	@$(CARGO) run --quiet --locked --package xtask -- dependencies
 
-audit: ## Check dependencies against the advisory database: needs cargo-deny and the network
-	@$(CARGO) deny check advisories
+audit: ## Check dependencies with cargo-deny, the advisory database included: needs the network
+	@command -v cargo-deny >/dev/null || { echo 'cargo-deny is not installed; get it with: cargo install --locked cargo-deny'; exit 1; }
+	@$(CARGO) deny check
 
 clean: ## Remove what was built
 	@$(CARGO) clean

@@ -1,6 +1,7 @@
 //! Chores of the project that are not part of the program: studies, trace replay, benchmarks.
 
 mod bench;
+mod dependencies;
 mod policy_study;
 mod replay;
 mod soak;
@@ -19,6 +20,8 @@ enum Command {
     Bench(bench::Options),
     /// Replay real traces through the engine on simulated devices, beside the design's table
     Replay(replay::Options),
+    /// Check the licences and sources of dependencies by deny.toml
+    Dependencies(dependencies::Options),
     /// Crash simulated caches and the real program for hours
     Soak(soak::Options),
 }
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
     let result: Result<(), Box<dyn std::error::Error>> = match Command::parse() {
         Command::Bench(options) => bench::run(&options),
         Command::PolicyStudy(options) => policy_study::run(&options).map_err(Into::into),
+        Command::Dependencies(options) => dependencies::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Replay(options) => replay::run(&options).map_err(Into::into),
     };
