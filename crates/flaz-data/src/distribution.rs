@@ -1,0 +1,218 @@
+//! The distribution of what chunks of real data save: `flaz study` writes it, the `replay` family draws from it.
+//!
+//! For each chunk size it has how many chunks saved how much by LZ4 (which only matches) and by zstd:1 (which has an
+//! entropy stage), both together: so replayed data has the right spread for both kinds of codec, and the right
+//! relation between them. What it does not have is the order of the chunks: neighbours are drawn independently,
+//! while in real data they are alike.
+//!
+//! Invariant: a distribution that was read is in bounds and has chunks at each of its sizes.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// What the first field of the file says.
+pub const SCHEMA: &str = "flaz-distribution/1";
+/// Largest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Most chunk sizes of a distribution.
+pub const SIZES_MAX: usize = 16;
+/// Most rows of a size: each pair of whole percentages once.
+pub const ROWS_MAX: usize = 101 * 101;
+
+/// A measured distribution.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distribution {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// What was measured, for people.
+    pub source: String,
+    /// Bytes that were measured.
+    pub measured_bytes: u64,
+    /// Share of 4 KiB blocks, zeroes left out, that repeat another one; in percent.
+    pub duplicate_percent: f64,
+    /// By chunk size.
+    pub sizes: Vec<Size>,
+}
+
+/// The distribution at one chunk size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Size {
+    /// Size of the chunks in bytes.
+    pub chunk_bytes: u64,
+    /// Chunks of zeroes; they are in no row.
+    pub zero_chunks: u64,
+    /// The others.
+    pub rows: Vec<Row>,
+}
+
+/// Chunks that saved as much.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Saved by LZ4, in percent.
+    #[serde(rename = "lz4_percent")]
+    pub matched_percent: f64,
+    /// Saved by zstd:1, in percent.
+    #[serde(rename = "zstd_percent")]
+    pub entropy_percent: f64,
+    /// How many chunks.
+    pub chunks: u64,
+}
+
+/// A distribution that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum DistributionError {
+    /// The file.
+    #[error("cannot {action} the distribution {}", path.display())]
+    File {
+        /// What was tried: "read" or "write".
+        action: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its contents.
+    #[error("{} is no distribution: {reason}; `flaz study --distribution FILE` writes one", path.display())]
+    Contents {
+        /// Its path.
+        path: PathBuf,
+        /// What was expected and found.
+        reason: String,
+    },
+}
+
+impl Distribution {
+    /// Reads a distribution.
+    ///
+    /// # Errors
+    /// The file cannot be read, or it is none.
+    pub fn read(path: &Path) -> Result<Self, DistributionError> {
+        let failed = |source| DistributionError::File {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        };
+        let mut text = Vec::new();
+        File::open(path)
+            .map_err(failed)?
+            .take(FILE_BYTES_MAX + 1)
+            .read_to_end(&mut text)
+            .map_err(failed)?;
+        Self::parse(&text).map_err(|reason| DistributionError::Contents {
+            path: path.to_owned(),
+            reason,
+        })
+    }
+
+    /// Writes it, as JSON.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), DistributionError> {
+        let failed = |source| DistributionError::File {
+            action: "write",
+            path: path.to_owned(),
+            source,
+        };
+        let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        File::create(path)
+            .and_then(|mut file| file.write_all(&text))
+            .map_err(failed)
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(format!("expected at most {FILE_BYTES_MAX} bytes, found more"));
+        }
+        let read: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        read.check()?;
+        Ok(read)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.schema != SCHEMA {
+            return Err(format!("expected the schema {SCHEMA}, found {:?}", self.schema));
+        }
+        if !(1..=SIZES_MAX).contains(&self.sizes.len()) {
+            return Err(format!(
+                "expected 1 to {SIZES_MAX} chunk sizes, found {}",
+                self.sizes.len()
+            ));
+        }
+        let percent = |value: f64| (0.0..=100.0).contains(&value);
+        if !percent(self.duplicate_percent) {
+            return Err(format!(
+                "expected a share of duplicates from 0 to 100, found {}",
+                self.duplicate_percent
+            ));
+        }
+        for size in &self.sizes {
+            let place = format!("at chunks of {} bytes", size.chunk_bytes);
+            if size.rows.len() > ROWS_MAX {
+                return Err(format!(
+                    "{place}: expected at most {ROWS_MAX} rows, found {}",
+                    size.rows.len()
+                ));
+            }
+            if let Some(row) = size
+                .rows
+                .iter()
+                .find(|row| !percent(row.matched_percent) || !percent(row.entropy_percent))
+            {
+                return Err(format!("{place}: expected shares from 0 to 100, found {row:?}"));
+            }
+            let mut counts = size.rows.iter().map(|row| row.chunks);
+            let total = counts.try_fold(size.zero_chunks, u64::checked_add);
+            match total {
+                Some(0) => return Err(format!("{place}: it has no chunks")),
+                None => return Err(format!("{place}: it has more than 2^64 chunks")),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The distribution at a chunk size.
+    #[must_use]
+    pub fn size(&self, chunk_bytes: u64) -> Option<&Size> {
+        self.sizes.iter().find(|size| size.chunk_bytes == chunk_bytes)
+    }
+
+    /// Its chunk sizes, for messages.
+    #[must_use]
+    pub fn sizes_text(&self) -> String {
+        let sizes: Vec<String> = self
+            .sizes
+            .iter()
+            .map(|size| size.chunk_bytes.to_string())
+            .collect();
+        sizes.join(", ")
+    }
+}
+
+impl Size {
+    /// Mean share saved by LZ4 and by zstd:1, in percent.
+    #[must_use]
+    pub fn means_percent(&self) -> (f64, f64) {
+        let zeroes = self.zero_chunks as f64;
+        let mut sums = (zeroes, zeroes * 100.0, zeroes * 100.0);
+        for row in &self.rows {
+            let chunks = row.chunks as f64;
+            sums.0 += chunks;
+            sums.1 += chunks * row.matched_percent;
+            sums.2 += chunks * row.entropy_percent;
+        }
+        (sums.1 / sums.0, sums.2 / sums.0)
+    }
+}

@@ -1,0 +1,278 @@
+//! Data as a function of seed and offset.
+//!
+//! Chunks are numbered from offset 0. A chunk is made in *units*: cells of 4 KiB (the whole chunk where that is
+//! smaller, or where copies come from farther away than half a cell), each from a key of its own.
+//!
+//! Invariants:
+//! - every byte is a function of the spec and its offset; how the data is asked for makes no difference;
+//! - a chunk that is to be a duplicate equals the one [`DEDUP_STRIDE_BYTES`] before it, which is too far away for
+//!   the window of any codec that compresses up to a few MiB at once, so that duplicates do not compress.
+
+use crate::alphabet;
+use crate::distribution::Size;
+use crate::layout::{CELL_BYTES, Layout};
+use crate::random::Key;
+use crate::spec::{DataSpec, Family, SpecError};
+
+/// How far before a duplicate its original lies, in bytes, or one chunk where that is more. The first chunks of the
+/// data, up to here, have nothing to repeat.
+pub const DEDUP_STRIDE_BYTES: u64 = 4 << 20;
+/// Most steps from a duplicate back to its original; a chunk farther from its original is a new one.
+const DEDUP_STEPS_MAX: u64 = 1024;
+/// Levels that `random-level` draws from: a tenth of a percent apart.
+const LEVELS: u64 = 1001;
+/// Words of a chunk's key that decide about the chunk.
+const WORD_DUPLICATE: u64 = 0;
+const WORD_VALUE: u64 = 1;
+const WORD_LEVEL: u64 = 2;
+/// What of IOzone's weakly random part repeats, and what an entropy coder saves of the rest. Chosen so that the
+/// codecs save what they save of IOzone's own data: a sixth without an entropy stage, nearly half with one.
+const IOZONE_REPEATED: f64 = 0.17;
+const IOZONE_ENTROPY: f64 = 0.36;
+const IOZONE_DISTANCE_BYTES: usize = 256;
+
+/// Makes data, and verifies it.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    spec: DataSpec,
+    key: Key,
+    unit_bytes: usize,
+    shape: Shape,
+}
+
+/// How the layout of a unit is found.
+#[derive(Clone, Debug)]
+enum Shape {
+    /// Zeroes.
+    Zeros,
+    /// The same for all units.
+    One(Layout),
+    /// Drawn for each chunk, each layout as likely as any other.
+    Drawn(Vec<Layout>),
+    /// Drawn for each chunk by weight.
+    Weighted {
+        /// `None`: zeroes.
+        layouts: Vec<Option<Layout>>,
+        /// `cumulative[i]`: weight of the layouts 0 to i.
+        cumulative: Vec<u64>,
+    },
+    /// A constant part at the front of the chunk, then a layout.
+    Record { constant_bytes: usize, rest: Layout },
+}
+
+/// Where data differs from what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "wrong data at offset {offset} (chunk {chunk}): expected byte {expected:#04x}, found {found:#04x}; {differing} bytes \
+     of the rest of its 4 KiB differ"
+)]
+pub struct Difference {
+    /// Offset of the first byte that differs, from the beginning of the data.
+    pub offset: u64,
+    /// Number of its chunk.
+    pub chunk: u64,
+    /// What should be there.
+    pub expected: u8,
+    /// What is there.
+    pub found: u8,
+    /// Bytes that differ from there to the end of the unit, or of what was given: one is a flipped bit, all are
+    /// another block.
+    pub differing: u64,
+}
+
+impl Generator {
+    /// A generator of what `spec` asks for.
+    ///
+    /// # Errors
+    /// If such data cannot be made.
+    pub fn new(spec: DataSpec) -> Result<Self, SpecError> {
+        spec.check()?;
+        let chunk_bytes = spec.chunk_bytes as usize;
+        let far = match spec.family {
+            Family::Copies { distance_bytes } => distance_bytes > CELL_BYTES as u64 / 2,
+            _ => false,
+        };
+        let unit_bytes = if far {
+            chunk_bytes
+        } else {
+            chunk_bytes.min(CELL_BYTES)
+        };
+        Ok(Self {
+            shape: Shape::of(&spec, unit_bytes),
+            key: spec.seed.key(),
+            unit_bytes,
+            spec,
+        })
+    }
+
+    /// What it makes.
+    #[must_use]
+    pub fn spec(&self) -> &DataSpec {
+        &self.spec
+    }
+
+    /// Fills `bytes` with the data at `offset`.
+    pub fn fill(&self, offset: u64, bytes: &mut [u8]) {
+        let mut scratch = Vec::new();
+        let mut at = 0;
+        while at < bytes.len() {
+            let (unit, skip, len) = self.piece(offset + at as u64, bytes.len() - at);
+            let target = &mut bytes[at..at + len];
+            if len == self.unit_bytes {
+                self.fill_unit(unit, target);
+            } else {
+                scratch.resize(self.unit_bytes, 0);
+                self.fill_unit(unit, &mut scratch);
+                target.copy_from_slice(&scratch[skip..skip + len]);
+            }
+            at += len;
+        }
+    }
+
+    /// Compares `bytes` with the data at `offset`.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn verify(&self, offset: u64, bytes: &[u8]) -> Result<(), Difference> {
+        let mut expected = vec![0; self.unit_bytes];
+        let mut at = 0;
+        while at < bytes.len() {
+            let (unit, skip, len) = self.piece(offset + at as u64, bytes.len() - at);
+            self.fill_unit(unit, &mut expected);
+            let (expected, found) = (&expected[skip..skip + len], &bytes[at..at + len]);
+            if expected != found {
+                return Err(self.difference(offset + at as u64, expected, found));
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Whether chunk `chunk` repeats an earlier one.
+    #[must_use]
+    pub fn is_duplicate(&self, chunk: u64) -> bool {
+        self.original(chunk) != chunk
+    }
+
+    fn difference(&self, offset: u64, expected: &[u8], found: &[u8]) -> Difference {
+        let mut differing = expected
+            .iter()
+            .zip(found)
+            .enumerate()
+            .filter(|(_, (expected, found))| expected != found);
+        let (first, (expected, found)) = differing.next().unwrap_or((0, (&0, &0)));
+        let offset = offset + first as u64;
+        Difference {
+            offset,
+            chunk: offset / self.spec.chunk_bytes,
+            expected: *expected,
+            found: *found,
+            differing: 1 + differing.count() as u64,
+        }
+    }
+
+    /// The unit that `offset` lies in, how far in, and how much of it lies within `limit` bytes.
+    fn piece(&self, offset: u64, limit: usize) -> (u64, usize, usize) {
+        let unit_bytes = self.unit_bytes as u64;
+        let skip = (offset % unit_bytes) as usize;
+        (offset / unit_bytes, skip, limit.min(self.unit_bytes - skip))
+    }
+
+    fn fill_unit(&self, unit: u64, bytes: &mut [u8]) {
+        let units_per_chunk = self.spec.chunk_bytes / self.unit_bytes as u64;
+        let chunk = self.original(unit / units_per_chunk);
+        let place = unit % units_per_chunk;
+        let chunk_key = self.key.part(chunk);
+        // Not zero: devices look for zeroes.
+        let value = (chunk_key.below(WORD_VALUE, 255) + 1) as u8;
+        // Part 0 of a chunk's key is the chunk's own.
+        let key = chunk_key.part(place + 1);
+        match &self.shape {
+            Shape::Zeros => bytes.fill(0),
+            Shape::One(layout) => layout.fill(key, value, bytes),
+            Shape::Drawn(layouts) => {
+                let drawn = chunk_key.below(WORD_LEVEL, layouts.len() as u64);
+                layouts[drawn as usize].fill(key, value, bytes);
+            }
+            Shape::Weighted { layouts, cumulative } => {
+                let total = cumulative.last().copied().unwrap_or(0);
+                let point = chunk_key.below(WORD_LEVEL, total);
+                let drawn = cumulative.partition_point(|&weight| weight <= point);
+                match &layouts[drawn] {
+                    Some(layout) => layout.fill(key, value, bytes),
+                    None => bytes.fill(0),
+                }
+            }
+            Shape::Record { constant_bytes, rest } => {
+                let before = place as usize * self.unit_bytes;
+                let run_bytes = constant_bytes.saturating_sub(before).min(bytes.len());
+                let (run, bytes) = bytes.split_at_mut(run_bytes);
+                run.fill(value);
+                rest.scaled(bytes.len(), self.unit_bytes).fill(key, value, bytes);
+            }
+        }
+    }
+
+    /// The chunk whose contents chunk `chunk` has.
+    fn original(&self, mut chunk: u64) -> u64 {
+        let share = self.spec.dedup.share();
+        if share == 0.0 {
+            return chunk;
+        }
+        let stride = (DEDUP_STRIDE_BYTES / self.spec.chunk_bytes).max(1);
+        for _ in 0..DEDUP_STEPS_MAX {
+            if chunk < stride || self.key.part(chunk).unit(WORD_DUPLICATE) >= share {
+                break;
+            }
+            chunk -= stride;
+        }
+        chunk
+    }
+}
+
+impl Shape {
+    fn of(spec: &DataSpec, unit_bytes: usize) -> Self {
+        let saved = spec.level.share();
+        match &spec.family {
+            Family::Zeros => Self::Zeros,
+            Family::Random => Self::One(Layout::RANDOM),
+            Family::Run => Self::One(Layout::run(saved, unit_bytes)),
+            Family::Copies { distance_bytes } => {
+                Self::One(Layout::copies(saved, unit_bytes, *distance_bytes as usize))
+            }
+            Family::Alphabet => Self::One(Layout::alphabet(saved, unit_bytes)),
+            Family::RandomLevel => Self::Drawn(
+                (0..LEVELS)
+                    .map(|level| Layout::run(level as f64 / (LEVELS - 1) as f64, unit_bytes))
+                    .collect(),
+            ),
+            Family::Iozone => Self::Record {
+                constant_bytes: (saved * saved * spec.chunk_bytes as f64).round() as usize,
+                rest: Layout {
+                    masks: alphabet::masks(IOZONE_ENTROPY),
+                    ..Layout::copies(IOZONE_REPEATED, unit_bytes, IOZONE_DISTANCE_BYTES)
+                },
+            },
+            // The check of the spec has seen that the distribution has the size.
+            Family::Replay(distribution) => distribution
+                .size(spec.chunk_bytes)
+                .map_or(Self::Zeros, |size| Self::weighted(size, unit_bytes)),
+        }
+    }
+
+    fn weighted(size: &Size, unit_bytes: usize) -> Self {
+        let mut layouts = vec![None];
+        let mut cumulative = vec![size.zero_chunks];
+        let mut total = size.zero_chunks;
+        for row in &size.rows {
+            total += row.chunks;
+            cumulative.push(total);
+            layouts.push(Some(Layout::mixed(
+                row.matched_percent / 100.0,
+                row.entropy_percent / 100.0,
+                unit_bytes,
+            )));
+        }
+        Self::Weighted { layouts, cumulative }
+    }
+}

@@ -1,0 +1,187 @@
+//! How one unit of generated data is laid out: a run of one byte, then random bytes and copies of them.
+//!
+//! ```text
+//! | run of one byte | literals, at least `distance` | copy | literals | copy | literals | ..
+//! ```
+//!
+//! All families are such a layout, with some parts empty. Codecs need a few bytes to say where a run or a copy is
+//! and how long, so these are made longer than asked by what the three calibrated codecs need in the middle
+//! ([`slack_bytes`]); what is then left is within a point of the request.
+//!
+//! Invariant: run + copies + literals are exactly the unit.
+
+use crate::alphabet;
+use crate::random::{Key, Masks};
+
+/// Most bytes of a unit whose parts repeat at this distance: data is laid out so that every aligned 4 KiB has the
+/// wanted share, unless copies come from farther away.
+pub const CELL_BYTES: usize = 4096;
+/// Fewest random bytes of a unit with copies: a period shorter than this would be a run to a codec.
+const PERIOD_BYTES_MIN: usize = 4;
+/// Copies shorter than this are not cut in two: matching codecs might miss the halves.
+const PIECE_BYTES_MIN: usize = 48;
+/// Words between the streams of two pieces of literals: more than a unit has.
+const PIECE_WORDS: u64 = 1 << 32;
+
+/// Where the parts of a unit lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layout {
+    /// Bytes of the run at the front.
+    pub run_bytes: usize,
+    /// Bytes that are copies of what lies `distance_bytes` before.
+    pub copy_bytes: usize,
+    /// Distance of the copies; less where the literals before are fewer.
+    pub distance_bytes: usize,
+    /// Which bits of the literals are random.
+    pub masks: Masks,
+}
+
+impl Layout {
+    /// Random bytes only.
+    pub const RANDOM: Self = Self {
+        run_bytes: 0,
+        copy_bytes: 0,
+        distance_bytes: 0,
+        masks: Masks::ALL,
+    };
+
+    /// A run, so that `saved` of `unit_bytes` are saved.
+    #[must_use]
+    pub fn run(saved: f64, unit_bytes: usize) -> Self {
+        Self {
+            run_bytes: repeated_bytes(saved, unit_bytes, 0.0, unit_bytes),
+            ..Self::RANDOM
+        }
+    }
+
+    /// Copies at `distance_bytes`, so that `saved` of `unit_bytes` are saved.
+    #[must_use]
+    pub fn copies(saved: f64, unit_bytes: usize, distance_bytes: usize) -> Self {
+        let most = unit_bytes.saturating_sub(PERIOD_BYTES_MIN);
+        Self {
+            copy_bytes: repeated_bytes(saved, unit_bytes, COPY_SLACK * (saved * 4.0 / 3.0).min(1.0), most),
+            distance_bytes,
+            ..Self::RANDOM
+        }
+    }
+
+    /// A skewed alphabet, so that an entropy coder saves `saved` of `unit_bytes`; from [`alphabet::SAVED_MAX`] on
+    /// with a run.
+    #[must_use]
+    pub fn alphabet(saved: f64, unit_bytes: usize) -> Self {
+        let beyond = (saved - alphabet::SAVED_MAX).max(0.0) / (1.0 - alphabet::SAVED_MAX);
+        Self {
+            masks: alphabet::masks(saved),
+            ..Self::run(beyond, unit_bytes)
+        }
+    }
+
+    /// A run for what a matching codec without an entropy stage saves (`matched`), and an alphabet for what an
+    /// entropy coder saves beyond it (to `entropy` in all).
+    #[must_use]
+    pub fn mixed(matched: f64, entropy: f64, unit_bytes: usize) -> Self {
+        let rest = 1.0 - matched;
+        let beyond = if rest > 0.0 {
+            ((entropy - matched) / rest).max(0.0)
+        } else {
+            0.0
+        };
+        if beyond < ENTROPY_SAVED_MIN {
+            // Nearly flat literals gain nothing: the run of the mean serves both.
+            return Self::run(matched.midpoint(entropy.max(matched)), unit_bytes);
+        }
+        if beyond > alphabet::SAVED_MAX {
+            return Self::alphabet_and_run(matched, entropy, unit_bytes);
+        }
+        Self {
+            masks: alphabet::masks(beyond),
+            ..Self::run(matched, unit_bytes)
+        }
+    }
+
+    /// More entropy gain than an alphabet gives: the narrowest one, and a longer run.
+    fn alphabet_and_run(matched: f64, entropy: f64, unit_bytes: usize) -> Self {
+        let run = ((entropy - alphabet::SAVED_MAX) / (1.0 - alphabet::SAVED_MAX)).max(matched);
+        Self {
+            masks: alphabet::masks(alphabet::SAVED_MAX),
+            ..Self::run(run, unit_bytes)
+        }
+    }
+
+    /// The same shares in a part of a unit.
+    #[must_use]
+    pub fn scaled(&self, part_bytes: usize, unit_bytes: usize) -> Self {
+        let scale = |bytes: usize| bytes * part_bytes / unit_bytes.max(1);
+        Self {
+            run_bytes: scale(self.run_bytes),
+            copy_bytes: scale(self.copy_bytes),
+            ..*self
+        }
+    }
+
+    /// Fills a unit: the same key and value give the same bytes.
+    pub fn fill(&self, key: Key, value: u8, unit: &mut [u8]) {
+        let run_bytes = self.run_bytes.min(unit.len());
+        let (run, rest) = unit.split_at_mut(run_bytes);
+        run.fill(value);
+        let copy_bytes = self.copy_bytes.min(rest.len());
+        let literal_bytes = rest.len() - copy_bytes;
+        if copy_bytes == 0 || literal_bytes == 0 {
+            key.fill_masked(0, rest, self.masks);
+            return;
+        }
+        let distance = self.distance_bytes.clamp(1, literal_bytes);
+        key.fill_masked(0, &mut rest[..distance], self.masks);
+        let pieces: usize = if copy_bytes < 2 * PIECE_BYTES_MIN || literal_bytes < copy_bytes / 2 {
+            1
+        } else {
+            2
+        };
+        let after = literal_bytes - distance;
+        let mut at = distance;
+        for piece in 0..pieces {
+            let part = |whole: usize| whole * (piece + 1) / pieces - whole * piece / pieces;
+            let end = at + part(copy_bytes);
+            repeat(rest, at, end, distance);
+            let literals = part(after);
+            let first = (piece as u64 + 1) * PIECE_WORDS;
+            key.fill_masked(first, &mut rest[end..end + literals], self.masks);
+            at = end + literals;
+        }
+    }
+}
+
+/// What copies cost more than a run, as a share of the unit, from three quarters saved on: copied random bytes take
+/// part in zlib's code table.
+const COPY_SLACK: f64 = 0.0033;
+/// Literals that would save less than this are left random.
+const ENTROPY_SAVED_MIN: f64 = 0.02;
+
+/// Fills `bytes[at..end]` with what lies `distance` before, repeating it as often as it takes.
+fn repeat(bytes: &mut [u8], mut at: usize, end: usize, distance: usize) {
+    while at < end {
+        let len = distance.min(end - at);
+        bytes.copy_within(at - distance..at - distance + len, at);
+        at += len;
+    }
+}
+
+/// Bytes of `unit_bytes` to repeat so that `saved` of them are saved, and a share `extra`; at most `most`.
+fn repeated_bytes(saved: f64, unit_bytes: usize, extra: f64, most: usize) -> usize {
+    if saved <= 0.0 {
+        return 0;
+    }
+    let wanted = saved.min(1.0) * unit_bytes as f64;
+    let literals = unit_bytes as f64 - wanted;
+    let slack = slack_bytes(literals, unit_bytes) + extra * unit_bytes as f64;
+    ((wanted + slack).round() as usize).min(most)
+}
+
+/// What the codecs spend on a unit, in the middle: some bytes for the repeated part, and for the literals, which
+/// cost zlib a code table in small chunks.
+fn slack_bytes(literals: f64, unit_bytes: usize) -> f64 {
+    let cell = unit_bytes.min(CELL_BYTES) as f64;
+    let cells = (unit_bytes as f64 / cell).max(1.0);
+    let table = (literals / cells / (cell / 8.0)).min(1.0);
+    cells * (3.4 + cell * (0.0025 + 0.005 * table))
+}

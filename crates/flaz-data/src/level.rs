@@ -1,0 +1,126 @@
+//! How much of the data is to be saved, and what data is a function of.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::random::{Key, mix};
+
+/// A share in percent, 0 to 100: of space that is saved, or of chunks that are duplicates.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Level(f64);
+
+/// A number or text that is no share.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no share: expected a number from 0 to 100, as in 50% or 2.5")]
+pub struct LevelError(String);
+
+impl Level {
+    /// Nothing.
+    pub const ZERO: Self = Self(0.0);
+
+    /// A share of `percent`.
+    ///
+    /// # Errors
+    /// If that is not from 0 to 100.
+    pub fn new(percent: f64) -> Result<Self, LevelError> {
+        if (0.0..=100.0).contains(&percent) {
+            Ok(Self(percent))
+        } else {
+            Err(LevelError(percent.to_string()))
+        }
+    }
+
+    /// As percent, 0 to 100.
+    #[must_use]
+    pub fn percent(self) -> f64 {
+        self.0
+    }
+
+    /// As a number from 0 to 1.
+    #[must_use]
+    pub fn share(self) -> f64 {
+        self.0 / 100.0
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}%", self.0))
+    }
+}
+
+impl FromStr for Level {
+    type Err = LevelError;
+
+    fn from_str(text: &str) -> Result<Self, LevelError> {
+        let trimmed = text.trim();
+        let number = trimmed.strip_suffix('%').unwrap_or(trimmed).trim_end();
+        number
+            .parse()
+            .ok()
+            .and_then(|percent| Self::new(percent).ok())
+            .ok_or_else(|| LevelError(text.to_owned()))
+    }
+}
+
+impl TryFrom<f64> for Level {
+    type Error = LevelError;
+
+    fn try_from(percent: f64) -> Result<Self, LevelError> {
+        Self::new(percent)
+    }
+}
+
+impl From<Level> for f64 {
+    fn from(level: Level) -> Self {
+        level.0
+    }
+}
+
+/// What the data is a function of, besides its offset. Another campaign or another run is other data: repeated runs
+/// do not deduplicate against each other unless they are given the same numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seed {
+    /// Number of the campaign.
+    pub campaign: u64,
+    /// Number of the run in it.
+    pub run: u64,
+}
+
+impl Seed {
+    /// The key that everything of this seed derives from.
+    #[must_use]
+    pub fn key(self) -> Key {
+        Key::new(mix(self.campaign), self.run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_every_form() {
+        for (text, percent) in [
+            ("50%", 50.0),
+            ("50", 50.0),
+            (" 2.5 % ", 2.5),
+            ("0", 0.0),
+            ("100%", 100.0),
+        ] {
+            assert_eq!(text.parse::<Level>().map(Level::percent), Ok(percent), "{text}");
+        }
+        for text in ["", "%", "101", "-1", "half", "NaN", "50%%", "inf"] {
+            assert!(text.parse::<Level>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn json_is_checked() {
+        assert_eq!(serde_json::from_str::<Level>("12.5").unwrap().percent(), 12.5);
+        assert!(serde_json::from_str::<Level>("120").is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! The result of a study on a page for people.
+
+use std::fmt::Write;
+
+use super::estimate::Estimate;
+use super::report::{ChunkReport, StudyReport};
+use super::window::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::human;
+
+/// Columns of the bar of a histogram.
+const BAR_COLUMNS: usize = 40;
+
+/// The page.
+#[must_use]
+pub fn study(report: &StudyReport) -> String {
+    let mut page = String::new();
+    head(&mut page, report);
+    table(&mut page, report);
+    for row in report.chunks.iter().filter(|row| row.chunk_bytes == BLOCK_BYTES) {
+        histogram(&mut page, row);
+    }
+    outlook(&mut page, report);
+    page
+}
+
+fn line(page: &mut String, label: &str, text: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(page, "{}", format!("{label:<13} {text}").trim_end());
+}
+
+fn head(page: &mut String, report: &StudyReport) {
+    line(
+        page,
+        "Studied",
+        &format!(
+            "{}: {} in {} {}",
+            report.paths.join(", "),
+            human::bytes(report.total_bytes),
+            report.files,
+            if report.files == 1 { "file" } else { "files" }
+        ),
+    );
+    let read = human::bytes(report.studied_bytes);
+    let text = if report.exact {
+        format!(
+            "{read}, everything, in {:.1} s: no sampling error",
+            report.elapsed_s
+        )
+    } else {
+        format!(
+            "{read} in {} random windows of 1 MiB, {:.2} % of it, in {:.1} s; +- is half of a {} % interval",
+            report.windows_studied,
+            report.studied_bytes as f64 * 100.0 / report.total_bytes as f64,
+            report.elapsed_s,
+            report.confidence_percent
+        )
+    };
+    line(page, "Read", &text);
+    let skipped = &report.skipped;
+    if skipped.unreadable > 0 {
+        line(
+            page,
+            "Left out",
+            &format!("{} that could not be read:", skipped.unreadable),
+        );
+        for name in &skipped.named {
+            line(page, "", name);
+        }
+    }
+    line(
+        page,
+        "Zeroes",
+        &format!("{} of 4 KiB blocks", percent(&report.zeroes)),
+    );
+    let duplicates = &report.duplicates;
+    let text = if report.exact {
+        format!(
+            "{:.1} % of the other blocks repeat one of them",
+            duplicates.percent
+        )
+    } else {
+        format!(
+            "about {:.1} % of the other blocks, from {:.1} to {:.1} %; a sample tells no more, --exact does",
+            duplicates.percent, duplicates.low_percent, duplicates.high_percent
+        )
+    };
+    line(page, "Duplicates", &text);
+    page.push('\n');
+}
+
+fn percent(estimate: &Estimate) -> String {
+    let half = estimate.half_points();
+    if half == 0.0 {
+        format!("{:.1} %", estimate.percent)
+    } else {
+        format!("{:.1} +- {:.1} %", estimate.percent, half)
+    }
+}
+
+/// Space saved by codec and chunk size.
+fn table(page: &mut String, report: &StudyReport) {
+    let mut heading = format!("{:<13} ", "Space saved");
+    for size in CHUNK_BYTES {
+        let _ = write!(heading, "{:>16} ", format!("{} chunks", human::chunk(size)));
+    }
+    let _ = writeln!(page, "{}", heading.trim_end());
+    for row in report.chunks.iter().filter(|row| row.chunk_bytes == BLOCK_BYTES) {
+        let mut text = format!("{:<13} ", row.codec.to_string());
+        for size in CHUNK_BYTES {
+            let cell = report
+                .chunks
+                .iter()
+                .find(|other| other.codec == row.codec && other.chunk_bytes == size);
+            let _ = write!(
+                text,
+                "{:>16} ",
+                cell.map(|cell| percent(&cell.saved)).unwrap_or_default()
+            );
+        }
+        let _ = writeln!(page, "{}", text.trim_end());
+    }
+}
+
+/// What the chunks of a row save, in steps of ten.
+fn histogram(page: &mut String, row: &ChunkReport) {
+    let _ = writeln!(
+        page,
+        "\n{} chunks by what {} saves, standard deviation {:.0} points",
+        human::chunk(row.chunk_bytes),
+        row.codec,
+        row.stddev_points
+    );
+    let mut steps = vec![("nothing".to_owned(), row.histogram[0])];
+    for tens in 0..10 {
+        let (from, to) = (tens * 10 + 1, tens * 10 + 10);
+        steps.push((format!("{from} to {to} %"), row.histogram[from..=to].iter().sum()));
+    }
+    steps.push(("zeroes".to_owned(), row.zero_chunks));
+    let most = steps.iter().map(|step| step.1).max().unwrap_or(1).max(1);
+    for (name, chunks) in steps {
+        let share = chunks as f64 * 100.0 / row.chunks.max(1) as f64;
+        let bar = "#".repeat((chunks as f64 / most as f64 * BAR_COLUMNS as f64).round() as usize);
+        let _ = writeln!(page, "{}", format!("{name:>13} {share:>5.1} % {bar}").trim_end());
+    }
+}
+
+fn outlook(page: &mut String, report: &StudyReport) {
+    let _ = writeln!(page, "\n{:<13} a flaz cache holds", "Codec");
+    for cache in &report.cache {
+        let ratio = &cache.data_percent_of_cache;
+        let mut text = format!("{:.2}x its size", ratio.percent / 100.0);
+        if ratio.half_points() > 0.0 {
+            let _ = write!(
+                text,
+                " ({:.2} to {:.2})",
+                ratio.low_percent / 100.0,
+                ratio.high_percent / 100.0
+            );
+        }
+        if let (Some(size), Some(holds), Some(share), Some(plain)) = (
+            report.cache_bytes,
+            cache.holds_bytes,
+            cache.holds_percent,
+            cache.uncompressed_percent,
+        ) {
+            let _ = write!(
+                text,
+                "; of {}: {} of such data, {share:.1} % of it, where {plain:.1} % fit without compression",
+                human::bytes(size),
+                human::bytes(holds)
+            );
+        }
+        line(page, &cache.codec.to_string(), &text);
+    }
+    let _ = writeln!(page, "\n{:<13} a compressing SSD gains", "Codec");
+    for ssd in &report.ssd {
+        line(
+            page,
+            &ssd.codec.to_string(),
+            &format!(
+                "sequential writes up to {:.2}x as fast, {:.2}x the lifetime; random writes on a full drive {:.1}x the \
+                 lifetime (write amplification {:.2} instead of {:.2})",
+                ssd.sequential_write_gain_max,
+                ssd.sequential_lifetime_gain,
+                ssd.random_lifetime_gain,
+                ssd.write_amplification_compressed,
+                ssd.write_amplification_plain
+            ),
+        );
+    }
+}

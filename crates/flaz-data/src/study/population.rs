@@ -1,0 +1,253 @@
+//! What there is to study: files and devices laid end to end, each padded to whole blocks of 4 KiB.
+//!
+//! Invariants: a file is in it once, by whatever names it is reached; what could not be opened or listed is counted
+//! and named, never passed over silently.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::StudyError;
+use super::window::{BLOCK_BYTES, WINDOW_BYTES};
+
+/// Most files of a study; their names are kept.
+pub const FILES_MAX: usize = 4_000_000;
+/// Most failures that are named; the others are counted.
+const FAILURES_NAMED_MAX: usize = 8;
+
+/// Everything that is studied.
+#[derive(Debug, Default)]
+pub struct Population {
+    files: Vec<Member>,
+    /// Padded bytes.
+    bytes: u64,
+    /// What was left out.
+    pub skipped: Skipped,
+}
+
+/// A file in its place.
+#[derive(Debug)]
+struct Member {
+    path: PathBuf,
+    /// Where it begins.
+    start: u64,
+    /// Its length, not padded.
+    bytes: u64,
+}
+
+/// What was left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// Files and directories that could not be read.
+    pub unreadable: u64,
+    /// The first of them, with the reason.
+    pub named: Vec<String>,
+    /// Sockets, pipes, symbolic links, devices inside directories.
+    pub special: u64,
+    /// Further names of files that are in it already.
+    pub hard_links: u64,
+}
+
+impl Skipped {
+    pub(super) fn failure(&mut self, path: &Path, error: &io::Error) {
+        self.unreadable += 1;
+        if self.named.len() < FAILURES_NAMED_MAX {
+            self.named.push(format!("{}: {error}", path.display()));
+        }
+    }
+}
+
+/// Collects members.
+#[derive(Default)]
+struct Collector {
+    population: Population,
+    seen: BTreeSet<(u64, u64)>,
+}
+
+impl Population {
+    /// Everything under `paths`. Directories are searched without following symbolic links; a path that is itself a
+    /// link is followed.
+    ///
+    /// # Errors
+    /// A path that was named cannot be read or is of no kind that can be studied, there is nothing in it, or there
+    /// are too many files.
+    pub fn of(paths: &[PathBuf]) -> Result<Self, StudyError> {
+        let mut collector = Collector::default();
+        for path in paths {
+            collector.named(path)?;
+        }
+        let population = collector.population;
+        if population.bytes == 0 {
+            let skipped = &population.skipped;
+            return Err(StudyError::Nothing {
+                places: places(paths),
+                skipped: match skipped.named.first() {
+                    Some(first) => format!(", {} unreadable, the first {first}", skipped.unreadable),
+                    None => String::new(),
+                },
+            });
+        }
+        Ok(population)
+    }
+
+    /// Bytes in it, padding included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Files and devices in it.
+    #[must_use]
+    pub fn files(&self) -> u64 {
+        self.files.len() as u64
+    }
+
+    /// Windows in it; the last may be shorter.
+    #[must_use]
+    pub fn windows(&self) -> u64 {
+        self.bytes.div_ceil(WINDOW_BYTES)
+    }
+}
+
+impl Collector {
+    fn named(&mut self, path: &Path) -> Result<(), StudyError> {
+        let failed = |action| {
+            move |source| StudyError::Path {
+                action,
+                path: path.to_owned(),
+                source,
+            }
+        };
+        let metadata = fs::metadata(path).map_err(failed("read"))?;
+        let kind = metadata.file_type();
+        if kind.is_dir() {
+            fs::read_dir(path).map_err(failed("list"))?;
+            return self.directory(path);
+        }
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(StudyError::Kind(path.to_owned()));
+        }
+        let mut file = File::open(path).map_err(failed("read"))?;
+        // A block device has no length but its end.
+        let bytes = file.seek(SeekFrom::End(0)).map_err(failed("read"))?;
+        self.add(path, &metadata, bytes)
+    }
+
+    fn directory(&mut self, root: &Path) -> Result<(), StudyError> {
+        let mut waiting = vec![root.to_owned()];
+        while let Some(folder) = waiting.pop() {
+            let entries = match fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    self.population.skipped.failure(&folder, &error);
+                    continue;
+                }
+            };
+            // In the order of their names, so that a seed draws the same windows again.
+            let mut found = Vec::new();
+            for entry in entries {
+                match entry.and_then(|entry| Ok((entry.path(), fs::symlink_metadata(entry.path())?))) {
+                    Ok(entry) => found.push(entry),
+                    Err(error) => self.population.skipped.failure(&folder, &error),
+                }
+            }
+            found.sort_by(|a, b| a.0.cmp(&b.0));
+            for (path, metadata) in found {
+                if metadata.is_dir() {
+                    waiting.push(path);
+                } else if metadata.is_file() {
+                    self.add(&path, &metadata, metadata.len())?;
+                } else {
+                    self.population.skipped.special += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, path: &Path, metadata: &Metadata, bytes: u64) -> Result<(), StudyError> {
+        let population = &mut self.population;
+        if bytes == 0 {
+            return Ok(());
+        }
+        if !self.seen.insert((metadata.dev(), metadata.ino())) {
+            population.skipped.hard_links += 1;
+            return Ok(());
+        }
+        if population.files.len() >= FILES_MAX {
+            return Err(StudyError::TooManyFiles);
+        }
+        population.files.push(Member {
+            path: path.to_owned(),
+            start: population.bytes,
+            bytes,
+        });
+        population.bytes += bytes.next_multiple_of(BLOCK_BYTES);
+        Ok(())
+    }
+}
+
+/// Reads windows; keeps the last file open. One a thread.
+#[derive(Debug)]
+pub struct WindowReader<'a> {
+    population: &'a Population,
+    open: Option<(usize, File)>,
+}
+
+impl<'a> WindowReader<'a> {
+    /// A reader of `population`.
+    #[must_use]
+    pub fn new(population: &'a Population) -> Self {
+        Self {
+            population,
+            open: None,
+        }
+    }
+
+    /// Reads window `number` to the front of `buffer`, padding as zeroes; gives its length.
+    ///
+    /// # Errors
+    /// The path that failed, and why: it may have gone, have become shorter, or have bad sectors.
+    pub fn read(&mut self, number: u64, buffer: &mut [u8]) -> Result<usize, (PathBuf, io::Error)> {
+        let start = number * WINDOW_BYTES;
+        let end = (start + WINDOW_BYTES).min(self.population.bytes);
+        let window = &mut buffer[..(end - start) as usize];
+        window.fill(0);
+        let files = &self.population.files;
+        let first = files.partition_point(|file| file.start <= start) - 1;
+        for (index, member) in files.iter().enumerate().skip(first) {
+            if member.start >= end {
+                break;
+            }
+            let from = start.saturating_sub(member.start);
+            let len = (end - member.start).min(member.bytes).saturating_sub(from);
+            let at = (member.start + from - start) as usize;
+            self.read_part(index, from, &mut window[at..at + len as usize])
+                .map_err(|error| (member.path.clone(), error))?;
+        }
+        Ok(window.len())
+    }
+
+    fn read_part(&mut self, index: usize, from: u64, part: &mut [u8]) -> io::Result<()> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        let file = match self.open.take() {
+            Some((open, file)) if open == index => file,
+            _ => File::open(&self.population.files[index].path)?,
+        };
+        let (_, file) = self.open.insert((index, file));
+        file.read_exact_at(part, from)
+    }
+}
+
+/// The paths, for messages.
+#[must_use]
+pub fn places(paths: &[PathBuf]) -> String {
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    names.join(", ")
+}

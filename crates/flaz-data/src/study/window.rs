@@ -1,0 +1,218 @@
+//! What is measured of one window: stored bytes by codec and chunk size, zeroes, fingerprints, histograms.
+
+use crate::codec::{Codec, Meter};
+use crate::distribution::ROWS_MAX;
+use crate::random::{Key, mix};
+
+/// The unit of compression of the cache, and of duplicates.
+pub const BLOCK_BYTES: u64 = 4096;
+/// The unit of sampling.
+pub const WINDOW_BYTES: u64 = 1 << 20;
+/// Chunk sizes that are compressed.
+pub const CHUNK_BYTES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
+/// Whole percentages.
+pub const BINS: usize = 101;
+
+/// What is added up of one window: enough for means and variances.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WindowSums {
+    /// Its length.
+    pub bytes: u64,
+    /// Blocks of zeroes.
+    pub zero_blocks: u64,
+    /// Blocks of one value, zeroes included.
+    pub single_value_blocks: u64,
+    /// `stored_bytes[size][codec]`: zeroes take no room.
+    pub stored_bytes: [Vec<u64>; CHUNK_BYTES.len()],
+    /// Bytes that flaz's fragments of it take, by codec.
+    pub fragment_bytes: Vec<u64>,
+}
+
+/// What is added up over windows without regard to which.
+#[derive(Clone, Debug)]
+pub struct Histograms {
+    /// `saved[size][codec][percent]`: chunks, zeroes left out.
+    pub saved: Vec<Vec<[u64; BINS]>>,
+    /// Chunks of zeroes by size.
+    pub zero_chunks: [u64; CHUNK_BYTES.len()],
+    /// `joint[size][lz4 percent * BINS + zstd percent]`.
+    pub joint: Vec<Vec<u64>>,
+}
+
+impl Histograms {
+    /// Empty ones for so many codecs.
+    #[must_use]
+    pub fn new(codecs: usize) -> Self {
+        Self {
+            saved: vec![vec![[0; BINS]; codecs]; CHUNK_BYTES.len()],
+            zero_chunks: [0; CHUNK_BYTES.len()],
+            joint: vec![vec![0; ROWS_MAX]; CHUNK_BYTES.len()],
+        }
+    }
+
+    /// Adds those of another thread.
+    pub fn add(&mut self, other: &Self) {
+        for (size, codecs) in other.saved.iter().enumerate() {
+            self.zero_chunks[size] += other.zero_chunks[size];
+            for (codec, bins) in codecs.iter().enumerate() {
+                sum(&mut self.saved[size][codec], bins);
+            }
+            sum(&mut self.joint[size], &other.joint[size]);
+        }
+    }
+}
+
+fn sum(into: &mut [u64], from: &[u64]) {
+    for (into, from) in into.iter_mut().zip(from) {
+        *into += from;
+    }
+}
+
+/// Measures windows. One a thread.
+#[derive(Debug)]
+pub struct WindowMeter {
+    meters: Vec<Meter>,
+    /// Where LZ4 and zstd:1 are among the codecs.
+    joint: (usize, usize),
+    /// What has been seen.
+    pub histograms: Histograms,
+    /// Whole percentages that the codecs saved of the current chunk.
+    saved_percent: Vec<usize>,
+}
+
+impl WindowMeter {
+    /// A meter for `codecs`; `joint` says which of them are LZ4 and zstd:1.
+    #[must_use]
+    pub fn new(codecs: &[Codec], joint: (usize, usize)) -> Self {
+        Self {
+            meters: codecs.iter().map(|codec| Meter::new(*codec)).collect(),
+            joint,
+            histograms: Histograms::new(codecs.len()),
+            saved_percent: vec![0; codecs.len()],
+        }
+    }
+
+    /// Measures a window of whole blocks; the fingerprints of its blocks that are not zeroes go to `fingerprints`.
+    pub fn measure(&mut self, window: &[u8], fingerprints: &mut Vec<u64>) -> WindowSums {
+        let codecs = self.meters.len();
+        let mut sums = WindowSums {
+            bytes: window.len() as u64,
+            stored_bytes: std::array::from_fn(|_| vec![0; codecs]),
+            fragment_bytes: vec![0; codecs],
+            ..WindowSums::default()
+        };
+        for (size, chunk_bytes) in CHUNK_BYTES.iter().enumerate() {
+            for chunk in window.chunks(*chunk_bytes as usize) {
+                self.chunk(size, chunk, &mut sums);
+            }
+        }
+        for block in window.chunks(BLOCK_BYTES as usize) {
+            if !is_single_value(block) {
+                fingerprints.push(fingerprint(block));
+            } else {
+                sums.single_value_blocks += 1;
+                if block.first() == Some(&0) {
+                    sums.zero_blocks += 1;
+                } else {
+                    fingerprints.push(fingerprint(block));
+                }
+            }
+        }
+        sums
+    }
+
+    fn chunk(&mut self, size: usize, chunk: &[u8], sums: &mut WindowSums) {
+        let single = is_single_value(chunk);
+        if single && chunk.first() == Some(&0) {
+            self.histograms.zero_chunks[size] += 1;
+            return;
+        }
+        for (codec, meter) in self.meters.iter_mut().enumerate() {
+            let stored = meter.stored_bytes(chunk);
+            sums.stored_bytes[size][codec] += stored as u64;
+            let percent = (1.0 - stored as f64 / chunk.len() as f64) * 100.0;
+            let percent = percent.round() as usize;
+            self.saved_percent[codec] = percent;
+            self.histograms.saved[size][codec][percent] += 1;
+            // Blocks of one value are index entries without a fragment.
+            if size == 0 && !single {
+                sums.fragment_bytes[codec] += fragment_bytes(stored as u64);
+            }
+        }
+        let (lz4, zstd) = self.joint;
+        let row = self.saved_percent[lz4] * BINS + self.saved_percent[zstd];
+        self.histograms.joint[size][row] += 1;
+    }
+}
+
+/// Bytes of a fragment of `stored` bytes in an extent: see "Block records" in `docs/format.md`.
+fn fragment_bytes(stored: u64) -> u64 {
+    (8 + stored).next_multiple_of(8)
+}
+
+/// Whether all bytes are the same.
+fn is_single_value(bytes: &[u8]) -> bool {
+    match bytes.split_first() {
+        Some((first, rest)) => {
+            bytes[..64.min(bytes.len())].iter().all(|byte| byte == first)
+                && rest
+                    .chunks(64)
+                    .all(|part| part.iter().fold(0, |differing, byte| differing | (byte ^ first)) == 0)
+        }
+        None => true,
+    }
+}
+
+/// 64 bits that differ for different blocks, but for one pair in 2^64. Not for data made by an adversary.
+#[must_use]
+pub fn fingerprint(block: &[u8]) -> u64 {
+    const LANES: usize = 4;
+    let key = Key::new(0x5eed, block.len() as u64);
+    let mut lanes: [u64; LANES] = std::array::from_fn(|lane| key.word(lane as u64) | 1);
+    let (words, rest) = block.as_chunks::<8>();
+    for group in words.chunks(2 * LANES) {
+        for (lane, pair) in lanes.iter_mut().zip(group.chunks(2)) {
+            let word = |at: usize| pair.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            let product = u128::from(word(0) ^ *lane) * u128::from(word(1) ^ SECRET ^ lane.rotate_left(32));
+            *lane = lane.rotate_left(23) ^ (product >> 64) as u64 ^ product as u64;
+        }
+    }
+    let tail = rest.iter().fold(1, |tail, byte| tail << 8 | u64::from(*byte));
+    lanes
+        .iter()
+        .fold(mix(tail), |hash, lane| mix(hash.rotate_left(17) ^ lane))
+}
+
+/// Wyhash's second constant.
+const SECRET: u64 = 0xe703_7ed1_a0b4_28db;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_see_every_bit_and_every_place() {
+        let mut block = vec![0_u8; 4096];
+        Key::new(1, 2).fill(0, &mut block);
+        let mut seen = std::collections::BTreeSet::from([fingerprint(&block)]);
+        for bit in 0..4096 * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert!(seen.insert(fingerprint(&block)), "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+        block.swap(0, 64);
+        assert!(seen.insert(fingerprint(&block)));
+        assert_ne!(fingerprint(&[0; 4096]), fingerprint(&[0; 2048]));
+    }
+
+    #[test]
+    fn single_values_are_exact() {
+        let mut block = vec![7_u8; 4096];
+        assert!(is_single_value(&block) && is_single_value(&[]));
+        for at in [0, 1, 63, 64, 65, 4095] {
+            block[at] = 8;
+            assert!(!is_single_value(&block), "{at}");
+            block[at] = 7;
+        }
+    }
+}
