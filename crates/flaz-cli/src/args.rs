@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::args::BenchArgs;
+use crate::commands::study::StudyArgs;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
 use crate::settings::{AfterCrash, Codec, Emulation, Mode, NbdAddress, Policy, parse_dirty_limit};
@@ -70,6 +71,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Compare measured storage, and hold claims against it
     Bench(BenchArgs),
+    /// Say what data would gain from compression: in a flaz cache, in an SSD that compresses
+    Study(StudyArgs),
     /// Write shell completions or the manual
     #[command(hide = true)]
     Generate(GenerateArgs),

@@ -6,6 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use flaz_bench::cell::SUMMARY_RUNS_MAX;
 use flaz_bench::comparison::SEED;
 
+use crate::commands::bench_data::BenchDataArgs;
+
 /// `flaz bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
@@ -21,6 +23,8 @@ pub enum BenchCommand {
     Compare(CompareArgs),
     /// Hold what a maker claims against what was measured
     Claim(ClaimArgs),
+    /// Make data of a known compressibility, and say what codecs really make of it
+    Data(BenchDataArgs),
 }
 
 /// `flaz bench compare`.

@@ -8,7 +8,7 @@ use flaz_bench::claim::{self, Claim, ClaimOptions};
 use flaz_bench::comparison::{self, Margin, Options, Rule};
 use flaz_bench::error::BenchError;
 
-use crate::commands::output;
+use crate::commands::{bench_data, output};
 use crate::error::Failure;
 use args::{BenchArgs, BenchCommand, ClaimArgs, CompareArgs, RuleArg};
 
@@ -20,6 +20,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.command {
         BenchCommand::Compare(args) => compare(args),
         BenchCommand::Claim(args) => claim(args),
+        BenchCommand::Data(args) => bench_data::run(args),
     }
 }
 

@@ -1,5 +1,6 @@
 //! One file a command: from options to output. What touches data is in [`crate::host`].
 
+pub(crate) mod bench_data;
 mod check;
 mod clean;
 mod create;
@@ -12,6 +13,7 @@ mod set;
 pub mod spec;
 mod status;
 mod stop;
+pub(crate) mod study;
 mod target;
 
 use crate::args::Command;
@@ -37,6 +39,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
             source: error.into(),
         }),
         Command::Bench(args) => crate::bench::run(&args),
+        Command::Study(args) => study::run(&args),
         Command::Generate(args) => generate::run(&args),
     }
 }

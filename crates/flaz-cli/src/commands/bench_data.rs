@@ -1,0 +1,210 @@
+//! `flaz bench data`: data of a known compressibility, to a file or a pipe, and what codecs really make of it.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use flaz_data::page::DataReport;
+use flaz_data::spec::DISTANCE_BYTES_DEFAULT;
+use flaz_data::{Codec, DataSpec, Distribution, Family, Generator, Level, Pool, Seed};
+
+use super::{output, study};
+use crate::error::Failure;
+use crate::size;
+
+/// Bytes made in memory to measure the generator when nothing is written.
+const SPEED_BYTES_MAX: u64 = 256 << 20;
+
+/// `flaz bench data`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Families (docs/data.md has what each of them reaches, measured):
+  run           a run of one byte in each 4 KiB: the same level with every codec
+  copies        copies of random bytes, --distance before: for codecs that match
+  alphabet      bytes of unequal frequency: for codecs with an entropy stage, nothing for LZ4
+  replay        chunks drawn from --distribution, which `flaz study` writes
+  iozone        as IOzone fills its records when asked for --level; the true ratio is printed
+  random-level  a level drawn for each chunk
+  zeros, random
+
+The same options give the same bytes; another --seed or --run gives others, none of whose blocks are equal. \
+Without --output nothing is written and only the report is made. With --output - the data goes to standard \
+output and the report to standard error.
+
+Examples:
+  flaz bench data --level 50%                           what do codecs make of it
+  flaz bench data --level 75 --size 10G --output /mnt/file
+  flaz bench data --family copies --distance 32KiB --chunk 64KiB --output - | ssh host 'cat > file'
+  flaz study /dev/sdb --distribution d.json && flaz bench data --family replay --distribution d.json")]
+pub struct BenchDataArgs {
+    /// How the data is made
+    #[arg(long, value_name = "FAMILY", value_enum, default_value_t = FamilyArg::Run)]
+    family: FamilyArg,
+    /// Share of the space to be saved: 0 to 100 percent
+    #[arg(long, value_name = "PERCENT", default_value = "50%")]
+    level: Level,
+    /// Unit of duplicates, of drawn levels and of records: a power of two from 512 to 16MiB
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = size::parse)]
+    chunk: u64,
+    /// Share of the chunks that repeat one 4 MiB before: 0 to 99 percent
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    dedup: Level,
+    /// Family copies: how far back they come from [default: 256]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    distance: Option<u64>,
+    /// Family replay: the distribution, a file that `flaz study` wrote
+    #[arg(long, value_name = "FILE")]
+    distribution: Option<PathBuf>,
+    /// Size of the data
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size::parse)]
+    size: u64,
+    /// Number of the campaign, which the data is a function of
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Number of the run in the campaign
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    run: u64,
+    /// Threads that make the data [default: one a core]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Where to write it: a file, or - for standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The families, as words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "kebab-case")]
+enum FamilyArg {
+    Run,
+    Copies,
+    Alphabet,
+    Replay,
+    Iozone,
+    Zeros,
+    Random,
+    RandomLevel,
+}
+
+/// Runs `flaz bench data`.
+///
+/// # Errors
+/// Options that make no sense, or a file that cannot be written.
+pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
+    let spec = DataSpec {
+        family: family(args)?,
+        level: args.level,
+        chunk_bytes: args.chunk,
+        dedup: args.dedup,
+        seed: Seed {
+            campaign: args.seed,
+            run: args.run,
+        },
+    };
+    let generator = Generator::new(spec).map_err(|error| Failure::Usage(error.to_string()))?;
+    if args.size == 0 {
+        return Err(Failure::Usage(
+            "--size: expected at least one byte, found 0".into(),
+        ));
+    }
+    let threads = args.threads.unwrap_or_else(study::cores);
+    let to_stdout = args.output.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    let speed = match &args.output {
+        None => {
+            let bytes = args.size.min(SPEED_BYTES_MAX).next_multiple_of(args.chunk);
+            let filled = Pool::fill(generator.clone(), bytes as usize, NonZeroUsize::MIN);
+            filled.map_err(|error| Failure::Usage(error.to_string()))?.1
+        }
+        Some(_) if to_stdout => {
+            written(&generator, args.size, threads, &mut io::stdout().lock()).map_err(Failure::output)?
+        }
+        Some(path) => {
+            let failed = || Failure::system(format!("writing {}", path.display()));
+            let mut file = create(path)?;
+            written(&generator, args.size, threads, &mut file).map_err(failed())?
+        }
+    };
+    let achieved = flaz_data::measure(&generator, args.size, &Codec::CALIBRATED, threads);
+    let report = DataReport::new(&generator, args.size, &speed, achieved);
+    match (to_stdout, args.json) {
+        (false, false) => output::print(&report.page()),
+        (false, true) => output::print_json(&report, true),
+        (true, json) => {
+            let text = if json {
+                serde_json::to_string_pretty(&report).map_err(|error| Failure::Output(error.into()))? + "\n"
+            } else {
+                report.page()
+            };
+            // The data is out; a closed standard error changes nothing about it.
+            let _ = io::stderr().write_all(text.as_bytes());
+            Ok(())
+        }
+    }
+}
+
+fn family(args: &BenchDataArgs) -> Result<Family, Failure> {
+    if args.distance.is_some() && args.family != FamilyArg::Copies {
+        return Err(Failure::Usage("--distance is for --family copies".into()));
+    }
+    if args.distribution.is_some() && args.family != FamilyArg::Replay {
+        return Err(Failure::Usage("--distribution is for --family replay".into()));
+    }
+    Ok(match args.family {
+        FamilyArg::Run => Family::Run,
+        FamilyArg::Copies => Family::Copies {
+            distance_bytes: args.distance.unwrap_or(DISTANCE_BYTES_DEFAULT),
+        },
+        FamilyArg::Alphabet => Family::Alphabet,
+        FamilyArg::Replay => Family::Replay(Arc::new(distribution(args.distribution.as_deref())?)),
+        FamilyArg::Iozone => Family::Iozone,
+        FamilyArg::Zeros => Family::Zeros,
+        FamilyArg::Random => Family::Random,
+        FamilyArg::RandomLevel => Family::RandomLevel,
+    })
+}
+
+fn distribution(path: Option<&Path>) -> Result<Distribution, Failure> {
+    let path = path.ok_or_else(|| {
+        let message =
+            "--family replay wants --distribution FILE; `flaz study PATH --distribution FILE` writes one";
+        Failure::Usage(message.into())
+    })?;
+    Distribution::read(path).map_err(|error| Failure::Other {
+        what: "bench data",
+        source: error.into(),
+    })
+}
+
+/// A file to write to; a device is refused.
+fn create(path: &Path) -> Result<File, Failure> {
+    if fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
+        return Err(Failure::Usage(format!(
+            "{} is a block device, whose contents would be lost: expected a file; if they may go, use --output - and \
+             redirect it there",
+            path.display()
+        )));
+    }
+    File::create(path).map_err(Failure::system(format!("creating {}", path.display())))
+}
+
+fn written(
+    generator: &Generator,
+    size_bytes: u64,
+    threads: NonZeroUsize,
+    out: &mut dyn Write,
+) -> io::Result<flaz_data::FillSpeed> {
+    let bar = study::bar(io::stderr().is_terminal());
+    bar.set_length(size_bytes);
+    let speed = flaz_data::output::write(generator, size_bytes, threads, out, &mut |done| {
+        bar.set_position(done)
+    });
+    bar.finish_and_clear();
+    speed
+}

@@ -1,0 +1,148 @@
+//! `flaz study`: what data would gain from compression.
+
+use std::io::{self, IsTerminal};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use flaz_data::Codec;
+use flaz_data::study::{
+    self, CODECS_MAX, StudyError, StudyOptions, WINDOWS_MAX, WINDOWS_MAX_DEFAULT, WITHIN_POINTS_DEFAULT,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::output;
+use crate::error::Failure;
+use crate::size;
+
+/// `flaz study`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Reads windows of 1 MiB at random places and compresses them in chunks of 4 KiB, 64 KiB and 1 MiB; every share \
+comes with its 95 % interval. The sample doubles until the intervals at 4 KiB are as narrow as --within says, or \
+until it has --samples windows; data below 64 MiB, and all with --exact, is read whole. Nothing is written but the file \
+of --distribution. Directories are searched without following symbolic links. Duplicates are hard to tell from a \
+sample: their interval is wide, --exact counts them.
+
+Examples:
+  flaz study /dev/sdb                              a terabyte in minutes
+  flaz study /home /srv --cache 64G                what would a flaz cache of 64 GiB hold of it
+  flaz study disk.img --exact --codec zstd:3 --codec zlib
+  flaz study /var/lib/mysql --distribution d.json  for `flaz bench data --family replay`")]
+pub struct StudyArgs {
+    /// Files, directories, block devices, images
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Read everything: no sampling error
+    #[arg(long)]
+    exact: bool,
+    /// Codec to compress with: lz4, zstd[:LEVEL] or zlib[:LEVEL]; may be given several times. lz4 and zstd:1 are
+    /// always among them
+    #[arg(long, value_name = "CODEC")]
+    codec: Vec<Codec>,
+    /// Say what a flaz cache of this size would hold of the data
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    cache: Option<u64>,
+    /// Write the distribution of the chunks to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    distribution: Option<PathBuf>,
+    /// Sample until the intervals are no wider than so many points to each side
+    #[arg(long, value_name = "POINTS", default_value_t = WITHIN_POINTS_DEFAULT, value_parser = points,
+        conflicts_with = "exact")]
+    within: f64,
+    /// Most windows of 1 MiB to read
+    #[arg(long, value_name = "N", default_value_t = WINDOWS_MAX_DEFAULT, conflicts_with = "exact",
+        value_parser = clap::value_parser!(u64).range(64..=WINDOWS_MAX))]
+    samples: u64,
+    /// What decides which windows are drawn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Threads that read and compress [default: one a core]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `flaz study`.
+///
+/// # Errors
+/// There is nothing to study, or the distribution cannot be written; the report is printed nevertheless.
+pub fn run(args: &StudyArgs) -> Result<(), Failure> {
+    if args.codec.len() > CODECS_MAX - 2 {
+        return Err(Failure::Usage(format!(
+            "--codec: expected at most {} of them, found {}",
+            CODECS_MAX - 2,
+            args.codec.len()
+        )));
+    }
+    if args.cache == Some(0) {
+        return Err(Failure::Usage("--cache: expected a size above 0".into()));
+    }
+    let options = StudyOptions {
+        paths: args.paths.clone(),
+        exact: args.exact,
+        codecs: if args.codec.is_empty() {
+            vec![Codec::Lz4, Codec::Zstd(1)]
+        } else {
+            args.codec.clone()
+        },
+        cache_bytes: args.cache,
+        within_points: args.within,
+        windows_max: args.samples,
+        seed: args.seed,
+        threads: args.threads.unwrap_or_else(cores),
+    };
+    let bar = bar(io::stderr().is_terminal());
+    let report = study::study(&options, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let report = report.map_err(|error: StudyError| Failure::Other {
+        what: "study",
+        source: error.into(),
+    })?;
+    if args.json {
+        output::print_json(&report, true)?;
+    } else {
+        output::print(&study::page::study(&report))?;
+    }
+    match &args.distribution {
+        Some(path) => report.distribution.write(path).map_err(|error| Failure::Other {
+            what: "study",
+            source: error.into(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// As many threads as there are cores.
+pub(super) fn cores() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// A progress bar over bytes on standard error, or none.
+pub(super) fn bar(shown: bool) -> ProgressBar {
+    if !shown {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::no_length();
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn points(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(points) if (0.01..=50.0).contains(&points) => Ok(points),
+        _ => Err("expected from 0.01 to 50 points".to_owned()),
+    }
+}
