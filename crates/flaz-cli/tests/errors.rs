@@ -146,7 +146,7 @@ fn help_and_version_are_no_errors() {
             .contains("Exit status: 0 done, 1 failed, 2 wrong usage")
     );
     for command in [
-        "create", "serve", "status", "set", "stop", "check", "dump", "demo", "bench",
+        "create", "serve", "status", "set", "stop", "check", "dump", "demo", "bench", "study",
     ] {
         let help = scratch.run(&format!("{command} --help")).succeeded();
         assert!(help.contains("Usage: flaz"), "{help}");

@@ -153,7 +153,7 @@ impl Layout {
 
 /// What copies cost more than a run, as a share of the unit, from three quarters saved on: copied random bytes take
 /// part in zlib's code table.
-const COPY_SLACK: f64 = 0.0033;
+const COPY_SLACK: f64 = 0.0029;
 /// Literals that would save less than this are left random.
 const ENTROPY_SAVED_MIN: f64 = 0.02;
 
@@ -183,5 +183,5 @@ fn slack_bytes(literals: f64, unit_bytes: usize) -> f64 {
     let cell = unit_bytes.min(CELL_BYTES) as f64;
     let cells = (unit_bytes as f64 / cell).max(1.0);
     let table = (literals / cells / (cell / 8.0)).min(1.0);
-    cells * (3.4 + cell * (0.0025 + 0.005 * table))
+    cells * (3.4 + cell * (0.0025 + 0.0055 * table))
 }

@@ -91,7 +91,7 @@ impl DataReport {
             ),
         );
         if let Some(note) = &self.note {
-            line(&mut page, "Beware", note);
+            line(&mut page, "Note", note);
         }
         if self.dedup_requested_percent > 0.0 {
             let (asked, found) = (self.dedup_requested_percent, self.dedup_achieved_percent);

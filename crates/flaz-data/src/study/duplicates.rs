@@ -5,11 +5,13 @@
 //! an interval that holds whatever the multiplicities are, and a point within it that holds if they are alike:
 //!
 //! - *at least* what repeats within the sample: reading more can only find more;
-//! - *at most* the number of equal pairs: a content with m copies has m (m - 1) / 2 pairs and wastes m - 1 blocks, and
-//!   the first is never the smaller. Pairs can be estimated without bias: each counts with the inverse of its
-//!   probability to be drawn (Horvitz and Thompson), for two blocks of one window the probability of that window,
-//!   for two windows that of both;
-//! - *between*: the mean multiplicity that the equal triples beside the equal pairs tell, as if all were alike.
+//! - *at most*: copies within one window are seen with the window, so their number is known but for sampling error. A
+//!   content that lies in `w` windows wastes `w - 1` more; seen in `j` of the windows drawn it counts
+//!   `max(1 / p2, j / p1)` from `j = 2` on, with the probabilities that one and that two given windows are drawn. The
+//!   expectation of that is never below `w - 1` (tested for all multiplicities), equal where contents come in pairs,
+//!   and not much above where they come often;
+//! - *between*: contents seen in [`OFTEN`] windows and more are estimated one by one; the multiplicity of the others
+//!   from the equal triples beside the equal pairs, as if all were alike.
 //!
 //! The ends of the interval are these bounds, moved out by their sampling error (jackknife over twenty groups of
 //! windows). Where no pair was seen across windows, the rule of three is applied to whole windows, for duplicates come
@@ -24,6 +26,8 @@ use super::estimate::NONE_SEEN_AT_MOST;
 
 /// Most fingerprints in memory, 16 bytes each.
 pub const FINGERPRINTS_MAX: usize = 1 << 24;
+/// From so many windows on a content is estimated by itself: fewer may be chance.
+const OFTEN: f64 = 20.0;
 /// Groups of windows of the jackknife.
 const GROUPS: u32 = 20;
 /// Standard errors to each side.
@@ -59,16 +63,31 @@ impl Default for Fingerprints {
     }
 }
 
-/// Counts over a set of windows.
+/// Which share of the windows was drawn.
+#[derive(Clone, Copy, Debug)]
+struct Design {
+    /// Probability that a window, and that each of two and of three given windows, was drawn.
+    one: f64,
+    two: f64,
+    three: f64,
+}
+
+/// Counts over a set of windows; all but the first two are estimates for the whole population.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
-    windows: f64,
     blocks: f64,
     distinct: f64,
-    /// Pairs of equal blocks, within a window and of two windows.
-    pairs: [f64; 2],
-    /// Triples, of one, two and three windows.
-    triples: [f64; 3],
+    /// Blocks there are.
+    all_blocks: f64,
+    /// Blocks that repeat one of the same window.
+    within: f64,
+    /// At most so many that repeat one of another window.
+    across_at_most: f64,
+    /// Those of contents that were seen often.
+    across_often: f64,
+    /// Pairs and triples of windows with the same content, of the other contents.
+    pairs: f64,
+    triples: f64,
 }
 
 impl Fingerprints {
@@ -98,20 +117,16 @@ impl Fingerprints {
     #[must_use]
     pub fn duplicates(&mut self, drawn: u64, windows: u64) -> Duplicates {
         self.kept.sort_unstable();
-        let all = self.counts(drawn as f64, None);
+        let all = self.counts(Design::new(drawn, windows), None);
         let exact = drawn >= windows;
-        let share = if exact {
-            all.repeated_share()
-        } else {
-            all.share(windows as f64)
-        };
+        let low_seen = all.repeated_share();
         let (low, high) = if exact {
-            (share, share)
+            (low_seen, low_seen)
         } else {
             self.interval(&all, drawn, windows)
         };
         Duplicates {
-            percent: share.clamp(low, high) * 100.0,
+            percent: all.share().max(low_seen).clamp(low, high) * 100.0,
             low_percent: low * 100.0,
             high_percent: high * 100.0,
             blocks_compared: all.blocks as u64,
@@ -120,66 +135,79 @@ impl Fingerprints {
     }
 
     fn interval(&self, all: &Counts, drawn: u64, windows: u64) -> (f64, f64) {
-        let total = windows as f64;
         let (mut lows, mut highs) = (Vec::new(), Vec::new());
         for group in 0..GROUPS {
             let left_out = (drawn + u64::from(GROUPS - 1 - group)) / u64::from(GROUPS);
-            let without = self.counts((drawn - left_out) as f64, Some(group));
+            let without = self.counts(Design::new(drawn - left_out, windows), Some(group));
             lows.push(without.repeated_share());
-            highs.push(without.pair_share(total));
+            highs.push(without.share_at_most());
         }
         let low = all.repeated_share() - Z * jackknife_error(&lows);
-        let mut high = all.pair_share(total) + Z * jackknife_error(&highs);
+        let high = all.share_at_most() + Z * jackknife_error(&highs);
         // Few copied windows, each seen or not as a whole: at least what none seen would leave possible.
-        let unseen = NONE_SEEN_AT_MOST / (all.both_drawn(total) * total);
-        high = high.max(all.repeated_share() + unseen);
+        let unseen = NONE_SEEN_AT_MOST / (Design::new(drawn, windows).two * windows as f64);
+        let high = high.max(all.repeated_share() + unseen);
         (low.clamp(0.0, 1.0), high.clamp(0.0, 1.0))
     }
 
     /// Counts without the windows of a group.
-    fn counts(&self, windows: f64, without: Option<u32>) -> Counts {
-        let mut counts = Counts {
-            windows,
-            ..Counts::default()
-        };
+    fn counts(&self, design: Design, without: Option<u32>) -> Counts {
+        let mut counts = Counts::default();
         for class in self.kept.chunk_by(|a, b| a.0 == b.0) {
-            let (mut blocks, mut squares, mut cubes) = (0.0, 0.0, 0.0);
+            let (mut blocks, mut windows) = (0.0, 0.0);
             for window in class.chunk_by(|a, b| a.1 == b.1) {
-                if without.is_some_and(|group| window[0].1 % GROUPS == group) {
-                    continue;
+                if without.is_none_or(|group| window[0].1 % GROUPS != group) {
+                    blocks += window.len() as f64;
+                    windows += 1.0;
                 }
-                let k = window.len() as f64;
-                blocks += k;
-                squares += k * k;
-                cubes += k * k * k;
             }
-            if blocks == 0.0 {
-                continue;
-            }
-            counts.blocks += blocks;
-            counts.distinct += 1.0;
-            if blocks > 1.0 {
-                counts.add_class(blocks, squares, cubes);
+            if windows > 0.0 {
+                counts.add_content(blocks, windows, design);
             }
         }
+        counts.all_blocks = counts.blocks / design.one;
         counts
     }
 }
 
+impl Design {
+    fn new(drawn: u64, windows: u64) -> Self {
+        let part = |before: u64| {
+            let (drawn, windows) = (drawn.saturating_sub(before), windows.saturating_sub(before));
+            (drawn.max(1) as f64 / windows.max(1) as f64).min(1.0)
+        };
+        let one = part(0);
+        Self {
+            one,
+            two: one * part(1),
+            three: one * part(1) * part(2),
+        }
+    }
+
+    /// At most so many windows beyond the first have a content that was seen in `windows` of those drawn.
+    fn across_at_most(self, windows: f64) -> f64 {
+        if windows < 2.0 {
+            0.0
+        } else {
+            (1.0 / self.two).max(windows / self.one)
+        }
+    }
+}
+
 impl Counts {
-    /// Adds the pairs and triples of one content with so many blocks, from the power sums of its blocks by window.
-    fn add_class(&mut self, blocks: f64, squares: f64, cubes: f64) {
-        let pairs = blocks * (blocks - 1.0) / 2.0;
-        let within = (squares - blocks) / 2.0;
-        self.pairs[0] += within;
-        self.pairs[1] += pairs - within;
-        let triples = pairs * (blocks - 2.0) / 3.0;
-        let one = (cubes - 3.0 * squares + 2.0 * blocks) / 6.0;
-        // Two of one window and one of another.
-        let two = (blocks * (squares - blocks) - (cubes - squares)) / 2.0;
-        self.triples[0] += one;
-        self.triples[1] += two;
-        self.triples[2] += triples - one - two;
+    /// Adds a content that was seen in so many blocks of so many windows.
+    fn add_content(&mut self, blocks: f64, windows: f64, design: Design) {
+        self.blocks += blocks;
+        self.distinct += 1.0;
+        self.within += (blocks - windows) / design.one;
+        self.across_at_most += design.across_at_most(windows);
+        if windows >= OFTEN {
+            self.across_often += windows / design.one - 1.0;
+        } else {
+            let pairs = windows * (windows - 1.0) / 2.0;
+            self.pairs += pairs / design.two;
+            self.triples += pairs * (windows - 2.0).max(0.0) / 3.0 / design.three;
+        }
     }
 
     /// What repeats among the blocks that were seen: a lower bound.
@@ -191,36 +219,26 @@ impl Counts {
         }
     }
 
-    /// Probability that two windows of `total` were both drawn.
-    fn both_drawn(&self, total: f64) -> f64 {
-        (self.windows * (self.windows - 1.0) / (total * (total - 1.0))).max(f64::MIN_POSITIVE)
-    }
-
-    /// Pairs of equal blocks in the whole population.
-    fn pairs_of_all(&self, total: f64) -> f64 {
-        self.pairs[0] * total / self.windows + self.pairs[1] / self.both_drawn(total)
-    }
-
-    /// Pairs for each block: an upper bound.
-    fn pair_share(&self, total: f64) -> f64 {
+    /// An upper bound.
+    fn share_at_most(&self) -> f64 {
         if self.blocks == 0.0 {
             return 0.0;
         }
-        self.pairs_of_all(total) / (self.blocks * total / self.windows)
+        (self.within + self.across_at_most) / self.all_blocks
     }
 
-    /// The share if all contents that repeat do so equally often.
-    fn share(&self, total: f64) -> f64 {
-        let pairs = self.pairs_of_all(total);
-        if pairs == 0.0 {
+    /// The share if all contents that were not seen often repeat equally often.
+    fn share(&self) -> f64 {
+        if self.blocks == 0.0 {
             return 0.0;
         }
-        let three = self.both_drawn(total) * ((self.windows - 2.0) / (total - 2.0)).max(f64::MIN_POSITIVE);
-        let triples = self.triples[0] * total / self.windows
-            + self.triples[1] / self.both_drawn(total)
-            + self.triples[2] / three;
-        let copies = 2.0 + 3.0 * triples / pairs;
-        (self.pair_share(total) * 2.0 / copies).clamp(self.repeated_share(), 1.0)
+        let across = if self.pairs > 0.0 {
+            let copies = 2.0 + 3.0 * self.triples / self.pairs;
+            self.pairs * 2.0 / copies
+        } else {
+            0.0
+        };
+        (self.within + self.across_often + across) / self.all_blocks
     }
 }
 
@@ -256,6 +274,50 @@ mod tests {
 
     fn holds(found: &Duplicates, truth: f64) -> bool {
         (found.low_percent..=found.high_percent).contains(&truth)
+    }
+
+    /// Expectation of the upper bound for a content in `copies` windows of very many, each drawn with probability
+    /// `drawn`.
+    fn expected_at_most(copies: u32, drawn: f64) -> f64 {
+        let design = Design {
+            one: drawn,
+            two: drawn * drawn,
+            three: drawn.powi(3),
+        };
+        let mut probability = (f64::from(copies) * (1.0 - drawn).ln()).exp();
+        let mut sum = 0.0;
+        for seen in 0..=copies {
+            sum += probability * design.across_at_most(f64::from(seen));
+            probability *= f64::from(copies - seen) / f64::from(seen + 1) * drawn / (1.0 - drawn);
+        }
+        sum
+    }
+
+    #[test]
+    fn the_upper_bound_is_one_for_every_multiplicity() {
+        for drawn in [0.001, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95] {
+            // Until the probability of none becomes zero in floating point.
+            let most = (600.0 / -(1.0_f64 - drawn).ln()).min(20_000.0) as u32;
+            for copies in (2..60).chain((60..most).step_by(37)) {
+                let expected = expected_at_most(copies, drawn);
+                assert!(
+                    expected >= f64::from(copies - 1) - 1e-6,
+                    "{copies} {drawn}: {expected}"
+                );
+            }
+            assert!((expected_at_most(2, drawn) - (2.0 * drawn).max(1.0)).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn few_contents_that_come_often_do_not_widen_the_interval() {
+        // One content in every window, everything else unique: a sixteenth repeats.
+        let found = study(4000, 1000, |block| if block % 16 == 0 { 1 } else { block + 2 });
+        assert!(
+            holds(&found, 6.25) && (found.percent - 6.25).abs() < 0.5,
+            "{found:?}"
+        );
+        assert!(found.high_percent < 9.0, "{found:?}");
     }
 
     #[test]
