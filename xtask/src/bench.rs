@@ -6,6 +6,7 @@
 mod engine;
 mod nbd;
 mod server;
+mod study;
 mod warm;
 
 use std::fmt;
@@ -24,7 +25,7 @@ pub struct Options {
     #[arg(long)]
     json: bool,
     /// Only this part
-    #[arg(long, value_name = "PART", value_parser = ["engine", "warm", "nbd"])]
+    #[arg(long, value_name = "PART", value_parser = ["engine", "study", "warm", "nbd"])]
     only: Option<String>,
     /// Folder for the files of the benchmark: on the SSD that is to be measured
     #[arg(long, value_name = "DIR")]
@@ -144,6 +145,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let mut rows = Vec::new();
     if wanted("engine") {
         rows.extend(engine::rows(runs, options.quick, &bar));
+    }
+    if wanted("study") {
+        rows.extend(study::rows(options, runs, &bar)?);
     }
     if wanted("warm") {
         rows.extend(warm::rows(options, runs, &bar)?);

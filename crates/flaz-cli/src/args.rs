@@ -69,7 +69,7 @@ pub enum Command {
     Dump(DumpArgs),
     /// Show on real data of this machine what a compressed cache is worth
     Demo(DemoArgs),
-    /// Compare measured storage, and hold claims against it
+    /// Make data for benchmarks, compare measured storage, hold claims against it
     Bench(BenchArgs),
     /// Say what data would gain from compression: in a flaz cache, in an SSD that compresses
     Study(StudyArgs),

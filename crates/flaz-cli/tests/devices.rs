@@ -275,3 +275,28 @@ fn a_mount_that_only_others_see() {
     }
     rig.never(&rig.device, "claimed by the kernel");
 }
+
+#[test]
+fn devices_are_studied_and_never_written_with_made_data() {
+    let block: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+    let Some(rig) = Rig::new(|file| file.write_all_at(&block, 8 << 20).unwrap()) else {
+        return;
+    };
+    let flaz = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_flaz"))
+            .args(words)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), text)
+    };
+    let device = rig.device.to_str().unwrap();
+    let (status, text) = flaz(&["study", device, "--json"]);
+    assert_eq!(status, Some(0), "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["total_bytes"], SIZE);
+    assert_eq!(report["zeroes"]["percent"], 100.0 * 63.0 / 64.0);
+    let (status, text) = flaz(&["bench", "data", "--size", "1MiB", "--output", device]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("is a block device"), "{text}");
+}

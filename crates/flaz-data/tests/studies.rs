@@ -309,14 +309,31 @@ fn a_file_that_shrinks_is_left_out_and_named() {
     let mut file = File::create(&small).unwrap();
     file.write_all(&vec![7; 2 << 20]).unwrap();
     fs::write(&large, vec![8; 2 << 20]).unwrap();
-    // Shrunk after it was found and before it is read: the first progress comes before the first read ends, so the
-    // test does it between finding and reading by hand.
     let population = flaz_data::study::population::Population::of(&[small.clone(), large]).unwrap();
     file.set_len(4096).unwrap();
     let mut reader = flaz_data::study::population::WindowReader::new(&population);
-    let mut buffer = vec![0; 1 << 20];
-    let (path, _) = reader.read(0, &mut buffer).unwrap_err();
-    assert_eq!(path, PathBuf::from(&small));
-    assert_eq!(reader.read(3, &mut buffer).unwrap(), 1 << 20);
-    assert!(buffer.iter().all(|byte| *byte == 8));
+    let (mut buffer, mut failures) = (vec![0; 1 << 20], Vec::new());
+    assert_eq!(reader.read(0, &mut buffer, &mut failures), 0);
+    assert_eq!((failures.len(), &failures[0].0), (1, &PathBuf::from(&small)));
+    assert_eq!(reader.read(3, &mut buffer, &mut failures), 1 << 20);
+    assert!(failures.len() == 1 && buffer.iter().all(|byte| *byte == 8));
+}
+
+#[test]
+fn what_cannot_be_read_leaves_the_rest_of_its_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    for (name, value) in [("a", 1), ("b", 2), ("c", 3)] {
+        fs::write(root.join(name), vec![value; 5000]).unwrap();
+    }
+    let population = flaz_data::study::population::Population::of(&[root.to_path_buf()]).unwrap();
+    fs::remove_file(root.join("b")).unwrap();
+    let mut reader = flaz_data::study::population::WindowReader::new(&population);
+    let (mut buffer, mut failures) = (vec![9; 1 << 20], Vec::new());
+    assert_eq!(reader.read(0, &mut buffer, &mut failures), 4 * 4096);
+    assert_eq!(failures.len(), 1);
+    let mut expected = vec![0; 4 * 4096];
+    expected[..5000].fill(1);
+    expected[8192..13192].fill(3);
+    assert!(buffer[..4 * 4096] == expected);
 }

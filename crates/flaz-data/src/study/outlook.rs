@@ -78,7 +78,7 @@ pub(super) fn caches(measured: &Measured, size_bytes: Option<u64>, data_bytes: u
             .sums
             .iter()
             .map(|sums| (cache_bytes(sums, number), sums.bytes as f64));
-        let used = estimate::ratio(pairs, measured.windows)?;
+        let used = estimate::ratio(pairs, measured.windows_readable())?;
         // Of bytes for each byte of data to data for each byte.
         let inverse = |percent: f64| 10_000.0 / percent.max(100.0 / RECORDS_PER_BLOCK_MAX);
         let data = Estimate {

@@ -208,28 +208,38 @@ impl<'a> WindowReader<'a> {
         }
     }
 
-    /// Reads window `number` to the front of `buffer`, padding as zeroes; gives its length.
-    ///
-    /// # Errors
-    /// The path that failed, and why: it may have gone, have become shorter, or have bad sectors.
-    pub fn read(&mut self, number: u64, buffer: &mut [u8]) -> Result<usize, (PathBuf, io::Error)> {
+    /// Reads window `number` to the front of `buffer`, padding as zeroes. What cannot be read is left out: a file may
+    /// have gone, have become shorter, or have bad sectors. Gives the length of what is there, whole blocks, and adds
+    /// to `failures` what is not.
+    pub fn read(
+        &mut self,
+        number: u64,
+        buffer: &mut [u8],
+        failures: &mut Vec<(PathBuf, io::Error)>,
+    ) -> usize {
         let start = number * WINDOW_BYTES;
         let end = (start + WINDOW_BYTES).min(self.population.bytes);
-        let window = &mut buffer[..(end - start) as usize];
-        window.fill(0);
         let files = &self.population.files;
-        let first = files.partition_point(|file| file.start <= start) - 1;
+        let first = files
+            .partition_point(|file| file.start <= start)
+            .saturating_sub(1);
+        let mut filled = 0;
         for (index, member) in files.iter().enumerate().skip(first) {
             if member.start >= end {
                 break;
             }
             let from = start.saturating_sub(member.start);
-            let len = (end - member.start).min(member.bytes).saturating_sub(from);
-            let at = (member.start + from - start) as usize;
-            self.read_part(index, from, &mut window[at..at + len as usize])
-                .map_err(|error| (member.path.clone(), error))?;
+            let until = end - member.start;
+            let part = until.min(member.bytes).saturating_sub(from) as usize;
+            let padded = until.min(member.bytes.next_multiple_of(BLOCK_BYTES)) - from;
+            let place = &mut buffer[filled..filled + padded as usize];
+            place[part..].fill(0);
+            match self.read_part(index, from, &mut place[..part]) {
+                Ok(()) => filled += padded as usize,
+                Err(error) => failures.push((member.path.clone(), error)),
+            }
         }
-        Ok(window.len())
+        filled
     }
 
     fn read_part(&mut self, index: usize, from: u64, part: &mut [u8]) -> io::Result<()> {

@@ -33,14 +33,12 @@ pub struct StudyReport {
     pub total_bytes: u64,
     /// Bytes read and compressed.
     pub studied_bytes: u64,
-    /// Whether that is everything, so that there is no sampling error.
+    /// Whether that is everything that could be read, so that there is no sampling error.
     pub exact: bool,
     /// Windows there are, of 1 MiB.
     pub windows: u64,
     /// Windows read.
     pub windows_studied: u64,
-    /// Windows drawn that could not be read.
-    pub windows_unreadable: u64,
     /// What decided which windows.
     pub seed: u64,
     /// Confidence of the intervals, in percent.
@@ -95,8 +93,10 @@ impl StudyReport {
         mut measured: Measured,
         elapsed: Duration,
     ) -> Self {
-        let drawn = measured.sums.len() as u64;
-        let duplicates = measured.fingerprints.duplicates(drawn, measured.windows);
+        let drawn = measured.windows_drawn;
+        let duplicates = measured
+            .fingerprints
+            .duplicates(measured.sums.len() as u64, measured.windows_readable());
         let blocks =
             |count: fn(&WindowSums) -> u64| share(&measured, |sums| (count(sums) * BLOCK_BYTES) as f64);
         let chunks = chunks(&measured);
@@ -119,8 +119,7 @@ impl StudyReport {
             studied_bytes,
             exact: drawn == measured.windows,
             windows: measured.windows,
-            windows_studied: drawn,
-            windows_unreadable: measured.windows_unreadable,
+            windows_studied: measured.sums.len() as u64,
             seed: options.seed,
             confidence_percent: 95,
             elapsed_s: elapsed.as_secs_f64(),
@@ -149,7 +148,7 @@ fn share(measured: &Measured, part: impl Fn(&WindowSums) -> f64 + Clone) -> Esti
         .sums
         .iter()
         .map(move |sums| (part(sums), sums.bytes as f64));
-    let found = estimate::ratio(pairs, measured.windows).unwrap_or(Estimate::exact(0.0));
+    let found = estimate::ratio(pairs, measured.windows_readable()).unwrap_or(Estimate::exact(0.0));
     Estimate {
         high_percent: found.high_percent.min(100.0),
         ..found

@@ -46,8 +46,8 @@ pub struct Measured {
     pub fingerprints: Fingerprints,
     /// What could not be read.
     pub skipped: Skipped,
-    /// Windows that were drawn and could not be read.
-    pub windows_unreadable: u64,
+    /// Windows that were drawn.
+    pub windows_drawn: u64,
 }
 
 /// What one thread, or all of them, found in a batch.
@@ -84,7 +84,7 @@ fn measure(
         histograms: Histograms::new(codecs.len()),
         fingerprints: Fingerprints::default(),
         skipped: population.skipped.clone(),
-        windows_unreadable: 0,
+        windows_drawn: 0,
         codecs,
         joint,
     };
@@ -113,6 +113,7 @@ fn measure(
         let found = run_batch(options, population, &measured, &drawn, &mut told);
         measured.add(found);
         looked_at = until;
+        measured.windows_drawn = looked_at;
         if !order.all && widest_points(&measured) <= options.within_points {
             break;
         }
@@ -207,7 +208,7 @@ fn draw(limit: u64, count: u64, seed: u64) -> Vec<u64> {
 fn widest_points(measured: &Measured) -> f64 {
     let of = |part: &dyn Fn(&WindowSums) -> f64| {
         let pairs = measured.sums.iter().map(|sums| (part(sums), sums.bytes as f64));
-        estimate::ratio(pairs, measured.windows).map_or(f64::MAX, |found| found.half_points())
+        estimate::ratio(pairs, measured.windows_readable()).map_or(f64::MAX, |found| found.half_points())
     };
     let zeroes = of(&|sums| (sums.zero_blocks * super::window::BLOCK_BYTES) as f64);
     (0..measured.codecs.len())
@@ -282,13 +283,11 @@ fn work(
     let mut buffer = vec![0; WINDOW_BYTES as usize];
     let (mut windows, mut failures) = (Vec::new(), Vec::new());
     while let Some(&number) = drawn.get(next.fetch_add(1, Ordering::Relaxed)) {
-        match reader.read(number, &mut buffer) {
-            Ok(len) => {
-                let mut fingerprints = Vec::new();
-                let sums = meter.measure(&buffer[..len], &mut fingerprints);
-                windows.push((number, sums, fingerprints));
-            }
-            Err(failure) => failures.push(failure),
+        let len = reader.read(number, &mut buffer, &mut failures);
+        if len > 0 {
+            let mut fingerprints = Vec::new();
+            let sums = meter.measure(&buffer[..len], &mut fingerprints);
+            windows.push((number, sums, fingerprints));
         }
         done.fetch_add(1, Ordering::Relaxed);
     }
@@ -300,13 +299,19 @@ fn work(
 }
 
 impl Measured {
+    /// Windows there are, without those of which nothing can be read: as many as the sample tells.
+    #[must_use]
+    pub fn windows_readable(&self) -> u64 {
+        let readable = self.sums.len() as f64 / self.windows_drawn.max(1) as f64;
+        ((self.windows as f64 * readable) as u64).max(self.sums.len() as u64)
+    }
+
     fn add(&mut self, batch: Batch) {
         self.histograms.add(&batch.histograms);
         for (_, sums, fingerprints) in batch.windows {
             self.fingerprints.add(self.sums.len() as u32, &fingerprints);
             self.sums.push(sums);
         }
-        self.windows_unreadable += batch.failures.len() as u64;
         for (path, error) in &batch.failures {
             self.skipped.failure(path, error);
         }

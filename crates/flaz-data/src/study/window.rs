@@ -68,6 +68,24 @@ fn sum(into: &mut [u64], from: &[u64]) {
     }
 }
 
+/// What a chunk consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Zeroes,
+    SingleValue,
+    Data,
+}
+
+impl Kind {
+    fn of(chunk: &[u8]) -> Self {
+        match (is_single_value(chunk), chunk.first()) {
+            (true, None | Some(0)) => Self::Zeroes,
+            (true, _) => Self::SingleValue,
+            (false, _) => Self::Data,
+        }
+    }
+}
+
 /// Measures windows. One a thread.
 #[derive(Debug)]
 pub struct WindowMeter {
@@ -76,8 +94,10 @@ pub struct WindowMeter {
     joint: (usize, usize),
     /// What has been seen.
     pub histograms: Histograms,
-    /// Whole percentages that the codecs saved of the current chunk.
-    saved_percent: Vec<usize>,
+    /// Of the chunks of one size in the current window: what kind they are, and the whole percentages that the codecs
+    /// saved of each, one codec after the other.
+    kinds: Vec<Kind>,
+    saved_percent: Vec<u8>,
 }
 
 impl WindowMeter {
@@ -88,7 +108,8 @@ impl WindowMeter {
             meters: codecs.iter().map(|codec| Meter::new(*codec)).collect(),
             joint,
             histograms: Histograms::new(codecs.len()),
-            saved_percent: vec![0; codecs.len()],
+            kinds: Vec::new(),
+            saved_percent: Vec::new(),
         }
     }
 
@@ -101,47 +122,54 @@ impl WindowMeter {
             fragment_bytes: vec![0; codecs],
             ..WindowSums::default()
         };
-        for (size, chunk_bytes) in CHUNK_BYTES.iter().enumerate() {
-            for chunk in window.chunks(*chunk_bytes as usize) {
-                self.chunk(size, chunk, &mut sums);
-            }
+        for size in 0..CHUNK_BYTES.len() {
+            self.chunks(size, window, &mut sums);
         }
         for block in window.chunks(BLOCK_BYTES as usize) {
-            if !is_single_value(block) {
+            let kind = Kind::of(block);
+            sums.zero_blocks += u64::from(kind == Kind::Zeroes);
+            sums.single_value_blocks += u64::from(kind != Kind::Data);
+            if kind != Kind::Zeroes {
                 fingerprints.push(fingerprint(block));
-            } else {
-                sums.single_value_blocks += 1;
-                if block.first() == Some(&0) {
-                    sums.zero_blocks += 1;
-                } else {
-                    fingerprints.push(fingerprint(block));
-                }
             }
         }
         sums
     }
 
-    fn chunk(&mut self, size: usize, chunk: &[u8], sums: &mut WindowSums) {
-        let single = is_single_value(chunk);
-        if single && chunk.first() == Some(&0) {
-            self.histograms.zero_chunks[size] += 1;
-            return;
-        }
+    /// Compresses the chunks of one size: codec by codec, so that each keeps its tables in the processor's cache.
+    fn chunks(&mut self, size: usize, window: &[u8], sums: &mut WindowSums) {
+        let chunks = || window.chunks(CHUNK_BYTES[size] as usize);
+        self.kinds.clear();
+        self.kinds.extend(chunks().map(Kind::of));
+        self.saved_percent.clear();
         for (codec, meter) in self.meters.iter_mut().enumerate() {
-            let stored = meter.stored_bytes(chunk);
-            sums.stored_bytes[size][codec] += stored as u64;
-            let percent = (1.0 - stored as f64 / chunk.len() as f64) * 100.0;
-            let percent = percent.round() as usize;
-            self.saved_percent[codec] = percent;
-            self.histograms.saved[size][codec][percent] += 1;
-            // Blocks of one value are index entries without a fragment.
-            if size == 0 && !single {
-                sums.fragment_bytes[codec] += fragment_bytes(stored as u64);
+            for (chunk, kind) in chunks().zip(&self.kinds) {
+                if *kind == Kind::Zeroes {
+                    self.saved_percent.push(0);
+                    continue;
+                }
+                let stored = meter.stored_bytes(chunk);
+                sums.stored_bytes[size][codec] += stored as u64;
+                let saved = 1.0 - stored as f64 / chunk.len() as f64;
+                let percent = (saved * 100.0).round() as u8;
+                self.saved_percent.push(percent);
+                self.histograms.saved[size][codec][usize::from(percent)] += 1;
+                // Blocks of one value are index entries without a fragment.
+                if size == 0 && *kind == Kind::Data {
+                    sums.fragment_bytes[codec] += fragment_bytes(stored as u64);
+                }
             }
         }
+        let count = self.kinds.len();
         let (lz4, zstd) = self.joint;
-        let row = self.saved_percent[lz4] * BINS + self.saved_percent[zstd];
-        self.histograms.joint[size][row] += 1;
+        for (chunk, kind) in self.kinds.iter().enumerate() {
+            if *kind == Kind::Zeroes {
+                self.histograms.zero_chunks[size] += 1;
+            } else {
+                let percent = |codec: usize| usize::from(self.saved_percent[codec * count + chunk]);
+                self.histograms.joint[size][percent(lz4) * BINS + percent(zstd)] += 1;
+            }
+        }
     }
 }
 
