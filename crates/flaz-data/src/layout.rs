@@ -6,7 +6,7 @@
 //!
 //! All families are such a layout, with some parts empty. Codecs need a few bytes to say where a run or a copy is
 //! and how long, so these are made longer than asked by what the three calibrated codecs need in the middle
-//! ([`slack_bytes`]); what is then left is within a point of the request.
+//! (`slack_bytes`); what is then left is within a point of the request.
 //!
 //! Invariant: run + copies + literals are exactly the unit.
 

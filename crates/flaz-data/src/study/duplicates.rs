@@ -10,7 +10,7 @@
 //!   `max(1 / p2, j / p1)` from `j = 2` on, with the probabilities that one and that two given windows are drawn. The
 //!   expectation of that is never below `w - 1` (tested for all multiplicities), equal where contents come in pairs,
 //!   and not much above where they come often;
-//! - *between*: contents seen in [`OFTEN`] windows and more are estimated one by one; the multiplicity of the others
+//! - *between*: contents seen in twenty windows and more are estimated one by one; the multiplicity of the others
 //!   from the equal triples beside the equal pairs, as if all were alike.
 //!
 //! The ends of the interval are these bounds, moved out by their sampling error (jackknife over twenty groups of
