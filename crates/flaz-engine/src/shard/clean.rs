@@ -14,6 +14,7 @@
 //! The pace follows the share of the dirty limit that is used: below a quarter the cleaner lets writes gather and
 //! waits for a quiet origin, above it speeds up, and at the limit writers wait for it.
 
+use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,11 +37,11 @@ const GATHER_BLOCKS_MAX: usize = 16 << 10;
 pub(super) const CLEAN_BATCH_BLOCKS: usize = 1024;
 /// Fragments read at a time for one run of blocks.
 const CLEAN_READS_MAX: usize = 16;
-/// Writes to the origin at a time when the dirty limit is near.
+/// Writes to the origin at a time.
 const CLEAN_WRITES_MAX: usize = 8;
 /// Pause between batches when little is dirty: writes gather meanwhile.
 const CLEAN_PAUSE: Duration = Duration::from_secs(2);
-/// Longest time that one write gives way to reads of the origin.
+/// Longest time that one run gives way to reads of the origin.
 const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_STEP: Duration = Duration::from_millis(5);
 /// Pause after a batch that failed.
@@ -71,6 +72,15 @@ impl<P: Platform> Drop for DirtyRoom<'_, P> {
     fn drop(&mut self) {
         let reserved = &self.shard.dirty_reserved;
         reserved.set(reserved.get() - self.bytes);
+    }
+}
+
+/// A run on its way to the origin.
+struct CleanTurn<'a>(&'a Cell<usize>);
+
+impl Drop for CleanTurn<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -295,8 +305,7 @@ impl<P: Platform> Shard<P> {
         if !planted(PlantedBug::CleanedBeforeStable) && !self.make_log_stable().await {
             return (Vec::new(), Err(self.cache_failed()));
         }
-        let limit = 1 + (self.urgency() * (CLEAN_WRITES_MAX - 1) as f64) as usize;
-        let mut runs = iter(runs(batch).map(|run| self.clean_run(run))).buffer_unordered(limit);
+        let mut runs = iter(runs(batch).map(|run| self.clean_run(run))).buffer_unordered(CLEAN_WRITES_MAX);
         let mut written = Vec::with_capacity(batch.len());
         let mut outcome = Ok(());
         while let Some((part, result)) = runs.next().await {
@@ -327,7 +336,7 @@ impl<P: Platform> Shard<P> {
         let Some((first, last)) = run.first().zip(run.last()) else {
             return (written, Ok(()));
         };
-        self.give_way().await;
+        let _turn = self.take_turn().await;
         let _alone = self.cleaning_locks.lock(first.block.0..last.block.0 + 1).await;
         let mut data = IoBuf::new(run.len() * BLOCK_BYTES);
         let mut there = Vec::with_capacity(run.len());
@@ -371,11 +380,23 @@ impl<P: Platform> Shard<P> {
         (written, Ok(()))
     }
 
-    /// Lets readers of the origin go first, the less the more urgent cleaning is.
-    async fn give_way(&self) {
-        let patience = GIVE_WAY_MAX.mul_f64(1.0 - self.urgency());
+    /// Waits until a run may go to the origin. Beside readers of the origin there are at most as many runs as reads,
+    /// fewer the less urgent cleaning is, and each waits a while for a quiet moment: so readers keep half of a disk, and
+    /// what they have changes slowly.
+    async fn take_turn(&self) -> CleanTurn<'_> {
         let started = self.env.now();
-        while !self.fetches.borrow().is_empty() && self.env.now().since(started) < patience {
+        loop {
+            let (reads, urgency) = (self.fetches.borrow().len(), self.urgency());
+            let patience = GIVE_WAY_MAX.mul_f64(1.0 - urgency);
+            let most = match reads {
+                0 => CLEAN_WRITES_MAX,
+                reads => ((reads as f64 * urgency).ceil() as usize).clamp(1, CLEAN_WRITES_MAX),
+            };
+            let quiet = reads == 0 || self.env.now().since(started) >= patience;
+            if quiet && self.clean_runs.get() < most {
+                self.clean_runs.set(self.clean_runs.get() + 1);
+                return CleanTurn(&self.clean_runs);
+            }
             self.env.sleep(GIVE_WAY_STEP).await;
         }
     }

@@ -212,6 +212,7 @@ pub struct Shard<P: Platform> {
     dirty_room: Notify,
     clean_wanted: Notify,
     cleaning: Cell<bool>,
+    clean_runs: Cell<usize>,
     /// Runs of blocks on their way to the origin.
     cleaning_locks: RangeLocks,
     clean_passes: Cell<u64>,
@@ -301,6 +302,7 @@ impl<P: Platform> Shard<P> {
             dirty_room: Notify::new(),
             clean_wanted: Notify::new(),
             cleaning: Cell::new(false),
+            clean_runs: Cell::new(0),
             cleaning_locks: RangeLocks::default(),
             clean_passes: Cell::new(0),
             clean_failures: Cell::new(0),

@@ -1,0 +1,179 @@
+//! Write-back over time: what synchronous writes cost on the cache device, and what the cleaner leaves to readers.
+//!
+//! On simulated devices in virtual time, so the figures are the same on every machine and every run.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::emulate::{Emulated, Preset};
+use flaz_device::{Env, IoBuf};
+use flaz_engine::cache::{CreateOptions, LocalCache, create};
+use flaz_engine::codec::CodecSpec;
+use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::router::{CachedVolume, LocalShards};
+use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::shard::Platform;
+use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::volume::Volume;
+use flaz_sim::{DiskConfig, Rng, Sim, SimDisk, SimEnv};
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+const BLOCK: u64 = 4096;
+const ORIGIN_BYTES: u64 = 1 << 30;
+const CACHE_BYTES: u64 = 64 << 20;
+
+struct Slow;
+
+impl Platform for Slow {
+    type Env = SimEnv;
+    type Cache = SimDisk;
+    type Origin = Emulated<SimDisk, SimEnv>;
+}
+
+struct World {
+    env: SimEnv,
+    cache: LocalCache<Slow>,
+    volume: CachedVolume<LocalShards<Slow>, Emulated<SimDisk, SimEnv>>,
+}
+
+impl World {
+    /// A cache in write-back before an emulated disk.
+    async fn open(env: SimEnv) -> Self {
+        let disk = SimDisk::new(&env, DiskConfig::fast(CACHE_BYTES));
+        let origin = SimDisk::new(&env, DiskConfig::fast(ORIGIN_BYTES));
+        let options = CreateOptions {
+            uuid: Uuid::from_u128(7),
+            created_unix_s: 0,
+            wish: GeometryWish {
+                region_bytes: Some(1 << 20),
+                shard_count: Some(2),
+                ..GeometryWish::default()
+            },
+            codec: CodecSpec::default(),
+            origin_len: ORIGIN_BYTES,
+            origin_identity: "sim".into(),
+            origin_path: "sim".into(),
+        };
+        create(&disk, options).await.expect("the cache fits");
+        let settings = Settings {
+            mode: Mode::WriteBack,
+            policy: PolicyKind::S3Fifo,
+            codec: CodecSpec::default(),
+            sequential_cutoff: 0,
+            dirty_percent: 25,
+        };
+        let origin = Rc::new(Emulated::new(origin, env.clone(), Preset::Hdd.model()));
+        let cache = LocalCache::open(env.clone(), Rc::new(disk), Rc::clone(&origin), settings)
+            .await
+            .expect("opens");
+        let volume = CachedVolume::new(cache.shards(), origin, ORIGIN_BYTES, 0);
+        Self { env, cache, volume }
+    }
+
+    async fn write(&self, block: u64, data: Vec<u8>) {
+        let data = vec![IoBuf::copy_of(&data)];
+        self.volume.write(block * BLOCK, data, false).await.expect("all is well");
+    }
+}
+
+/// A block that LZ4 halves.
+fn halves(rng: &mut Rng) -> Vec<u8> {
+    let random = (0..2040).map(|_| rng.next_u64() as u8);
+    random.chain(std::iter::repeat(0)).take(BLOCK as usize).collect()
+}
+
+/// Bytes of blocks for each byte of the extents that hold them.
+fn packing(depth: u64, stats: &StatsSnapshot) -> f64 {
+    let counts = &stats.counts;
+    let packed = (counts.ack_extent_blocks * BLOCK) as f64 / counts.ack_extent_bytes as f64;
+    eprintln!(
+        "{depth} writers of 4 KiB, each with a flush behind it, data that halves: {} blocks in {} early extents, {packed:.2} \
+         bytes a byte",
+        counts.ack_extent_blocks, counts.ack_extents
+    );
+    packed
+}
+
+#[test]
+fn synchronous_writes_pack_well_and_better_in_company() {
+    for (depth, least) in [(1, 1.3), (8, 1.3), (64, 1.5)] {
+        let sim = Sim::new(depth);
+        let env = sim.env();
+        let stats = sim.block_on(async {
+            let world = World::open(env).await;
+            let writers = (0..depth).map(|writer| {
+                let world = &world;
+                async move {
+                    let mut rng = Rng::new(writer);
+                    for _ in 0..1024 / depth {
+                        let block = rng.below(ORIGIN_BYTES / BLOCK);
+                        world.write(block, halves(&mut rng)).await;
+                        world.volume.flush().await.expect("all is well");
+                    }
+                }
+            });
+            join_all(writers.collect::<Vec<_>>()).await;
+            world.cache.stats()
+        });
+        assert!(packing(depth, &stats) > least, "expected over {least}");
+    }
+}
+
+/// Readers that miss share a disk with the cleaner: their worst second is not far from their mean one.
+#[test]
+fn the_cleaner_does_not_starve_readers_of_the_origin() {
+    const SECONDS: usize = 300;
+    const WARM_UP: usize = 100;
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let (seconds, counts) = sim.block_on(async {
+        let world = World::open(env).await;
+        let done = Cell::new(false);
+        let seconds = RefCell::new(vec![0_u32; SECONDS]);
+        let started = world.env.now();
+        let readers = (0..4).map(|reader| {
+            let (world, done, seconds) = (&world, &done, &seconds);
+            async move {
+                let mut rng = Rng::new(100 + reader);
+                while !done.get() {
+                    // In the upper half, where nobody writes.
+                    let block = ORIGIN_BYTES / BLOCK / 2 + rng.below(ORIGIN_BYTES / BLOCK / 2);
+                    world.volume.read(block * BLOCK, 4096).await.expect("all is well");
+                    let second = world.env.now().since(started).as_secs() as usize;
+                    if let Some(count) = seconds.borrow_mut().get_mut(second) {
+                        *count += 1;
+                    }
+                }
+            }
+        });
+        // Bursts of more than a disk like this takes beside its readers, with pauses: the dirty limit is reached.
+        let writer = async {
+            let mut rng = Rng::new(1);
+            while world.env.now().since(started) < Duration::from_secs(SECONDS as u64) {
+                for _ in 0..512 {
+                    let block = rng.below(ORIGIN_BYTES / BLOCK / 2);
+                    world.write(block, halves(&mut rng)).await;
+                }
+                world.env.sleep(Duration::from_secs(10)).await;
+            }
+            done.set(true);
+        };
+        futures_util::future::join(join_all(readers.collect::<Vec<_>>()), writer).await;
+        (seconds.into_inner(), world.cache.stats().counts)
+    });
+    let steady = &seconds[WARM_UP..SECONDS - 1];
+    let mean = f64::from(steady.iter().sum::<u32>()) / steady.len() as f64;
+    let worst = steady.iter().copied().min().unwrap_or(0);
+    eprintln!(
+        "reads a second beside the cleaner: mean {mean:.1}, worst {worst}; {} blocks cleaned",
+        counts.cleaned_blocks
+    );
+    assert!(counts.cleaned_blocks > 1000, "the cleaner had something to do");
+    assert!(
+        f64::from(worst) >= 0.8 * mean,
+        "the worst second has {worst} reads, the mean one {mean:.1}"
+    );
+}
