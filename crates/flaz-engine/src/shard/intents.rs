@@ -13,6 +13,7 @@
 //! notices when damage took away what was there.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -102,8 +103,8 @@ pub(super) struct Intents {
     last_set: Cell<Nanos>,
     generation: Cell<u64>,
     durable: Cell<[DurableMark; 2]>,
-    /// The marks that recovery would find.
-    on_medium: Cell<[DurableMark; 2]>,
+    /// Fillings that marks on the medium may name: of the last page that is stable there, and of those written since.
+    on_medium: RefCell<BTreeSet<Sequence>>,
     /// One writer of sectors at a time.
     sectors: Semaphore,
     /// Work for the task that sets; after a failure, a writer for the one that disowns.
@@ -129,7 +130,7 @@ impl Intents {
             last_set: Cell::new(Nanos(0)),
             generation: Cell::new(1),
             durable: Cell::new([DurableMark::default(); 2]),
-            on_medium: Cell::new([DurableMark::default(); 2]),
+            on_medium: RefCell::new(BTreeSet::new()),
             sectors: Semaphore::new(1),
             wishes: Notify::new(),
             changed: Notify::new(),
@@ -341,7 +342,9 @@ impl<P: Platform> Shard<P> {
             also,
             self.first_intent_sector(),
         );
-        let marks = self.intents.durable.get();
+        let marks = self.intents.durable.get().map(|mark| mark.fill);
+        // From now on, for a write that fails may have landed.
+        self.intents.on_medium.borrow_mut().extend(marks);
         count(&self.stats.counters.intent_writes, 1);
         count(&self.stats.counters.cache_write_bytes, buf.len() as u64);
         let result = self
@@ -353,8 +356,11 @@ impl<P: Platform> Shard<P> {
             )
             .await
             .1;
-        if result.is_ok() {
-            self.intents.on_medium.set(marks);
+        if result.is_ok() && stable {
+            // Its generation is the highest.
+            let mut on_medium = self.intents.on_medium.borrow_mut();
+            on_medium.clear();
+            on_medium.extend(marks);
         }
         result
     }
@@ -363,15 +369,15 @@ impl<P: Platform> Shard<P> {
     /// but that one may not be there yet.)
     pub(super) async fn forget_mark(&self, fill: Sequence) -> Result<(), DeviceError> {
         let intents = &self.intents;
-        if intents.on_medium.get().iter().all(|mark| mark.fill != fill) {
-            return Ok(());
-        }
-        let permit = intents.sectors.acquire(1).await;
         let mut marks = intents.durable.get();
         for mark in marks.iter_mut().filter(|mark| mark.fill == fill) {
             *mark = DurableMark::default();
         }
         intents.set_durable(marks);
+        if !intents.on_medium.borrow().contains(&fill) {
+            return Ok(());
+        }
+        let permit = intents.sectors.acquire(1).await;
         let result = self.write_intents(0, &[], true).await;
         drop(permit);
         result
@@ -504,6 +510,14 @@ impl<P: Platform> Shard<P> {
             self.give_up("the cache device failed a flush");
             return false;
         }
+        // A region that was closed meanwhile may have been made void by now.
+        let open = self.log.borrow().durable_marks();
+        let mut marks = marks;
+        for (mark, open) in marks.iter_mut().zip(open) {
+            if mark.fill != open.fill {
+                *mark = DurableMark::default();
+            }
+        }
         self.intents.set_durable(marks);
         self.cleaned.borrow_mut().retain(|_, number| *number > cleaned);
         true
@@ -562,7 +576,7 @@ impl<P: Platform> Shard<P> {
             at += part;
         }
         self.intents.generation.set(newest.0.min(u64::MAX / 2) + 1);
-        self.intents.on_medium.set(newest.1);
+        self.intents.on_medium.borrow_mut().extend(newest.1.map(|mark| mark.fill));
         Ok(newest.1)
     }
 
