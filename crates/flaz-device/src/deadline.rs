@@ -39,7 +39,7 @@ pub fn is_timeout(error: &DeviceError) -> bool {
 pub struct Deadline<D, E> {
     device: D,
     env: E,
-    limit: Option<Duration>,
+    limit: Cell<Option<Duration>>,
     watch: Rc<Watch>,
     abandoned: Rc<Abandoned>,
 }
@@ -158,10 +158,15 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
         Self {
             device,
             env,
-            limit,
+            limit: Cell::new(limit),
             watch: Rc::default(),
             abandoned: Rc::default(),
         }
+    }
+
+    /// Changes the time that operations have; `None`: as long as they take. What is overdue stays so.
+    pub fn set_limit(&self, limit: Option<Duration>) {
+        self.limit.set(limit);
     }
 
     /// Runs `operation` until it ends or is overdue.
@@ -174,7 +179,7 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
             if let Poll::Ready(output) = Pin::new(&mut operation).poll(cx) {
                 return Poll::Ready(Some(output));
             }
-            if self.limit.is_none() {
+            if self.limit.get().is_none() {
                 return Poll::Pending;
             }
             if place.wait(cx) {
@@ -188,7 +193,7 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
 
     /// Sees to it that somebody looks.
     fn look_after(&self) {
-        let Some(limit) = self.limit else { return };
+        let Some(limit) = self.limit.get() else { return };
         if self.watch.looking.replace(true) {
             return;
         }
@@ -205,14 +210,14 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
     }
 
     fn late(&self, op: DeviceOp, offset: u64, len: u64) -> DeviceError {
-        let limit = self.limit.unwrap_or_default();
+        let limit = self.limit.get().unwrap_or_default();
         let message = format!("the device did not answer within {limit:?}");
         DeviceError::new(op, offset, len, io::Error::new(io::ErrorKind::TimedOut, message))
     }
 
     /// Runs something that changes the medium. Overdue, it goes on alone. `None`: it, or one before it, is overdue.
     async fn change<T: 'static>(&self, operation: impl Future<Output = T> + 'static) -> Option<T> {
-        if self.limit.is_none() {
+        if self.limit.get().is_none() && self.abandoned.count.get() == 0 {
             return Some(operation.await);
         }
         while self.abandoned.count.get() > 0 {

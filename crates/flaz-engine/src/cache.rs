@@ -431,9 +431,12 @@ pub fn believe(superblock: &mut Superblock, memory: Option<Memory>) -> Result<Be
             tracing::error!("only what has not reached the origin is kept: {error}");
             Ok(Belief::DirtyAlone)
         }
-        Err(error) if superblock.dirty => Err(CacheError::DirtyUnreadable {
-            why: error.to_string(),
-        }),
+        // Also where the copy says that it has none: the cache had some since.
+        Err(error) if superblock.dirty || memory.is_some_and(|memory| memory.dirty) => {
+            Err(CacheError::DirtyUnreadable {
+                why: error.to_string(),
+            })
+        }
         Err(error) => {
             tracing::error!("the cache starts cold (nothing is lost, hits are): {error}");
             Ok(Belief::Nothing)
@@ -639,6 +642,11 @@ impl<P: Platform> LocalCache<P> {
     /// [`CacheError`] as for [`mark_dirty`].
     pub async fn permit_write_back(&mut self) -> Result<(), CacheError> {
         mark_dirty(&*self.cache, &mut self.superblock).await?;
+        if let Some(witness) = &self.witness {
+            let lost = witness.recall().await.is_some_and(|memory| memory.lost);
+            let memory = Memory::of(&self.superblock);
+            witness.note(Memory { lost, ..memory }).await;
+        }
         for shard in self.shards.iter() {
             shard.permit_write_back(true);
         }

@@ -7,6 +7,11 @@
 //!
 //! Rule: the device is written before the note at openings and stops, and the note before the first write to the origin
 //! that the device does not know of. So a device that is behind its note is an old one.
+//!
+//! | the note says | the cache had no dirty blocks | it may have had some |
+//! |---|---|---|
+//! | lost | nothing on it is used | dirty blocks are, for nothing newer is on the origin; clean ones are not |
+//! | older than it was | nothing on it is used | refused: writes that were acknowledged may be missing |
 
 use futures_util::future::LocalBoxFuture;
 
@@ -20,8 +25,10 @@ pub struct Memory {
     pub generation: u64,
     /// The opening that it was of.
     pub epoch: Epoch,
-    /// The device failed, and what it holds must not be used.
+    /// The device failed, and the clean blocks that it holds must not be used.
     pub lost: bool,
+    /// It may hold blocks that are newer than the origin.
+    pub dirty: bool,
 }
 
 impl Memory {
@@ -32,6 +39,7 @@ impl Memory {
             generation: superblock.generation,
             epoch: superblock.epoch,
             lost: false,
+            dirty: superblock.dirty,
         }
     }
 }
@@ -80,11 +88,12 @@ pub fn judge(superblock: &mut Superblock, memory: Option<Memory>) -> Result<(), 
     let (expected, found) = (memory.generation, superblock.generation);
     superblock.generation = superblock.generation.max(memory.generation);
     superblock.epoch = superblock.epoch.max(memory.epoch);
-    if memory.lost {
-        return Err(Distrust::Lost);
-    }
+    // First, for an old copy of a lost cache has old dirty blocks.
     if found < expected {
         return Err(Distrust::RolledBack { expected, found });
+    }
+    if memory.lost {
+        return Err(Distrust::Lost);
     }
     Ok(())
 }

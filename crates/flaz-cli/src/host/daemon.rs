@@ -128,7 +128,11 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     if spec.discard_cache {
         superblock.dirty = false;
     }
-    let belief = believe_host(&mut superblock, &state)?;
+    let mut memory = state.recall();
+    if let Some(memory) = &mut memory {
+        memory.dirty &= !(spec.discard_cache && spec.discard_dirty);
+    }
+    let belief = believe_host(&mut superblock, memory, &state)?;
     if !spec.discard_cache && belief == Belief::Whole {
         let checked = runtime.block_on(check_origin(&origin, &superblock));
         checked.map_err(|error| explain(error, &runtime, &origin, &state))?;
@@ -256,8 +260,12 @@ fn open_origin(
 }
 
 /// How far the cache device can be believed, by what this host remembers of it and of its origin.
-fn believe_host(superblock: &mut Superblock, state: &StateFile) -> Result<Belief, HostError> {
-    let belief = believe(superblock, state.recall())?;
+fn believe_host(
+    superblock: &mut Superblock,
+    memory: Option<Memory>,
+    state: &StateFile,
+) -> Result<Belief, HostError> {
+    let belief = believe(superblock, memory)?;
     let last = state.last_cache_of(&superblock.origin_identity);
     let Some(other) = last.filter(|last| *last != superblock.uuid && superblock.state != State::Empty) else {
         return Ok(belief);
@@ -617,7 +625,7 @@ impl Daemon {
             let runtime = Runtime::new(Config::default())?;
             let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
             runtime.block_on(mark_dirty(&self.deadlined_cache(), &mut superblock))?;
-            self.state.note(Memory::of(&superblock), None);
+            self.state.note_dirty(superblock.generation);
             ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
                 Order::PermitWriteBack(true, reply)
             })?;
@@ -643,7 +651,7 @@ impl Daemon {
         for cleaned in ask_all(&self.mailboxes, CLEAN_WITHIN, Order::Clean)? {
             cleaned?;
         }
-        Ok(self.dirty_blocks()?)
+        self.dirty_blocks()
     }
 
     fn dirty_blocks(&self) -> Result<u64, HostError> {

@@ -42,6 +42,9 @@ struct Record {
     generation: u64,
     epoch: u32,
     lost: bool,
+    /// It may hold blocks that are newer than the origin.
+    #[serde(default)]
+    dirty: bool,
     /// What the origin held at the last clean stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<FileSystem>,
@@ -124,6 +127,7 @@ impl StateFile {
             generation: record.generation,
             epoch: Epoch(record.epoch),
             lost: record.lost,
+            dirty: record.dirty,
         })
     }
 
@@ -169,6 +173,7 @@ impl StateFile {
             record.generation = memory.generation;
             record.epoch = memory.epoch.0;
             record.lost = memory.lost;
+            record.dirty = memory.dirty;
             record.origin = origin;
         })
     }
@@ -176,6 +181,15 @@ impl StateFile {
     /// Notes that the cache device must never be believed again. False, with a warning: it could not be noted.
     pub fn note_lost(&self) -> bool {
         self.change(|record| record.lost = true)
+    }
+
+    /// Notes that the cache, which is served, may hold blocks that are newer than the origin from now on. False, with a
+    /// warning: it could not be noted.
+    pub fn note_dirty(&self, generation: u64) -> bool {
+        self.change(|record| {
+            record.generation = generation;
+            record.dirty = true;
+        })
     }
 
     fn change(&self, change: impl FnOnce(&mut Record)) -> bool {
@@ -188,6 +202,7 @@ impl StateFile {
             generation: 0,
             epoch: 0,
             lost: false,
+            dirty: false,
             origin: None,
         });
         change(&mut record);
@@ -277,6 +292,7 @@ mod tests {
             generation,
             epoch: Epoch(3),
             lost: false,
+            dirty: false,
         }
     }
 

@@ -278,6 +278,8 @@ async fn serve(parts: WorkerParts) {
                 });
             }
             Order::PermitWriteBack(permitted, reply) => {
+                // Dirty blocks are nowhere else: a device that stalls is then waited for.
+                cache.set_limit(device_timeout.filter(|_| !permitted));
                 for shard in shards.all_local() {
                     shard.permit_write_back(permitted);
                 }

@@ -19,6 +19,8 @@ use crate::stats::count;
 
 /// Tries to mark a failed cache as out of date.
 const POISON_TRIES_MAX: u32 = 3;
+/// How long a cache device has to take the mark before the host is asked: what it takes itself says it shard by shard.
+const DEVICE_FIRST: Duration = Duration::from_secs(1);
 /// How long the host has to note that a cache is lost.
 const WITNESS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -62,19 +64,23 @@ impl<P: Platform> Shard<P> {
         self.env.spawn(async move { shard.disown().await });
     }
 
-    /// Tells the device, and the host where a writer waits; the first that has noted it lets writers go on.
+    /// Tells the device, and the host where that fails or takes long and a writer waits; the first that has noted it lets
+    /// writers go on.
     async fn disown(self: &Rc<Self>) {
         let device = pin!(self.disown_on_device());
-        let host = pin!(self.disown_on_host());
-        let told = match select(device, host).await {
+        let told = match select(device, pin!(self.env.sleep(DEVICE_FIRST))).await {
             Either::Left((true, _)) => true,
-            Either::Right((true, device)) => {
-                self.disowned();
-                device.await;
-                true
-            }
-            Either::Left((false, host)) => host.await,
-            Either::Right((false, device)) => device.await,
+            Either::Left((false, _)) => self.disown_on_host().await,
+            Either::Right(((), device)) => match select(device, pin!(self.disown_on_host())).await {
+                Either::Left((true, _)) => true,
+                Either::Left((false, host)) => host.await,
+                Either::Right((true, device)) => {
+                    self.disowned();
+                    device.await;
+                    true
+                }
+                Either::Right((false, device)) => device.await,
+            },
         };
         if !told {
             tracing::error!(

@@ -3,6 +3,7 @@
 use flaz_device::Env;
 use flaz_engine::cache::{CacheError, Start, create};
 use flaz_engine::settings::Mode;
+use flaz_engine::volume::Volume;
 use flaz_sim::SimDisk;
 
 use crate::world::{BLOCKS, CLEARED, MODES, STRIPE, World, options};
@@ -236,6 +237,84 @@ fn another_cache_in_its_place_starts_with_what_is_its_own() {
     });
     assert_eq!((start, cached), (Start::Empty, 0));
     next.reboot(22).check();
+}
+
+/// In write-back the dirty blocks of a lost cache are the only ones; the clean ones are out of date all the same.
+#[test]
+fn of_a_vanished_cache_device_with_dirty_blocks_only_these_are_believed() {
+    let world = World::new(30, Mode::WriteBack);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..BLOCKS / 2).await;
+        live.volume.flush().await.expect("flushes");
+        live.env.sleep(CLEARED).await;
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        live.volume.flush().await.expect("flushes");
+        world.cache.set_dead(true);
+        // Until it is given up writes fail; then they go past it, but for those of dirty blocks.
+        let mut past = 0;
+        for block in (300..600).step_by(3) {
+            past += u32::from(live.try_write(block).await.is_ok());
+        }
+        assert!(live.failed() && past > 10, "{past} writes went past the cache");
+        live.try_write(0)
+            .await
+            .expect_err("its latest contents are on the cache device");
+        live.try_read(1)
+            .await
+            .expect_err("never the old contents of the origin");
+        live.volume.flush().await.ok();
+    });
+    world.cache.set_dead(false);
+    let next = world.reboot(31);
+    next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        for block in (1..16).chain((300..600).step_by(3)) {
+            live.read(block).await;
+        }
+        live.cache.clean_all().await.expect("the origin is well");
+        for block in 1..16 {
+            live.read(block).await;
+        }
+    });
+}
+
+#[test]
+fn a_cache_device_that_was_rolled_back_and_had_dirty_blocks_is_refused() {
+    for clean_copy in [false, true] {
+        let world = World::new(
+            32,
+            if clean_copy {
+                Mode::WriteThrough
+            } else {
+                Mode::WriteBack
+            },
+        );
+        let old = world.sim.block_on(async {
+            let live = world.open().await;
+            live.write(1).await;
+            live.stop().await.expect("stops in order");
+            world.cache.snapshot()
+        });
+        let mut world = world;
+        world.mode = Mode::WriteBack;
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.write(2).await;
+            live.volume.flush().await.expect("flushes");
+        });
+        let next = world.boot(33, (old, world.origin.snapshot(), world.host.memory()));
+        let error = next
+            .sim
+            .block_on(next.try_open())
+            .err()
+            .expect("block 2 is missing");
+        assert!(matches!(error, CacheError::DirtyUnreadable { .. }), "{error}");
+        assert!(error.to_string().contains("holds an older state"), "{error}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //! | `stalls` | a device stops answering, and comes back or does not |
 //! | `origin` | the origin fails, goes and comes back |
 //! | `lost` | the cache device is away, another one, an older one, back after it was given up |
-//! | `random` | both devices, at any time, then the process |
+//! | `random` | both devices, at any time, then the process or the power |
 //! | `orderings` | nothing: what must come before what, and what a crash in between leaves |
 //!
 //! Every test runs in every mode of [`world::MODES`] in which its row makes sense.

@@ -268,7 +268,9 @@ impl World {
 
     pub async fn try_open(&self) -> Result<Live, CacheError> {
         let env = self.sim.env();
-        let device = Rc::new(Deadline::new(self.cache.clone(), env.clone(), Some(TIMEOUT)));
+        // As the host does: where blocks may be dirty, a device that stalls is waited for.
+        let limit = (self.mode != Mode::WriteBack).then_some(TIMEOUT);
+        let device = Rc::new(Deadline::new(self.cache.clone(), env.clone(), limit));
         let origin = Rc::new(self.origin.clone());
         let cache = LocalCache::<Simulated>::open_witnessed(
             env.clone(),
