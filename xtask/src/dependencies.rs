@@ -32,7 +32,8 @@ impl Rules {
         let mut licences = Vec::new();
         for name in list("licenses", "allow")?.iter().map(text) {
             licences.push(
-                spdx::Licensee::parse(&name).map_err(|error| format!("deny.toml: '{name}': {}", error.reason))?,
+                spdx::Licensee::parse(&name)
+                    .map_err(|error| format!("deny.toml: '{name}': {}", error.reason))?,
             );
         }
         let field = |entry: &toml::Value, key: &str| entry.get(key).map(text).unwrap_or_default();
@@ -81,7 +82,8 @@ impl Rules {
 /// # Errors
 /// A package that may not be used, named with the reason; or `cargo metadata` or `deny.toml` cannot be read.
 pub fn run(_: &Options) -> Result<(), Failure> {
-    let rules = Rules::read(&std::fs::read_to_string("deny.toml").map_err(|error| format!("deny.toml: {error}"))?)?;
+    let rules =
+        Rules::read(&std::fs::read_to_string("deny.toml").map_err(|error| format!("deny.toml: {error}"))?)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--locked", "--all-features"])
@@ -124,10 +126,20 @@ mod tests {
     #[test]
     fn permissive_licences_pass_and_others_do_not() {
         let of = |licence: &str| rules().objections(&json!({ "name": "x", "license": licence }));
-        for fine in ["MIT OR Apache-2.0", "MIT/Apache-2.0", "GPL-3.0-only OR MIT", "(MIT OR Apache-2.0) AND Unicode-3.0"] {
+        for fine in [
+            "MIT OR Apache-2.0",
+            "MIT/Apache-2.0",
+            "GPL-3.0-only OR MIT",
+            "(MIT OR Apache-2.0) AND Unicode-3.0",
+        ] {
             assert!(of(fine).is_empty(), "{fine}: {:?}", of(fine));
         }
-        for wrong in ["GPL-2.0-only", "MIT AND GPL-2.0-only", "MPL-2.0", "no licence at all"] {
+        for wrong in [
+            "GPL-2.0-only",
+            "MIT AND GPL-2.0-only",
+            "MPL-2.0",
+            "no licence at all",
+        ] {
             assert_eq!(of(wrong).len(), 1, "{wrong}");
         }
         assert!(rules().objections(&json!({ "name": "x" }))[0].contains("no licence"));

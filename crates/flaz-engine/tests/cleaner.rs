@@ -75,7 +75,10 @@ impl World {
 
     async fn write(&self, block: u64, data: Vec<u8>) {
         let data = vec![IoBuf::copy_of(&data)];
-        self.volume.write(block * BLOCK, data, false).await.expect("all is well");
+        self.volume
+            .write(block * BLOCK, data, false)
+            .await
+            .expect("all is well");
     }
 }
 

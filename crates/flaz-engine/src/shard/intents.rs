@@ -576,7 +576,10 @@ impl<P: Platform> Shard<P> {
             at += part;
         }
         self.intents.generation.set(newest.0.min(u64::MAX / 2) + 1);
-        self.intents.on_medium.borrow_mut().extend(newest.1.map(|mark| mark.fill));
+        self.intents
+            .on_medium
+            .borrow_mut()
+            .extend(newest.1.map(|mark| mark.fill));
         Ok(newest.1)
     }
 

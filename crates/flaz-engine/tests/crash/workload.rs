@@ -91,7 +91,7 @@ pub struct Shape {
 impl Shape {
     /// Half of the bases keep writes back. (The number of shards goes by the lowest bit.)
     fn mode_of_base(base: u64) -> Mode {
-        if base / 2 % 2 == 0 {
+        if (base / 2).is_multiple_of(2) {
             Mode::WriteThrough
         } else {
             Mode::WriteBack
