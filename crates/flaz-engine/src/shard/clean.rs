@@ -172,8 +172,9 @@ impl<P: Platform> Shard<P> {
             shard.cleaning.set(false);
             shard.idle.notify_all();
             shard.note_cleaning(result);
-            if shard.clean_failure.borrow().is_some() {
-                shard.clean_sleep(RETRY_PAUSE).await;
+            if shard.clean_failure.borrow().is_some() && !shard.stopping.get() {
+                // Whoever asks for the cleaner meanwhile does not make the devices well.
+                shard.env.sleep(RETRY_PAUSE).await;
             }
         }
         shard.dirty_room.notify_all();
@@ -226,11 +227,15 @@ impl<P: Platform> Shard<P> {
                 return Ok(());
             }
         }
-        if complete {
+        let damaged = counters.dirty_lost.get() > lost;
+        if outcome.is_ok() && !damaged && complete {
             self.clean_passes.set(self.clean_passes.get() + 1);
         }
+        if outcome.is_ok() && damaged {
+            self.clean_failures.set(self.clean_failures.get() + 1);
+        }
         if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() {
-            if counters.dirty_lost.get() > lost {
+            if damaged {
                 let blocks = self.dirty_blocks();
                 return Err(IoError::CacheFailed(format!(
                     "{blocks} dirty blocks cannot be read"
@@ -313,7 +318,8 @@ impl<P: Platform> Shard<P> {
             outcome = outcome.and(result);
         }
         drop(runs);
-        if !planted(PlantedBug::CleanedUnflushed)
+        if !written.is_empty()
+            && !planted(PlantedBug::CleanedUnflushed)
             && let Err(error) = self.origin.flush().await
         {
             // Not to be asked twice: what a failed flush leaves is not known. The blocks stay dirty and are written
@@ -470,7 +476,8 @@ impl<P: Platform> Shard<P> {
                 break Err(IoError::Stopping);
             }
             if self.clean_failures.get() > failures + CLEAN_TRIES_MAX {
-                let why = self.clean_failure.borrow().clone().unwrap_or_default();
+                let why = self.clean_failure.borrow().clone();
+                let why = why.unwrap_or_else(|| "some dirty blocks cannot be read".to_owned());
                 break Err(IoError::CacheFailed(format!(
                     "the cleaner does not get on: {why}"
                 )));

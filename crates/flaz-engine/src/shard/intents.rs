@@ -504,12 +504,14 @@ impl<P: Platform> Shard<P> {
             }
             self.idle.notified().await;
         }
+        let landed = self.landed_writes.get();
         if let Err(error) = self.cache.flush().await {
             self.cache_error(&error);
             // What a failed flush leaves is not known, and asking again may say yes to what is lost.
             self.give_up("the cache device failed a flush");
             return false;
         }
+        self.flushed_writes.set(self.flushed_writes.get().max(landed));
         // A region that was closed meanwhile may have been made void by now.
         let open = self.log.borrow().durable_marks();
         let mut marks = marks;

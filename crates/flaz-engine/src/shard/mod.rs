@@ -215,6 +215,7 @@ pub struct Shard<P: Platform> {
     clean_runs: Cell<usize>,
     /// Runs of blocks on their way to the origin.
     cleaning_locks: RangeLocks,
+    /// Passes of the cleaner that left nothing dirty of what was when they began, and those that had to.
     clean_passes: Cell<u64>,
     clean_failures: Cell<u64>,
     clean_failure: RefCell<Option<String>>,

@@ -216,7 +216,11 @@ impl<P: Platform> Shard<P> {
             if let Some((entry, landing)) = appended {
                 let hits = old.map_or(0, |old| old.hits().saturating_add(1)).min(3);
                 let dirty = !planted(PlantedBug::DirtyStoredClean);
+                let first = self.dirty_blocks() == 0;
                 self.set_entry(block, entry.with_hits(hits).with_dirty(dirty));
+                if first {
+                    self.clean_wanted.notify_one();
+                }
                 self.obsolete.borrow_mut().remove(&block);
                 // Whoever read the origin before this must not store what it read, whenever it gets to that.
                 self.clock.tick(block);
@@ -299,7 +303,11 @@ impl<P: Platform> Shard<P> {
             return Ok(());
         }
         if self.failed.get() {
-            return Err(self.cache_failed());
+            // With nothing dirty everything that was acknowledged is on the origin, and stable there.
+            return match self.dirty_blocks() {
+                0 => Ok(()),
+                _ => Err(self.cache_failed()),
+            };
         }
         if let Err(error) = self.cache.flush().await {
             self.cache_error(&error);

@@ -15,9 +15,11 @@
 //! | `lost` | the cache device is away, another one, an older one, back after it was given up |
 //! | `random` | both devices, at any time, then the process or the power |
 //! | `orderings` | nothing: what must come before what, and what a crash in between leaves |
+//! | `back` | the same rows and orderings in write-back |
 //!
 //! Every test runs in every mode of [`world::MODES`] in which its row makes sense.
 
+mod back;
 mod crashes;
 mod damage;
 mod errors;

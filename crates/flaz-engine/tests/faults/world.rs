@@ -194,6 +194,8 @@ pub struct World {
     pub host: Rc<Host>,
     pub mode: Mode,
     pub geometry: Geometry,
+    /// How much of the cache may be dirty.
+    pub dirty_percent: Cell<u8>,
     /// The last acknowledged write of each block that was written.
     pub versions: Rc<RefCell<BTreeMap<u64, u64>>>,
 }
@@ -221,6 +223,7 @@ impl World {
             host: Rc::default(),
             mode,
             geometry: superblock.geometry,
+            dirty_percent: Cell::new(flaz_engine::settings::DIRTY_PERCENT_DEFAULT),
             versions: Rc::default(),
         }
     }
@@ -239,6 +242,7 @@ impl World {
             }),
             mode: self.mode,
             geometry: self.geometry,
+            dirty_percent: self.dirty_percent.clone(),
             versions: Rc::new(RefCell::new(self.versions.borrow().clone())),
         }
     }
@@ -262,7 +266,7 @@ impl World {
             policy: PolicyKind::Fifo,
             codec: "lz4".parse().expect("a codec"),
             sequential_cutoff: 0,
-            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+            dirty_percent: self.dirty_percent.get(),
         }
     }
 
@@ -330,6 +334,11 @@ impl World {
         self.sim.set_observer(|_| {});
     }
 
+    /// Which write of a block the origin has, as readers see it.
+    pub fn on_origin(&self, block: u64) -> u64 {
+        version_of(block, &self.origin.peek(block * BLOCK, BLOCK as usize))
+    }
+
     /// Whether a place on the cache device is in the bitmap of intents.
     pub fn in_intents(&self, offset: u64) -> bool {
         let start = self.geometry.intent_offset();
@@ -385,9 +394,13 @@ impl Live {
 
     /// Writes the next version of a block.
     pub async fn try_write(&self, block: u64) -> Result<u64, IoError> {
+        self.try_write_fua(block, false).await
+    }
+
+    pub async fn try_write_fua(&self, block: u64, fua: bool) -> Result<u64, IoError> {
         let version = self.expected(block) + 1;
         let data = vec![IoBuf::copy_of(&contents(block, version))];
-        self.volume.write(block * BLOCK, data, false).await?;
+        self.volume.write(block * BLOCK, data, fua).await?;
         self.versions.borrow_mut().insert(block, version);
         Ok(version)
     }
@@ -429,6 +442,22 @@ impl Live {
 
     pub fn stats(&self) -> StatsSnapshot {
         self.cache.stats()
+    }
+
+    /// Blocks that are newer than the origin.
+    pub fn dirty(&self) -> u64 {
+        self.stats().holdings.dirty_blocks
+    }
+
+    /// Waits for the cleaner, which needs no asking.
+    pub async fn cleaned(&self) {
+        for _ in 0..600 {
+            if self.dirty() == 0 {
+                return;
+            }
+            self.env.sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{} blocks are dirty after a minute", self.dirty());
     }
 
     pub fn failed(&self) -> bool {

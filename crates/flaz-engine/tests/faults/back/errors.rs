@@ -1,0 +1,249 @@
+//! Operations of the cache device that fail, and flushes of both devices, with dirty blocks in the cache.
+
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::volume::{IoError, Volume};
+use flaz_sim::CrashPlan;
+
+use super::world;
+use crate::world::{BLOCKS, CLEARED, Live, STRIPE};
+
+const NO_SPACE: i32 = 28;
+const IO: i32 = 5;
+
+#[test]
+fn a_failed_flush_of_the_cache_device_fails_the_flush_and_every_one_after_it_and_keeps_what_is_dirty() {
+    let world = world(1);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        world.cache.fail_nth(DeviceOp::Flush, 1);
+        let flushes = world.cache.stats().flushes;
+        let error = live.volume.flush().await.expect_err("it is not stable");
+        assert!(matches!(error, IoError::CacheFailed(_)), "{error}");
+        assert!(live.failed());
+        live.volume.flush().await.expect_err("nor is it later");
+        live.try_write_fua(0, true)
+            .await
+            .expect_err("nor is anything new");
+        live.env.sleep(CLEARED).await;
+        assert_eq!(live.dirty(), 16, "dirty blocks are kept");
+        assert!(
+            world.cache.stats().flushes <= flushes + 4,
+            "but for the mark that the cache is out of date the device is not asked again"
+        );
+        assert_eq!(world.origin.stats().writes, 0, "nothing of them is on the origin");
+        live.write(STRIPE).await;
+        live.stop().await.expect_err("it is not stopped in order");
+    });
+    let next = world.reboot(2);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        assert_eq!(live.dirty(), 16, "what was not dirty is dropped");
+        next.check_twice(&live).await;
+        live.cleaned().await;
+        next.assert_origin_complete(&live);
+    });
+}
+
+/// What is lost with the cache device is nothing: everything is on the origin, and a flush may say so.
+#[test]
+fn a_cache_device_that_dies_when_all_is_clean_fails_no_flush() {
+    let world = world(3);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.warm(0..64).await;
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        live.cleaned().await;
+        world.cache.set_dead(true);
+        // The one that was to be dirty when it was noticed is refused; others go past the device.
+        live.try_write(STRIPE).await.expect_err("it cannot be kept");
+        assert!(live.failed());
+        for block in 8..24 {
+            live.write(STRIPE + block).await;
+        }
+        for block in (0..64).chain(STRIPE + 8..STRIPE + 24) {
+            live.read(block).await;
+        }
+        live.volume.flush().await.expect("the origin has everything");
+    });
+}
+
+#[test]
+fn a_failed_flush_of_the_origin_in_the_cleaner_leaves_blocks_dirty_and_they_are_written_again() {
+    let world = world(4);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        world.origin.fail_nth(DeviceOp::Flush, 1);
+        while world.origin.stats().errors == 0 {
+            live.env.sleep(Duration::from_millis(10)).await;
+        }
+        live.env.sleep(Duration::from_millis(10)).await;
+        let written = world.origin.stats().writes;
+        assert_eq!(live.dirty(), 16);
+        live.volume.flush().await.expect_err("passed on to who asks next");
+        live.cleaned().await;
+        assert!(world.origin.stats().writes >= 2 * written, "not written again");
+        live.volume.flush().await.expect("once");
+    });
+    let cut = (
+        world.cache.crash(&CrashPlan::Nothing),
+        world.origin.crash(&CrashPlan::Nothing),
+        world.host.memory(),
+    );
+    let next = world.boot(5, cut);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        next.check_twice(&live).await;
+    });
+}
+
+/// Requests that need every kind of write: extents, summaries, void marks, intents. Those that fail are noted.
+async fn work(live: &Live, doubtful: &mut Vec<u64>) {
+    for turn in 0..3 {
+        for block in (0..96).chain(STRIPE..STRIPE + 8) {
+            if !doubtful.contains(&block) && live.try_write(block).await.is_err() {
+                doubtful.push(block);
+            }
+        }
+        // After an error this may fail; what was acknowledged is still there after a kill.
+        let _ = live.volume.flush().await;
+        if turn == 1 {
+            live.env.sleep(CLEARED).await;
+        }
+    }
+}
+
+/// Everything acknowledged is read, or refused: never something older.
+async fn look(live: &Live, doubtful: &[u64]) -> u64 {
+    let mut refused = 0;
+    for block in (0..96).chain(STRIPE..STRIPE + 8) {
+        match live.try_read(block).await {
+            Ok(version) if doubtful.contains(&block) => {
+                assert!((live.expected(block)..=live.expected(block) + 1).contains(&version));
+            }
+            Ok(version) => assert_eq!(version, live.expected(block), "block {block}"),
+            Err(IoError::CacheFailed(_) | IoError::DirtyLost { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    refused
+}
+
+fn each_failed_once(op: DeviceOp, os_error: i32) -> u64 {
+    let total = {
+        let world = world(1);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            world.cache.reset_stats();
+            work(&live, &mut Vec::new()).await;
+            live.stop().await.expect("nothing has failed yet");
+            let stats = world.cache.stats();
+            if op == DeviceOp::Flush {
+                stats.flushes
+            } else {
+                stats.writes
+            }
+        })
+    };
+    for nth in 1..=total {
+        let world = world(1);
+        let mut doubtful = Vec::new();
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            world.cache.fail_nth_with(op, nth, os_error);
+            work(&live, &mut doubtful).await;
+            assert_eq!(look(&live, &doubtful).await, 0, "{op} {nth}: the device is there");
+            let _ = live.stop().await;
+        });
+        assert_eq!(world.cache.stats().errors, 1, "{op} {nth} did not fail");
+        // The process is gone, the machine is not: nothing acknowledged is.
+        let next = world.reboot(nth);
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            assert_eq!(look(&live, &doubtful).await, 0, "{op} {nth}: after a kill");
+            assert_eq!(look(&live, &doubtful).await, 0, "{op} {nth}");
+        });
+    }
+    total
+}
+
+#[test]
+fn each_write_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
+    let writes = each_failed_once(DeviceOp::Write, IO);
+    assert!(writes > 100, "only {writes} writes");
+}
+
+#[test]
+fn each_write_of_the_cache_device_without_space_once_loses_nothing_acknowledged() {
+    each_failed_once(DeviceOp::Write, NO_SPACE);
+}
+
+#[test]
+fn each_flush_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
+    let flushes = each_failed_once(DeviceOp::Flush, IO);
+    assert!(flushes > 4, "only {flushes} flushes");
+}
+
+/// A cache device that takes nothing more: what was acknowledged is kept, what is new is refused where it must be dirty
+/// and goes to the origin elsewhere.
+#[test]
+fn a_cache_device_without_space_is_given_up_and_what_is_dirty_is_read() {
+    let world = world(6);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        for nth in 1..400 {
+            world.cache.fail_nth_with(DeviceOp::Write, nth, NO_SPACE);
+        }
+        live.try_write(3).await.expect_err("it cannot be kept");
+        assert!(live.failed());
+        live.write(STRIPE).await;
+        for block in (0..16).filter(|&block| block != 3) {
+            live.read(block).await;
+            live.try_write(block)
+                .await
+                .expect_err("nothing newer may be on the origin");
+            live.read(block).await;
+        }
+        for block in 16..BLOCKS {
+            live.read(block).await;
+        }
+    });
+}
+
+/// An error of one read is not a miss where the block is dirty; nor is it for ever.
+#[test]
+fn each_read_of_the_cache_device_failed_once_is_an_error_of_dirty_blocks_and_a_miss_of_clean_ones() {
+    let world = world(7);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.warm(100..200).await;
+        for block in 0..100 {
+            live.write(block).await;
+        }
+        for block in (0..200).step_by(40) {
+            world.cache.fail_nth(DeviceOp::Read, 1);
+            if block < 100 {
+                let error = live
+                    .try_read(block)
+                    .await
+                    .expect_err("the origin has an older one");
+                assert!(matches!(error, IoError::DirtyLost { .. }), "{error}");
+            }
+            live.read(block).await;
+        }
+        assert_eq!(live.stats().counts.cache_read_errors, 5);
+        assert!(!live.failed());
+    });
+}

@@ -1,0 +1,56 @@
+//! The fault table's column for write-back: the cache device has what the origin has not.
+//!
+//! The modules are those of the rows, as one level up. A block that is *dirty* in these tests was written less than two
+//! seconds ago: so long the cleaner lets writes gather.
+
+mod errors;
+mod origin;
+
+use std::time::Duration;
+
+use flaz_device::Env;
+use flaz_engine::settings::{Mode, Settings};
+
+use crate::world::{BLOCKS, Live, World};
+
+/// A new cache in write-back.
+fn world(seed: u64) -> World {
+    World::new(seed, Mode::WriteBack)
+}
+
+impl World {
+    /// Opens the cache, and lets its tasks begin: the cleaner is at rest.
+    async fn serve(&self) -> Live {
+        let live = self.open().await;
+        live.env.sleep(Duration::from_millis(1)).await;
+        live
+    }
+
+    /// Changes the mode of a cache that is served.
+    fn switch(&self, live: &Live, mode: Mode) {
+        live.cache.set(&Settings {
+            mode,
+            ..self.settings()
+        });
+    }
+
+    /// Reads everything twice, then everything past the cache: what is clean must be what the origin has.
+    async fn check_twice(&self, live: &Live) {
+        live.check_all().await;
+        live.check_all().await;
+        self.switch(live, Mode::PassThrough);
+        live.check_all().await;
+        self.switch(live, self.mode);
+    }
+
+    /// All of it is on the origin itself.
+    fn assert_origin_complete(&self, live: &Live) {
+        for block in 0..BLOCKS {
+            assert_eq!(
+                self.on_origin(block),
+                live.expected(block),
+                "block {block} of the origin"
+            );
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The origin fails, goes, stalls and comes back, with dirty blocks in the cache.
+
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::volume::{IoError, Volume};
+use futures_util::future::join_all;
+
+use super::world;
+use crate::world::{BLOCKS, STRIPE};
+
+/// Nobody asks for it: no limit is reached, nothing is flushed.
+#[test]
+fn the_cleaner_begins_by_itself() {
+    let world = world(1);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for turn in 1..4 {
+            for block in 0..8 {
+                live.write(block).await;
+            }
+            assert_eq!(live.dirty(), 8);
+            assert_eq!(world.on_origin(3), turn - 1, "it lets writes gather");
+            live.env.sleep(Duration::from_secs(10)).await;
+            assert_eq!((live.dirty(), world.on_origin(3)), (0, turn));
+        }
+    });
+}
+
+#[test]
+fn an_origin_that_is_gone_keeps_dirty_blocks_and_throttles_writers_until_it_is_back() {
+    let world = world(2);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.warm(0..64).await;
+        live.volume.flush().await.expect("all is well");
+        for block in 0..32 {
+            live.write(block).await;
+        }
+        world.origin.set_dead(true);
+        live.env.sleep(Duration::from_secs(30)).await;
+        assert_eq!(live.dirty(), 32, "dirty blocks are kept");
+        for block in 0..64 {
+            live.read(block).await;
+        }
+        assert!(matches!(
+            live.try_read(STRIPE).await.expect_err("nobody has it"),
+            IoError::Origin(_)
+        ));
+        // Up to the limit writes are acknowledged, then they wait for the cleaner, but not for ever.
+        let mut block = 0;
+        let begun = loop {
+            let begun = live.env.now();
+            match live.try_write(block % BLOCKS).await {
+                Ok(_) => assert!(live.env.now().since(begun) < Duration::from_secs(1)),
+                Err(error) => {
+                    assert!(matches!(error, IoError::CacheFailed(_)), "{error}");
+                    break begun;
+                }
+            }
+            block += 1;
+            assert!(block < BLOCKS, "there is no limit");
+        };
+        let took = live.env.now().since(begun);
+        assert!(
+            took >= Duration::from_secs(10) && took < Duration::from_secs(20),
+            "{took:?}"
+        );
+        assert!(block > 300 && !live.failed());
+        let tries = world.origin.stats().errors;
+        assert!(tries < 20_000, "{tries} tries in a minute");
+        live.volume.flush().await.expect("the cache device has it all");
+        for block in 0..block {
+            live.read(block).await;
+        }
+        world.origin.set_dead(false);
+        for other in 0..16 {
+            live.write(block + other).await;
+        }
+        live.cleaned().await;
+        world.assert_origin_complete(&live);
+        world.check_twice(&live).await;
+        live.stop().await.expect("stops in order");
+    });
+    world.check();
+}
+
+#[test]
+fn cleaning_everything_fails_while_the_origin_is_gone() {
+    let world = world(3);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..8 {
+            live.write(block).await;
+        }
+        world.origin.set_dead(true);
+        let error = live
+            .cache
+            .clean_all()
+            .await
+            .expect_err("nothing is on the origin");
+        assert!(matches!(error, IoError::CacheFailed(_)), "{error}");
+        assert_eq!(live.dirty(), 8);
+        world.origin.set_dead(false);
+        live.cache.clean_all().await.expect("it is back");
+        assert_eq!(live.dirty(), 0);
+        world.assert_origin_complete(&live);
+    });
+}
+
+/// Dirty blocks stay where they are over a stop without an origin, and over a start with one.
+#[test]
+fn a_stop_without_an_origin_ends_and_the_next_start_has_what_was_dirty() {
+    let world = world(4);
+    let dirty = world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..200 {
+            live.write(block).await;
+        }
+        world.origin.set_dead(true);
+        live.env.sleep(Duration::from_secs(20)).await;
+        let dirty = live.dirty();
+        live.stop().await.expect_err("the origin cannot be flushed");
+        dirty
+    });
+    world.origin.set_dead(false);
+    let next = world.reboot(5);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        assert_eq!(live.dirty(), dirty);
+        assert!(dirty > 190);
+        next.check_twice(&live).await;
+        live.cache.clean_all().await.expect("the origin is back");
+        next.assert_origin_complete(&live);
+    });
+}
+
+#[test]
+fn each_write_of_the_origin_failed_once_is_written_again_by_the_cleaner() {
+    for nth in 1..=12 {
+        let world = world(nth);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            for block in (0..48).step_by(2) {
+                live.write(block).await;
+            }
+            world.origin.fail_nth(DeviceOp::Write, nth);
+            live.env.sleep(Duration::from_secs(15)).await;
+            assert_eq!(world.origin.stats().errors, 1, "write {nth} did not fail");
+            assert_eq!(live.dirty(), 0);
+            world.assert_origin_complete(&live);
+            live.volume.flush().await.expect("nothing is lost");
+        });
+    }
+}
+
+#[test]
+fn a_stalled_origin_is_back_pressure_at_the_dirty_limit_and_no_error() {
+    let world = world(6);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.warm(0..32).await;
+        world.origin.stall(Duration::from_secs(60));
+        let begun = live.env.now();
+        join_all((0..1200).map(|block| live.write(block))).await;
+        let took = live.env.now().since(begun);
+        assert!(
+            took >= Duration::from_secs(55) && took < Duration::from_secs(90),
+            "{took:?}"
+        );
+        assert!(live.stats().counts.dirty_waits > 0);
+        live.cleaned().await;
+        world.assert_origin_complete(&live);
+        world.check_twice(&live).await;
+        live.stop().await.expect("stops in order");
+    });
+    world.check();
+}
