@@ -154,7 +154,7 @@ pub enum Left {
 impl Left {
     pub const ALL: [Self; 2] = [Self::Everything, Self::Nothing];
 
-    fn plan(self) -> CrashPlan {
+    pub fn plan(self) -> CrashPlan {
         match self {
             Self::Everything => CrashPlan::Everything,
             Self::Nothing => CrashPlan::Nothing,

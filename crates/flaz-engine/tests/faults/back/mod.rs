@@ -3,7 +3,9 @@
 //! The modules are those of the rows, as one level up. A block that is *dirty* in these tests was written less than two
 //! seconds ago: so long the cleaner lets writes gather.
 
+mod damage;
 mod errors;
+mod orderings;
 mod origin;
 
 use std::time::Duration;

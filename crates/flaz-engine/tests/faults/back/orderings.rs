@@ -1,0 +1,343 @@
+//! What must come before what in write-back, by name; and that each test fails when it does not.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::format::geometry::SUPERBLOCK_SLOTS;
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::Volume;
+use flaz_sim::EventStage;
+use futures_util::future::join_all;
+
+use super::world;
+use crate::world::{BLOCKS, Found, Left, Moment, World};
+
+use DeviceOp::{Flush, Write};
+use EventStage::{Completed, Issued};
+
+/// Where the first moment from `from` on is that fits.
+fn find(moments: &[Moment], from: usize, fits: impl Fn(&Moment) -> bool) -> usize {
+    let found = moments[from..].iter().position(fits);
+    from + found.expect("it happens")
+}
+
+/// At the moment at which a write is acknowledged its extent has landed, and every earlier one of its region: a kill that
+/// loses all that is on its way keeps it.
+#[test]
+fn an_extent_and_those_before_it_in_its_region_have_landed_before_a_write_is_acknowledged() {
+    let world = world(1);
+    let states: Rc<RefCell<Vec<(u64, Found)>>> = Rc::default();
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        let clients = (0..8).map(|client| {
+            let (live, states, world) = (&live, &states, &world);
+            async move {
+                for block in (client..64).step_by(8) {
+                    live.write(block).await;
+                    let cut = |disk: &flaz_sim::SimDisk| disk.moment().kill(Left::Nothing.plan().chooser());
+                    let found = (cut(&world.cache), cut(&world.origin), world.host.memory());
+                    states.borrow_mut().push((block, found));
+                }
+            }
+        });
+        join_all(clients).await;
+    });
+    assert_eq!(states.borrow().len(), 64);
+    for (block, found) in states.take() {
+        let next = world.boot(block, found);
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            assert_eq!(live.try_read(block).await.expect("reads"), 1, "block {block}");
+        });
+    }
+}
+
+#[test]
+fn the_cache_device_is_flushed_before_the_cleaner_writes_to_the_origin() {
+    let world = world(2);
+    let moments = world.sim.block_on(async {
+        let live = world.serve().await;
+        let moments = world.watch();
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        live.cleaned().await;
+        world.unwatch();
+        moments.take()
+    });
+    let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
+    let landed = moments[..origin]
+        .iter()
+        .rposition(|m| m.is(true, Completed, Write) && world.in_regions(m.offset))
+        .expect("it has landed");
+    let flush = find(&moments, landed, |m| m.is(true, Issued, Flush));
+    let flushed = find(&moments, flush, |m| m.is(true, Completed, Flush));
+    assert!(flushed < origin);
+    // The origin may have any of it now, and the cache device has all.
+    for left in Left::ALL {
+        let next = world.boot(3, moments[origin].cut(left, Left::Everything));
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            next.check_twice(&live).await;
+        });
+    }
+}
+
+#[test]
+fn the_origin_is_flushed_before_blocks_are_recorded_as_clean() {
+    let world = world(4);
+    let moments = world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        let moments = world.watch();
+        live.cleaned().await;
+        // The next round makes the records of this one stable.
+        live.write(20).await;
+        live.cleaned().await;
+        world.unwatch();
+        moments.take()
+    });
+    let origin = find(&moments, 0, |m| m.is(false, Completed, Write));
+    let record = find(&moments, origin, |m| {
+        m.is(true, Issued, Write) && world.in_regions(m.offset)
+    });
+    let flush = find(&moments, origin, |m| m.is(false, Issued, Flush));
+    assert!(find(&moments, flush, |m| m.is(false, Completed, Flush)) < record);
+    let end = moments.last().expect("it ends");
+    world.versions.borrow_mut().remove(&20);
+    let next = world.boot(5, end.cut(Left::Everything, Left::Nothing));
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        next.switch(&live, Mode::PassThrough);
+        for block in 0..16 {
+            live.read(block).await;
+        }
+    });
+}
+
+#[test]
+fn that_a_block_is_clean_is_stable_before_a_write_goes_past_the_cache() {
+    let world = world(6);
+    let moments = world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        live.cleaned().await;
+        world.switch(&live, Mode::WriteThrough);
+        let moments = world.watch();
+        live.write(5).await;
+        world.unwatch();
+        moments.take()
+    });
+    let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
+    let record = find(&moments, 0, |m| {
+        m.is(true, Completed, Write) && world.in_regions(m.offset)
+    });
+    let flush = find(&moments, record, |m| m.is(true, Issued, Flush));
+    assert!(find(&moments, flush, |m| m.is(true, Completed, Flush)) < origin);
+    let end = moments.last().expect("it ends");
+    for left in Left::ALL {
+        let next = world.boot(7, end.cut(left, Left::Everything));
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            next.check_twice(&live).await;
+        });
+    }
+}
+
+/// A region with dirty blocks is reclaimed: what became of them is stable before it is void. Seen in power cuts that keep
+/// of all unflushed writes the marks of the void alone.
+#[test]
+fn the_log_is_stable_before_a_region_with_dirty_records_is_made_void() {
+    let world = World::sized(8, Mode::WriteBack, (192 << 10) + 10 * (128 << 10));
+    world.dirty_percent.set(50);
+    let (region, sector) = (
+        world.geometry.region_bytes,
+        u64::from(world.geometry.sector_bytes),
+    );
+    let start = world.geometry.data_offset();
+    let moments = world.sim.block_on(async {
+        let live = world.serve().await;
+        // Dirty while regions go round: the origin takes nothing.
+        world.origin.set_dead(true);
+        for block in 0..100 {
+            live.write(block).await;
+        }
+        world.origin.set_dead(false);
+        live.volume.flush().await.expect("flushes");
+        world.origin.set_dead(true);
+        let moments = world.watch();
+        while live.stats().counts.dirty_moved_blocks < 60 {
+            live.write(100).await;
+        }
+        world.unwatch();
+        moments.take()
+    });
+    let of_a_void = |offset: u64| {
+        let within = (offset - start) % region;
+        within == 0 || within == region - sector
+    };
+    let voids = moments.iter().filter(|m| {
+        m.is(true, Completed, Write) && m.len == sector && m.offset >= start && of_a_void(m.offset)
+    });
+    let mut seen = 0;
+    for moment in voids {
+        let marks = |_, at: u64| at * 512 >= start && of_a_void(at * 512 / sector * sector);
+        let found = (
+            moment.cache.cut(marks),
+            moment.origin.cut(|_, _| true),
+            moment.memory,
+        );
+        let next = world.boot(9, found);
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            for block in 0..100 {
+                live.read(block).await;
+            }
+        });
+        seen += 1;
+    }
+    assert!(seen >= 2, "only {seen} marks");
+}
+
+#[test]
+fn the_superblock_says_dirty_before_the_first_dirty_record() {
+    let world = world(10);
+    world.sim.block_on(async {
+        let moments = world.watch();
+        let live = world.open().await;
+        live.write(5).await;
+        world.unwatch();
+        let moments = moments.take();
+        let record = find(&moments, 0, |m| {
+            m.is(true, Issued, Write) && world.in_regions(m.offset)
+        });
+        let (cache, ..) = moments[record].cut(Left::Nothing, Left::Nothing);
+        for slot in SUPERBLOCK_SLOTS {
+            let superblock = Superblock::parse(&cache.read(slot, 4096), cache.len()).expect("valid");
+            assert!(superblock.dirty, "slot at {slot}");
+        }
+    });
+}
+
+fn durable_when_answered(fua: bool) {
+    let world = world(12);
+    let found = world.sim.block_on(async {
+        let live = world.serve().await;
+        live.volume.flush().await.expect("flushes");
+        let moments = world.watch();
+        for block in 0..8 {
+            live.try_write_fua(block, fua).await.expect("writes");
+        }
+        if !fua {
+            live.volume.flush().await.expect("flushes");
+        }
+        world.unwatch();
+        let moments = moments.take();
+        let extent = moments.iter().rposition(|m| m.is(true, Completed, Write));
+        let flush = find(&moments, extent.expect("it landed"), |m| {
+            m.is(true, Issued, Flush)
+        });
+        find(&moments, flush, |m| m.is(true, Completed, Flush));
+        let end = moments.last().expect("it ends");
+        end.cut(Left::Nothing, Left::Nothing)
+    });
+    let next = world.boot(13, found);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        next.check_twice(&live).await;
+    });
+}
+
+#[test]
+fn the_cache_device_is_flushed_before_a_flush_is_answered() {
+    durable_when_answered(false);
+}
+
+#[test]
+fn the_cache_device_is_flushed_before_a_write_with_fua_is_answered() {
+    durable_when_answered(true);
+}
+
+/// Cleaned, written again, killed before anything of that is stable: the newest is read.
+#[test]
+fn what_is_written_after_it_was_cleaned_is_dirty_again_after_a_crash() {
+    let world = world(14);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for turn in 0..3 {
+            for block in 0..16 {
+                live.write(block).await;
+            }
+            if turn < 2 {
+                live.cleaned().await;
+            }
+        }
+        live.env.sleep(Duration::from_millis(1)).await;
+    });
+    let next = world.reboot(15);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        assert_eq!(live.dirty(), 16);
+        for block in 0..BLOCKS {
+            live.read(block).await;
+        }
+        live.cleaned().await;
+        next.assert_origin_complete(&live);
+    });
+}
+
+/// Every test of an ordering fails where the engine breaks it on purpose.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn orderings_that_are_broken_are_seen() {
+    use flaz_engine::planted::{PlantedBug, plant};
+    use std::panic::catch_unwind;
+
+    let table: [(PlantedBug, fn()); 8] = [
+        (
+            PlantedBug::AcknowledgedBeforeLanding,
+            an_extent_and_those_before_it_in_its_region_have_landed_before_a_write_is_acknowledged,
+        ),
+        (
+            PlantedBug::CleanedBeforeStable,
+            the_cache_device_is_flushed_before_the_cleaner_writes_to_the_origin,
+        ),
+        (
+            PlantedBug::CleanedUnflushed,
+            the_origin_is_flushed_before_blocks_are_recorded_as_clean,
+        ),
+        (
+            PlantedBug::CleanedNotSettled,
+            that_a_block_is_clean_is_stable_before_a_write_goes_past_the_cache,
+        ),
+        (
+            PlantedBug::DirtyVoidedUnstable,
+            the_log_is_stable_before_a_region_with_dirty_records_is_made_void,
+        ),
+        (
+            PlantedBug::DirtyFlushNotSent,
+            the_cache_device_is_flushed_before_a_flush_is_answered,
+        ),
+        (
+            PlantedBug::DirtyFuaDropped,
+            the_cache_device_is_flushed_before_a_write_with_fua_is_answered,
+        ),
+        (
+            PlantedBug::DirtyStoredClean,
+            what_is_written_after_it_was_cleaned_is_dirty_again_after_a_crash,
+        ),
+    ];
+    for (bug, test) in table {
+        plant(Some(bug));
+        let outcome = catch_unwind(test);
+        plant(None);
+        assert!(outcome.is_err(), "{bug:?} is not seen");
+    }
+}
