@@ -133,6 +133,26 @@ impl PlantedBug {
         Self::CleanedForgotten,
     ];
 
+    /// Whether it concerns write-back alone.
+    #[must_use]
+    pub fn is_of_write_back(self) -> bool {
+        matches!(
+            self,
+            Self::DirtyStoredClean
+                | Self::AcknowledgedBeforeLanding
+                | Self::DirtyFuaDropped
+                | Self::DirtyFlushNotSent
+                | Self::DirtyDamageIsAMiss
+                | Self::CleanedBeforeStable
+                | Self::CleanedUnflushed
+                | Self::CleanedNotSettled
+                | Self::DirtyVoidedUnstable
+                | Self::ReclaimedBeforeClean
+                | Self::IntendedDirtyDropped
+                | Self::CleanedForgotten
+        )
+    }
+
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be given up, opened again, killed and lose its
     /// power, in this order. `RingOfOldIgnored`: the newer record's region must be reclaimed before the older one's.
     pub const RARE: &[Self] = &[Self::OriginNotFlushedAtStart, Self::RingOfOldIgnored];

@@ -42,14 +42,24 @@ fn number_from_env(name: &str) -> Option<u64> {
 
 /// Explores scenarios, one base a turn from `FLAZ_CRASH_BASE` or 0 on, on all cores, until there are `goal` crash states or one is wrong. Each
 /// thread begins with `prepare`, each scenario is changed by `adapt`.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "each thread has simulations of its own; nothing is shared but counters"
-)]
 fn explore_all(
     goal: u64,
     prepare: &(impl Fn() + Sync),
     adapt: &(impl Fn(&mut Scenario) + Sync),
+) -> (Counts, Option<Failure>) {
+    explore_bases(goal, prepare, adapt, &|turn| turn)
+}
+
+/// The same with the base of each turn as `base_of` says.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "each thread has simulations of its own; nothing is shared but counters"
+)]
+fn explore_bases(
+    goal: u64,
+    prepare: &(impl Fn() + Sync),
+    adapt: &(impl Fn(&mut Scenario) + Sync),
+    base_of: &(impl Fn(u64) -> u64 + Sync),
 ) -> (Counts, Option<Failure>) {
     let first_base = number_from_env("FLAZ_CRASH_BASE").unwrap_or(0);
     let (next_base, states, failed) = (
@@ -61,7 +71,7 @@ fn explore_all(
         prepare();
         let mut counts = Counts::default();
         while states.load(Ordering::Relaxed) < goal && !failed.load(Ordering::Relaxed) {
-            let number = next_base.fetch_add(1, Ordering::Relaxed);
+            let number = base_of(next_base.fetch_add(1, Ordering::Relaxed));
             let outcome = Base::new(number).and_then(|base| {
                 (0..SCENARIOS_A_BASE).try_for_each(|n| {
                     if states.load(Ordering::Relaxed) >= goal {

@@ -98,6 +98,12 @@ impl Shape {
         }
     }
 
+    /// The bases in which caches are in that mode.
+    #[cfg(feature = "planted-bugs")]
+    pub fn bases_of(mode: Mode) -> impl Iterator<Item = u64> {
+        (0..).filter(move |&base| Self::mode_of_base(base) == mode)
+    }
+
     pub fn of_base(base: u64) -> Self {
         let mut rng = Rng::new(base ^ 0x5a9e);
         let shard_count = 1 + base % 2;
