@@ -3,8 +3,11 @@
 //! The modules are those of the rows, as one level up. A block that is *dirty* in these tests was written less than two
 //! seconds ago: so long the cleaner lets writes gather.
 
+mod crashes;
 mod damage;
 mod errors;
+mod full;
+mod lost;
 mod orderings;
 mod origin;
 

@@ -1,0 +1,138 @@
+//! No room: dirty blocks up to their limit, on caches of every size.
+
+use std::time::Duration;
+
+use flaz_device::Env;
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::Volume;
+use futures_util::future::join_all;
+
+use crate::world::{BLOCKS, World};
+
+/// Room for the front and so many regions.
+fn sized(seed: u64, regions: u64, dirty_percent: u8) -> World {
+    let world = World::sized(seed, Mode::WriteBack, (192 << 10) + regions * (128 << 10));
+    world.dirty_percent.set(dirty_percent);
+    world
+}
+
+/// The smallest cache that can be created.
+fn regions_min() -> u64 {
+    (3..20)
+        .find(|&regions| {
+            let env = flaz_sim::Sim::new(0);
+            let disk = flaz_sim::SimDisk::new(
+                &env.env(),
+                flaz_sim::DiskConfig::fast((192 << 10) + regions * (128 << 10)),
+            );
+            env.block_on(flaz_engine::cache::create(&disk, crate::world::options(1)))
+                .is_ok()
+        })
+        .expect("some size is enough")
+}
+
+#[test]
+fn a_cache_full_of_dirty_blocks_holds_writers_up_and_goes_on() {
+    let least = regions_min();
+    for (regions, dirty_percent) in [
+        (least, 50),
+        (least, 1),
+        (least + 1, 50),
+        (8, 50),
+        (8, 25),
+        (46, 50),
+    ] {
+        let world = sized(regions, regions, dirty_percent);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            for turn in 0..2 {
+                let writers = (0..16).map(|writer| {
+                    let live = &live;
+                    async move {
+                        for block in (writer..BLOCKS).step_by(16) {
+                            live.write(block).await;
+                        }
+                    }
+                });
+                join_all(writers).await;
+                if turn == 0 {
+                    live.warm(0..BLOCKS).await;
+                }
+                live.check_all().await;
+            }
+            let stats = live.stats();
+            assert!(
+                stats.counts.dirty_waits > 0,
+                "{regions}, {dirty_percent} %: no limit"
+            );
+            assert!(stats.holdings.dirty_device_bytes <= stats.holdings.dirty_limit_bytes);
+            assert!(!live.failed());
+            live.cleaned().await;
+            world.assert_origin_complete(&live);
+            live.stop().await.expect("stops in order");
+        });
+        world.check();
+    }
+}
+
+/// The origin takes nothing for a while, and everything that may be dirty is; then the process is killed.
+#[test]
+fn a_cache_full_of_dirty_blocks_recovers_and_goes_on() {
+    for (regions, dirty_percent) in [(regions_min(), 50), (8, 50), (12, 50)] {
+        let world = sized(100 + regions, regions, dirty_percent);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            world.origin.set_dead(true);
+            let mut block = 0;
+            while live.try_write(block).await.is_ok() {
+                // Every other is written over and over: regions are reclaimed with what is dirty.
+                for _ in 0..3 {
+                    if live.try_write(block / 2).await.is_err() {
+                        break;
+                    }
+                }
+                block += 1;
+                assert!(block < BLOCKS, "there is no limit");
+            }
+            assert!(live.dirty() > 0);
+            for block in 0..block / 2 {
+                live.read(block).await;
+            }
+        });
+        world.origin.set_dead(false);
+        let next = world.reboot(regions);
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            for block in 0..64 {
+                live.write(block).await;
+            }
+            live.volume.flush().await.expect("flushes");
+            live.cleaned().await;
+            live.stop().await.expect("stops in order");
+        });
+    }
+}
+
+#[test]
+fn a_stop_while_writers_wait_for_a_dead_origin_ends() {
+    let world = sized(7, 8, 50);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        world.origin.set_dead(true);
+        let writers = (0..BLOCKS).map(|block| live.try_write(block));
+        let outcomes = join_all(writers).await;
+        let refused = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+        assert!(refused > 100 && refused < BLOCKS as usize);
+        let begun = live.env.now();
+        let env = live.env.clone();
+        live.stop().await.expect_err("the origin cannot be flushed");
+        assert!(env.now().since(begun) < Duration::from_secs(60));
+    });
+    world.origin.set_dead(false);
+    let next = world.reboot(8);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        assert!(live.dirty() > 0);
+        live.cleaned().await;
+    });
+}

@@ -1,0 +1,161 @@
+//! The cache device is away, rolled back, or comes back after it was given up, with dirty blocks on it.
+
+use flaz_device::Env;
+use flaz_engine::cache::{CacheError, Start};
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::IoError;
+
+use super::world;
+use crate::world::{CLEARED, STRIPE};
+
+#[test]
+fn an_absent_cache_device_with_dirty_blocks_is_refused_and_they_are_there_when_it_is_back() {
+    let world = world(1);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..32 {
+            live.write(block).await;
+        }
+        live.stop().await.expect("stops in order");
+    });
+    world.cache.set_dead(true);
+    let writes = world.origin.stats().writes;
+    let error = world.sim.block_on(world.try_open()).err().expect("it is away");
+    assert!(matches!(error, CacheError::Device(_)), "{error}");
+    assert_eq!(world.origin.stats().writes, writes);
+    world.cache.set_dead(false);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        assert!(matches!(live.cache.start, Start::Warm(_)));
+        assert_eq!(live.dirty(), 32);
+        world.check_twice(&live).await;
+    });
+}
+
+/// It vanishes with dirty blocks, and the origin is written to without it: the dirty ones are still true when it comes
+/// back, the clean ones are not believed.
+#[test]
+fn of_a_cache_device_that_vanishes_and_comes_back_dirty_blocks_alone_are_kept() {
+    let world = world(2);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.warm(STRIPE..STRIPE + 256).await;
+        for block in 0..32 {
+            live.write(block).await;
+        }
+        world.cache.set_dead(true);
+        live.try_write(STRIPE).await.expect_err("it cannot be kept");
+        for block in 0..32 {
+            let error = live.try_read(block).await.expect_err("the origin has older ones");
+            assert!(matches!(error, IoError::DirtyLost { .. }), "{error}");
+            live.try_write(block)
+                .await
+                .expect_err("nothing newer may be on the origin");
+        }
+        assert!(live.failed());
+        for block in STRIPE + 1..STRIPE + 64 {
+            live.write(block).await;
+            live.read(block).await;
+        }
+        live.stop().await.expect_err("it cannot be marked");
+    });
+    world.cache.set_dead(false);
+    let next = world.reboot(3);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        assert!(!live.is_cached(STRIPE + 100), "what is clean has missed writes");
+        // Of the one that was refused either is right.
+        let version = live.try_read(STRIPE).await.expect("reads");
+        assert!(version <= 1);
+        if version == 1 {
+            live.write(STRIPE).await;
+        }
+        next.check_twice(&live).await;
+        live.cleaned().await;
+        next.assert_origin_complete(&live);
+    });
+    next.reboot(4).check();
+}
+
+#[test]
+fn a_cache_device_with_dirty_blocks_that_was_rolled_back_is_refused() {
+    let world = world(5);
+    let old = world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..32 {
+            live.write(block).await;
+        }
+        live.stop().await.expect("stops in order");
+        let old = world.cache.snapshot();
+        let live = world.serve().await;
+        for block in 0..32 {
+            live.write(block).await;
+        }
+        live.cleaned().await;
+        live.stop().await.expect("stops in order");
+        old
+    });
+    let next = world.boot(6, (old, world.origin.snapshot(), world.host.memory()));
+    let error = next
+        .sim
+        .block_on(next.try_open())
+        .err()
+        .expect("newer ones are missing");
+    assert!(matches!(error, CacheError::DirtyUnreadable { .. }), "{error}");
+    assert!(error.to_string().contains("--discard-dirty"), "{error}");
+    assert_eq!(next.origin.stats().writes, 0);
+    // The one that is not rolled back is as good as ever.
+    world.check();
+}
+
+/// What is on the device alone must be found again: a log with a hole is no log.
+#[test]
+fn a_cache_whose_log_lost_what_was_stable_is_refused() {
+    let world = world(7);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..32 {
+            live.write(block).await;
+        }
+        // An intent is written, and with it how far the log is stable.
+        live.cleaned().await;
+        world.switch(&live, Mode::WriteThrough);
+        live.write(STRIPE).await;
+        live.stored().await;
+        world.switch(&live, Mode::WriteBack);
+        live.env.sleep(CLEARED).await;
+        live.write(1).await;
+    });
+    world.cache.poke(world.geometry.data_offset(), &[0; 4096]);
+    let next = world.reboot(8);
+    let outcome = next.sim.block_on(next.try_open());
+    let error = outcome.err().expect("part of the log is gone");
+    assert!(matches!(error, CacheError::DirtyUnreadable { .. }), "{error}");
+}
+
+#[test]
+fn a_clean_stop_keeps_dirty_blocks_and_a_start_in_another_mode_serves_them() {
+    for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough] {
+        let mut world = world(9);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            for block in 0..32 {
+                live.write(block).await;
+            }
+            live.stop().await.expect("stops in order");
+        });
+        world.mode = mode;
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            assert_eq!(live.dirty(), 32, "{mode}");
+            for block in (0..64).step_by(3) {
+                live.write(block).await;
+            }
+            live.check_all().await;
+            live.cleaned().await;
+            world.assert_origin_complete(&live);
+        });
+        world.reboot(10).check();
+    }
+}
