@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env};
+use flaz_device::DeviceOp;
 use flaz_engine::cache::Start;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;

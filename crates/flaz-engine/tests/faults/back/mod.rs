@@ -10,6 +10,7 @@ mod full;
 mod lost;
 mod orderings;
 mod origin;
+mod random;
 
 use std::time::Duration;
 
