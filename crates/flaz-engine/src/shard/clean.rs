@@ -453,7 +453,22 @@ impl<P: Platform> Shard<P> {
         if unsettled(self) && !planted(PlantedBug::CleanedNotSettled) && !self.make_log_stable().await {
             return Err(self.cache_failed());
         }
+        // Of those that reclaim has just brought to the origin nothing says so until their region is void.
+        while self.is_rescued(&blocks) {
+            if self.failed.get() {
+                return Err(self.cache_failed());
+            }
+            self.idle.notified().await;
+        }
         Ok(())
+    }
+
+    fn is_rescued(&self, blocks: &std::ops::Range<u64>) -> bool {
+        let rescued = self.rescued.borrow();
+        !rescued.is_empty()
+            && blocks
+                .clone()
+                .any(|block| rescued.contains(&self.local(crate::units::BlockNumber(block))))
     }
 
     /// Cleans everything that is dirty now.

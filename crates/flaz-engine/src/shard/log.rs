@@ -511,7 +511,8 @@ impl Log {
         }
     }
 
-    fn seal_ring(&mut self, ring: Ring) {
+    /// Seals the open extent of `ring`, however full.
+    pub(super) fn seal_ring(&mut self, ring: Ring) {
         let has_records = self.open[ring.index()]
             .as_ref()
             .and_then(|open| open.extent.as_ref())

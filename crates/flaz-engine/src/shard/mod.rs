@@ -43,7 +43,7 @@ mod write;
 mod write_back;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -225,6 +225,9 @@ pub struct Shard<P: Platform> {
     /// log stable.
     cleaned: RefCell<BTreeMap<LocalBlock, u64>>,
     cleaned_count: Cell<u64>,
+    /// Blocks that reclaim brought to the origin and dropped, in a region that is not void yet: their dirty records are
+    /// on the medium. At most those of one region.
+    rescued: RefCell<BTreeSet<LocalBlock>>,
     stats: Stats,
 }
 
@@ -311,6 +314,7 @@ impl<P: Platform> Shard<P> {
             draining: Cell::new(0),
             cleaned: RefCell::new(BTreeMap::new()),
             cleaned_count: Cell::new(0),
+            rescued: RefCell::new(BTreeSet::new()),
             stats: Stats::default(),
         })
     }

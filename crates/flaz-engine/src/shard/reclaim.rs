@@ -140,12 +140,26 @@ impl<P: Platform> Shard<P> {
             );
             homeless.sort_unstable_by_key(|dirty| dirty.block);
             let (written, outcome) = self.write_dirty(&homeless).await;
-            for dirty in written.iter().filter(|dirty| self.is_still(dirty)) {
-                self.remove_entry(dirty.block);
-                count(&self.stats.counters.cleaned_blocks, 1);
-            }
-            if let Err(error) = outcome {
-                tracing::warn!(shard = self.number, %error, "reclaim waits: a dirty region cannot be cleaned");
+            let all = outcome.is_ok() && written.len() == homeless.len();
+            if all {
+                // All or none: their records are on the medium until the region is void, and a region that is put back
+                // must have its entries.
+                for dirty in written.iter().filter(|dirty| self.is_still(dirty)) {
+                    self.remove_entry(dirty.block);
+                    self.rescued.borrow_mut().insert(dirty.block);
+                    count(&self.stats.counters.cleaned_blocks, 1);
+                }
+            } else {
+                let why = outcome.err().map_or_else(
+                    || "there is no room for what cannot be read".to_owned(),
+                    |error| error.to_string(),
+                );
+                tracing::warn!(
+                    shard = self.number,
+                    region = number,
+                    why,
+                    "reclaim waits: a dirty region cannot be cleaned"
+                );
                 if self.stopping.get() || self.failed.get() {
                     return false;
                 }
@@ -411,6 +425,12 @@ impl<P: Platform> Shard<P> {
                     }
                 }
             };
+            let ring = self.ring_of(entry);
+            if survivor.ring != ring && self.cleaned.borrow().contains_key(&survivor.block) {
+                // That it was cleaned may stand in the open extent of the ring that it leaves. Extents get their sequence
+                // when they are sealed: after a newer record of the block it would say so of that.
+                self.log.borrow_mut().seal_ring(ring);
+            }
             let appended = self.log.borrow_mut().append(survivor.ring, global, what, true);
             if let Some(new) = appended {
                 // Hits that came since the verdict count for the next one.
@@ -496,6 +516,7 @@ impl<P: Platform> Shard<P> {
             };
             match voided {
                 Ok(()) => {
+                    self.rescued.borrow_mut().clear();
                     if let Err(error) = self.cache.discard(position, region_bytes).await {
                         self.cache_error(&error);
                     }

@@ -45,8 +45,9 @@ impl<P: Platform> Shard<P> {
         let started = self.env.now();
         let len = data.len() as u64;
         let cut = self.whole_blocks() * BLOCK;
-        let result = if self.keeps_back() && offset < cut && cut < offset + len {
-            // The part of a block at the origin's end is never cached.
+        let result = if offset < cut && cut < offset + len {
+            // The part of a block at the origin's end is never cached; what is before it may be dirty, or become so
+            // while this waits for its turn.
             let tail = IoBuf::copy_of(&data[(cut - offset) as usize..]);
             data.set_len((cut - offset) as usize);
             let head = self.write_range(offset, data, fua, bypass).await;
