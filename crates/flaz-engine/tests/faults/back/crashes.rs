@@ -45,6 +45,7 @@ fn no_acknowledged_write_is_lost_by_a_kill_and_no_durable_one_by_a_power_cut_at_
         (moments.take(), flushed)
     });
     world.versions.borrow_mut().clear();
+    let acknowledged = acknowledged.into_inner();
     let mut states = 0;
     for moment in moments.iter().filter(|moment| matters(moment)) {
         let killed = Left::ALL.map(|left| (true, moment.kill(left, left)));
@@ -57,7 +58,7 @@ fn no_acknowledged_write_is_lost_by_a_kill_and_no_durable_one_by_a_power_cut_at_
                     if past {
                         next.switch(&live, Mode::PassThrough);
                     }
-                    for &(block, event) in acknowledged.borrow().iter() {
+                    for &(block, event) in &acknowledged {
                         let version = live.try_read(block).await.expect("none is damaged");
                         let sure = event < moment.number && (kill || block < 24 && flushed < moment.number);
                         assert!(

@@ -59,7 +59,7 @@ fn a_cleaner_and_a_reclaim_that_meet_and_a_kill_lose_nothing() {
         let next = world.reboot(seed + 1);
         next.sim.block_on(async {
             let live = next.open().await;
-            let under_way = under_way.borrow();
+            let under_way = under_way.take();
             for mode in [Mode::WriteBack, Mode::PassThrough] {
                 next.switch(&live, mode);
                 for block in (0..hot * CLIENTS).filter(|block| !under_way.contains(block)) {
