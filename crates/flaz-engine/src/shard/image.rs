@@ -258,6 +258,13 @@ impl<P: Platform> Shard<P> {
                 what,
             }
         })?;
+        // Nothing was in flight, so no bit is set. But their marks may name regions that will be reclaimed, and new pages
+        // must count more than the old ones.
+        let loaded = self.load_intents().await;
+        loaded.map_err(|source| ImageError::Device {
+            shard: self.number,
+            source,
+        })?;
         let mut log = self.log.borrow_mut();
         log.regions = contents.regions;
         log.next_sequence = state.next_sequence;
