@@ -425,3 +425,35 @@ fn a_lost_cache_is_noted_before_a_write_without_an_intent_reaches_the_origin() {
         });
     }
 }
+
+/// Pages of intents carry marks of what must be there, and those of the highest generation count. An opening whose
+/// generations began anew would have its marks overruled by those of an earlier one, which name regions long gone.
+#[test]
+fn pages_of_intents_after_a_clean_stop_count_more_than_those_before() {
+    let generation = |world: &World| {
+        let (cache, _, _) = world.now();
+        let bytes = cache.read(world.geometry.intent_offset(), 512);
+        let sector = IntentSector::parse(&bytes.try_into().expect("512 bytes"), 0).expect("a sector");
+        sector.generation.get()
+    };
+    let world = World::new(20, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        for stripe in 0..4 {
+            // Each on a day of its own: a page to set its intent, a page to clear it.
+            live.write(stripe * STRIPE + 5).await;
+            live.env.sleep(CLEARED).await;
+        }
+        live.stop().await.expect("stops in order");
+    });
+    let before = generation(&world);
+    assert!(before > 4, "{before} generations before the stop");
+    let world = world.reboot(21);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        assert!(matches!(live.cache.start, Start::Warm(_)));
+        live.write(STRIPE + 5).await;
+    });
+    let after = generation(&world);
+    assert!(after > before, "generation {after} follows {before}");
+}
