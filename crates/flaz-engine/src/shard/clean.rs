@@ -14,7 +14,6 @@
 //! The pace follows the share of the dirty limit that is used: below a quarter the cleaner lets writes gather and
 //! waits for a quiet origin, above it speeds up, and at the limit writers wait for it.
 
-use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,7 +23,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{StreamExt, iter};
 
 use super::log::{Append, Log};
-use super::{Platform, Shard};
+use super::{Counted, Platform, Shard};
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
 use crate::stats::{count, raise};
@@ -37,7 +36,7 @@ const GATHER_BLOCKS_MAX: usize = 16 << 10;
 pub(super) const CLEAN_BATCH_BLOCKS: usize = 1024;
 /// Fragments read at a time for one run of blocks.
 const CLEAN_READS_MAX: usize = 16;
-/// Writes to the origin at a time.
+/// Writes of a shard to the origin at a time.
 const CLEAN_WRITES_MAX: usize = 8;
 /// Pause between batches when little is dirty: writes gather meanwhile.
 const CLEAN_PAUSE: Duration = Duration::from_secs(2);
@@ -72,15 +71,6 @@ impl<P: Platform> Drop for DirtyRoom<'_, P> {
     fn drop(&mut self) {
         let reserved = &self.shard.dirty_reserved;
         reserved.set(reserved.get() - self.bytes);
-    }
-}
-
-/// A run on its way to the origin.
-struct CleanTurn<'a>(&'a Cell<usize>);
-
-impl Drop for CleanTurn<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -209,7 +199,9 @@ impl<P: Platform> Shard<P> {
     /// Cleans what was dirty when it began, from `cursor` on and around, as far as it is looked up at a time.
     async fn clean_pass(self: &Rc<Self>, cursor: &mut LocalBlock) -> Result<(), IoError> {
         let all = self.gather_dirty(*cursor).await;
-        let complete = all.len() < GATHER_BLOCKS_MAX;
+        // All that is dirty, or the way over the highest address: two of either pass by everything.
+        let around = all.last().is_some_and(|last| last.block < *cursor);
+        let complete = around || all.len() < GATHER_BLOCKS_MAX;
         let counters = &self.stats.counters;
         let (cleaned, lost) = (counters.cleaned_blocks.get(), counters.dirty_lost.get());
         let mut outcome = Ok(());
@@ -389,19 +381,18 @@ impl<P: Platform> Shard<P> {
     /// Waits until a run may go to the origin. Beside readers of the origin there are at most as many runs as reads,
     /// fewer the less urgent cleaning is, and each waits a while for a quiet moment: so readers keep half of a disk, and
     /// what they have changes slowly.
-    async fn take_turn(&self) -> CleanTurn<'_> {
+    async fn take_turn(&self) -> Counted<'_> {
         let started = self.env.now();
         loop {
-            let (reads, urgency) = (self.fetches.borrow().len(), self.urgency());
+            let (reads, urgency) = (self.origin_writes.reading(), self.urgency());
             let patience = GIVE_WAY_MAX.mul_f64(1.0 - urgency);
             let most = match reads {
-                0 => CLEAN_WRITES_MAX,
-                reads => ((reads as f64 * urgency).ceil() as usize).clamp(1, CLEAN_WRITES_MAX),
+                0 => u64::MAX,
+                reads => ((reads as f64 * urgency).ceil() as u64).max(1),
             };
             let quiet = reads == 0 || self.env.now().since(started) >= patience;
-            if quiet && self.clean_runs.get() < most {
-                self.clean_runs.set(self.clean_runs.get() + 1);
-                return CleanTurn(&self.clean_runs);
+            if quiet && let Some(turn) = self.origin_writes.clean(most) {
+                return turn;
             }
             self.env.sleep(GIVE_WAY_STEP).await;
         }

@@ -83,33 +83,81 @@ const EXTENT_TRIES_MAX: u32 = 3;
 /// Failed operations of the cache device after which it is no longer used.
 pub const CACHE_ERRORS_MAX: u64 = 8;
 
-/// How many writes went to the origin past the cache, and up to which of them it has been flushed. One for all shards of
-/// a cache: a flush that follows none need not go to a slow origin at all.
-#[derive(Clone, Debug)]
-pub struct OriginWrites(Arc<[AtomicU64; 2]>);
+/// What the shards of a cache count of their origin together.
+///
+/// How many writes went there past the cache, and up to which of them it has been flushed: a flush that follows none need
+/// not go to a slow origin at all. And how many reads and runs of the cleaners are there now, for they share it.
+#[derive(Clone, Debug, Default)]
+pub struct OriginWrites(Arc<OriginCounts>);
 
-impl Default for OriginWrites {
+#[derive(Debug)]
+struct OriginCounts {
+    written: AtomicU64,
+    flushed: AtomicU64,
+    reading: AtomicU64,
+    cleaning: AtomicU64,
+}
+
+impl Default for OriginCounts {
     fn default() -> Self {
-        // An earlier process may have left something: the first flush always goes to the origin.
-        Self(Arc::new([AtomicU64::new(1), AtomicU64::new(0)]))
+        Self {
+            // An earlier process may have left something: the first flush always goes to the origin.
+            written: AtomicU64::new(1),
+            flushed: AtomicU64::new(0),
+            reading: AtomicU64::new(0),
+            cleaning: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Counts one more until dropped.
+#[derive(Debug)]
+pub(crate) struct Counted<'a>(&'a AtomicU64);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl OriginWrites {
     /// The origin has answered a write, and its client has not heard of it yet.
     pub(crate) fn wrote(&self) {
-        self.0[0].fetch_add(1, Ordering::AcqRel);
+        self.0.written.fetch_add(1, Ordering::AcqRel);
     }
 
     /// What a flush of the origin that begins now covers; `None` if all of it is stable already.
     pub(crate) fn unflushed(&self) -> Option<u64> {
-        let written = self.0[0].load(Ordering::Acquire);
-        (self.0[1].load(Ordering::Acquire) < written).then_some(written)
+        let written = self.0.written.load(Ordering::Acquire);
+        (self.0.flushed.load(Ordering::Acquire) < written).then_some(written)
     }
 
     /// A flush that covers so much was answered.
     pub(crate) fn flushed(&self, upto: u64) {
-        self.0[1].fetch_max(upto, Ordering::AcqRel);
+        self.0.flushed.fetch_max(upto, Ordering::AcqRel);
+    }
+
+    /// A read for clients is under way.
+    pub(crate) fn read(&self) -> Counted<'_> {
+        Counted::new(&self.0.reading)
+    }
+
+    /// Reads for clients that are under way.
+    pub(crate) fn reading(&self) -> u64 {
+        self.0.reading.load(Ordering::Relaxed)
+    }
+
+    /// A run of a cleaner is under way, if there are fewer than `most`.
+    pub(crate) fn clean(&self, most: u64) -> Option<Counted<'_>> {
+        let count = Counted::new(&self.0.cleaning);
+        (self.0.cleaning.load(Ordering::Relaxed) <= most).then_some(count)
     }
 }
 
@@ -212,7 +260,6 @@ pub struct Shard<P: Platform> {
     dirty_room: Notify,
     clean_wanted: Notify,
     cleaning: Cell<bool>,
-    clean_runs: Cell<usize>,
     /// Runs of blocks on their way to the origin.
     cleaning_locks: RangeLocks,
     /// Passes of the cleaner that left nothing dirty of what was when they began, and those that had to.
@@ -306,7 +353,6 @@ impl<P: Platform> Shard<P> {
             dirty_room: Notify::new(),
             clean_wanted: Notify::new(),
             cleaning: Cell::new(false),
-            clean_runs: Cell::new(0),
             cleaning_locks: RangeLocks::default(),
             clean_passes: Cell::new(0),
             clean_failures: Cell::new(0),

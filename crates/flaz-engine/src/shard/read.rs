@@ -615,10 +615,12 @@ impl<P: Platform> Shard<P> {
             fetch: &fetch,
         };
         let offset = self.global(first).offset();
+        let reading = self.origin_writes.read();
         let (buf, result) = self
             .origin
             .read_at(offset, IoBuf::new(blocks * BLOCK_BYTES))
             .await;
+        drop(reading);
         self.count_origin_read(buf.len() as u64, result.is_err());
         let data = Arc::new(buf);
         let shared = if result.is_ok() {
