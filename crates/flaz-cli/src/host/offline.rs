@@ -109,6 +109,13 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
     if state == CacheState::Unclean {
         warnings.push("the cache was not stopped in order: the next start reads its log back".to_owned());
     }
+    if superblock.dirty {
+        warnings.push(
+            "there are, or may be, writes that have not reached the origin: it is complete only together with this \
+             cache (`flaz flush` brings them there)"
+                .to_owned(),
+        );
+    }
     Ok(StatusReport {
         schema: REPORT_SCHEMA,
         state,

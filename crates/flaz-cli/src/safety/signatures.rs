@@ -227,7 +227,7 @@ const FLAZ_PLACES: &[Place] = &[At(SUPERBLOCK_SLOTS[0]), At(SUPERBLOCK_SLOTS[1])
 // A table reads as rows, not as the formatter would have it.
 #[rustfmt::skip]
 pub const TABLE: &[Signature] = &[
-    row("flaz", Kind::Flaz, FLAZ_PLACES, &FLAZ_MAGIC),
+    weak("flaz", Kind::Flaz, FLAZ_PLACES, &FLAZ_MAGIC, confirm_flaz),
     //
     // File systems.
     //
@@ -384,6 +384,15 @@ pub const TABLE: &[Signature] = &[
     row("vhdx", Kind::DiskImage, &[At(0)], b"vhdxfile"),
     row("vhd", Kind::DiskImage, &[At(0), Back { bytes: 512, align: 512 }], b"conectix"),
 ];
+
+/// Says, before somebody forces it away, that a cache may be the only place of some writes (bit 0 of its features).
+fn confirm_flaz(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>> {
+    let features = source.bytes::<1>(offset + 16)?;
+    Ok(Some(match features {
+        Some([bits]) if bits & 1 != 0 => "dirty (not all on its origin) flaz",
+        _ => "flaz",
+    }))
+}
 
 /// Tells ext2, 3 and 4 apart, and all from chance, by the superblock around the magic (fs/ext4/ext4.h).
 fn confirm_ext(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>> {
