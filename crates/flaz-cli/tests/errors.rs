@@ -278,9 +278,12 @@ fn serve_with_words_that_are_none() {
     let scratch = Scratch::new();
     scratch.run("serve").refused(USAGE, &["<CACHE>"]);
     let serve = |words: &str| scratch.run(&format!("serve c {words}"));
-    serve("--mode write-back").refused(
+    serve("--mode write-behind").refused(
         USAGE,
-        &["write-back", "write-through, write-around, pass-through"],
+        &[
+            "write-behind",
+            "write-through, write-back, write-around, pass-through",
+        ],
     );
     serve("--policy lru").refused(USAGE, &["s3-fifo, second-touch, fifo"]);
     serve("--threads 0").refused(USAGE, &["--threads"]);
@@ -345,9 +348,13 @@ fn set_with_words_that_are_none() {
     scratch
         .run("set c mode")
         .refused(USAGE, &["'mode': expected KEY=VALUE"]);
-    scratch
-        .run("set c mode=fast")
-        .refused(USAGE, &["mode=fast", "write-through, write-around, pass-through"]);
+    scratch.run("set c mode=fast").refused(
+        USAGE,
+        &[
+            "mode=fast",
+            "write-through, write-back, write-around, pass-through",
+        ],
+    );
     scratch
         .run("set c policy=lru")
         .refused(USAGE, &["s3-fifo, second-touch, fifo"]);

@@ -432,7 +432,8 @@ mod tests {
             4097,
             KIND_FILL << 13 | 256,
             KIND_TOMBSTONE << 13 | 1,
-            5 << 13,
+            KIND_CLEANED << 13 | 1,
+            6 << 13,
             7 << 13,
         ] {
             assert!(Record::unpack(bad).is_err(), "{bad:#x}");

@@ -78,7 +78,7 @@ fn absurd_superblocks_are_refused() {
     );
     let cases = [
         (8, u32s(2), "format version 2"),
-        (16, u64s(1), "features"),
+        (16, u64s(2), "features"),
         (40, u64s(u64::MAX), "generation"),
         (56, u64s(1 << 20), "device size"),
         (64, u64s(0), "region size"),
