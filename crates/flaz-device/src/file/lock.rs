@@ -32,13 +32,18 @@ pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
 /// As [`take`], but waits up to [`LINGER_MAX`] for a lock whose holder is dead: requests that a killed process
 /// had in its io_uring are finished by the kernel after its end, and until then they keep the file open, locked,
 /// and possibly changing. To open it earlier would be to read what such a write is about to change.
-pub(super) fn take_patiently(fd: &OwnedFd, read_only: bool, inode: u64) -> rustix::io::Result<bool> {
+pub(super) fn take_patiently(
+    fd: &OwnedFd,
+    read_only: bool,
+    device: u64,
+    inode: u64,
+) -> rustix::io::Result<bool> {
     let give_up = Instant::now() + LINGER_MAX;
     loop {
         if take(fd, read_only)? {
             return Ok(true);
         }
-        let alive = holder_ids(inode)
+        let alive = holder_ids(device, inode)
             .iter()
             .any(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true));
         if alive || Instant::now() >= give_up {
@@ -49,28 +54,44 @@ pub(super) fn take_patiently(fd: &OwnedFd, read_only: bool, inode: u64) -> rusti
     }
 }
 
-/// Processes that hold locks on an inode, by number. From /proc/locks, which shows processes of this container
-/// only.
-fn holder_ids(inode: u64) -> Vec<String> {
+/// Processes that hold locks on an inode of a device, by number. From /proc/locks, which shows processes of this
+/// container only.
+fn holder_ids(device: u64, inode: u64) -> Vec<String> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    holders_in(&locks, device, inode)
+}
+
+/// Two file systems may have files of one number, and each mount through FUSE has. But some (btrfs) tell another device
+/// there than in a file's status: where none fits, the number has to do.
+fn holders_in(locks: &str, device: u64, inode: u64) -> Vec<String> {
+    let place = format!(
+        "{:02x}:{:02x}:{inode}",
+        rustix::fs::major(device),
+        rustix::fs::minor(device)
+    );
     let suffix = format!(":{inode}");
-    locks
-        .lines()
-        .filter_map(|line| {
+    let holders = |fits: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let fitting = locks.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             // "1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF"; waiting ones have "->" second.
             let [_, "FLOCK", _, _, pid, place, ..] = fields[..] else {
                 return None;
             };
-            place.ends_with(&suffix).then(|| pid.to_owned())
-        })
-        .take(NAMED_MAX)
-        .collect()
+            fits(place).then(|| pid.to_owned())
+        });
+        fitting.take(NAMED_MAX).collect()
+    };
+    let exact = holders(&|found| found == place);
+    if exact.is_empty() {
+        holders(&|found| found.ends_with(&suffix))
+    } else {
+        exact
+    }
 }
 
 /// The same for a message: "process 12 (qemu)".
-pub(super) fn holders(inode: u64) -> String {
-    let mut names: Vec<String> = holder_ids(inode).iter().map(|pid| process(pid)).collect();
+pub(super) fn holders(device: u64, inode: u64) -> String {
+    let mut names: Vec<String> = holder_ids(device, inode).iter().map(|pid| process(pid)).collect();
     names.dedup();
     if names.is_empty() {
         "another process".into()
@@ -114,5 +135,23 @@ pub(super) fn users(major: u32, minor: u32) -> String {
         "it or one of its partitions is mounted, or another process has it".into()
     } else {
         users.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_one_number_on_two_devices_are_told_apart() {
+        let locks = "1: FLOCK  ADVISORY  WRITE 17 00:2f:2 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 18 00:30:2 0 EOF\n\
+                     3: POSIX  ADVISORY  WRITE 19 00:30:2 0 EOF\n\
+                     4: -> FLOCK  ADVISORY  WRITE 20 00:30:2 0 EOF\n";
+        let of = |minor, inode| holders_in(locks, rustix::fs::makedev(0, minor), inode);
+        assert_eq!(of(0x30, 2), ["18"]);
+        assert_eq!(of(0x2f, 2), ["17"]);
+        assert_eq!(of(0x31, 2), ["17", "18"], "a device that is told otherwise there");
+        assert!(of(0x30, 12).is_empty());
     }
 }

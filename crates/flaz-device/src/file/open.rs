@@ -106,11 +106,12 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError>
         });
     }
     if mode.exclusive
-        && !lock::take_patiently(&fd, mode.read_only, opened.st_ino).map_err(failed("lock", path))?
+        && !lock::take_patiently(&fd, mode.read_only, opened.st_dev, opened.st_ino)
+            .map_err(failed("lock", path))?
     {
         return Err(OpenError::Locked {
             path: path.into(),
-            holder: lock::holders(opened.st_ino),
+            holder: lock::holders(opened.st_dev, opened.st_ino),
         });
     }
     let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(failed("find the size of", path))?;
