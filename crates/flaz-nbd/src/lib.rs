@@ -13,6 +13,7 @@
 //! | [`limits`] | every maximum |
 //! | [`connection`] | one client: receiver, workers, sender |
 //! | [`server`] | the accept loop |
+#![forbid(unsafe_code)]
 
 pub mod address;
 pub mod connection;

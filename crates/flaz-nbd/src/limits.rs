@@ -28,10 +28,6 @@ pub const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// A write's data goes through the receive buffer when at most this many bytes of it are still to come;
 /// otherwise the rest is received straight into the buffers that go to the volume.
 pub const BUFFERED_PAYLOAD_BYTES_MAX: usize = 32 << 10;
-/// The receiver pauses while at least this many replies lie unread in the client's socket.
-pub const UNREAD_REPLIES_MAX: usize = 16;
-/// How long it pauses: less than a client needs for that many replies.
-pub const UNREAD_PAUSE: Duration = Duration::from_micros(20);
 /// Clients that may wait to be accepted.
 pub const LISTEN_BACKLOG: i32 = 128;
 /// How long a socket may go on listening after the process that had it was killed: the kernel takes requests apart that

@@ -20,7 +20,6 @@
 mod handshake;
 mod idle;
 mod outbox;
-mod pace;
 mod payload;
 mod receiver;
 mod worker;
@@ -46,7 +45,6 @@ use crate::shutdown::{Registration, Shutdown};
 
 use idle::IdleWorkers;
 use outbox::Outbox;
-use pace::Pace;
 use receiver::Receiver;
 use worker::Job;
 
@@ -151,7 +149,6 @@ struct Connection<V> {
     outbox: Outbox,
     requests_in_flight: Cell<usize>,
     bytes_in_flight: Cell<usize>,
-    pace: Pace,
     /// The receiver waits for something to leave.
     room: Notify,
     room_wanted: Cell<bool>,
@@ -168,7 +165,6 @@ struct Weight {
 
 impl<V: Volume> Connection<V> {
     fn new(stream: Stream, volume: V, service: Service, session: Session) -> Self {
-        let pace = Pace::of(&stream);
         Self {
             stream,
             volume,
@@ -177,7 +173,6 @@ impl<V: Volume> Connection<V> {
             queue: RefCell::default(),
             workers: IdleWorkers::default(),
             outbox: Outbox::default(),
-            pace,
             requests_in_flight: Cell::new(0),
             bytes_in_flight: Cell::new(0),
             room: Notify::new(),

@@ -78,7 +78,6 @@ impl<V: Volume> Connection<V> {
                 batch = sent;
                 match outcome {
                     Ok(()) => {
-                        self.pace.sent(batch.bytes(), weight.requests);
                         Counters::add(&self.counters().bytes_out, batch.bytes() as u64);
                         Counters::add(&self.counters().sends, 1);
                     }

@@ -1,4 +1,4 @@
-//! The receiver: one buffer, out of which requests are read; it sets the pace of its connection.
+//! The receiver: one buffer, out of which requests are read, each into a job.
 
 use std::future::poll_fn;
 use std::io;
@@ -104,7 +104,6 @@ impl Receiver {
             }
             if !stopping {
                 let_replies_pass().await;
-                connection.spare_the_client(env).await;
             }
             if stopping || self.receive(&connection.stream, connection.counters()).await? == 0 {
                 return if stopping || self.unread().is_empty() {
