@@ -5,6 +5,7 @@
 //! | [`device`] | files and block devices, made slow on request |
 //! | [`worker`] | the threads that drive shards |
 //! | [`daemon`] | opening, serving and closing a cache |
+//! | [`origin`] | whether an origin is the right one, and how far its cache can be believed |
 //! | [`state`] | what the host remembers about a cache apart from the cache device |
 //! | [`filesystem`] | what an origin's file system says about mounts and writes |
 //! | [`status`] | from the engine's counters to the status report |
@@ -14,6 +15,7 @@ mod daemon;
 mod device;
 mod filesystem;
 mod offline;
+mod origin;
 mod state;
 mod status;
 mod worker;

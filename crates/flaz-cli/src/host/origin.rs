@@ -1,0 +1,118 @@
+//! The origin of a cache: whether it is the one that the cache belongs to, and how far the cache can be believed about it.
+
+use flaz_device::file::{FileDevice, OpenMode};
+use flaz_device::rt::Runtime;
+use flaz_device::{Device, IoBuf};
+use flaz_engine::cache::{Belief, CacheError, FINGERPRINT_BYTES, believe};
+use flaz_engine::format::superblock::{State, Superblock};
+use flaz_engine::witness::Memory;
+
+use super::HostError;
+use super::device::HostDevice;
+use super::filesystem::{FileSystem, recognise, what_changed};
+use super::state::StateFile;
+use crate::commands::spec::ServeSpec;
+use crate::safety;
+
+/// Opens the origin and checks that it is the one that the cache belongs to.
+pub(super) fn open_origin(
+    spec: &ServeSpec,
+    path: &std::path::Path,
+    superblock: &mut Superblock,
+) -> Result<FileDevice, HostError> {
+    let mode = OpenMode {
+        read_only: spec.read_only,
+        exclusive: true,
+        buffered: false,
+    };
+    if let Some(uses) = safety::final_uses_text(path) {
+        return Err(format!(
+            "origin {} is {uses}: what is written there does not go through the cache; unmount it first, and mount \
+             what flaz serves instead",
+            path.display()
+        )
+        .into());
+    }
+    let origin = FileDevice::open(path, mode)
+        .map_err(|error| format!("origin: {error} (give its present place with --origin)"))?;
+    let expected = superblock.geometry.origin_len;
+    if origin.len() < expected {
+        return Err(format!(
+            "origin {} is smaller than when the cache was created: expected {expected} bytes, found {}; restore it, or \
+             create the cache anew",
+            path.display(),
+            origin.len()
+        )
+        .into());
+    }
+    if origin.len() > expected {
+        tracing::warn!(
+            "origin {} has grown from {expected} to {} bytes: the first {expected} are served; create the cache anew to \
+             serve all of it",
+            path.display(),
+            origin.len()
+        );
+    }
+    let identity = origin.identity();
+    if identity.id != superblock.origin_identity {
+        if !spec.discard_cache {
+            return Err(format!(
+                "{} is not the origin that this cache was created for: expected {} ({}), found {} ({}); name the right \
+                 one with --origin, or give the cached data up with --discard-cache",
+                path.display(),
+                superblock.origin_path,
+                superblock.origin_identity,
+                identity.description,
+                identity.id
+            )
+            .into());
+        }
+        superblock.origin_identity.clone_from(&identity.id);
+        superblock.origin_path = path.display().to_string();
+    }
+    Ok(origin)
+}
+
+/// How far the cache device can be believed, by what this host remembers of it and of its origin.
+pub(super) fn believe_host(
+    superblock: &mut Superblock,
+    memory: Option<Memory>,
+    state: &StateFile,
+) -> Result<Belief, HostError> {
+    let belief = believe(superblock, memory)?;
+    let last = state.last_cache_of(&superblock.origin_identity);
+    let Some(other) = last.filter(|last| *last != superblock.uuid && superblock.state != State::Empty) else {
+        return Ok(belief);
+    };
+    let why = format!(
+        "its origin was served through another cache ({other}) after this one: what it holds may be out of date"
+    );
+    if superblock.dirty {
+        return Err(CacheError::DirtyUnreadable { why }.into());
+    }
+    tracing::error!("the cache starts cold (nothing is lost, hits are): {why}");
+    Ok(Belief::Nothing)
+}
+
+/// The file system on the origin, if it is a known one and can be read.
+pub(super) fn file_system(runtime: &Runtime, origin: &HostDevice) -> Option<FileSystem> {
+    let align = u64::from(origin.alignment());
+    let len = FINGERPRINT_BYTES.min(origin.len()) / align * align;
+    let (bytes, result) = runtime.block_on(origin.read_at(0, IoBuf::new(len as usize)));
+    result.ok()?;
+    recognise(&bytes)
+}
+
+/// Says what happened to an origin that was changed, as far as its file system tells.
+pub(super) fn explain(
+    error: CacheError,
+    runtime: &Runtime,
+    origin: &HostDevice,
+    state: &StateFile,
+) -> HostError {
+    if !matches!(error, CacheError::OriginChanged { .. }) {
+        return error.into();
+    }
+    let now = file_system(runtime, origin);
+    format!("{error}; {}", what_changed(state.origin().as_ref(), now.as_ref())).into()
+}
