@@ -272,6 +272,17 @@ pub struct SetArgs {
     pub json: bool,
 }
 
+/// How to open a cache that nobody serves, for as long as a command takes.
+#[derive(Args, Debug)]
+pub struct IdleArgs {
+    /// Where the origin is, if not where it was and the cache is not being served
+    #[arg(long, value_name = "PATH")]
+    pub origin: Option<PathBuf>,
+    /// Where this host notes how far the cache had come, as in flaz serve, if the cache is not being served
+    #[arg(long, value_name = "DIRECTORY")]
+    pub state_dir: Option<PathBuf>,
+}
+
 /// `flaz flush`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -285,9 +296,9 @@ pub struct FlushArgs {
     /// Which cache.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Where the origin is, if not where it was and the cache is not being served
-    #[arg(long, value_name = "PATH")]
-    pub origin: Option<PathBuf>,
+    /// What is known of a cache that nobody serves.
+    #[command(flatten)]
+    pub idle: IdleArgs,
     /// Print the outcome as JSON
     #[arg(long)]
     pub json: bool,
@@ -306,9 +317,9 @@ pub struct DetachArgs {
     /// Which cache.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Where the origin is, if not where it was and the cache is not being served
-    #[arg(long, value_name = "PATH")]
-    pub origin: Option<PathBuf>,
+    /// What is known of a cache that nobody serves.
+    #[command(flatten)]
+    pub idle: IdleArgs,
 }
 
 /// `flaz stop`.

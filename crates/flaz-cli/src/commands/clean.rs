@@ -1,6 +1,6 @@
 //! `flaz flush` and `flaz detach`: all writes that are kept back go to the origin.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::spec::ServeSpec;
 use super::{output, target};
-use crate::args::{DetachArgs, FlushArgs};
+use crate::args::{DetachArgs, FlushArgs, IdleArgs};
 use crate::control::client::ANSWER;
 use crate::control::{Client, Reply, Request};
 use crate::error::Failure;
@@ -41,7 +41,7 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
         }
         None => {
             let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
-            alone(cache, args.origin.clone(), Daemon::clean)
+            alone(cache, &args.idle, Daemon::clean)
                 .map_err(Failure::host("bringing writes to the origin of", cache))?
         }
     };
@@ -73,7 +73,7 @@ pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
         }
         None => {
             let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
-            alone(cache, args.origin.clone(), Daemon::detach).map_err(Failure::host("detach", cache))?;
+            alone(cache, &args.idle, Daemon::detach).map_err(Failure::host("detach", cache))?;
         }
     }
     output::print("detached: the origin is complete, and the cache is empty\n")
@@ -82,12 +82,12 @@ pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
 /// Opens a cache that nobody serves, does something with it, and stops it.
 fn alone<T>(
     cache: &Path,
-    origin: Option<PathBuf>,
+    idle: &IdleArgs,
     what: impl FnOnce(&Daemon) -> Result<T, HostError>,
 ) -> Result<T, HostError> {
     let spec = ServeSpec {
         cache: cache.to_owned(),
-        origin,
+        origin: idle.origin.clone(),
         nbd: Vec::new(),
         mode: Mode::WriteThrough,
         policy: Policy::S3Fifo,
@@ -99,7 +99,7 @@ fn alone<T>(
         discard_dirty: false,
         after_crash: AfterCrash::Warm,
         device_timeout: None,
-        state_dir: host::default_directory(),
+        state_dir: idle.state_dir.clone().or_else(host::default_directory),
         read_only: false,
         emulate_origin: None,
         emulate_cache: None,

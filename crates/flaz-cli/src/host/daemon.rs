@@ -130,7 +130,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     if let Some(memory) = &mut memory {
         memory.dirty &= !(spec.discard_cache && spec.discard_dirty);
     }
-    let belief = believe_host(&mut superblock, memory, &state)?;
+    let belief = believe_host(spec, &mut superblock, memory, &state)?;
     if !spec.discard_cache && belief == Belief::Whole {
         let checked = runtime.block_on(check_origin(&origin, &superblock));
         checked.map_err(|error| explain(error, &runtime, &origin, &state))?;

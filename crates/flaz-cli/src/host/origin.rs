@@ -74,16 +74,32 @@ pub(super) fn open_origin(
 }
 
 /// How far the cache device can be believed, by what this host remembers of it and of its origin.
+///
+/// # Errors
+/// Blocks whose latest contents are on no device that is opened: in the part of this cache that cannot be believed, or in
+/// another cache of the same origin, unless `spec` gives them up.
 pub(super) fn believe_host(
+    spec: &ServeSpec,
     superblock: &mut Superblock,
     memory: Option<Memory>,
     state: &StateFile,
 ) -> Result<Belief, HostError> {
     let belief = believe(superblock, memory)?;
     let last = state.last_cache_of(&superblock.origin_identity);
-    let Some(other) = last.filter(|last| *last != superblock.uuid && superblock.state != State::Empty) else {
+    let Some(other) = last.filter(|last| *last != superblock.uuid) else {
         return Ok(belief);
     };
+    if state.is_dirty(other) && !spec.discard_dirty {
+        return Err(format!(
+            "the origin lacks writes that another cache ({other}) still holds: expected that one, found {}; serve that \
+             cache, or bring them to the origin with flaz detach, or give them up with --discard-cache --discard-dirty",
+            superblock.uuid
+        )
+        .into());
+    }
+    if superblock.state == State::Empty {
+        return Ok(belief);
+    }
     let why = format!(
         "its origin was served through another cache ({other}) after this one: what it holds may be out of date"
     );

@@ -107,7 +107,7 @@ impl StateFile {
             );
             return nothing;
         }
-        let path = directory.join(format!("{uuid}.json"));
+        let path = directory.join(file_name(uuid));
         let record = read(&path, uuid).unwrap_or_else(|error| {
             tracing::warn!("{} is not usable and is written anew: {error}", path.display());
             None
@@ -157,6 +157,20 @@ impl StateFile {
             tracing::warn!("{} cannot be written: {error}", path.display());
         }
         written.is_ok()
+    }
+
+    /// Whether another cache may hold blocks that are newer than its origin, as far as it is known.
+    #[must_use]
+    pub fn is_dirty(&self, other: Uuid) -> bool {
+        let Some(path) = &self.path else { return false };
+        let path = path.with_file_name(file_name(other));
+        match read(&path, other) {
+            Ok(record) => record.is_some_and(|record| record.dirty),
+            Err(error) => {
+                tracing::warn!("{} is not usable: {error}", path.display());
+                false
+            }
+        }
     }
 
     fn origin_path(&self, identity: &str) -> Option<PathBuf> {
@@ -217,6 +231,10 @@ impl StateFile {
             }
         }
     }
+}
+
+fn file_name(uuid: Uuid) -> String {
+    format!("{uuid}.json")
 }
 
 fn read(path: &Path, uuid: Uuid) -> io::Result<Option<Record>> {
@@ -315,6 +333,20 @@ mod tests {
         assert_eq!(StateFile::open(Some(&place), Uuid::from_u128(8)).recall(), None);
         assert!(state.note(memory(14), None));
         assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(memory(14)));
+    }
+
+    #[test]
+    fn what_another_cache_still_has_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = |number| StateFile::open(Some(directory.path()), Uuid::from_u128(number));
+        let other = Uuid::from_u128(2);
+        assert!(!state(1).is_dirty(other));
+        assert!(state(2).note(memory(1), None));
+        assert!(!state(1).is_dirty(other));
+        assert!(state(2).note_dirty(2));
+        assert!(state(1).is_dirty(other));
+        assert!(state(2).note(memory(3), None));
+        assert!(!state(1).is_dirty(other));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! An origin with a real file system is mounted past its cache: refused while it is mounted, and refused afterwards, with
 //! what changed and the way out. A cache file that was put back to an older copy is recognised.
 
+use crate::support::nbd::Client;
 use crate::support::{Cache, CacheSpec, Mount, Program, Scratch, Server, need};
 
 /// The least that mkfs.xfs takes is 300 MiB.
@@ -145,6 +146,50 @@ fn a_cache_whose_origin_was_served_through_another_one_starts_cold() {
     assert!(server.started_warm());
     server.stop();
     second.check();
+}
+
+/// One cache has writes that its origin has not; another one is put in its place.
+#[test]
+fn a_cache_in_the_place_of_one_with_dirty_blocks_is_refused() {
+    let (scratch, other) = (Scratch::new(), Scratch::new());
+    let origin = scratch.sparse("origin.img", 64 << 20);
+    let first = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let second = Cache::create(&other, &origin, &CacheSpec::default());
+    let server = Server::start(&scratch, &first, "--mode write-back");
+    let written = vec![0xA5; 4096];
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client.write(8192, &written).expect("writes");
+    drop(client);
+    server.stop();
+
+    for words in ["", "--discard-cache", "--mode write-back"] {
+        let said = serve(&scratch, &second, words).fails();
+        assert!(said.contains("still holds"), "{words}: {said}");
+        assert!(said.contains("--discard-dirty"), "{words}: {said}");
+    }
+    let detached = |cache: &Cache| {
+        Program::flaz()
+            .arg("detach")
+            .arg(&cache.path)
+            .arg("--state-dir")
+            .arg(scratch.state_dir())
+    };
+    let said = detached(&second).fails();
+    assert!(said.contains("still holds"), "{said}");
+    detached(&first).ok();
+    assert_eq!(std::fs::read(&origin).expect("reads")[8192..12288], written);
+    Server::start(&scratch, &second, "--mode write-back").stop();
+
+    // Given up on purpose.
+    let server = Server::start(&scratch, &first, "--mode write-back --discard-cache");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client.write(8192, &[0x5A; 4096]).expect("writes");
+    drop(client);
+    server.stop();
+    serve(&scratch, &second, "").fails();
+    Server::start(&scratch, &second, "--discard-cache --discard-dirty").stop();
+    let said = serve(&scratch, &first, "").fails();
+    assert!(said.contains("was served through another cache"), "{said}");
 }
 
 fn scratch_log(scratch: &Scratch) -> String {

@@ -152,4 +152,23 @@ impl Client {
             errno => Err(io::Error::from_raw_os_error(errno as i32)),
         }
     }
+
+    /// Writes, and waits until that is acknowledged.
+    ///
+    /// # Errors
+    /// When the connection has ended, or the server says so.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let request = Request {
+            command: Command::Write,
+            fua: false,
+            cookie: 0,
+            offset,
+            length: u32::try_from(data.len()).expect("a write is short"),
+        };
+        self.send(request, data)?;
+        match self.receive()?.errno {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno as i32)),
+        }
+    }
 }
