@@ -1,8 +1,9 @@
 //! Reading a cache device that nobody serves, structure by structure: for `flaz check` and `flaz dump`.
 //!
 //! After a clean stop the index images say what must be there, and everything that is missing or damaged is a
-//! finding. After a crash only what can be found by walking is looked at: a region ends at the first place without an
-//! extent.
+//! finding. After a crash only what can be found by walking is looked at, as recovery does it: a region ends where its
+//! summary says, else at the first place without an extent. An extent that was never known to be stable and of which a
+//! power cut left a part is such a place, and no damage.
 
 use flaz_device::{Device, IoBuf};
 
@@ -12,8 +13,8 @@ use crate::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, records,
 };
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
-use crate::format::intent::IntentSector;
-use crate::format::summary::Summary;
+use crate::format::intent::{DurableMark, IntentSector};
+use crate::format::summary::{Summary, check_extents};
 use crate::format::superblock::{State, Superblock};
 use crate::index::Entry;
 use crate::policy::Ring;
@@ -156,6 +157,7 @@ pub async fn walk<C: Device>(
         superblock: &superblock,
         visit,
         done: 0,
+        marks: Vec::new(),
         decoders: Decoders::default(),
     };
     walk.superblocks().await?;
@@ -171,6 +173,8 @@ struct Walk<'a, C, V> {
     superblock: &'a Superblock,
     visit: &'a mut V,
     done: u64,
+    /// How much of the open regions of each shard was stable.
+    marks: Vec<[DurableMark; 2]>,
     decoders: Decoders,
 }
 
@@ -206,10 +210,20 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             self.superblock.geometry.intent_len(),
         );
         let bytes = self.read(offset, len).await?;
+        let sectors_a_shard = (self.superblock.geometry.shard_intent_len() / 512).max(1);
+        let mut newest =
+            vec![(0, [DurableMark::default(); 2]); self.superblock.geometry.shard_count as usize];
         let mut set = 0;
         for (number, sector) in bytes.as_chunks::<512>().0.iter().enumerate() {
             match IntentSector::parse(sector, number as u32) {
                 Ok(sector) => {
+                    let generation = sector.generation.get();
+                    if let Some(newest) = newest.get_mut(number / sectors_a_shard as usize)
+                        && generation >= newest.0
+                        && sector.epoch.get() > 0
+                    {
+                        *newest = (generation, sector.durable());
+                    }
                     set += sector
                         .bits
                         .iter()
@@ -224,6 +238,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 )),
             }
         }
+        self.marks = newest.into_iter().map(|(_, marks)| marks).collect();
         let thing = Thing::Intents {
             sectors: len / 512,
             set,
@@ -341,6 +356,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let geometry = self.superblock.geometry;
         let start = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
         let header_bytes = geometry.header_bytes();
+        let expected = expected.or_else(|| self.by_summary(bytes, start));
         let mut at = 0usize;
         let mut named = 0;
         while at + header_bytes <= bytes.len() && expected.is_none_or(|e| (at as u64) < e.used) {
@@ -358,6 +374,12 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     break;
                 }
             };
+            if expected.is_none()
+                && !self.is_stable(shard, &header, at)
+                && !self.is_whole(shard, &header, &bytes[at..], offset)
+            {
+                break;
+            }
             if at == 0 {
                 let used = expected.map_or(0, |e| e.used as u32);
                 let thing = Thing::Region {
@@ -378,6 +400,59 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             self.summary(start, bytes, expected);
         }
         named
+    }
+
+    /// What a region holds by its own summary, where no index says it.
+    fn by_summary(&self, bytes: &[u8], start: u64) -> Option<Expected> {
+        let geometry = &self.superblock.geometry;
+        let summary = Summary::parse(bytes).ok()?;
+        let header = ExtentHeader::parse(bytes, geometry.header_bytes()).ok()?;
+        // An older one may be left behind the extents of a new filling.
+        let ours = summary.cache == self.superblock.cache_id()
+            && summary.position == start
+            && summary.fill == header.fill;
+        let used = check_extents(&summary.extents, geometry).ok()?;
+        ours.then_some(Expected {
+            full: true,
+            fill: summary.fill,
+            used,
+        })
+    }
+
+    /// Whether an extent that begins at `at` in its region was known to be stable.
+    fn is_stable(&self, shard: u32, header: &ExtentHeader, at: usize) -> bool {
+        let marks = self.marks.get(shard as usize).copied().unwrap_or_default();
+        let mark = marks[header.ring.index()];
+        mark.fill == header.fill && at + header.extent_bytes as usize <= mark.used as usize
+    }
+
+    /// Whether everything that a header promises is there. `bytes` begin with it.
+    fn is_whole(&mut self, shard: u32, header: &ExtentHeader, bytes: &[u8], offset: u64) -> bool {
+        let geometry = self.superblock.geometry;
+        let units = (offset - geometry.shard_offset(shard)) / UNIT_BYTES;
+        let mut at = geometry.header_bytes();
+        let mut block = [0; BLOCK_BYTES];
+        for bits in records(bytes, header.record_count) {
+            let Ok(record) = Record::unpack(bits) else {
+                return false;
+            };
+            let end = at + record.fragment_bytes();
+            if let RecordKind::Fragment { .. } = record.kind {
+                let identity = FragmentIdentity {
+                    cache: header.cache,
+                    volume: record.volume,
+                    block: record.block,
+                    location: Location(units + at as u64 / UNIT_BYTES),
+                    fill: header.fill,
+                };
+                let fragment = bytes.get(at..end).unwrap_or_default();
+                if unpack_fragment(&mut self.decoders, fragment, &identity, &mut block).is_err() {
+                    return false;
+                }
+            }
+            at = end;
+        }
+        true
     }
 
     fn check_extent(

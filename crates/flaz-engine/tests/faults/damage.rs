@@ -92,7 +92,9 @@ fn a_torn_extent_is_dropped_by_recovery() {
                 moment.memory,
             );
             let next = world.boot(turn as u64, cut);
+            assert_eq!(next.damage(), Vec::<String>::new(), "a look before recovery");
             let stats = next.check();
+            assert_eq!(next.damage(), Vec::<String>::new(), "a look after recovery");
             recovered += stats.counts.hit_blocks;
             assert_eq!(
                 stats.counts.checksum_failures, 0,

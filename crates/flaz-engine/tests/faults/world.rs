@@ -9,6 +9,7 @@ use std::time::Duration;
 use flaz_device::deadline::Deadline;
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
+use flaz_engine::check::{Finding, walk};
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::format::superblock::Superblock;
@@ -307,6 +308,18 @@ impl World {
             live.check_all().await;
             live.stats()
         })
+    }
+
+    /// What a look at the whole cache device finds wrong.
+    pub fn damage(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let mut visit = |finding: Finding, _: u64, _: u64| {
+            if let Err(error) = finding.thing {
+                wrong.push(format!("{} at {}: {error}", finding.kind, finding.offset));
+            }
+        };
+        self.sim.block_on(walk(&self.cache, &mut visit)).expect("a cache");
+        wrong
     }
 
     /// Notes everything that happens at both disks from now on.
