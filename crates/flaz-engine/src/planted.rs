@@ -64,6 +64,8 @@ pub enum PlantedBug {
     TombstonesForgotten,
     /// A reclaimed region is not made void.
     RegionNotVoided,
+    /// Recovery lets the mark of a region go before the region's summary is stable.
+    SummaryAfterMark,
     /// A dirty block is recorded as a clean one.
     DirtyStoredClean,
     /// A write-back write is acknowledged before its extents have landed.
@@ -155,7 +157,13 @@ impl PlantedBug {
 
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be given up, opened again, killed and lose its
     /// power, in this order. `RingOfOldIgnored`: the newer record's region must be reclaimed before the older one's.
-    pub const RARE: &[Self] = &[Self::OriginNotFlushedAtStart, Self::RingOfOldIgnored];
+    /// `SummaryAfterMark`: an extent must be damaged, not the last of its region, and two crashes follow, the second one
+    /// soon after a recovery.
+    pub const RARE: &[Self] = &[
+        Self::OriginNotFlushedAtStart,
+        Self::RingOfOldIgnored,
+        Self::SummaryAfterMark,
+    ];
 }
 
 #[cfg(feature = "planted-bugs")]

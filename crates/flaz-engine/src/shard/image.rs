@@ -272,6 +272,8 @@ impl<P: Platform> Shard<P> {
             let ring = log.regions.ring_of(region.number);
             log.reopen(ring, region.number, region.extents, region.records);
         }
+        // All of it was stable when the superblock said that the cache was clean.
+        self.intents.set_durable(log.durable_marks());
         *self.index.borrow_mut() = contents.index;
         self.inherit_dirty();
         Ok(contents.refused)

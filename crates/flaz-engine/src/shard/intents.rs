@@ -103,6 +103,8 @@ pub(super) struct Intents {
     last_set: Cell<Nanos>,
     generation: Cell<u64>,
     durable: Cell<[DurableMark; 2]>,
+    /// The filling that is being made void: no mark may name it. Regions are reclaimed one after the other.
+    voiding: Cell<Sequence>,
     /// Fillings that marks on the medium may name: of the last page that is stable there, and of those written since.
     on_medium: RefCell<BTreeSet<Sequence>>,
     /// One writer of sectors at a time.
@@ -130,6 +132,7 @@ impl Intents {
             last_set: Cell::new(Nanos(0)),
             generation: Cell::new(1),
             durable: Cell::new([DurableMark::default(); 2]),
+            voiding: Cell::new(Sequence(0)),
             on_medium: RefCell::new(BTreeSet::new()),
             sectors: Semaphore::new(1),
             wishes: Notify::new(),
@@ -369,6 +372,7 @@ impl<P: Platform> Shard<P> {
     /// but that one may not be there yet.)
     pub(super) async fn forget_mark(&self, fill: Sequence) -> Result<(), DeviceError> {
         let intents = &self.intents;
+        intents.voiding.set(fill);
         let mut marks = intents.durable.get();
         for mark in marks.iter_mut().filter(|mark| mark.fill == fill) {
             *mark = DurableMark::default();
@@ -488,10 +492,10 @@ impl<P: Platform> Shard<P> {
 
     /// Waits until everything appended so far is stable on the cache device. False: the device failed.
     pub(super) async fn make_log_stable(self: &Rc<Self>) -> bool {
-        let (ticket, marks) = {
+        let (ticket, open, marks) = {
             let mut log = self.log.borrow_mut();
             log.seal_all();
-            (log.last_queued(), log.durable_marks())
+            (log.last_queued(), log.open_numbers(), log.durable_marks())
         };
         let cleaned = self.cleaned_count.get();
         self.pump_writes();
@@ -512,11 +516,12 @@ impl<P: Platform> Shard<P> {
             return false;
         }
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
-        // A region that was closed meanwhile may have been made void by now.
-        let open = self.log.borrow().durable_marks();
+        // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
+        // it may have been made void by now, or be about to be.
         let mut marks = marks;
-        for (mark, open) in marks.iter_mut().zip(open) {
-            if mark.fill != open.fill {
+        for (mark, region) in marks.iter_mut().zip(open) {
+            let fill = region.map_or(Sequence(0), |number| self.log.borrow().regions.fill_of(number));
+            if mark.fill != fill || fill == self.intents.voiding.get() {
                 *mark = DurableMark::default();
             }
         }

@@ -489,6 +489,11 @@ impl Log {
         self.outstanding.front().is_none_or(|&oldest| oldest > ticket)
     }
 
+    /// The regions that are being filled, by ring.
+    pub(super) fn open_numbers(&self) -> [Option<u32>; 2] {
+        Ring::ALL.map(|ring| self.open[ring.index()].as_ref().map(|open| open.number))
+    }
+
     /// How far the open regions are filled with sealed extents.
     pub(super) fn durable_marks(&self) -> [DurableMark; 2] {
         Ring::ALL.map(|ring| {

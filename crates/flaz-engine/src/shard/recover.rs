@@ -205,8 +205,15 @@ impl<P: Platform> Shard<P> {
         if found.iter().any(|region| !region.has_summary) {
             self.cache.flush().await.map_err(device)?;
         }
+        let mut closed = false;
         for region in found.iter().filter(|region| !region.has_summary) {
             self.write_summary(region).await.map_err(device)?;
+            closed = true;
+        }
+        // The marks of these regions go with the next page of intents. Without a mark and without a summary one damaged
+        // extent would hide all that are behind it.
+        if closed && !planted(PlantedBug::SummaryAfterMark) {
+            self.cache.flush().await.map_err(device)?;
         }
         drop(found);
         self.inherit_dirty();

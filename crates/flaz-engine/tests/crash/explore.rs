@@ -258,6 +258,15 @@ impl Explorer<'_> {
             let plan = plans[index];
             let ground = if plan.crash == Crash::Kill { &kill } else { &cut };
             let start = crashed(moment, plan, ground);
+            let path_before = self.path.len();
+            if self.block.is_some() {
+                let events = life
+                    .moments
+                    .iter()
+                    .take_while(|before| before.event <= moment.event);
+                let told = events.map(|event| format!("  event {}: {}", event.event, event.what));
+                self.path.extend(told);
+            }
             self.path.push(format!(
                 "{:?} after device event {} ({}), {:?} of {} volatile writes of the origin and {} of the cache device",
                 plan.crash,
@@ -274,7 +283,7 @@ impl Explorer<'_> {
             }
             self.counts.second_crashes += u64::from(depth > 1);
             self.recover(&start, depth)?;
-            self.path.pop();
+            self.path.truncate(path_before);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::Start;
-use flaz_engine::format::intent::IntentSector;
+use flaz_engine::format::intent::{DurableMark, IntentSector};
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
@@ -456,4 +456,70 @@ fn pages_of_intents_after_a_clean_stop_count_more_than_those_before() {
     });
     let after = generation(&world);
     assert!(after > before, "generation {after} follows {before}");
+}
+
+/// The marks of the page of intents that counts on a medium.
+fn marks_on(world: &World, cache: &DiskImage) -> [DurableMark; 2] {
+    let bytes = cache.read(
+        world.geometry.intent_offset(),
+        world.geometry.intent_len() as usize,
+    );
+    let sectors = bytes.as_chunks::<512>().0.iter().enumerate();
+    let pages = sectors.filter_map(|(number, bytes)| IntentSector::parse(bytes, number as u32).ok());
+    let newest = pages.max_by_key(|page| page.generation.get());
+    newest.expect("a page of intents").durable()
+}
+
+/// Of a region without a summary and without a mark recovery believes no more than what comes before the first damaged
+/// extent; what older regions have of the rest would come back.
+#[test]
+fn the_summary_of_a_recovered_region_is_stable_before_its_mark_goes() {
+    let world = World::new(22, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..100).await;
+    });
+    let world = world.reboot(23);
+    let moments = world.watch();
+    world.sim.block_on(async {
+        let live = world.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        live.write(5).await;
+    });
+    world.unwatch();
+    let moments = moments.take();
+    let region = world.geometry.region_bytes;
+    let is_summary = |m: &Moment| {
+        m.is(true, Completed, Write)
+            && world.in_regions(m.offset)
+            && (m.offset + m.len - world.geometry.data_offset()).is_multiple_of(region)
+    };
+    let page = find(&moments, 0, |m| {
+        m.is(true, Issued, Write) && world.in_intents(m.offset)
+    });
+    let summary = moments[..page].iter().rposition(is_summary);
+    let summary = summary.expect("an open region was closed by recovery");
+    let flush = find(&moments, summary, |m| m.is(true, Issued, Flush));
+    let flushed = find(&moments, flush, |m| m.is(true, Completed, Flush));
+    assert!(flushed < page, "the page of intents comes before the flush");
+}
+
+/// The same for a region that was open at a clean stop, and goes on being filled.
+#[test]
+fn a_region_that_was_open_at_a_clean_stop_keeps_its_mark() {
+    let world = World::new(24, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..100).await;
+        live.stop().await.expect("stops in order");
+    });
+    let world = world.reboot(25);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        assert!(matches!(live.cache.start, Start::Warm(_)));
+        live.write(300).await;
+    });
+    let (cache, _, _) = world.now();
+    let marks = marks_on(&world, &cache);
+    assert!(marks.iter().any(|mark| mark.used > 0), "{marks:?}");
 }
