@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use flaz_bench::cell::SUMMARY_RUNS_MAX;
 use flaz_bench::comparison::SEED;
 
+use crate::bench::run::args::RunArgs;
 use crate::commands::bench_data::BenchDataArgs;
 
 /// `flaz bench`.
@@ -19,6 +20,8 @@ pub struct BenchArgs {
 /// What `flaz bench` does.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
+    /// Measure a folder, a file or a device: throughput and operations a second, on data of known compressibility
+    Run(Box<RunArgs>),
     /// Say, cell by cell, whether B is faster than A, slower, equivalent, or whether the runs do not tell
     Compare(CompareArgs),
     /// Hold what a maker claims against what was measured
