@@ -19,6 +19,10 @@ use crate::queue::{self, Operation, Queue};
 
 /// The one file that a ring knows: registered, so that the kernel does not look it up for each operation.
 const FILE: Fixed = Fixed(0);
+/// Operations that are handed over without waiting for more: a device that works through a whole batch while this thread
+/// waits, and then waits while this thread works, is idle for a part of the time. At a depth of 32 on a virtio disk that is
+/// worth a seventh.
+const SUBMIT_EARLY: usize = 8;
 /// Tries to wait that may be interrupted in a row, before the kernel is not believed to make progress any more.
 const TRIES_MAX: usize = 1000;
 
@@ -55,6 +59,13 @@ impl<'d> Ring<'d> {
         pushed.map_err(|_| io::Error::other("the queue of io_uring is full before its depth is reached"))?;
         self.wanted[slot] = bytes;
         self.in_flight += 1;
+        if self.uring.submission().len() >= SUBMIT_EARLY
+            && let Err(error) = self.uring.submit()
+            && !is_passing(&error)
+        {
+            return Err(error);
+        }
+        // What passes is left to the next wait.
         Ok(())
     }
 
