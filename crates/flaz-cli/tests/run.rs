@@ -221,6 +221,24 @@ fn more_runs_until_cells_are_known_or_the_limit_is_reached() {
 }
 
 #[test]
+fn rounds_come_before_those_that_count_until_the_state_is_steady() {
+    let scratch = Scratch::new();
+    scratch.succeeded(
+        "disk --size 1MiB --tests write,read --records 64KiB --levels 50 --runs 2 --steady --drop-caches target --output out.json",
+    );
+    let campaign = scratch.campaign("out.json");
+    whole(&campaign, 2);
+    let rounds: Vec<usize> = cells(&campaign)
+        .iter()
+        .map(|cell| cell["warm_up"].as_array().unwrap().len())
+        .collect();
+    assert!(
+        rounds[0] == rounds[1] && (5..=25).contains(&rounds[0]),
+        "{rounds:?}"
+    );
+}
+
+#[test]
 fn an_interrupted_campaign_goes_on_and_measures_nothing_twice() {
     let scratch = Scratch::new();
     let line = "disk --size 4MiB --tests throughput --records 64KiB,1MiB --levels 2,98 --runs 4 --drop-caches target --output \

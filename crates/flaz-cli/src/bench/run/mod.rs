@@ -71,7 +71,15 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
                 output.display()
             )));
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            if !running.campaign().cells.is_empty() {
+                eprintln!(
+                    "what was measured is in {0}; once the cause is gone it goes on with: flaz bench run --resume {0}",
+                    output.display()
+                );
+            }
+            return Err(error.into());
+        }
     }
     if args.json {
         output::print_json(running.campaign(), true)
