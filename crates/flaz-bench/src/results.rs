@@ -1,15 +1,18 @@
-//! Results out of a file, whatever its kind: a campaign, a table of rates, a table of differences.
+//! Results out of a file, whatever its kind: a campaign, a table, the output of another program; or out of a folder
+//! with the files of several runs.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::background::Background;
 use crate::campaign_file::Campaign;
-use crate::cell::{Cell, CellKey, Measured};
+use crate::cell::{Cell, CellKey, Measured, Unfit};
 use crate::error::{InputError, Problem};
+use crate::import::{Imported, ImportedCell, Program};
 use crate::table_file::{Form, Row, Table};
 use crate::unit::{Direction, Unit};
 
@@ -18,6 +21,9 @@ pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Most cells of a file.
 pub const CELLS_MAX: usize = 10_000;
+
+/// Most files of a folder.
+pub const FILES_MAX: usize = 1000;
 
 const KIB: f64 = 1024.0;
 
@@ -31,6 +37,24 @@ pub enum Kind {
     RateTable,
     /// A table of differences, laid over its baseline.
     DifferenceTable,
+    /// JSON of fio.
+    Fio,
+    /// Output of IOzone.
+    Iozone,
+}
+
+impl Kind {
+    /// In words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Campaign => "campaign",
+            Self::RateTable => "table of means",
+            Self::DifferenceTable => "table of differences from A",
+            Self::Fio => "output of fio",
+            Self::Iozone => "output of IOzone",
+        }
+    }
 }
 
 /// Results of which each cell can be compared.
@@ -44,6 +68,59 @@ pub struct Results {
     pub cells: Vec<Cell>,
     /// Cells of a table of differences that its baseline lacks, so that nothing is known of them.
     pub without_baseline: Vec<CellKey>,
+    /// Cells that cannot be compared, because they have one run or none.
+    pub incomplete: Vec<Incomplete>,
+    /// What else the file says.
+    pub background: Background,
+}
+
+/// A cell with one run or none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Incomplete {
+    /// Which cell.
+    pub key: CellKey,
+    /// What its value counts.
+    pub unit: Unit,
+    /// Which way is better.
+    pub direction: Direction,
+    /// The value of its run.
+    pub value: Option<f64>,
+}
+
+impl Results {
+    /// Results with nothing but cells.
+    #[must_use]
+    pub fn new(path: PathBuf, kind: Kind, cells: Vec<Cell>) -> Self {
+        Self {
+            path,
+            kind,
+            cells,
+            without_baseline: Vec::new(),
+            incomplete: Vec::new(),
+            background: Background::default(),
+        }
+    }
+
+    /// The same, if every cell can be compared.
+    fn complete(self) -> Result<Self, InputError> {
+        let Some(cell) = self.incomplete.first() else {
+            return Ok(self);
+        };
+        let key = cell.key.clone();
+        let runs = usize::from(cell.value.is_some());
+        let problem = match self.kind {
+            Kind::Fio | Kind::Iozone => Problem::OneRun { key },
+            _ => Problem::Unfit {
+                key,
+                unfit: Unfit::TooFew(runs),
+            },
+        };
+        Err(InputError {
+            path: self.path,
+            line: None,
+            problem,
+        })
+    }
 }
 
 /// What a file turned out to be.
@@ -63,30 +140,238 @@ pub struct Differences {
     runs: u32,
 }
 
-/// Reads a file; `runs` is how many runs the means of a table are of.
+/// Reads a file or a folder; `runs` is how many runs the means of a table are of. Cells with too few runs are told
+/// apart from the others.
 ///
 /// # Errors
 /// It cannot be read or is not understood, or it is a table and `runs` is missing.
 pub fn open(path: &Path, runs: Option<u32>) -> Result<Opened, InputError> {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
+        return open_folder(path).map(Opened::Results);
+    }
     let refused = |line, problem| InputError {
         path: path.to_owned(),
         line,
         problem,
     };
-    let text = read_text(path)?;
-    if text.trim_start().starts_with('{') {
-        let cells = Campaign::from_json(&text)
-            .and_then(|campaign| campaign.to_cells())
-            .map_err(|problem| refused(None, problem))?;
-        return Ok(Opened::Results(Results {
-            path: path.to_owned(),
-            kind: Kind::Campaign,
-            cells,
-            without_baseline: Vec::new(),
-        }));
+    match read_content(path)? {
+        Content::Campaign(campaign) => campaign_results(path, *campaign)
+            .map(Opened::Results)
+            .map_err(|problem| refused(None, problem)),
+        Content::Imported(kind, imported) => imported_results(path, kind, imported).map(Opened::Results),
+        Content::Table(table) => {
+            let runs = runs.ok_or_else(|| refused(None, Problem::RunsUnknown))?;
+            table_results(path, table, runs)
+        }
     }
-    let table = Table::from_csv(&text).map_err(|(line, problem)| refused(line, problem))?;
-    let runs = runs.ok_or_else(|| refused(None, Problem::RunsUnknown))?;
+}
+
+/// Reads what must stand for itself, and in which every cell can be compared.
+///
+/// # Errors
+/// As [`open`]; it is a table of differences; a cell has too few runs.
+pub fn open_results(path: &Path, runs: Option<u32>) -> Result<Results, InputError> {
+    match open(path, runs)? {
+        Opened::Results(results) => results.complete(),
+        Opened::Differences(differences) => Err(differences.alone()),
+    }
+}
+
+/// Reads what is compared with `baseline`, from which differences are taken to be.
+///
+/// # Errors
+/// As [`open`]; a cell has too few runs.
+pub fn open_against(path: &Path, runs: Option<u32>, baseline: &Results) -> Result<Results, InputError> {
+    match open(path, runs)? {
+        Opened::Results(results) => results.complete(),
+        Opened::Differences(differences) => differences.over(baseline),
+    }
+}
+
+/// Reads what is to be shown, cells with a single run among it; differences need a `baseline`.
+///
+/// # Errors
+/// As [`open`]; it is a table of differences and there is no baseline.
+pub fn open_to_show(
+    path: &Path,
+    runs: Option<u32>,
+    baseline: Option<&Results>,
+) -> Result<Results, InputError> {
+    match (open(path, runs)?, baseline) {
+        (Opened::Results(results), _) => Ok(results),
+        (Opened::Differences(differences), Some(baseline)) => differences.over(baseline),
+        (Opened::Differences(differences), None) => Err(differences.alone()),
+    }
+}
+
+/// What a text is.
+enum Content {
+    Campaign(Box<Campaign>),
+    Table(Table),
+    Imported(Kind, Imported),
+}
+
+fn read_content(path: &Path) -> Result<Content, InputError> {
+    let text = read_text(path)?;
+    let refused = |(line, problem)| InputError {
+        path: path.to_owned(),
+        line,
+        problem,
+    };
+    match Program::of(&text) {
+        Some(program) => {
+            let kind = match program {
+                Program::Fio => Kind::Fio,
+                Program::Iozone => Kind::Iozone,
+            };
+            let imported = program.read(&text).map_err(refused)?;
+            Ok(Content::Imported(kind, imported))
+        }
+        None if text.trim_start().starts_with('{') => Campaign::from_json(&text)
+            .map(|campaign| Content::Campaign(Box::new(campaign)))
+            .map_err(|problem| refused((None, problem))),
+        None => Table::from_csv(&text).map(Content::Table).map_err(refused),
+    }
+}
+
+/// A folder has the runs of one campaign, in the order of the names of its files: outputs of one program, or
+/// campaigns.
+fn open_folder(path: &Path) -> Result<Results, InputError> {
+    let refused = |problem| InputError {
+        path: path.to_owned(),
+        line: None,
+        problem,
+    };
+    let read_error = |error| refused(Problem::Read(error));
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(read_error)? {
+        let entry = entry.map_err(read_error)?;
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if !hidden && fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file()) {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    if files.len() > FILES_MAX {
+        return Err(refused(Problem::TooManyFiles(files.len())));
+    }
+    let mut joined: Option<(PathBuf, Content)> = None;
+    for file in files {
+        let content = read_content(&file)?;
+        joined = Some(match (joined, content) {
+            (None, content) => (file, content),
+            (Some((first, Content::Imported(kind, mut all))), Content::Imported(other, more))
+                if kind == other =>
+            {
+                all.append(more);
+                (first, Content::Imported(kind, all))
+            }
+            (Some((first, Content::Campaign(mut all))), Content::Campaign(more)) => {
+                join_campaigns(&mut all, *more);
+                (first, Content::Campaign(all))
+            }
+            (Some((first, _)), _) => return Err(refused(Problem::Mixed { first, other: file })),
+        });
+    }
+    match joined {
+        None => Err(refused(Problem::EmptyFolder)),
+        Some((file, Content::Table(_))) => Err(refused(Problem::TableInFolder(file))),
+        Some((_, Content::Campaign(campaign))) => campaign_results(path, *campaign).map_err(refused),
+        Some((_, Content::Imported(kind, imported))) => imported_results(path, kind, imported),
+    }
+}
+
+/// Adds the samples of `more` to those of the same cells.
+fn join_campaigns(all: &mut Campaign, more: Campaign) {
+    for cell in more.cells {
+        let same = all.cells.iter_mut().find(|known| {
+            known.key == cell.key && known.unit == cell.unit && known.direction == cell.direction
+        });
+        match same {
+            Some(known) => {
+                known.samples.extend(cell.samples);
+                // Orders of different campaigns are not one order.
+                known.order.clear();
+            }
+            None => all.cells.push(cell),
+        }
+    }
+}
+
+fn campaign_results(path: &Path, mut campaign: Campaign) -> Result<Results, Problem> {
+    let mut incomplete = Vec::new();
+    let runs: Vec<usize> = campaign.cells.iter().map(|cell| cell.samples.len()).collect();
+    // A cell with too few runs is looked at like any other, as if it had been measured twice.
+    for cell in &mut campaign.cells {
+        match *cell.samples.as_slice() {
+            [] => cell.samples = vec![1.0; 2],
+            [value] => cell.samples = vec![value; 2],
+            _ => {}
+        }
+    }
+    let mut cells = Vec::new();
+    for (cell, runs) in campaign.to_cells()?.into_iter().zip(runs) {
+        if runs < 2 {
+            incomplete.push(Incomplete {
+                value: (runs == 1).then(|| cell.measured.median()),
+                key: cell.key,
+                unit: cell.unit,
+                direction: cell.direction,
+            });
+        } else {
+            cells.push(cell);
+        }
+    }
+    Ok(Results {
+        incomplete,
+        background: Background::of_campaign(&campaign),
+        ..Results::new(path.to_owned(), Kind::Campaign, cells)
+    })
+}
+
+fn imported_results(path: &Path, kind: Kind, mut imported: Imported) -> Result<Results, InputError> {
+    let refused = |problem| InputError {
+        path: path.to_owned(),
+        line: None,
+        problem,
+    };
+    let background = Background::of_import(&mut imported);
+    let mut results = Results::new(path.to_owned(), kind, Vec::new());
+    results.background = background;
+    let cells = imported.cells();
+    if cells.len() > CELLS_MAX {
+        return Err(refused(Problem::TooManyCells));
+    }
+    for cell in cells {
+        let ImportedCell {
+            key,
+            unit,
+            direction,
+            values,
+        } = cell;
+        let single = (values.len() == 1).then(|| values[0]);
+        // Looked at like any other, as if it had been measured twice.
+        let values = single.map_or(values, |value| vec![value; 2]);
+        match (Measured::from_runs(values), single) {
+            (Err(unfit), _) => return Err(refused(Problem::Unfit { key, unfit })),
+            (Ok(_), Some(value)) => results.incomplete.push(Incomplete {
+                key,
+                unit,
+                direction,
+                value: Some(value),
+            }),
+            (Ok(measured), None) => results.cells.push(Cell {
+                key,
+                unit,
+                direction,
+                measured,
+            }),
+        }
+    }
+    Ok(results)
+}
+
+fn table_results(path: &Path, table: Table, runs: u32) -> Result<Opened, InputError> {
     match table.form {
         Form::Differences => Ok(Opened::Differences(Differences {
             path: path.to_owned(),
@@ -96,41 +381,19 @@ pub fn open(path: &Path, runs: Option<u32>) -> Result<Opened, InputError> {
         Form::Rates => {
             let cells = table.rows.into_iter().map(|row| {
                 let line = Some(row.line);
-                rate_cell(row, runs).map_err(|problem| refused(line, problem))
+                rate_cell(row, runs).map_err(|problem| InputError {
+                    path: path.to_owned(),
+                    line,
+                    problem,
+                })
             });
-            Ok(Opened::Results(Results {
-                path: path.to_owned(),
-                kind: Kind::RateTable,
-                cells: cells.collect::<Result<_, _>>()?,
-                without_baseline: Vec::new(),
-            }))
+            let cells = cells.collect::<Result<_, _>>()?;
+            Ok(Opened::Results(Results::new(
+                path.to_owned(),
+                Kind::RateTable,
+                cells,
+            )))
         }
-    }
-}
-
-/// Reads a file that must stand for itself.
-///
-/// # Errors
-/// As [`open`]; it is a table of differences.
-pub fn open_results(path: &Path, runs: Option<u32>) -> Result<Results, InputError> {
-    match open(path, runs)? {
-        Opened::Results(results) => Ok(results),
-        Opened::Differences(_) => Err(InputError {
-            path: path.to_owned(),
-            line: None,
-            problem: Problem::OnlyDifferences,
-        }),
-    }
-}
-
-/// Reads a file; differences are taken to be from `baseline`.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_against(path: &Path, runs: Option<u32>, baseline: &Results) -> Result<Results, InputError> {
-    match open(path, runs)? {
-        Opened::Results(results) => Ok(results),
-        Opened::Differences(differences) => differences.over(baseline),
     }
 }
 
@@ -201,10 +464,17 @@ impl Differences {
             }
         }
         Ok(Results {
-            path: self.path,
-            kind: Kind::DifferenceTable,
-            cells,
             without_baseline,
+            ..Results::new(self.path, Kind::DifferenceTable, cells)
         })
+    }
+
+    /// What is wrong with it where there is no baseline.
+    fn alone(self) -> InputError {
+        InputError {
+            path: self.path,
+            line: None,
+            problem: Problem::OnlyDifferences,
+        }
     }
 }
