@@ -11,6 +11,7 @@
 //! | [`comparison`] | two results, cell by cell: `flaz bench compare` |
 //! | [`claim`] | results against what a maker says: `flaz bench claim` |
 //! | [`mod@report`] | results as tables and charts: `flaz bench report` |
+//! | [`mod@detect`] | what a device does to data, from rates: `flaz bench detect` |
 //! | [`layout`] | tables for a terminal |
 //! | [`error`] | what can be wrong with all that |
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod campaign_file;
 pub mod cell;
 pub mod claim;
 pub mod comparison;
+pub mod detect;
 pub mod error;
 pub mod import;
 pub mod layout;

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use flaz_bench::cell::SUMMARY_RUNS_MAX;
 use flaz_bench::comparison::SEED;
 
+use crate::bench::detect::DetectArgs;
 use crate::commands::bench_data::BenchDataArgs;
 
 /// `flaz bench`.
@@ -23,6 +24,8 @@ pub enum BenchCommand {
     Compare(CompareArgs),
     /// Show results as tables and charts: on the terminal, and as one page
     Report(ReportArgs),
+    /// Find out whether a device compresses, deduplicates, or leaves out zeros
+    Detect(DetectArgs),
     /// Hold what a maker claims against what was measured
     Claim(ClaimArgs),
     /// Make data of a known compressibility, and say what codecs really make of it
