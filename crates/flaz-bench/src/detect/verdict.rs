@@ -268,7 +268,7 @@ fn page_cache(facts: &Facts) -> Caveat {
     } else {
         (
             CaveatState::Possible,
-            "writes went through it; each was flushed within the time measured",
+            "writes may have gone through it; each was flushed within the time measured",
         )
     };
     Caveat {

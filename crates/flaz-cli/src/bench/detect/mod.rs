@@ -44,7 +44,8 @@ possible; the rates are compared with that of random data in the same round. The
 To see what is behind a cache of the device, give a --size beyond that cache. To look at a device without a file system, \
 make one that does not compress (ext4, xfs) and mount it.
 
-Compression of the file system shows with --buffered only, for writes past the page cache are not compressed by btrfs.
+Compression of the file system counts as well, and is named: btrfs compresses what comes through the page cache, which \
+--buffered sees to, and mounted with compress-force; with compress it gives up on a file that did not shrink once.
 
 Examples:
   flaz bench detect /mnt/ssd

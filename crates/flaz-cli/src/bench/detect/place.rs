@@ -33,8 +33,9 @@ pub fn facts(folder: &Path, file: &File, direct: bool) -> Facts {
     let attributes = ioctl_getflags(file).ok();
     let (file_system, options) = mount_of(&mounts, &folder);
     Facts {
-        direct,
-        compression: compression(&file_system, &options, attributes, direct),
+        // Others take the flag and use the page cache all the same, as btrfs does for files with checksums.
+        direct: direct && PLAIN.contains(&file_system.as_str()),
+        compression: compression(&file_system, &options, attributes),
         file_system,
     }
 }
@@ -64,7 +65,7 @@ fn mount_of(mounts: &str, folder: &Path) -> (String, String) {
     )
 }
 
-fn compression(kind: &str, options: &str, attributes: Option<IFlags>, direct: bool) -> FileSystem {
+fn compression(kind: &str, options: &str, attributes: Option<IFlags>) -> FileSystem {
     if PLAIN.contains(&kind) {
         return FileSystem::Cannot;
     }
@@ -78,8 +79,7 @@ fn compression(kind: &str, options: &str, attributes: Option<IFlags>, direct: bo
             && kind == "btrfs"
     });
     let by_file = attributes.is_some_and(|flags| flags.contains(IFlags::COMPRESSED));
-    // btrfs compresses what comes from the page cache only.
-    if (by_mount || by_file) && !(kind == "btrfs" && direct) {
+    if by_mount || by_file {
         FileSystem::On
     } else {
         FileSystem::Off
@@ -114,16 +114,12 @@ mod tests {
 
     #[test]
     fn who_compresses() {
-        let of = |kind: &str, options: &str, direct| compression(kind, options, None, direct);
-        assert_eq!(of("ext4", "", true), FileSystem::Cannot);
-        assert_eq!(of("btrfs", "rw,compress-force=zstd", false), FileSystem::On);
-        assert_eq!(of("btrfs", "rw,compress=zstd", true), FileSystem::Off);
-        assert_eq!(of("btrfs", "rw", false), FileSystem::Off);
-        assert_eq!(of("btrfs", "compress=no", false), FileSystem::Off);
-        assert_eq!(of("zfs", "rw", true), FileSystem::Unknown);
-        assert_eq!(
-            compression("btrfs", "", Some(IFlags::COMPRESSED), false),
-            FileSystem::On
-        );
+        let of = |kind: &str, options: &str| compression(kind, options, None);
+        assert_eq!(of("ext4", ""), FileSystem::Cannot);
+        assert_eq!(of("btrfs", "rw,compress-force=zstd"), FileSystem::On);
+        assert_eq!(of("btrfs", "rw"), FileSystem::Off);
+        assert_eq!(of("btrfs", "compress=no"), FileSystem::Off);
+        assert_eq!(of("zfs", "rw"), FileSystem::Unknown);
+        assert_eq!(compression("btrfs", "", Some(IFlags::COMPRESSED)), FileSystem::On);
     }
 }
