@@ -1,6 +1,9 @@
 //! Results out of a file, whatever its kind: a campaign, a table, the output of another program; or out of a folder
 //! with the files of several runs.
 
+mod assemble;
+mod folder;
+
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,12 +11,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use self::assemble::{campaign_results, imported_results, table_results};
+use self::folder::open_folder;
 use crate::background::Background;
 use crate::campaign_file::Campaign;
 use crate::cell::{Cell, CellKey, Measured, Unfit};
 use crate::error::{InputError, Problem};
-use crate::import::{Imported, ImportedCell, Program};
-use crate::table_file::{Form, Row, Table};
+use crate::import::{Imported, Program};
+use crate::table_file::{Row, Table};
 use crate::unit::{Direction, Unit};
 
 /// Most bytes of a file.
@@ -234,169 +239,6 @@ fn read_content(path: &Path) -> Result<Content, InputError> {
     }
 }
 
-/// A folder has the runs of one campaign, in the order of the names of its files: outputs of one program, or
-/// campaigns.
-fn open_folder(path: &Path) -> Result<Results, InputError> {
-    let refused = |problem| InputError {
-        path: path.to_owned(),
-        line: None,
-        problem,
-    };
-    let read_error = |error| refused(Problem::Read(error));
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path).map_err(read_error)? {
-        let entry = entry.map_err(read_error)?;
-        let hidden = entry.file_name().to_string_lossy().starts_with('.');
-        if !hidden && fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file()) {
-            files.push(entry.path());
-        }
-    }
-    files.sort();
-    if files.len() > FILES_MAX {
-        return Err(refused(Problem::TooManyFiles(files.len())));
-    }
-    let mut joined: Option<(PathBuf, Content)> = None;
-    for file in files {
-        let content = read_content(&file)?;
-        joined = Some(match (joined, content) {
-            (None, content) => (file, content),
-            (Some((first, Content::Imported(kind, mut all))), Content::Imported(other, more))
-                if kind == other =>
-            {
-                all.append(more);
-                (first, Content::Imported(kind, all))
-            }
-            (Some((first, Content::Campaign(mut all))), Content::Campaign(more)) => {
-                join_campaigns(&mut all, *more);
-                (first, Content::Campaign(all))
-            }
-            (Some((first, _)), _) => return Err(refused(Problem::Mixed { first, other: file })),
-        });
-    }
-    match joined {
-        None => Err(refused(Problem::EmptyFolder)),
-        Some((file, Content::Table(_))) => Err(refused(Problem::TableInFolder(file))),
-        Some((_, Content::Campaign(campaign))) => campaign_results(path, *campaign).map_err(refused),
-        Some((_, Content::Imported(kind, imported))) => imported_results(path, kind, imported),
-    }
-}
-
-/// Adds the samples of `more` to those of the same cells.
-fn join_campaigns(all: &mut Campaign, more: Campaign) {
-    for cell in more.cells {
-        let same = all.cells.iter_mut().find(|known| {
-            known.key == cell.key && known.unit == cell.unit && known.direction == cell.direction
-        });
-        match same {
-            Some(known) => {
-                known.samples.extend(cell.samples);
-                // Orders of different campaigns are not one order.
-                known.order.clear();
-            }
-            None => all.cells.push(cell),
-        }
-    }
-}
-
-fn campaign_results(path: &Path, mut campaign: Campaign) -> Result<Results, Problem> {
-    let mut incomplete = Vec::new();
-    let runs: Vec<usize> = campaign.cells.iter().map(|cell| cell.samples.len()).collect();
-    // A cell with too few runs is looked at like any other, as if it had been measured twice.
-    for cell in &mut campaign.cells {
-        match *cell.samples.as_slice() {
-            [] => cell.samples = vec![1.0; 2],
-            [value] => cell.samples = vec![value; 2],
-            _ => {}
-        }
-    }
-    let mut cells = Vec::new();
-    for (cell, runs) in campaign.to_cells()?.into_iter().zip(runs) {
-        if runs < 2 {
-            incomplete.push(Incomplete {
-                value: (runs == 1).then(|| cell.measured.median()),
-                key: cell.key,
-                unit: cell.unit,
-                direction: cell.direction,
-            });
-        } else {
-            cells.push(cell);
-        }
-    }
-    Ok(Results {
-        incomplete,
-        background: Background::of_campaign(&campaign),
-        ..Results::new(path.to_owned(), Kind::Campaign, cells)
-    })
-}
-
-fn imported_results(path: &Path, kind: Kind, mut imported: Imported) -> Result<Results, InputError> {
-    let refused = |problem| InputError {
-        path: path.to_owned(),
-        line: None,
-        problem,
-    };
-    let background = Background::of_import(&mut imported);
-    let mut results = Results::new(path.to_owned(), kind, Vec::new());
-    results.background = background;
-    let cells = imported.cells();
-    if cells.len() > CELLS_MAX {
-        return Err(refused(Problem::TooManyCells));
-    }
-    for cell in cells {
-        let ImportedCell {
-            key,
-            unit,
-            direction,
-            values,
-        } = cell;
-        let single = (values.len() == 1).then(|| values[0]);
-        // Looked at like any other, as if it had been measured twice.
-        let values = single.map_or(values, |value| vec![value; 2]);
-        match (Measured::from_runs(values), single) {
-            (Err(unfit), _) => return Err(refused(Problem::Unfit { key, unfit })),
-            (Ok(_), Some(value)) => results.incomplete.push(Incomplete {
-                key,
-                unit,
-                direction,
-                value: Some(value),
-            }),
-            (Ok(measured), None) => results.cells.push(Cell {
-                key,
-                unit,
-                direction,
-                measured,
-            }),
-        }
-    }
-    Ok(results)
-}
-
-fn table_results(path: &Path, table: Table, runs: u32) -> Result<Opened, InputError> {
-    match table.form {
-        Form::Differences => Ok(Opened::Differences(Differences {
-            path: path.to_owned(),
-            rows: table.rows,
-            runs,
-        })),
-        Form::Rates => {
-            let cells = table.rows.into_iter().map(|row| {
-                let line = Some(row.line);
-                rate_cell(row, runs).map_err(|problem| InputError {
-                    path: path.to_owned(),
-                    line,
-                    problem,
-                })
-            });
-            let cells = cells.collect::<Result<_, _>>()?;
-            Ok(Opened::Results(Results::new(
-                path.to_owned(),
-                Kind::RateTable,
-                cells,
-            )))
-        }
-    }
-}
-
 /// Reads a text file of at most [`FILE_BYTES_MAX`].
 ///
 /// # Errors
@@ -418,18 +260,6 @@ pub(crate) fn read_text(path: &Path) -> Result<String, InputError> {
         return Err(refused(Problem::TooLarge));
     }
     String::from_utf8(bytes).map_err(|_| refused(Problem::NotText))
-}
-
-fn rate_cell(row: Row, runs: u32) -> Result<Cell, Problem> {
-    match Measured::from_summary(row.value * KIB, row.stddev * KIB, runs) {
-        Ok(measured) => Ok(Cell {
-            key: row.key,
-            unit: Unit::BytesPerSecond,
-            direction: Direction::HigherIsBetter,
-            measured,
-        }),
-        Err(unfit) => Err(Problem::Unfit { key: row.key, unfit }),
-    }
 }
 
 impl Differences {
