@@ -1,6 +1,8 @@
 //! `flaz bench`: from options to output. What it knows is in `flaz_bench`.
 
 pub mod args;
+pub mod detect;
+mod report;
 pub mod run;
 
 use std::path::Path;
@@ -21,6 +23,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.command {
         BenchCommand::Run(args) => run::run(args),
         BenchCommand::Compare(args) => compare(args),
+        BenchCommand::Report(args) => report::run(args),
+        BenchCommand::Detect(args) => detect::run(args),
         BenchCommand::Claim(args) => claim(args),
         BenchCommand::Data(args) => bench_data::run(args),
     }
