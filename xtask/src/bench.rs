@@ -4,6 +4,7 @@
 //! here is a test: figures depend on the machine, and a row that could not be measured says why.
 
 mod engine;
+mod load;
 mod nbd;
 mod server;
 mod study;
@@ -25,7 +26,7 @@ pub struct Options {
     #[arg(long)]
     json: bool,
     /// Only this part
-    #[arg(long, value_name = "PART", value_parser = ["engine", "study", "warm", "nbd"])]
+    #[arg(long, value_name = "PART", value_parser = ["engine", "study", "load", "warm", "nbd"])]
     only: Option<String>,
     /// Folder for the files of the benchmark: on the SSD that is to be measured
     #[arg(long, value_name = "DIR")]
@@ -148,6 +149,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     }
     if wanted("study") {
         rows.extend(study::rows(options, runs, &bar)?);
+    }
+    if wanted("load") {
+        rows.extend(load::rows(options, runs, &bar)?);
     }
     if wanted("warm") {
         rows.extend(warm::rows(options, runs, &bar)?);

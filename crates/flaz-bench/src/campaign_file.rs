@@ -50,6 +50,12 @@ pub struct Campaign {
     /// Where it was measured.
     #[serde(default)]
     pub environment: Environment,
+    /// What was to be measured, in the words of the program that measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<serde_json::Value>,
+    /// How far that has come, if it is not done; `flaz bench run --resume` goes on from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<serde_json::Value>,
     /// What was measured; each test, record size and level once.
     pub cells: Vec<CampaignCell>,
 }
@@ -108,6 +114,31 @@ pub struct CampaignCell {
     /// How compressible the data really was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub achieved: Vec<Achieved>,
+    /// With several writers, the sum of each writer's rate over its own time, for each sample, in the cell's unit. The sample
+    /// is what all of them moved from the first one's start to the last one's end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub naive: Vec<f64>,
+    /// Values of the rounds before the first sample, which are no samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warm_up: Vec<f64>,
+    /// Which samples, from 0, are far from the median. They count all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outliers: Vec<usize>,
+    /// Change over the campaign that is more than chance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
+    /// Whether the last five samples are a steady state in the sense of the SNIA; nothing with fewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady: Option<bool>,
+}
+
+/// A change of a cell over the campaign.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drift {
+    /// From the first sample to the last, along the line through their logarithms, in percent.
+    pub change_pct: f64,
+    /// How probable such a line is without a drift, corrected for the number of cells.
+    pub adjusted_p: f64,
 }
 
 /// What a codec made of the data.
@@ -134,6 +165,8 @@ impl Campaign {
             started: None,
             seed,
             environment: Environment::default(),
+            plan: None,
+            progress: None,
             cells: Vec::new(),
         }
     }
@@ -261,6 +294,11 @@ impl CampaignCell {
             samples,
             order: Vec::new(),
             achieved: Vec::new(),
+            naive: Vec::new(),
+            warm_up: Vec::new(),
+            outliers: Vec::new(),
+            drift: None,
+            steady: None,
         }
     }
 }
@@ -283,6 +321,16 @@ mod tests {
             .insert("scheduler".to_owned(), "none".into());
         let mut cell = CampaignCell::new("write", 1 << 20, "97.5".parse().unwrap(), vec![1.25e8, 1.5e8]);
         cell.order = vec![4, 2];
+        cell.naive = vec![1.5e8, 1.75e8];
+        cell.warm_up = vec![1e8];
+        cell.outliers = vec![1];
+        cell.drift = Some(Drift {
+            change_pct: -12.5,
+            adjusted_p: 0.01,
+        });
+        cell.steady = Some(false);
+        campaign.plan = Some(serde_json::json!({ "runs": 2 }));
+        campaign.progress = Some(serde_json::json!({ "round": 1 }));
         cell.direction = Direction::LowerIsBetter;
         cell.achieved.push(Achieved {
             codec: "lz4".to_owned(),

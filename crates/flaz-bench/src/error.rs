@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use crate::campaign_file;
 use crate::cell::{CellKey, Unfit};
 use crate::claim::CLAIMS_MAX;
-use crate::results::{CELLS_MAX, FILE_BYTES_MAX};
+use crate::report::SOURCES_MAX;
+use crate::results::{CELLS_MAX, FILE_BYTES_MAX, FILES_MAX};
 use crate::table_file::{DIFFERENCE_COLUMNS, RATE_COLUMNS};
 use crate::unit::RateError;
 
@@ -49,12 +50,12 @@ pub enum Problem {
     #[error("is larger than {} MiB: expected results, which are smaller", FILE_BYTES_MAX >> 20)]
     TooLarge,
     /// It is not text.
-    #[error("is not UTF-8 text: expected a campaign (JSON) or a table (CSV)")]
+    #[error("is not UTF-8 text: expected a campaign (JSON), a table (CSV), JSON of fio or text of IOzone")]
     NotText,
     /// It is neither a campaign nor a table.
     #[error(
-        "is neither a campaign (JSON with \"format\": \"{}\") nor a table (CSV with the columns {} or {}): it begins \
-         with '{found}'", campaign_file::FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(",")
+        "is neither a campaign (JSON with \"format\": \"{}\") nor a table (CSV with the columns {} or {}), nor \
+         JSON of fio, nor text of IOzone: it begins with '{found}'", campaign_file::FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(",")
     )]
     NotResults {
         /// Its beginning.
@@ -140,6 +141,43 @@ pub enum Problem {
         RATE_COLUMNS.join(",")
     )]
     OnlyDifferences,
+    /// The output of another program that is not understood.
+    #[error("is not understood as output of {program}: {what}")]
+    Foreign {
+        /// Which program.
+        program: &'static str,
+        /// What is wrong, and what was expected.
+        what: String,
+    },
+    /// One run of another program where two are needed.
+    #[error(
+        "{key}: 1 of the at least 2 runs that a comparison needs: put the files of all runs into a folder and give \
+         that"
+    )]
+    OneRun {
+        /// Which cell.
+        key: CellKey,
+    },
+    /// A folder without files.
+    #[error("is a folder without files: expected the files of the runs of one campaign")]
+    EmptyFolder,
+    /// A folder with more files than anybody measures.
+    #[error("has {0} files: at most {FILES_MAX} are joined")]
+    TooManyFiles(usize),
+    /// A folder with files of different kinds.
+    #[error(
+        "has files of different kinds, {} and {}: expected the files of the runs of one campaign, of one program",
+        first.display(), other.display()
+    )]
+    Mixed {
+        /// One.
+        first: PathBuf,
+        /// Another.
+        other: PathBuf,
+    },
+    /// A folder with a table.
+    #[error("has a table, {}, which is of all runs already: give the table itself", _0.display())]
+    TableInFolder(PathBuf),
     /// A file of claims that is not one.
     #[error("is not a file of claims: {0}")]
     Toml(String),
@@ -254,6 +292,9 @@ pub enum BenchError {
     /// A margin that is none.
     #[error("a margin of {0} % is none: expected from 0 to below 100")]
     Delta(f64),
+    /// Fewer or more results than a page can show.
+    #[error("{0} results, the baseline among them: expected from 1 to {SOURCES_MAX}")]
+    Sources(usize),
     /// More A/A campaigns than can be compared.
     #[error(
         "{0} A/A campaigns: expected one, which is compared with A, or two, which are compared with each other"
@@ -267,9 +308,12 @@ impl BenchError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Input(input) => matches!(input.problem, Problem::RunsUnknown),
-            Self::Claim(_) | Self::NoClaims | Self::TooManyClaims(_) | Self::Delta(_) | Self::Repeats(_) => {
-                true
-            }
+            Self::Claim(_)
+            | Self::NoClaims
+            | Self::TooManyClaims(_)
+            | Self::Delta(_)
+            | Self::Repeats(_)
+            | Self::Sources(_) => true,
             _ => false,
         }
     }

@@ -118,6 +118,20 @@ impl Table {
     }
 }
 
+/// A number of bytes with three digits that count: `16.0 GiB`.
+#[must_use]
+pub fn decimal_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
 /// A p-value: `0.0354`, `3e-08`.
 #[must_use]
 pub fn p_value(p: f64) -> String {
@@ -149,6 +163,19 @@ mod tests {
             table.text(true),
             "\x1b[1mwhat\x1b[0m     \x1b[1mn\x1b[0m\na     \x1b[32m1000\x1b[0m\n"
         );
+    }
+
+    #[test]
+    fn bytes_for_people() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (16 << 30, "16.0 GiB"),
+            (1_048_000, "1023 KiB"),
+            (u64::MAX, "16777216 TiB"),
+        ] {
+            assert_eq!(decimal_bytes(bytes), text);
+        }
     }
 
     #[test]

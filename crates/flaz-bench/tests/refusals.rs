@@ -72,7 +72,7 @@ fn files_that_are_none() {
     );
     says(
         &refused(&folder.0.path().to_owned()),
-        &["cannot be read", "directory"],
+        &["has a table", "good", "give the table itself"],
     );
     says(
         &refused(&folder.file("empty", "")),

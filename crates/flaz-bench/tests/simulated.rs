@@ -56,12 +56,7 @@ fn campaign(random: &mut Random, truth: &Truth, ratio: f64, noisier: f64) -> Res
             measured: Measured::from_runs(runs.collect()).unwrap(),
         }
     });
-    Results {
-        path: "simulated".into(),
-        kind: Kind::Campaign,
-        cells: cells.collect(),
-        without_baseline: Vec::new(),
-    }
+    Results::new("simulated".into(), Kind::Campaign, cells.collect())
 }
 
 /// The counts of each of a thousand comparisons.

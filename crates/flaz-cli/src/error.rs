@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use flaz_bench::error::BenchError;
+use flaz_load::error::LoadError;
 
 use crate::control::ControlError;
 use crate::safety::SafetyError;
@@ -37,6 +38,9 @@ pub enum Failure {
     /// Results are not understood, or cannot be compared.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// A campaign cannot be measured.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// The host failed.
     #[error("{what} {}", path.display())]
     Host {
@@ -110,6 +114,7 @@ impl Failure {
         match self {
             Self::Usage(_) | Self::Setting(_) => EXIT_USAGE,
             Self::Bench(error) if error.is_usage() => EXIT_USAGE,
+            Self::Load(error) if error.is_usage() => EXIT_USAGE,
             _ => EXIT_FAILURE,
         }
     }

@@ -257,3 +257,71 @@ fn help_is_there() {
         assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
     }
 }
+
+#[test]
+fn a_report_writes_what_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (page, svg, csv) = (path("page.html"), path("svg"), path("a/csv"));
+    let (means, differences) = (means(), differences());
+    let words = ["report", &differences, "--baseline", &means, "--runs", "10"];
+    let text = succeeded(&[&words[..], &["-o", &page, "--svg-dir", &svg, "--csv-dir", &csv]].concat());
+    assert!(text.is_ascii(), "nothing but ASCII in a pipe");
+    assert!(
+        text.contains("faster") && text.contains('#') && text.contains("Written: "),
+        "{text}"
+    );
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("id=\"rate-write-bytes\""));
+    let drawing = fs::read_to_string(Path::new(&svg).join("rate-write-bytes.svg")).unwrap();
+    assert!(drawing.starts_with("<svg ") && !drawing.contains("var("));
+    let differences = fs::read_to_string(Path::new(&csv).join("difference-write-bytes.csv")).unwrap();
+    assert!(differences.starts_with("baseline,source,test,"));
+    let cells = fs::read_to_string(Path::new(&csv).join("cells.csv")).unwrap();
+    assert!(cells.starts_with("record_kib,compressibility_pct,test,mean_kib_per_s,"));
+
+    let json: serde_json::Value =
+        serde_json::from_str(&succeeded(&[&words[..], &["--json"]].concat())).unwrap();
+    assert_eq!(json["comparisons"][0]["counts"]["cells"], 78);
+    let on_stdout = succeeded(&[&words[..], &["-o", "-"]].concat());
+    assert_eq!(on_stdout, html);
+    assert!(succeeded(&words).contains("add --output page.html"));
+}
+
+#[test]
+fn reports_that_cannot_be() {
+    let (means, differences) = (means(), differences());
+    refused(&["report"], USAGE, &["FILE"]);
+    refused(&["report", &means], USAGE, &["--runs N"]);
+    refused(
+        &["report", &differences, "--runs", "10"],
+        FAILURE,
+        &["table of differences"],
+    );
+    refused(
+        &["report", &means, "--runs", "10", "--json", "-o", "-"],
+        USAGE,
+        &["both write"],
+    );
+    refused(
+        &["report", &means, "--runs", "10", "-o", "/nowhere/x.html"],
+        FAILURE,
+        &["writing /nowhere/x.html"],
+    );
+}
+
+#[test]
+fn output_of_other_programs_is_compared_claimed_and_reported() {
+    let (fio, iozone) = (table("fio-runs"), table("iozone-runs"));
+    assert!(succeeded(&["compare", &fio, &fio]).contains("output of fio"));
+    let claim = succeeded(&["claim", &iozone, "--claim", "fwrite=1GB/s"]);
+    assert!(claim.contains("98 %") && claim.contains("50 %"), "{claim}");
+    assert!(succeeded(&["report", &iozone]).contains("frewrite"));
+    let one = table("fio-runs/1.json");
+    refused(
+        &["compare", &one, &one],
+        FAILURE,
+        &["put the files of all runs into a folder"],
+    );
+    assert!(succeeded(&["report", &one]).contains("a single run"));
+}

@@ -300,3 +300,142 @@ fn devices_are_studied_and_never_written_with_made_data() {
     assert_eq!(status, Some(2), "{text}");
     assert!(text.contains("is a block device"), "{text}");
 }
+
+/// `flaz bench run` on a device with its path typed again: its status, and what it says.
+fn measure(rig: &Rig, device: &Path) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_flaz"))
+        .args([
+            "bench",
+            "run",
+            "--tests",
+            "write,random_read,fread",
+            "--levels",
+            "50",
+            "--runs",
+            "1",
+        ])
+        .args([
+            "--size",
+            "4MiB",
+            "--writers",
+            "2",
+            "--drop-caches",
+            "target",
+            "--verify",
+            "--output",
+        ])
+        .arg(rig.path("out.json"))
+        .arg("--yes-destroy")
+        .arg(device)
+        .arg(device)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_device_that_somebody_may_need_is_not_measured() {
+    let Some(mut rig) = Rig::new(|_| {}) else { return };
+    let device = rig.device.clone();
+    must("mkfs.ext4", &["-q".as_ref(), &device]);
+    let (status, text) = measure(&rig, &device);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(
+        text.contains("ext4 file system") && text.contains("No option overrules"),
+        "{text}"
+    );
+    let (status, text) = measure(&rig, &rig.path("image"));
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("behind the loop device"), "{text}");
+    rig.mount(&device);
+    let (status, text) = measure(&rig, &device);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("mounted on"), "{text}");
+    assert!(!rig.path("out.json").exists());
+}
+
+#[test]
+fn a_partitioned_device_is_not_measured() {
+    let Some(rig) = Rig::new(partition) else { return };
+    let (status, text) = measure(&rig, &rig.device);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("partition table"), "{text}");
+}
+
+#[test]
+fn an_empty_device_is_measured_in_place() {
+    let Some(rig) = Rig::new(|file| file.write_all_at(b"beyond", 8 << 20).unwrap()) else {
+        return;
+    };
+    let (status, text) = measure(&rig, &rig.device);
+    assert_eq!(status, Some(0), "{text}");
+    let campaign: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(rig.path("out.json")).unwrap()).unwrap();
+    assert_eq!(campaign["environment"]["target_kind"], "device");
+    assert_eq!(campaign["environment"]["file_system"], "none");
+    assert_eq!(campaign["cells"].as_array().unwrap().len(), 3);
+    let mut found = [0; 6];
+    File::open(&rig.device)
+        .unwrap()
+        .read_exact_at(&mut found, 8 << 20)
+        .unwrap();
+    assert_eq!(&found, b"beyond", "no more than --size is written");
+}
+
+#[test]
+fn a_file_system_without_direct_io_is_measured_through_the_page_cache() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("ram");
+    std::fs::create_dir(&place).unwrap();
+    // The one file system of every kernel that has no O_DIRECT.
+    let mounted = tool(
+        "mount",
+        &["-t".as_ref(), "ramfs".as_ref(), "none".as_ref(), &place],
+    );
+    if !mounted.status.success() {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&mounted.stderr));
+        return;
+    }
+    let run = |words: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_flaz"))
+            .args([
+                "bench",
+                "run",
+                "ram",
+                "--size",
+                "1MiB",
+                "--runs",
+                "1",
+                "--drop-caches",
+                "target",
+            ])
+            .args([
+                "--tests",
+                "write,read",
+                "--levels",
+                "50",
+                "--records",
+                "64KiB",
+                "--output",
+                "out.json",
+            ])
+            .args(words)
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let (strict, lax) = (run(&["--io", "direct"]), run(&[]));
+    must("umount", &[&place]);
+    let text = String::from_utf8(strict.stderr).unwrap();
+    assert_eq!(strict.status.code(), Some(1), "{text}");
+    assert!(text.contains("--io buffered"), "{text}");
+    let text = String::from_utf8(lax.stderr).unwrap();
+    assert_eq!(lax.status.code(), Some(0), "{text}");
+    assert_eq!(text.matches("buffered").count(), 1, "said once: {text}");
+}

@@ -237,7 +237,7 @@ fn curve(claim: &Claim, record_bytes: u64, mut cells: Vec<&Cell>, options: &Clai
 }
 
 /// The measured median with its interval, in the cell's unit.
-fn rate_interval(cell: &Cell, options: &ClaimOptions) -> Interval {
+pub(crate) fn rate_interval(cell: &Cell, options: &ClaimOptions) -> Interval {
     if let Measured::Runs(runs) = &cell.measured {
         let mut random = Random::named(options.seed, &cell.key.to_string());
         let (low, high) = bootstrap::median(runs, COVERAGE, options.resamples, &mut random);

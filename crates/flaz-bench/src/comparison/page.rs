@@ -7,7 +7,6 @@ use super::report::{CellReport, Comparison, MarginReport, SourceReport};
 use super::{Note, Rule, Verdict};
 use crate::cell::CellKey;
 use crate::layout::{Align, Field, Style, Table, p_value, paint};
-use crate::results::Kind;
 use crate::unit::{Rate, WholeBytes};
 
 /// Cells that only one side has, of which so many are named.
@@ -176,14 +175,10 @@ fn style(verdict: Verdict) -> Style {
 
 /// A file in a line.
 pub(crate) fn source_line(source: &SourceReport) -> String {
-    let kind = match source.kind {
-        Kind::Campaign => "campaign",
-        Kind::RateTable => "table of means",
-        Kind::DifferenceTable => "table of differences from A",
-    };
     format!(
-        "{} ({kind}, {})",
+        "{} ({}, {})",
         source.path.display(),
+        source.kind.words(),
         plural(source.cells, "cell")
     )
 }

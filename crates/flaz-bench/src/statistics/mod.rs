@@ -7,6 +7,7 @@
 //! | [`welch`] | Welch's t-test, its interval, the test of equivalence made of two of them |
 //! | [`ranks`] | the Mann-Whitney U test |
 //! | [`bootstrap`] | intervals of medians and of their ratio, by resampling |
+//! | [`trend`] | lines through runs: drift, steady state |
 //! | [`family`] | p-values of many tests at once: Benjamini-Hochberg, Holm |
 //! | [`deviation`] | the rule of the old articles, and how often it is wrong |
 //!
@@ -19,4 +20,5 @@ pub mod family;
 pub mod moments;
 pub mod ranks;
 pub mod student;
+pub mod trend;
 pub mod welch;

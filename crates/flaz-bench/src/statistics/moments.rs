@@ -108,16 +108,27 @@ const MAD_TO_STDDEV: f64 = 1.482_602_218_505_602;
 /// Without values.
 #[must_use]
 pub fn outliers(values: &[f64]) -> usize {
+    outlier_places(values).len()
+}
+
+/// Which values these are.
+///
+/// # Panics
+/// Without values.
+#[must_use]
+pub fn outlier_places(values: &[f64]) -> Vec<usize> {
     let middle = median(values);
     let distances: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
     let spread = median(&distances) * MAD_TO_STDDEV;
     if spread == 0.0 {
-        return 0;
+        return Vec::new();
     }
     distances
         .iter()
-        .filter(|&&distance| distance / spread > OUTLIER_SCORE)
-        .count()
+        .enumerate()
+        .filter(|&(_, &distance)| distance / spread > OUTLIER_SCORE)
+        .map(|(place, _)| place)
+        .collect()
 }
 
 #[cfg(test)]
@@ -159,7 +170,7 @@ mod tests {
         let mut values = vec![10.0, 10.1, 9.9, 10.2, 9.8, 10.05, 9.95];
         assert_eq!(outliers(&values), 0);
         values.push(12.0);
-        assert_eq!(outliers(&values), 1);
+        assert_eq!((outliers(&values), outlier_places(&values)), (1, vec![7]));
         assert_eq!(
             outliers(&[1.0, 1.0, 1.0, 5.0]),
             0,

@@ -6,6 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use flaz_bench::cell::SUMMARY_RUNS_MAX;
 use flaz_bench::comparison::SEED;
 
+use crate::bench::detect::DetectArgs;
+use crate::bench::run::args::RunArgs;
 use crate::commands::bench_data::BenchDataArgs;
 
 /// `flaz bench`.
@@ -19,8 +21,14 @@ pub struct BenchArgs {
 /// What `flaz bench` does.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
+    /// Measure a folder, a file or a device: throughput and operations a second, on data of known compressibility
+    Run(Box<RunArgs>),
     /// Say, cell by cell, whether B is faster than A, slower, equivalent, or whether the runs do not tell
     Compare(CompareArgs),
+    /// Show results as tables and charts: on the terminal, and as one page
+    Report(ReportArgs),
+    /// Find out whether a device compresses, deduplicates, or leaves out zeros
+    Detect(DetectArgs),
     /// Hold what a maker claims against what was measured
     Claim(ClaimArgs),
     /// Make data of a known compressibility, and say what codecs really make of it
@@ -30,7 +38,8 @@ pub enum BenchCommand {
 /// `flaz bench compare`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A and B are campaigns (JSON with every sample) or published tables (CSV) with the columns
+A and B are campaigns (JSON with every sample), JSON of fio, text of IOzone, folders with the files of several runs \
+of one of these, or published tables (CSV) with the columns
   record_kib,compressibility_pct,test,mean_kib_per_s,stddev_kib_per_s
 B may also have differences from A in percent of its means:
   record_kib,compressibility_pct,test,diff_pct,stddev_pct
@@ -44,10 +53,10 @@ Examples:
   flaz bench compare before.json after.json --aa before-again.json
   flaz bench compare means.csv differences.csv --runs 10 --rule stddev")]
 pub struct CompareArgs {
-    /// The baseline: a campaign or a table of means
+    /// The baseline: a campaign, output of fio or IOzone, or a table of means
     #[arg(value_name = "A")]
     pub a: PathBuf,
-    /// What is compared with it: a campaign, a table of means or a table of differences
+    /// What is compared with it: the same, or a table of differences
     #[arg(value_name = "B")]
     pub b: PathBuf,
     /// What decides. stddev is the rule of old articles, meaningful is what exceeds B's standard deviation: its
@@ -81,6 +90,55 @@ pub enum RuleArg {
     Stddev,
 }
 
+/// `flaz bench report`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+What can be shown: campaigns (JSON with every sample), JSON of fio (--output-format=json), text of IOzone (its table \
+or its Excel-style lists), published tables (CSV; add --runs), and folders with the files of several runs of one of the \
+first three. docs/bench.md says how cells are named.
+
+The page is one file that needs no network: bars with standard deviations by record size and level, differences \
+from the baseline with intervals and verdicts, every run of every cell, requested against achieved compressibility, \
+all of it as tables, and where it was measured.
+
+Examples:
+  flaz bench report campaign.json --output page.html
+  flaz bench report after.json --baseline before.json --output page.html
+  flaz bench report fio-runs/ --svg-dir charts --csv-dir charts
+  flaz bench report means.csv --runs 10 --json")]
+pub struct ReportArgs {
+    /// What was measured: files or folders, at most 8 with the baseline
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Compare each of them with this
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// Write the page here; - is standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write each chart here as SVG; the folder is made if it is not there
+    #[arg(long, value_name = "FOLDER")]
+    pub svg_dir: Option<PathBuf>,
+    /// Write the numbers of each chart here as CSV, and those of all cells as cells.csv
+    #[arg(long, value_name = "FOLDER")]
+    pub csv_dir: Option<PathBuf>,
+    /// Runs that the means of a table are of
+    #[arg(long, value_name = "N", value_parser = runs())]
+    pub runs: Option<u32>,
+    /// The margin: a difference of so many percent from the baseline does not matter
+    #[arg(long, value_name = "PCT", default_value = "1", value_parser = percent, conflicts_with = "aa")]
+    pub delta: f64,
+    /// Measure the margin of each cell, at least 1 %, by an A/A campaign: the baseline measured again
+    #[arg(long, value_name = "A/A-CAMPAIGN", requires = "baseline")]
+    pub aa: Vec<PathBuf>,
+    /// Seed of the resampling that gives the intervals
+    #[arg(long, value_name = "N", default_value_t = SEED)]
+    pub seed: u64,
+    /// Print JSON instead of the summary
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `flaz bench claim`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -101,7 +159,7 @@ Examples:
   flaz bench claim campaign.json --claim write=275MB/s --claim random_read@4KiB=95000IOPS
   flaz bench claim means.csv --runs 10 --claims datasheet.toml")]
 pub struct ClaimArgs {
-    /// What was measured: a campaign or a table of means
+    /// What was measured: a campaign, output of fio or IOzone, or a table of means
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
     /// The claims.

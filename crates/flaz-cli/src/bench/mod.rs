@@ -1,6 +1,9 @@
 //! `flaz bench`: from options to output. What it knows is in `flaz_bench`.
 
 pub mod args;
+pub mod detect;
+mod report;
+pub mod run;
 
 use std::path::Path;
 
@@ -18,7 +21,10 @@ use args::{BenchArgs, BenchCommand, ClaimArgs, CompareArgs, RuleArg};
 /// A file or an option is not understood.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.command {
+        BenchCommand::Run(args) => run::run(args),
         BenchCommand::Compare(args) => compare(args),
+        BenchCommand::Report(args) => report::run(args),
+        BenchCommand::Detect(args) => detect::run(args),
         BenchCommand::Claim(args) => claim(args),
         BenchCommand::Data(args) => bench_data::run(args),
     }

@@ -173,8 +173,10 @@ fn btrfs(start: &[u8]) -> Option<FileSystem> {
     })
 }
 
-/// Seconds since 1970 as a date and a time. Days become a date by Howard Hinnant's `civil_from_days`.
-fn utc(seconds: u64) -> String {
+/// Seconds since 1970 as a date and a time, `2026-01-31 12:00:00 UTC`. Days become a date by Howard Hinnant's
+/// `civil_from_days`.
+#[must_use]
+pub fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

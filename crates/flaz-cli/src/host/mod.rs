@@ -21,6 +21,7 @@ mod status;
 mod worker;
 
 pub use daemon::{CLEAN_WITHIN, Daemon, start};
+pub use filesystem::utc;
 pub use offline::{check, create, dump, identify, offline_status};
 pub use state::default_directory;
 

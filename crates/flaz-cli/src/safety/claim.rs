@@ -279,6 +279,48 @@ pub fn claim_existing(cache: &Path) -> Result<Claim, SafetyError> {
     })
 }
 
+/// Checks that nobody uses what is at `path`, a device or file, and that it carries no file system, partition table or the
+/// like, and holds it. There is no force.
+///
+/// # Errors
+/// It is missing, cannot be opened, or something speaks against it. Nothing was written then.
+pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
+    let node = Node::find(path)?.ok_or_else(|| SafetyError::Missing {
+        path: path.to_owned(),
+        role: "device or file",
+        advice: "`lsblk` lists the devices there are",
+    })?;
+    let mut uses = System::default().uses(node.identity);
+    let (file, claimed) = open(&node)?;
+    if let Some(claim) = claimed
+        && (uses.is_empty() || claim == Use::Locked)
+    {
+        uses.push(claim);
+    }
+    let size_bytes = length(&node, &file)?;
+    let found = Source::new(&file, size_bytes)
+        .signatures()
+        .map_err(failed("read", path))?;
+    let list: String = uses
+        .iter()
+        .map(|usage| format!("\n  - {usage}"))
+        .chain(found.iter().map(|found| format!("\n  - {found}")))
+        .collect();
+    if !list.is_empty() {
+        return Err(SafetyError::Kept {
+            path: path.to_owned(),
+            list,
+        });
+    }
+    Ok(Claim {
+        node,
+        file,
+        size_bytes,
+        made: false,
+        overruled: Objections::default(),
+    })
+}
+
 /// Opens for reading and writing; with the reason if it could not be held.
 fn open(node: &Node) -> Result<(File, Option<Use>), SafetyError> {
     let path = &node.path;
@@ -555,6 +597,24 @@ mod tests {
         assert!(error.contains("locked by another process"), "{error}");
         drop(held);
         scratch.claim(&path, None, false).unwrap();
+    }
+
+    #[test]
+    fn what_is_to_be_overwritten_carries_no_file_system_and_is_held_by_nobody() {
+        let scratch = Scratch::new();
+        let path = scratch.cache(b"_BHRfS_M", 65_600);
+        let error = claim_to_overwrite(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("btrfs file system") && error.contains("No option overrules"),
+            "{error}"
+        );
+        let path = scratch.cache(b"my thesis", 100_000);
+        let held = claim_to_overwrite(&path).unwrap();
+        assert_eq!(held.size_bytes(), SIZE);
+        let error = claim_to_overwrite(&path).unwrap_err().to_string();
+        assert!(error.contains("locked by another process"), "{error}");
+        let error = claim_to_overwrite(&scratch.path("none")).unwrap_err().to_string();
+        assert!(error.contains("lsblk"), "{error}");
     }
 
     #[test]

@@ -19,7 +19,9 @@ pub mod signatures;
 
 use std::path::PathBuf;
 
-pub use claim::{Claim, claim_existing, claim_for_create, final_uses_text, origin, uses_text};
+pub use claim::{
+    Claim, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin, uses_text,
+};
 pub use node::Node;
 
 use crate::size::HumanBytes;
@@ -88,6 +90,18 @@ pub enum SafetyError {
         path: PathBuf,
         /// What speaks against it.
         objections: claim::Objections,
+    },
+    /// Somebody may need what it carries.
+    #[error(
+        "{} is not free; nothing was written:{list}\nNo option overrules this: choose another TARGET, or free this one \
+         first (umount, swapoff, losetup --detach; wipefs --all takes signatures off, and what they stand for is lost)",
+        path.display()
+    )]
+    Kept {
+        /// The device or file.
+        path: PathBuf,
+        /// What speaks against it, a line each.
+        list: String,
     },
     /// Somebody else holds it.
     #[error("{} is in use: {list}: stop that first", path.display())]

@@ -1,8 +1,8 @@
 //! The four charts of the page.
 
-use super::svg::{Drawing, Scale, round_step, ticks};
 use crate::demo::outcome::{Holdings, Outcome, Run, Variant};
 use crate::size::{HumanBytes, HumanCount};
+use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
 
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 320.0;

@@ -1,12 +1,12 @@
 //! The result as one page: no scripts, no network, readable in light and dark, on paper and by screen readers.
 
 mod charts;
-mod svg;
 
 use std::fmt::Write;
 
+use flaz_page::text::{escape, prose};
+
 use self::charts::{class, micro_text};
-use self::svg::escape;
 use super::outcome::{Outcome, Variant};
 use super::session::WINDOW_S;
 use super::table;
@@ -14,9 +14,6 @@ use super::workload::REQUEST_BLOCKS;
 use crate::size::{HumanBytes, HumanCount};
 
 const STYLE: &str = include_str!("style.css");
-/// Nothing is loaded from anywhere, and nothing runs.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-
 /// The page.
 pub fn html(outcome: &Outcome) -> String {
     let sections = [
@@ -27,37 +24,17 @@ pub fn html(outcome: &Outcome) -> String {
         notes(outcome),
     ]
     .concat();
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>flaz demo: what a compressed cache is worth</title>\n<style>\n{STYLE}</style>\n</head>\n\
-         <body>\n<main>\n{sections}\
-         <footer>Made by flaz {} in {:.0} seconds on {}.</footer>\n</main>\n</body>\n</html>\n",
+    let footer = format!(
+        "<footer>Made by flaz {} in {:.0} seconds on {}.</footer>\n",
         escape(&outcome.version),
         outcome.total_s,
         escape(&outcome.parameters.machine)
+    );
+    flaz_page::document(
+        "flaz demo: what a compressed cache is worth",
+        STYLE,
+        &(sections + &footer),
     )
-}
-
-/// Running text: escaped, and no line ends between a number and its unit.
-fn prose(text: &str) -> String {
-    const UNITS: [&str; 9] = ["KiB", "MiB", "GiB", "MB/s", "ms", "µs", "us", "s", "%"];
-    let mut glued = String::with_capacity(text.len());
-    let mut pieces = text.split(' ').peekable();
-    while let Some(piece) = pieces.next() {
-        glued.push_str(piece);
-        if let Some(next) = pieces.peek() {
-            let unit = next.trim_end_matches(|character: char| ",.;:)".contains(character));
-            let number = piece.ends_with(|character: char| character.is_ascii_digit());
-            glued.push(if number && UNITS.contains(&unit) {
-                '\u{a0}'
-            } else {
-                ' '
-            });
-        }
-    }
-    escape(&glued).replace("\u{a0}us", "\u{a0}µs")
 }
 
 fn header(outcome: &Outcome) -> String {
@@ -355,51 +332,13 @@ fn notes(outcome: &Outcome) -> String {
 mod tests {
     use super::*;
     use crate::demo::outcome::sample;
-
-    /// Elements that have no end.
-    fn balanced(page: &str) -> Result<usize, String> {
-        let body = page.strip_prefix("<!DOCTYPE html>").ok_or("no doctype")?;
-        let mut open = Vec::new();
-        let mut elements = 0;
-        let mut rest = body;
-        while let Some((before, tag)) = rest.split_once('<') {
-            if before.contains('>') && open.last() != Some(&"style") {
-                return Err(format!("a stray > in {before:?}"));
-            }
-            let (tag, after) = tag
-                .split_once('>')
-                .ok_or_else(|| format!("an open tag: {tag:.40}"))?;
-            rest = after;
-            let name = tag
-                .trim_start_matches('/')
-                .split([' ', '/', '\n'])
-                .next()
-                .unwrap_or_default();
-            if tag.starts_with('/') {
-                let last = open.pop();
-                if last != Some(name) {
-                    return Err(format!("</{name}> ends {last:?}"));
-                }
-            } else if !tag.ends_with('/') {
-                open.push(name);
-            }
-            if tag.matches('"').count() % 2 == 1 {
-                return Err(format!("quotes in <{tag}>"));
-            }
-            elements += 1;
-        }
-        if open.is_empty() {
-            Ok(elements)
-        } else {
-            Err(format!("left open: {open:?}"))
-        }
-    }
+    use flaz_page::well_formed::elements;
 
     #[test]
     fn the_page_is_well_formed_and_has_everything() {
         let page = html(&sample::outcome());
-        let elements = balanced(&page).expect("well-formed");
-        assert!(elements > 500, "{elements} elements");
+        let count = elements(&page).expect("well-formed");
+        assert!(count > 500, "{count} elements");
         for part in [
             "results",
             "charts",
@@ -439,24 +378,9 @@ mod tests {
         outcome.data.walk_cut_short = true;
         outcome.warn();
         let page = html(&outcome);
-        balanced(&page).expect("well-formed");
+        elements(&page).expect("well-formed");
         assert!(!page.contains("NaN"));
         assert!(page.contains("too low") && page.contains("in memory"));
-    }
-
-    #[test]
-    fn numbers_keep_their_units() {
-        assert_eq!(
-            prose("has 64.0 MiB, 25 % & 3 us; 4 clients"),
-            "has 64.0\u{a0}MiB, 25\u{a0}% &amp; 3\u{a0}µs; 4 clients"
-        );
-    }
-
-    #[test]
-    fn unbalanced_pages_are_noticed() {
-        assert!(balanced("<!DOCTYPE html><p><b>x</p></b>").is_err());
-        assert!(balanced("<!DOCTYPE html><p class=\"x>y</p>").is_err());
-        assert!(balanced("<!DOCTYPE html><p>").is_err());
     }
 
     /// Writes the page of the made-up outcome where FLAZ_DEMO_PAGE says, to look at it in a browser.

@@ -1,26 +1,10 @@
-//! Drawing: scales with round ticks, a frame with axes, lines, labels that keep apart. Everything is text.
+//! Drawings: scales with round ticks, a frame with axes, lines, labels that keep apart. Everything is text.
 //!
 //! Colours and fonts come from the page's style sheet by class, so that a drawing follows light and dark.
 
 use std::fmt::Write;
 
-/// Text as it may stand in an element or an attribute.
-pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            // Not allowed in XML at all.
-            control if control.is_control() && control != '\n' && control != '\t' => escaped.push('\u{fffd}'),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
+use crate::text::escape;
 
 /// From values to places along one axis.
 #[derive(Debug, Clone, Copy)]
@@ -90,13 +74,41 @@ impl Drawing {
         }
     }
 
+    /// How wide it is, in its own units, which are about pixels.
+    #[must_use]
+    pub fn width(&self) -> f64 {
+        self.width
+    }
+
     /// The drawing as an `svg` element.
+    #[must_use]
     pub fn finish(self) -> String {
+        self.markup()
+    }
+
+    /// The same, and it can still be drawn on.
+    #[must_use]
+    pub fn markup(&self) -> String {
         format!(
             "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\" xmlns=\"http://www.w3.org/2000/svg\">\n{}</svg>\n",
             self.width,
             self.height,
             escape(&self.description),
+            self.body
+        )
+    }
+
+    /// The drawing as a file of its own, in light colours, on paper; `styles` are those of the page.
+    #[must_use]
+    pub fn file(&self, styles: &[&str]) -> String {
+        format!(
+            "<svg width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\" aria-label=\"{2}\" \
+             xmlns=\"http://www.w3.org/2000/svg\">\n<style>\n{3}</style>\n\
+             <rect class=\"paper\" width=\"{0}\" height=\"{1}\"/>\n{4}</svg>\n",
+            self.width,
+            self.height,
+            escape(&self.description),
+            file_style(styles),
             self.body
         )
     }
@@ -148,6 +160,33 @@ impl Drawing {
             let _ = write!(data, "{}{x:.1} {y:.1}", if position == 0 { "M" } else { "L" });
         }
         self.push(format_args!("<path class=\"{class}\" d=\"{data}\"/>"));
+    }
+
+    /// A dot; `title` appears when pointed at.
+    pub fn dot(&mut self, class: &str, (x, y): (f64, f64), radius: f64, title: &str) {
+        self.push(format_args!(
+            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"><title>{}</title></circle>",
+            escape(title)
+        ));
+    }
+
+    /// A closed shape through `points`; `title` appears when pointed at.
+    pub fn polygon(&mut self, class: &str, points: &[(f64, f64)], title: &str) {
+        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        self.push(format_args!(
+            "<polygon class=\"{class}\" points=\"{}\"><title>{}</title></polygon>",
+            points.join(" "),
+            escape(title)
+        ));
+    }
+
+    /// A whisker from `top` to `bottom` at `x`, with ends of `half_width` on either side.
+    pub fn whisker(&mut self, class: &str, x: f64, (top, bottom): (f64, f64), half_width: f64) {
+        self.push(format_args!(
+            "<path class=\"{class}\" d=\"M{0:.1} {top:.1}H{1:.1}M{x:.1} {top:.1}V{bottom:.1}M{0:.1} {bottom:.1}H{1:.1}\"/>",
+            x - half_width,
+            x + half_width
+        ));
     }
 
     /// An invisible spot that shows `title` when pointed at.
@@ -212,6 +251,36 @@ impl Drawing {
     }
 }
 
+/// What of style sheets a drawing needs in a file of its own, with the light colours in place of their names, which
+/// not every program knows: the rules that begin with `svg `, one a line.
+fn file_style(styles: &[&str]) -> String {
+    let mut style = "svg { font-family: \"Liberation Sans\", \"DejaVu Sans\", Arial, sans-serif; }\n\
+                     svg .paper { fill: var(--paper); }\n"
+        .to_owned();
+    let mut colours: Vec<(&str, &str)> = Vec::new();
+    for sheet in styles {
+        let light = sheet
+            .split_once(":root {")
+            .and_then(|(_, rest)| rest.split_once('}'))
+            .map_or("", |(light, _)| light);
+        colours.extend(light.split(';').filter_map(|definition| {
+            let (name, value) = definition.split_once(':')?;
+            Some((name.trim(), value.trim()))
+        }));
+        for rule in sheet
+            .lines()
+            .filter(|line| line.starts_with("svg .") || line.starts_with("svg text"))
+        {
+            style.push_str(&rule.replace("font-family: inherit; ", ""));
+            style.push('\n');
+        }
+    }
+    for (name, value) in colours {
+        style = style.replace(&format!("var({name})"), value);
+    }
+    style
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,6 +328,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_has_colours_without_names() {
+        let mut drawing = Drawing::new(100.0, 50.0, "a & b");
+        drawing.text("tick", "end", (1.0, 2.0), "x");
+        let own = ":root { --mine: #123456; }\nsvg .own { fill: var(--mine); }\np { color: red; }\n";
+        let file = drawing.file(&[crate::BASE_STYLE, own]);
+        for part in [
+            "width=\"100\"",
+            "svg .own { fill: #123456; }",
+            "svg .paper { fill: #ffffff; }",
+            "a &amp; b",
+        ] {
+            assert!(file.contains(part), "no {part} in {file}");
+        }
+        for part in ["var(", "@media", "color: red", "100%"] {
+            assert!(!file.contains(part), "{part} in {file}");
+        }
+    }
+
+    #[test]
     fn labels_keep_apart_and_inside() {
         let mut drawing = Drawing::new(100.0, 100.0, "");
         let label = |y, text: &str| (y, "c0".to_owned(), text.to_owned());
@@ -280,13 +368,5 @@ mod tests {
                 .expect("a number")
         };
         assert_eq!((y_of("c"), y_of("a"), y_of("b")), (24.0, 79.0, 94.0));
-    }
-
-    #[test]
-    fn markup_in_text_is_harmless() {
-        assert_eq!(
-            escape("<a href='x'>&\"\u{1}"),
-            "&lt;a href=&#39;x&#39;&gt;&amp;&quot;\u{fffd}"
-        );
     }
 }

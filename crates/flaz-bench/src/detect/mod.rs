@@ -1,0 +1,115 @@
+//! `flaz bench detect`: does a device compress, elide zeros, deduplicate; from the rates at which it takes data of
+//! different kinds.
+//!
+//! Pure: what is measured comes in as [`Sample`]s, what is known of the target as [`Facts`]. In each round every kind of
+//! data was written once, in random order, so that a drift hits all kinds alike; a kind is compared with the random data
+//! of its own round.
+//!
+//! Invariants: an answer is *yes* only where a gain above [`MARGIN_PCT`] is proven for this kind of data among all kinds
+//! (Holm), *no* only where a gain above [`SMALL_PCT`] is excluded; else it is *unclear*.
+
+mod effect;
+mod page;
+mod pattern;
+mod verdict;
+
+use serde::Serialize;
+
+pub use effect::Effect;
+pub use pattern::{COPY_DISTANCES_BYTES, Pattern};
+pub use verdict::{Answer, Caveat, CaveatState, Facts, FileSystem, Finding, Question};
+
+/// Gain in percent that must be exceeded before data counts as faster: no device is quite indifferent to bytes.
+pub const MARGIN_PCT: f64 = 5.0;
+/// Gain in percent that a *no* excludes.
+pub const SMALL_PCT: f64 = 10.0;
+/// Probability of any false yes that is taken.
+pub const ALPHA: f64 = 0.01;
+/// Fewest rounds from which anything is said.
+pub const ROUNDS_MIN: usize = 4;
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// One write of one kind of data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// In which round, from 0.
+    pub round: usize,
+    /// What was written.
+    pub pattern: Pattern,
+    /// How fast, in bytes a second.
+    pub bytes_per_s: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Detection {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What was measured.
+    pub target: String,
+    /// Rounds that count.
+    pub rounds: usize,
+    /// Median rate of random data in bytes a second.
+    pub random_bytes_per_s: f64,
+    /// Each kind of data against random data.
+    pub effects: Vec<Effect>,
+    /// The answers.
+    pub findings: Vec<Finding>,
+    /// What could fool the test, and whether it does.
+    pub caveats: Vec<Caveat>,
+    /// What is known of the target.
+    pub facts: Facts,
+}
+
+/// Why nothing can be said.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DetectError {
+    /// Too few rounds in which everything was written.
+    #[error("{0} whole rounds: expected at least {ROUNDS_MIN}")]
+    Rounds(usize),
+    /// A rate that is none.
+    #[error("round {round}: {pattern} was written at {value} bytes a second: expected a positive number")]
+    Rate {
+        /// Which round, from 0.
+        round: usize,
+        /// What was written.
+        pattern: Pattern,
+        /// The rate.
+        value: f64,
+    },
+}
+
+/// Answers the questions from `samples`.
+///
+/// # Errors
+/// Too few rounds, or rates that are none.
+pub fn detect(target: &str, samples: &[Sample], facts: Facts) -> Result<Detection, DetectError> {
+    if let Some(bad) = samples
+        .iter()
+        .find(|sample| !(sample.bytes_per_s.is_finite() && sample.bytes_per_s > 0.0))
+    {
+        return Err(DetectError::Rate {
+            round: bad.round,
+            pattern: bad.pattern,
+            value: bad.bytes_per_s,
+        });
+    }
+    let random = effect::rates_of(samples, Pattern::Random);
+    if random.len() < ROUNDS_MIN {
+        return Err(DetectError::Rounds(random.len()));
+    }
+    let effects = effect::effects(samples);
+    let rates: Vec<f64> = random.iter().map(|(_, rate)| *rate).collect();
+    Ok(Detection {
+        schema: SCHEMA,
+        target: target.to_owned(),
+        rounds: random.len(),
+        random_bytes_per_s: crate::statistics::moments::median(&rates),
+        findings: verdict::findings(&effects),
+        caveats: verdict::caveats(&effects, &rates, &facts),
+        effects,
+        facts,
+    })
+}

@@ -1,0 +1,107 @@
+//! What was found, on a page for people.
+
+use std::fmt::Write;
+
+use super::verdict::{Answer, CaveatState, Question};
+use super::{Detection, MARGIN_PCT, SMALL_PCT};
+use crate::layout::{Align, Style, Table, p_value, paint};
+use crate::unit::{Rate, Unit};
+
+impl Detection {
+    /// The page.
+    #[must_use]
+    pub fn text(&self, colour: bool) -> String {
+        let random = Rate {
+            value: self.random_bytes_per_s,
+            unit: Unit::BytesPerSecond,
+        };
+        let mut text = format!(
+            "{}: {} rounds, random data at {random}\n\n",
+            paint(&self.target, Style::Bold, colour),
+            self.rounds
+        );
+        let mut table = Table::new(vec![
+            ("data", Align::Left),
+            ("against random", Align::Right),
+            ("95 % interval", Align::Left),
+            ("adj. p", Align::Right),
+            ("", Align::Left),
+        ]);
+        for effect in &self.effects {
+            let (word, style) = match () {
+                () if effect.is_proven() => ("faster", Style::Green),
+                () if effect.is_excluded() => ("the same", Style::Plain),
+                () => ("unclear", Style::Yellow),
+            };
+            table.push(vec![
+                (effect.pattern.to_string(), Style::Plain),
+                (format!("{:.2}", effect.ratio), Style::Plain),
+                (format!("{:.2} to {:.2}", effect.low, effect.high), Style::Plain),
+                (p_value(effect.p), Style::Plain),
+                (word.to_owned(), style),
+            ]);
+        }
+        text.push_str(&table.text(colour));
+        text.push('\n');
+        // Writing to a String cannot fail.
+        for finding in &self.findings {
+            let confidence = finding.confidence.map_or_else(String::new, |confidence| {
+                format!(", confidence {}", percent(confidence))
+            });
+            let _ = writeln!(
+                text,
+                "{}: {}{confidence}\n    {}",
+                words(finding.question),
+                paint(answer_word(finding.answer), Style::Bold, colour),
+                finding.reason
+            );
+        }
+        text.push_str("\nWhat could fool this:\n");
+        for caveat in &self.caveats {
+            let (word, style) = match caveat.state {
+                CaveatState::RuledOut => ("ruled out", Style::Plain),
+                CaveatState::Possible => ("possible", Style::Yellow),
+                CaveatState::Present => ("yes", Style::Red),
+            };
+            let _ = writeln!(
+                text,
+                "  {}: {}; {}",
+                caveat.cause,
+                paint(word, style, colour),
+                caveat.reason
+            );
+        }
+        let reading = format!(
+            "Faster: a gain above {MARGIN_PCT} % is proven, with all kinds of data taken together (Holm, below 1 %). The same: a \
+             gain above {SMALL_PCT} % is excluded."
+        );
+        let _ = writeln!(text, "\n{}", paint(&reading, Style::Dim, colour));
+        text
+    }
+}
+
+fn percent(confidence: f64) -> String {
+    if confidence > 0.9999 {
+        "above 99.99 %".to_owned()
+    } else {
+        format!("{:.2} %", 100.0 * confidence)
+    }
+}
+
+fn words(question: Question) -> &'static str {
+    match question {
+        Question::Compresses => "Compresses",
+        Question::ElidesZeros => "Leaves out zeros",
+        Question::Deduplicates => "Deduplicates",
+        Question::EntropyStage => "Has an entropy stage",
+        Question::Unit => "Unit of compression",
+    }
+}
+
+fn answer_word(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Yes => "yes",
+        Answer::No => "no",
+        Answer::Unclear => "unclear",
+    }
+}

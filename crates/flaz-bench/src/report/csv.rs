@@ -1,0 +1,72 @@
+//! Tables as files: comma-separated, a field in double quotes where it has a comma, a quote or a line's end.
+
+use super::rates;
+use super::summary::Report;
+
+/// A table being made.
+#[derive(Debug)]
+pub(super) struct Csv {
+    text: String,
+    columns: usize,
+}
+
+impl Csv {
+    pub(super) fn new(columns: &[&str]) -> Self {
+        Self {
+            text: columns.join(",") + "\n",
+            columns: columns.len(),
+        }
+    }
+
+    /// Adds a row.
+    ///
+    /// # Panics
+    /// When it has more or fewer fields than there are columns.
+    pub(super) fn row(&mut self, fields: &[String]) {
+        assert_eq!(fields.len(), self.columns, "a field for each column");
+        for (at, field) in fields.iter().enumerate() {
+            if at > 0 {
+                self.text.push(',');
+            }
+            // Control characters would end or hide a row.
+            let field: String = field
+                .chars()
+                .map(|c| if c.is_control() { ' ' } else { c })
+                .collect();
+            if field.contains([',', '"']) {
+                self.text.push_str(&format!("\"{}\"", field.replace('"', "\"\"")));
+            } else {
+                self.text.push_str(&field);
+            }
+        }
+        self.text.push('\n');
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+}
+
+/// Every cell of a report as one table, the columns of a published table first.
+#[must_use]
+pub fn cells_csv(report: &Report) -> String {
+    let mut csv = Csv::new(&rates::COLUMNS);
+    for source in report.all() {
+        for cell in source.cells.iter().filter(|cell| cell.mean.is_some()) {
+            csv.row(&rates::fields(source, cell));
+        }
+    }
+    csv.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_quoted_where_they_must_be() {
+        let mut csv = Csv::new(&["a", "b"]);
+        csv.row(&["x, y".to_owned(), "say \"1\"\n".to_owned()]);
+        assert_eq!(csv.finish(), "a,b\n\"x, y\",\"say \"\"1\"\" \"\n");
+    }
+}

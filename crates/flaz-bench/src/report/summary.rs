@@ -1,0 +1,186 @@
+//! What a report knows: the structs behind the page and the JSON.
+//!
+//! The JSON is an interface for scripts: a field keeps its name and unit once released, and [`SCHEMA`] grows when one
+//! changes its meaning. Values are in the unit of their cell.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Options;
+use crate::background::Background;
+use crate::campaign_file::Achieved;
+use crate::cell::{Cell, CellKey};
+use crate::claim::{ClaimOptions, rate_interval};
+use crate::comparison::Comparison;
+use crate::results::{Incomplete, Kind, Results};
+use crate::unit::{Direction, Unit};
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// Most characters of a label: it stands in legends.
+const LABEL_CHARS_MAX: usize = 40;
+
+/// Results, and their comparison with a baseline.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What the others are compared with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Source>,
+    /// The results, in the order in which they were given.
+    pub sources: Vec<Source>,
+    /// Each of the sources compared with the baseline, if there is one.
+    pub comparisons: Vec<Comparison>,
+}
+
+impl Report {
+    /// The baseline, if there is one, and the others behind it.
+    #[must_use]
+    pub fn all(&self) -> Vec<&Source> {
+        self.baseline.iter().chain(&self.sources).collect()
+    }
+}
+
+/// One file, or one folder.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Source {
+    /// What it is called in charts; no other source is called so.
+    pub label: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// What it says beside its numbers.
+    #[serde(flatten)]
+    pub background: Background,
+    /// Its cells.
+    pub cells: Vec<CellSummary>,
+}
+
+/// One cell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CellSummary {
+    /// Test, record size, level.
+    #[serde(flatten)]
+    pub key: CellKey,
+    /// What the values count.
+    pub unit: Unit,
+    /// Which way is better.
+    pub direction: Direction,
+    /// How many runs it is of; 0 where it was not measured yet.
+    pub runs: u32,
+    /// Arithmetic mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f64>,
+    /// Standard deviation; not of a single run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stddev: Option<f64>,
+    /// Median; not known of a published mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median: Option<f64>,
+    /// Between which values the median is with 95 % probability; of a published mean the mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<(f64, f64)>,
+    /// Runs that are far from the others; they count like these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outliers: Option<usize>,
+    /// The value of each run, in the order of the runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<f64>,
+    /// What codecs made of the data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub achieved: Vec<Achieved>,
+}
+
+impl Source {
+    /// Of results; `taken` are the labels of others.
+    pub(super) fn of(results: &Results, taken: &mut HashSet<String>, options: &Options) -> Self {
+        let mut cells: Vec<CellSummary> = results.cells.iter().map(|cell| complete(cell, options)).collect();
+        cells.extend(results.incomplete.iter().map(incomplete));
+        for cell in &mut cells {
+            let achieved = results.background.achieved.iter();
+            let of_cell = achieved.filter(|(key, _)| *key == cell.key);
+            cell.achieved = of_cell.map(|(_, achieved)| achieved.clone()).collect();
+        }
+        Self {
+            label: label(results, taken),
+            path: results.path.clone(),
+            kind: results.kind,
+            background: results.background.clone(),
+            cells,
+        }
+    }
+}
+
+/// The campaign's name, else that of the file, with a number if that is taken.
+fn label(results: &Results, taken: &mut HashSet<String>) -> String {
+    let of_file = || {
+        let stem = results
+            .path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned());
+        stem.unwrap_or_else(|| results.path.display().to_string())
+    };
+    let name = results
+        .background
+        .name
+        .clone()
+        .filter(|name| !name.trim().is_empty());
+    let name: String = name
+        .unwrap_or_else(of_file)
+        .chars()
+        .take(LABEL_CHARS_MAX)
+        .collect();
+    let mut label = name.clone();
+    let mut number = 1;
+    while !taken.insert(label.clone()) {
+        number += 1;
+        label = format!("{name} ({number})");
+    }
+    label
+}
+
+fn complete(cell: &Cell, options: &Options) -> CellSummary {
+    let description = cell.measured.describe();
+    let interval = rate_interval(
+        cell,
+        &ClaimOptions {
+            runs: options.runs,
+            seed: options.seed,
+            resamples: options.resamples,
+        },
+    );
+    CellSummary {
+        key: cell.key.clone(),
+        unit: cell.unit,
+        direction: cell.direction,
+        runs: description.runs,
+        mean: Some(description.mean),
+        stddev: Some(description.stddev),
+        median: description.median,
+        interval: Some((interval.low, interval.high)),
+        outliers: description.outliers,
+        samples: cell.measured.runs().map(<[f64]>::to_vec).unwrap_or_default(),
+        achieved: Vec::new(),
+    }
+}
+
+fn incomplete(cell: &Incomplete) -> CellSummary {
+    CellSummary {
+        key: cell.key.clone(),
+        unit: cell.unit,
+        direction: cell.direction,
+        runs: u32::from(cell.value.is_some()),
+        mean: cell.value,
+        stddev: None,
+        median: cell.value,
+        interval: None,
+        outliers: None,
+        samples: cell.value.into_iter().collect(),
+        achieved: Vec::new(),
+    }
+}

@@ -1,0 +1,257 @@
+//! Detection on model devices: what a device does to data decides what time it takes, with noise as real ones have.
+
+use flaz_bench::detect::{
+    Answer, CaveatState, DetectError, Detection, Facts, FileSystem, Pattern, Question, Sample, detect,
+};
+use flaz_bench::random::Random;
+
+/// A device that writes what is left at one bandwidth.
+#[derive(Clone, Copy, Default)]
+struct Model {
+    /// Bytes that it compresses at a time; 0: it does not.
+    unit_bytes: u64,
+    entropy_stage: bool,
+    elides_zeros: bool,
+    deduplicates: bool,
+    /// Share of the time that is no transfer.
+    overhead: f64,
+    /// Standard deviation of a write's time.
+    noise: f64,
+    /// Rate at the end divided by that at the start.
+    drift: Option<f64>,
+    /// Every how-manieth write stalls, to five times its time.
+    stalls: Option<usize>,
+}
+
+impl Model {
+    fn stored_share(&self, pattern: Pattern) -> f64 {
+        let compresses = self.unit_bytes > 0;
+        match pattern {
+            Pattern::Random => 1.0,
+            Pattern::Level(percent) if compresses => 1.0 - f64::from(percent) / 100.0,
+            Pattern::Zeros if self.elides_zeros || self.deduplicates => 0.0,
+            Pattern::Zeros if compresses => 0.01,
+            Pattern::Alphabet if self.entropy_stage => 0.51,
+            Pattern::Copy { distance_bytes } if self.unit_bytes >= 2 * distance_bytes => 0.51,
+            Pattern::Duplicates if self.deduplicates => 0.05,
+            _ => 1.0,
+        }
+    }
+
+    fn run(&self, rounds: usize, seed: u64) -> Detection {
+        let mut random = Random::stream(seed, 0);
+        let mut samples = Vec::new();
+        let patterns = Pattern::all();
+        let total = rounds * patterns.len();
+        for round in 0..rounds {
+            let mut order = patterns.clone();
+            for last in (1..order.len()).rev() {
+                order.swap(last, random.below(last + 1));
+            }
+            for pattern in order {
+                let noise: f64 = (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
+                let mut time = self.overhead + (1.0 - self.overhead) * self.stored_share(pattern);
+                time *= (self.noise * noise).exp();
+                if let Some(end) = self.drift {
+                    time /= 1.0 + (end - 1.0) * samples.len() as f64 / total as f64;
+                }
+                if self.stalls.is_some_and(|each| random.below(each) == 0) {
+                    time *= 5.0;
+                }
+                samples.push(Sample {
+                    round,
+                    pattern,
+                    bytes_per_s: 5e8 / time,
+                });
+            }
+        }
+        detect("model", &samples, facts()).unwrap()
+    }
+}
+
+fn facts() -> Facts {
+    Facts {
+        direct: true,
+        file_system: "ext4".to_owned(),
+        compression: FileSystem::Cannot,
+    }
+}
+
+fn answer(detection: &Detection, question: Question) -> Option<Answer> {
+    detection
+        .findings
+        .iter()
+        .find(|finding| finding.question == question)
+        .map(|finding| finding.answer)
+}
+
+fn reason(detection: &Detection, question: Question) -> String {
+    let mut findings = detection.findings.iter();
+    findings
+        .find(|finding| finding.question == question)
+        .unwrap()
+        .reason
+        .clone()
+}
+
+const PLAIN: Model = Model {
+    unit_bytes: 0,
+    entropy_stage: false,
+    elides_zeros: false,
+    deduplicates: false,
+    overhead: 0.1,
+    noise: 0.05,
+    drift: None,
+    stalls: None,
+};
+
+#[test]
+fn plain_devices_are_never_taken_for_others() {
+    let mut sure = 0;
+    for (noise, drift, stalls) in [
+        (0.03, None, None),
+        (0.10, None, None),
+        (0.20, None, Some(30)),
+        (0.05, Some(0.3), None),
+        (0.10, Some(0.5), Some(20)),
+    ] {
+        let model = Model {
+            noise,
+            drift,
+            stalls,
+            ..PLAIN
+        };
+        for seed in 0..200 {
+            let found = model.run(12, seed);
+            for finding in &found.findings {
+                assert_ne!(
+                    finding.answer,
+                    Answer::Yes,
+                    "noise {noise}, seed {seed}: {finding:?}"
+                );
+                sure += usize::from(noise < 0.04 && finding.answer == Answer::No);
+            }
+        }
+    }
+    // With little noise it is not only not said, it is excluded.
+    assert!(sure >= 3 * 190, "{sure} of 600");
+}
+
+#[test]
+fn a_device_that_compresses_is_found_with_its_unit() {
+    for (unit_kib, entropy_stage) in [(4u64, false), (4, true), (32, false), (128, true)] {
+        let model = Model {
+            unit_bytes: unit_kib << 10,
+            entropy_stage,
+            noise: 0.08,
+            ..PLAIN
+        };
+        for seed in 0..20 {
+            let found = model.run(12, seed);
+            let case = format!("{unit_kib} KiB, seed {seed}: {}", found.text(false));
+            assert_eq!(answer(&found, Question::Compresses), Some(Answer::Yes), "{case}");
+            assert_ne!(
+                answer(&found, Question::Deduplicates),
+                Some(Answer::Yes),
+                "{case}"
+            );
+            assert_ne!(answer(&found, Question::ElidesZeros), Some(Answer::Yes), "{case}");
+            let stage = if entropy_stage {
+                Some(Answer::Yes)
+            } else {
+                Some(Answer::No)
+            };
+            assert!(
+                [stage, Some(Answer::Unclear)].contains(&answer(&found, Question::EntropyStage)),
+                "{case}"
+            );
+            let unit = reason(&found, Question::Unit);
+            assert!(unit.contains(&format!("at least {unit_kib} KiB")), "{case}");
+        }
+    }
+}
+
+#[test]
+fn zeros_alone_are_no_compression() {
+    let model = Model {
+        elides_zeros: true,
+        ..PLAIN
+    };
+    let found = model.run(12, 1);
+    assert_eq!(answer(&found, Question::Compresses), Some(Answer::No));
+    assert_eq!(answer(&found, Question::ElidesZeros), Some(Answer::Yes));
+    assert_eq!(answer(&found, Question::Unit), None);
+    let caveat = found
+        .caveats
+        .iter()
+        .find(|caveat| caveat.cause == "thin zero detection");
+    assert_eq!(caveat.unwrap().state, CaveatState::Present);
+}
+
+#[test]
+fn deduplication_is_found_and_told_from_compression() {
+    let model = Model {
+        deduplicates: true,
+        ..PLAIN
+    };
+    let found = model.run(12, 1);
+    assert_eq!(answer(&found, Question::Compresses), Some(Answer::No));
+    assert_eq!(answer(&found, Question::Deduplicates), Some(Answer::Yes));
+}
+
+#[test]
+fn what_could_fool_it_is_said() {
+    let state = |found: &Detection, cause: &str| {
+        let mut caveats = found.caveats.iter();
+        caveats.find(|caveat| caveat.cause == cause).unwrap().state
+    };
+    let falls = Model {
+        drift: Some(0.3),
+        ..PLAIN
+    };
+    let found = falls.run(12, 1);
+    assert_eq!(state(&found, "SLC cache"), CaveatState::Present);
+    assert_eq!(state(&found, "page cache"), CaveatState::RuledOut);
+    assert_eq!(state(&found, "file-system compression"), CaveatState::RuledOut);
+    let samples: Vec<Sample> = (0..4)
+        .flat_map(|round| {
+            Pattern::all().into_iter().map(move |pattern| Sample {
+                round,
+                pattern,
+                bytes_per_s: 1e8,
+            })
+        })
+        .collect();
+    let buffered = Facts {
+        direct: false,
+        file_system: "btrfs".to_owned(),
+        compression: FileSystem::On,
+    };
+    let found = detect("x", &samples, buffered).unwrap();
+    assert_eq!(state(&found, "page cache"), CaveatState::Possible);
+    assert_eq!(state(&found, "file-system compression"), CaveatState::Present);
+    // Without any noise the same is the same.
+    assert!(
+        found.findings.iter().all(|finding| finding.answer == Answer::No),
+        "{}",
+        found.text(false)
+    );
+    let text = found.text(false);
+    assert!(
+        text.contains("btrfs compresses here") && !text.contains('\x1b'),
+        "{text}"
+    );
+}
+
+#[test]
+fn too_little_says_nothing() {
+    let sample = |round, bytes_per_s| Sample {
+        round,
+        pattern: Pattern::Random,
+        bytes_per_s,
+    };
+    let few: Vec<Sample> = (0..3).map(|round| sample(round, 1e8)).collect();
+    assert_eq!(detect("x", &few, facts()), Err(DetectError::Rounds(3)));
+    let wrong = detect("x", &[sample(0, f64::NAN)], facts()).unwrap_err();
+    assert!(wrong.to_string().contains("round 0"), "{wrong}");
+}

@@ -1,0 +1,67 @@
+//! The bar beside a campaign: what is going on, and how long the rest will take. Silent in a pipe.
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flaz_load::campaign::Watch;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::size::HumanDuration;
+
+/// How often the bar, and the thread that waits for signals, look.
+pub const LOOK: Duration = Duration::from_millis(100);
+/// Steps of the bar.
+const STEPS: u64 = 1000;
+
+/// Does `work` with a bar beside it, if standard error is a terminal.
+pub fn beside<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
+    if !io::stderr().is_terminal() {
+        return work();
+    }
+    let done = AtomicBool::new(false);
+    let bar = ProgressBar::new(STEPS);
+    // The template is a constant of this program; a bar in the default style is no reason to fail.
+    if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {bar:28.cyan/dim} {wide_msg}") {
+        bar.set_style(style.progress_chars("━━─"));
+    }
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                show(watch, &bar);
+                thread::sleep(LOOK);
+            }
+        });
+        let end = End(&done);
+        let result = work();
+        drop(end);
+        // A bar that panicked is no reason to lose what was measured.
+        let _ = beside.join();
+        bar.finish_and_clear();
+        result
+    })
+}
+
+/// Ends the bar's thread, also when the work panics: the scope would wait for it for ever.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn show(watch: &Watch, bar: &ProgressBar) {
+    let Some(status) = watch.status() else { return };
+    let (done, now) = (watch.signals.done.load(Ordering::Relaxed), Instant::now());
+    let left = match status.left(done, now) {
+        Some(left) => format!("{} left", HumanDuration(left)),
+        None => "measuring how long it takes".to_owned(),
+    };
+    if let Some(share) = status.share(done, now) {
+        bar.set_position((share * STEPS as f64) as u64);
+    }
+    bar.set_message(format!("{left}; {}", status.what));
+    bar.tick();
+}

@@ -1,0 +1,194 @@
+//! `flaz bench run`: measures a folder, a file or a device.
+
+pub mod args;
+mod bar;
+mod permission;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flaz_bench::campaign_file::Campaign;
+use flaz_load::campaign::{Running, Watch, plan_of, wish};
+use flaz_load::error::LoadError;
+use flaz_load::plan::{Plan, Wanted};
+use flaz_load::summary;
+use flaz_load::target::Target;
+use flaz_load::visit::Traffic;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::commands::output;
+use crate::error::Failure;
+use crate::host::utc;
+use crate::size::{HumanBytes, HumanCount};
+use args::RunArgs;
+
+/// Runs `flaz bench run`.
+///
+/// # Errors
+/// Options that make no sense, a target that is not to be touched, or one that fails.
+pub fn run(args: &RunArgs) -> Result<(), Failure> {
+    let (plan, name, before) = match &args.resume {
+        Some(path) => {
+            let campaign = resumed(args, path)?;
+            let plan = plan_of(&campaign, path)?;
+            (plan, None, Some(campaign))
+        }
+        None => {
+            let mut wanted = args.wanted();
+            if let Some(path) = &args.campaign {
+                wanted = wanted.or(Wanted::read(path)?);
+            }
+            let name = wanted.name.clone();
+            (wanted.plan()?, name, None)
+        }
+    };
+    let started = now();
+    let output = match (&args.resume, &args.output) {
+        (Some(path), _) | (None, Some(path)) => path.clone(),
+        (None, None) => default_output(&started),
+    };
+    if before.is_none() {
+        not_there(&output)?;
+    }
+    // Held until the end.
+    let _held = permission::to_overwrite(&plan.target, args.yes_destroy.as_deref())?;
+    let watch = Arc::new(Watch::default());
+    let target = Target::new(&plan.target, &wish(&plan))?;
+    preamble(&plan, &target, &output, before.is_some());
+    let mut running = match before {
+        None => Running::new(&plan, &target, name, started, &output)?,
+        Some(campaign) => Running::resume(&plan, &target, campaign, &output)?,
+    };
+    stop_by_signals(&watch)?;
+    let outcome = bar::beside(&watch, || running.run(&watch));
+    match outcome {
+        Ok(()) => {}
+        Err(LoadError::Interrupted) => {
+            return Err(Failure::BadNews(format!(
+                "interrupted; what was measured is in {0}, and this goes on with it: flaz bench run --resume {0}",
+                output.display()
+            )));
+        }
+        Err(error) => {
+            if !running.campaign().cells.is_empty() {
+                eprintln!(
+                    "what was measured is in {0}; once the cause is gone it goes on with: flaz bench run --resume {0}",
+                    output.display()
+                );
+            }
+            return Err(error.into());
+        }
+    }
+    if args.json {
+        output::print_json(running.campaign(), true)
+    } else {
+        output::print(&summary::page(running.campaign(), output::in_colour()))
+    }
+}
+
+/// The campaign to go on with.
+fn resumed(args: &RunArgs, path: &Path) -> Result<Campaign, Failure> {
+    if args.wanted() != Wanted::default() || args.campaign.is_some() {
+        return Err(Failure::Usage(format!(
+            "--resume {}: expected no other option but --yes-destroy and --json, for what to measure is in the file",
+            path.display()
+        )));
+    }
+    Ok(Campaign::read(path).map_err(LoadError::from)?)
+}
+
+/// Says what is going to happen.
+fn preamble(plan: &Plan, target: &Target, output: &Path, goes_on: bool) {
+    let traffic = Traffic::of(plan, target.bytes());
+    let each = if target.writers() == 1 {
+        String::new()
+    } else {
+        format!(" by {} writers", target.writers())
+    };
+    eprintln!(
+        "{} {} cells, {} runs each, {} on {}{each}: {} written, {} read; results: {}",
+        if goes_on { "going on:" } else { "measuring" },
+        HumanCount(plan.cells() as u64),
+        plan.runs,
+        HumanBytes(target.bytes()),
+        target.path().display(),
+        HumanBytes(traffic.written),
+        HumanBytes(traffic.read),
+        output.display()
+    );
+    for note in target.notes() {
+        eprintln!("{note}");
+    }
+}
+
+/// The first signal stops after the record under way, the second at once.
+fn stop_by_signals(watch: &Arc<Watch>) -> Result<(), Failure> {
+    let again = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let failed = || Failure::system("installing the signal handlers");
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))
+            .map_err(failed())?;
+        signal_hook::flag::register(signal, Arc::clone(&again)).map_err(failed())?;
+    }
+    let watch = Arc::clone(watch);
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            // Ends with the program.
+            loop {
+                if again.load(Ordering::Relaxed) {
+                    watch.signals.stop.store(true, Ordering::Relaxed);
+                    return;
+                }
+                std::thread::sleep(bar::LOOK);
+            }
+        })
+        .map_err(Failure::system("starting a thread"))?;
+    Ok(())
+}
+
+/// RFC 3339, in UTC.
+fn now() -> String {
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    utc(seconds).replace(" UTC", "Z").replace(' ', "T")
+}
+
+fn default_output(started: &str) -> PathBuf {
+    let plain: String = started
+        .chars()
+        .filter_map(|c| match c {
+            'T' => Some('-'),
+            c => c.is_ascii_digit().then_some(c),
+        })
+        .collect();
+    PathBuf::from(format!("flaz-{plain}.json"))
+}
+
+fn not_there(path: &Path) -> Result<(), Failure> {
+    if path.exists() {
+        return Err(Failure::Usage(format!(
+            "{0} is there already: choose another --output; or, if it is a campaign that was interrupted, go on with it by \
+             --resume {0}",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_named_by_the_time() {
+        assert_eq!(
+            default_output("2026-01-31T12:05:09Z"),
+            Path::new("flaz-20260131-120509.json")
+        );
+        assert!(now().ends_with('Z') && now().len() == 20);
+    }
+}

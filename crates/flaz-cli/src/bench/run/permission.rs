@@ -1,0 +1,88 @@
+//! Whether a file or device may be overwritten: nobody uses it, it carries nothing that is known, and its path was typed again.
+
+use std::fs;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
+
+use crate::error::Failure;
+use crate::safety::{self, Claim};
+
+/// Asks for everything that must be, and holds the target; nothing for a folder, in which only new files are made.
+///
+/// # Errors
+/// What speaks against it. Nothing was written.
+pub fn to_overwrite(target: &Path, typed: Option<&Path>) -> Result<Option<Claim>, Failure> {
+    let in_place = match fs::metadata(target) {
+        Ok(found) => !found.is_dir(),
+        // What is missing is made: a folder.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(Failure::system(format!("looking at {}", target.display()))(error)),
+    };
+    if !in_place {
+        return match typed {
+            None => Ok(None),
+            Some(typed) => Err(Failure::Usage(format!(
+                "--yes-destroy {}: expected it for a file or device only; in the folder {} nothing is destroyed",
+                typed.display(),
+                target.display()
+            ))),
+        };
+    }
+    // What is refused anyway need not be asked for.
+    let claim = safety::claim_to_overwrite(target)?;
+    match typed {
+        Some(typed) => agrees(target, &typed.to_string_lossy())?,
+        None if io::stdin().is_terminal() && io::stderr().is_terminal() => {
+            agrees(
+                target,
+                &asked(target).map_err(Failure::system("reading the answer"))?,
+            )?;
+        }
+        None => {
+            return Err(Failure::Usage(format!(
+                "{0}: everything on it will be lost; if it may be, type its path again: --yes-destroy {0}",
+                target.display()
+            )));
+        }
+    }
+    Ok(Some(claim))
+}
+
+fn asked(target: &Path) -> io::Result<String> {
+    let mut err = io::stderr().lock();
+    write!(
+        err,
+        "Everything on {} will be lost. If it may be, type its path again: ",
+        target.display()
+    )?;
+    err.flush()?;
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(line)
+}
+
+fn agrees(target: &Path, typed: &str) -> Result<(), Failure> {
+    if target.as_os_str() == typed.trim_end_matches('\n') {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "expected the path {} again, found '{}': nothing was written",
+        target.display(),
+        typed.trim_end()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_path_agrees() {
+        let target = Path::new("/dev/sdx");
+        assert!(agrees(target, "/dev/sdx").is_ok() && agrees(target, "/dev/sdx\n").is_ok());
+        for typed in ["", "y", "yes", "/dev/sdx1", "/dev/./sdx", " /dev/sdx"] {
+            let refused = agrees(target, typed).unwrap_err().to_string();
+            assert!(refused.contains("nothing was written"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `flaz bench detect` as a user runs it.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+fn detect(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_flaz"))
+        .args(["bench", "detect"])
+        .args(words)
+        .env_remove("FLAZ_LOG")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_plain_file_is_not_taken_for_anything_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let output = detect(&[
+        path, "--sample", "2MiB", "--size", "16MiB", "--rounds", "5", "--json",
+    ]);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{err}");
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["schema"], 1);
+    assert_eq!(found["rounds"], 5);
+    assert_eq!(found["effects"].as_array().unwrap().len(), 12);
+    // /tmp may be on anything; a file system that compresses would say so.
+    if found["facts"]["compression"] == "cannot" {
+        for finding in found["findings"].as_array().unwrap() {
+            assert_ne!(finding["answer"], "yes", "{finding}");
+        }
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn the_page_says_what_could_fool_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let output = detect(&[
+        path,
+        "--sample",
+        "1MiB",
+        "--size",
+        "4MiB",
+        "--rounds",
+        "4",
+        "--buffered",
+    ]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "Compresses: ",
+        "Deduplicates: ",
+        "page cache: possible",
+        "file-system compression: ",
+    ] {
+        assert!(text.contains(part), "no '{part}' in\n{text}");
+    }
+}
+
+#[test]
+fn what_it_cannot_look_at_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "precious").unwrap();
+    let path = folder.path().to_str().unwrap();
+    for (words, status, part) in [
+        (&[file.to_str().unwrap()][..], 2, "expected a folder"),
+        (&["/nowhere"][..], 1, "looking at /nowhere"),
+        (&[path, "--sample", "1000"][..], 2, "whole MiB"),
+        (&[path, "--size", "1MiB"][..], 2, "no room for two samples"),
+        (&[path, "--size", "8EiB"][..], 2, ""),
+        (&[path, "--rounds", "3"][..], 2, "4..=1000"),
+    ] {
+        let output = detect(words);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {err}");
+        assert!(err.contains(part) && output.stdout.is_empty(), "{words:?}: {err}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+}

@@ -1,0 +1,468 @@
+//! A campaign: rounds of visits until everything was measured as often as the plan says, and its file after each visit.
+//!
+//! Invariants:
+//! - the file is whole at any time: it is written beside and renamed;
+//! - the samples of a visit enter the file together, or not at all; nothing that was measured is measured again after an
+//!   interruption, and nothing that was begun and not ended counts;
+//! - which visits are left is in the file, so that going on does not depend on what was random or adaptive before.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use flaz_bench::campaign_file::{Campaign, CampaignCell};
+use flaz_bench::cell::CellKey;
+use flaz_bench::statistics::trend;
+use flaz_bench::unit::{Unit, WholeBytes};
+use serde::{Deserialize, Serialize};
+
+use crate::environment;
+use crate::error::LoadError;
+use crate::flags;
+use crate::forecast::{Forecast, Status};
+use crate::plan::{Plan, WARM_UP_MAX};
+use crate::schedule::{self, Visit};
+use crate::target::{Target, Wish};
+use crate::test::Test;
+use crate::visit::{Sample, Signals, Visitor};
+use crate::writers::Moved;
+
+/// Where a campaign stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Phase {
+    /// Rounds that do not count.
+    WarmUp,
+    /// Rounds that count.
+    Measure,
+}
+
+/// How far a campaign has come; nothing once it is done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Progress {
+    phase: Phase,
+    /// Rounds of the phase that were begun.
+    rounds: u32,
+    /// Visits of the round under way that are left, the next one last.
+    pending: Vec<Visit>,
+    /// Visits done, of both phases: numbers data.
+    visits: u64,
+    /// Samples so far.
+    samples: u32,
+}
+
+/// What those that watch a campaign see, and by which they stop it.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// Bytes done, and whether to stop.
+    pub signals: Signals,
+    status: Mutex<Option<Status>>,
+}
+
+impl Watch {
+    /// What is going on; nothing before it began.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        self.locked().clone()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Status>> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a target has to be for a plan.
+#[must_use]
+pub fn wish(plan: &Plan) -> Wish {
+    let (most, least) = plan.record_bounds();
+    Wish {
+        size_bytes: plan.size_bytes,
+        writers: plan.writers,
+        unit_bytes: most,
+        record_bytes_min: least,
+        io: plan.io,
+    }
+}
+
+/// A campaign that is being measured.
+#[derive(Debug)]
+pub struct Running<'a> {
+    plan: &'a Plan,
+    target: &'a Target,
+    campaign: Campaign,
+    progress: Progress,
+    output: PathBuf,
+    forecast: Forecast,
+    spent_s: f64,
+}
+
+impl<'a> Running<'a> {
+    /// A new campaign, whose file is `output`. The size is that of the target from now on, whatever the plan left open.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn new(
+        plan: &'a Plan,
+        target: &'a Target,
+        name: Option<String>,
+        started: String,
+        output: &Path,
+    ) -> Result<Self, LoadError> {
+        let mut campaign = Campaign::new(plan.seed);
+        campaign.name = name;
+        campaign.program = Some(concat!("flaz ", env!("CARGO_PKG_VERSION")).to_owned());
+        campaign.started = Some(started);
+        campaign.environment = environment::of(target);
+        let decided = Plan {
+            size_bytes: Some(target.bytes()),
+            ..plan.clone()
+        };
+        campaign.plan = Some(json(&decided)?);
+        let others = [
+            ("direct_io", target.is_direct().into()),
+            ("size_bytes", target.bytes().into()),
+            ("writers", target.writers().into()),
+        ];
+        for (name, value) in others {
+            campaign.environment.other.insert(name.to_owned(), value);
+        }
+        let running = Self {
+            plan,
+            target,
+            campaign,
+            progress: Progress {
+                phase: Phase::WarmUp,
+                rounds: 0,
+                pending: Vec::new(),
+                visits: 0,
+                samples: 0,
+            },
+            output: output.to_owned(),
+            forecast: Forecast::default(),
+            spent_s: 0.0,
+        };
+        Ok(running)
+    }
+
+    /// Goes on with a campaign that was interrupted.
+    ///
+    /// # Errors
+    /// It is done already, or its file does not say how far it came.
+    pub fn resume(
+        plan: &'a Plan,
+        target: &'a Target,
+        campaign: Campaign,
+        output: &Path,
+    ) -> Result<Self, LoadError> {
+        let progress = campaign.progress.clone().ok_or_else(|| {
+            LoadError::Plan(format!(
+                "{}: this campaign is done; expected one that was interrupted",
+                output.display()
+            ))
+        })?;
+        let progress: Progress = serde_json::from_value(progress).map_err(|error| {
+            LoadError::Plan(format!("{}: its progress is damaged: {error}", output.display()))
+        })?;
+        let known = schedule::round(plan, 0);
+        if let Some(visit) = progress.pending.iter().find(|visit| !known.contains(visit)) {
+            return Err(LoadError::Plan(format!(
+                "{}: its progress names {visit:?}, which is not in its plan: the file was changed by hand",
+                output.display()
+            )));
+        }
+        Ok(Self {
+            plan,
+            target,
+            campaign,
+            progress,
+            output: output.to_owned(),
+            forecast: Forecast::default(),
+            spent_s: 0.0,
+        })
+    }
+
+    /// What was measured so far.
+    #[must_use]
+    pub fn campaign(&self) -> &Campaign {
+        &self.campaign
+    }
+
+    /// Measures until everything is done or somebody stops it; what was measured until then is in the file in any case.
+    ///
+    /// # Errors
+    /// What fails first; [`LoadError::Interrupted`].
+    pub fn run(&mut self, watch: &Watch) -> Result<(), LoadError> {
+        let mut visitor = Visitor::new(self.plan, self.target, &watch.signals);
+        let drops = json(&visitor.drop_caches())?;
+        self.campaign
+            .environment
+            .other
+            .insert("caches_dropped".to_owned(), drops);
+        self.save()?;
+        let untouched = self.progress.visits == 0;
+        if untouched && self.plan.precondition > 0 {
+            self.tell(
+                watch,
+                "preconditioning".to_owned(),
+                u64::from(self.plan.precondition) * self.target.bytes(),
+                None,
+            );
+            visitor.precondition(self.plan.precondition)?;
+        }
+        let mut filled = None;
+        while let Some(visit) = self.next() {
+            let bytes = Visitor::bytes(self.plan, self.target, &visit, filled == Some(visit.level));
+            watch.signals.done.store(0, std::sync::atomic::Ordering::Relaxed);
+            self.tell(watch, self.words(&visit), bytes, Some(&visit));
+            let began = Instant::now();
+            let samples = visitor.visit(&visit, self.progress.visits)?;
+            let seconds = began.elapsed().as_secs_f64();
+            self.forecast.took(&visit, seconds);
+            self.spent_s += seconds;
+            filled = Some(visit.level);
+            self.take(&visit, &samples, &visitor)?;
+        }
+        self.campaign.progress = None;
+        if let Some(speed) = visitor.data().gb_per_s_thread() {
+            self.campaign
+                .environment
+                .other
+                .insert("generator_gb_per_s_thread".to_owned(), speed.into());
+        }
+        self.write()
+    }
+
+    /// The next visit; a new round where one is over; nothing when all is done.
+    fn next(&mut self) -> Option<Visit> {
+        while self.progress.pending.is_empty() {
+            if !self.begin_round() {
+                return None;
+            }
+        }
+        self.progress.pending.last().copied()
+    }
+
+    /// Whether there was another round to begin, or a phase.
+    fn begin_round(&mut self) -> bool {
+        let rounds = self.progress.rounds;
+        let mut visits = schedule::round(self.plan, self.round_number());
+        match self.progress.phase {
+            Phase::WarmUp if !self.warms_up(rounds) => {
+                self.progress.phase = Phase::Measure;
+                self.progress.rounds = 0;
+                return true;
+            }
+            Phase::WarmUp => {}
+            Phase::Measure if rounds < self.plan.runs => {}
+            Phase::Measure if rounds < self.plan.runs_max => {
+                visits.retain(|visit| self.is_wide(visit));
+            }
+            Phase::Measure => return false,
+        }
+        visits.reverse();
+        self.progress.rounds += 1;
+        self.progress.pending = visits;
+        !self.progress.pending.is_empty()
+    }
+
+    /// Numbers the rounds of both phases differently.
+    fn round_number(&self) -> u64 {
+        match self.progress.phase {
+            Phase::WarmUp => u64::MAX - u64::from(self.progress.rounds),
+            Phase::Measure => u64::from(self.progress.rounds),
+        }
+    }
+
+    /// Whether another round comes before those that count.
+    fn warms_up(&self, rounds: u32) -> bool {
+        let steady = || {
+            !self.campaign.cells.is_empty()
+                && self
+                    .campaign
+                    .cells
+                    .iter()
+                    .all(|cell| trend::is_steady(&cell.warm_up) == Some(true))
+        };
+        rounds < self.plan.warm_up || (self.plan.steady && rounds < WARM_UP_MAX && !steady())
+    }
+
+    /// Whether a visit has a cell that is not known well enough.
+    fn is_wide(&self, visit: &Visit) -> bool {
+        let Some(within_pct) = self.plan.within_pct else {
+            return false;
+        };
+        visit
+            .group
+            .tests()
+            .filter(|test| self.plan.tests.contains(test))
+            .any(|test| {
+                let key = self.key(test, visit);
+                let cell = self.campaign.cells.iter().find(|cell| cell.key == key);
+                cell.and_then(|cell| flags::half_width_pct(&cell.samples))
+                    .is_none_or(|half| half > within_pct)
+            })
+    }
+
+    fn key(&self, test: Test, visit: &Visit) -> CellKey {
+        CellKey {
+            test: test.name().to_owned(),
+            record_bytes: visit.record_bytes,
+            level: self.plan.levels[visit.level].clone(),
+        }
+    }
+
+    /// Adds the samples of a visit, and writes the file.
+    fn take(&mut self, visit: &Visit, samples: &[Sample], visitor: &Visitor<'_>) -> Result<(), LoadError> {
+        for (test, moved) in samples {
+            let key = self.key(*test, visit);
+            let place = match self.campaign.cells.iter().position(|cell| cell.key == key) {
+                Some(place) => place,
+                None => {
+                    let mut cell =
+                        CampaignCell::new(&key.test, key.record_bytes, key.level.clone(), Vec::new());
+                    cell.unit = test.unit();
+                    cell.achieved = self.achieved(visit, visitor)?;
+                    self.campaign.cells.push(cell);
+                    self.campaign.cells.len() - 1
+                }
+            };
+            let cell = &mut self.campaign.cells[place];
+            let (precise, naive) = values(moved, cell.unit, visit.record_bytes);
+            if self.progress.phase == Phase::WarmUp {
+                cell.warm_up.push(precise);
+                continue;
+            }
+            cell.samples.push(precise);
+            cell.order.push(self.progress.samples);
+            if self.plan.writers > 1 {
+                cell.naive.push(naive);
+            }
+            self.progress.samples += 1;
+        }
+        self.progress.pending.pop();
+        self.progress.visits += 1;
+        self.save()
+    }
+
+    /// What codecs make of the data: as measured for a cell with the same data, or measured now.
+    fn achieved(
+        &self,
+        visit: &Visit,
+        visitor: &Visitor<'_>,
+    ) -> Result<Vec<flaz_bench::campaign_file::Achieved>, LoadError> {
+        let level = &self.plan.levels[visit.level];
+        let alike = self.campaign.cells.iter().find(|cell| {
+            cell.key.level == *level
+                && (cell.key.record_bytes == visit.record_bytes
+                    || self.plan.family != crate::plan::FamilyWord::Iozone)
+        });
+        match alike {
+            Some(cell) => Ok(cell.achieved.clone()),
+            None => visitor.data().achieved(visit.level, visit.record_bytes),
+        }
+    }
+
+    fn words(&self, visit: &Visit) -> String {
+        let of = match self.progress.phase {
+            Phase::WarmUp => "warm-up round",
+            Phase::Measure => "round",
+        };
+        let names: Vec<&str> = visit
+            .group
+            .tests()
+            .filter(|test| self.plan.tests.contains(test))
+            .map(Test::name)
+            .collect();
+        format!(
+            "{of} {}{}: {}, {}, {}",
+            self.progress.rounds,
+            match self.progress.phase {
+                Phase::WarmUp => String::new(),
+                Phase::Measure => format!(" of {}", self.plan.runs.max(self.progress.rounds)),
+            },
+            names.join(" and "),
+            WholeBytes(visit.record_bytes),
+            self.plan.levels[visit.level]
+        )
+    }
+
+    /// Says what comes now, and how long all that comes after it should take.
+    fn tell(&self, watch: &Watch, what: String, bytes: u64, visit: Option<&Visit>) {
+        let pending = &self.progress.pending;
+        let round = schedule::round(self.plan, 0);
+        let rounds_left = match self.progress.phase {
+            Phase::WarmUp => self.plan.warm_up.saturating_sub(self.progress.rounds) + self.plan.runs,
+            Phase::Measure => self.plan.runs.saturating_sub(self.progress.rounds),
+        };
+        let after = &pending[..pending.len().saturating_sub(1)];
+        let later = self
+            .forecast
+            .total(after.iter())
+            .zip(self.forecast.total(round.iter()))
+            .map(|(now, round)| now + round * f64::from(rounds_left));
+        let only = after.is_empty() && rounds_left == 0;
+        *watch.locked() = Some(Status {
+            what,
+            began: Instant::now(),
+            bytes,
+            expected_s: visit.and_then(|visit| self.forecast.seconds(visit)),
+            later_s: if only { Some(0.0) } else { later },
+            spent_s: self.spent_s,
+        });
+    }
+
+    fn save(&mut self) -> Result<(), LoadError> {
+        self.campaign.progress = Some(json(&self.progress)?);
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<(), LoadError> {
+        flags::set(&mut self.campaign);
+        let text = self
+            .campaign
+            .to_json()
+            .map_err(|error| LoadError::at("write", &self.output)(error.into()))?;
+        replace(&self.output, text.as_bytes()).map_err(LoadError::at("write", &self.output))
+    }
+}
+
+/// The precise and the naive rate, in a unit.
+fn values(moved: &Moved, unit: Unit, record_bytes: u64) -> (f64, f64) {
+    let divisor = match unit {
+        Unit::BytesPerSecond => 1.0,
+        Unit::OperationsPerSecond => record_bytes as f64,
+    };
+    (moved.bytes_per_s() / divisor, moved.naive_bytes_per_s / divisor)
+}
+
+fn json(value: &impl Serialize) -> Result<serde_json::Value, LoadError> {
+    serde_json::to_value(value).map_err(|error| LoadError::Plan(error.to_string()))
+}
+
+/// Puts `bytes` in the place of the file: all of them, or what was there stays.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
+/// The plan that a campaign's file has.
+///
+/// # Errors
+/// It has none, or one that makes no sense.
+pub fn plan_of(campaign: &Campaign, path: &Path) -> Result<Plan, LoadError> {
+    let told = |problem: &str| LoadError::Plan(format!("{}: {problem}", path.display()));
+    let value = campaign.plan.clone().ok_or_else(|| {
+        told("expected a campaign of `flaz bench run`, found one without a plan: there is nothing to go on with")
+    })?;
+    let plan: Plan =
+        serde_json::from_value(value).map_err(|error| told(&format!("its plan is damaged: {error}")))?;
+    plan.check()?;
+    Ok(plan)
+}

@@ -1,0 +1,181 @@
+//! The data of a campaign: which, for each level; made before the clock starts, other data for each pass that writes.
+
+use std::num::NonZeroUsize;
+
+use flaz_bench::campaign_file::Achieved;
+use flaz_bench::cell::Level;
+use flaz_data::spec::{CHUNK_BYTES_MAX, DISTANCE_BYTES_DEFAULT};
+use flaz_data::{Codec, DataSpec, Family, Generator, Pool, Seed};
+
+use crate::error::LoadError;
+use crate::plan::{FamilyWord, Plan};
+
+/// What the bytes of a target are a function of, besides the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// Which level of the plan.
+    pub level: usize,
+    /// Unit in which the data is made: the record for IOzone's, else always the same.
+    pub chunk_bytes: u64,
+    /// The how-manieth pass that wrote, so that no pass repeats another's bytes.
+    pub pass: u64,
+}
+
+/// The data of one level, with records of `record_bytes`, for the pass `pass`.
+///
+/// # Errors
+/// There is no such data.
+pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<DataSpec, LoadError> {
+    let percent =
+        |percent| flaz_data::Level::new(percent).map_err(|error| LoadError::Plan(error.to_string()));
+    let (family, share) = match level {
+        Level::Percent(share) => (family(plan.family), share.get()),
+        Level::Named(name) => match name.as_str() {
+            "zeros" => (Family::Zeros, 100.0),
+            "random" => (Family::Random, 0.0),
+            "random-level" => (Family::RandomLevel, 50.0),
+            _ => {
+                return Err(LoadError::Plan(format!(
+                    "'{name}' is no level: expected a percentage that compression saves, zeros, random or random-level"
+                )));
+            }
+        },
+    };
+    let mut spec = DataSpec::new(family, percent(share)?);
+    spec.chunk_bytes = chunk_bytes(&spec.family, record_bytes);
+    spec.dedup = percent(plan.dedup_pct)?;
+    spec.seed = Seed {
+        campaign: plan.seed,
+        run: pass,
+    };
+    spec.check()?;
+    Ok(spec)
+}
+
+fn family(word: FamilyWord) -> Family {
+    match word {
+        FamilyWord::Run => Family::Run,
+        FamilyWord::Copies => Family::Copies {
+            distance_bytes: DISTANCE_BYTES_DEFAULT,
+        },
+        FamilyWord::Alphabet => Family::Alphabet,
+        FamilyWord::Iozone => Family::Iozone,
+    }
+}
+
+fn chunk_bytes(family: &Family, record_bytes: u64) -> u64 {
+    match family {
+        Family::Iozone => record_bytes.min(CHUNK_BYTES_MAX),
+        _ => 4096,
+    }
+}
+
+/// Makes data, and keeps the last.
+#[derive(Debug)]
+pub struct Data<'p> {
+    plan: &'p Plan,
+    bytes: usize,
+    threads: NonZeroUsize,
+    pool: Option<(Contents, Pool)>,
+    /// Bytes made, and the seconds that took, of all threads together.
+    made: (u64, f64),
+}
+
+impl<'p> Data<'p> {
+    /// Data for a target of `target_bytes` bytes, in pieces of up to `piece_bytes`.
+    #[must_use]
+    pub fn new(plan: &'p Plan, target_bytes: u64, piece_bytes: u64) -> Self {
+        let unit = piece_bytes.max(4096);
+        let bytes = plan
+            .pool_bytes
+            .min(target_bytes.next_multiple_of(unit))
+            .next_multiple_of(unit);
+        Self {
+            plan,
+            bytes: bytes as usize,
+            threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            pool: None,
+            made: (0, 0.0),
+        }
+    }
+
+    /// What a pass writes for a visit.
+    ///
+    /// # Errors
+    /// There is no such data.
+    pub fn contents(&self, level: usize, record_bytes: u64, pass: u64) -> Result<Contents, LoadError> {
+        let spec = spec(self.plan, &self.plan.levels[level], record_bytes, pass)?;
+        Ok(Contents {
+            level,
+            chunk_bytes: spec.chunk_bytes,
+            pass,
+        })
+    }
+
+    fn generator(&self, contents: Contents) -> Result<Generator, LoadError> {
+        let level = &self.plan.levels[contents.level];
+        Ok(Generator::new(spec(
+            self.plan,
+            level,
+            contents.chunk_bytes,
+            contents.pass,
+        )?)?)
+    }
+
+    /// The data in memory.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn pool(&mut self, contents: Contents) -> Result<&Pool, LoadError> {
+        if self.pool.as_ref().is_none_or(|(held, _)| *held != contents) {
+            // The old one's memory first: there may not be enough for both.
+            self.pool = None;
+            let (pool, speed) = Pool::fill(self.generator(contents)?, self.bytes, self.threads)?;
+            self.made.0 += speed.bytes;
+            self.made.1 += speed.elapsed.as_secs_f64() * speed.threads as f64;
+            return Ok(&self.pool.insert((contents, pool)).1);
+        }
+        match &self.pool {
+            Some((_, pool)) => Ok(pool),
+            None => unreachable!("a pool was found a moment ago"),
+        }
+    }
+
+    /// The bytes that are at `offset` of the data, without a pool.
+    ///
+    /// # Errors
+    /// There is no such data.
+    pub fn fill(&self, contents: Contents, offset: u64, bytes: &mut [u8]) -> Result<(), LoadError> {
+        self.generator(contents)?.fill(offset % self.bytes as u64, bytes);
+        Ok(())
+    }
+
+    /// Gigabytes (10^9) a second and thread that were made so far; nothing if none were.
+    #[must_use]
+    pub fn gb_per_s_thread(&self) -> Option<f64> {
+        (self.made.1 > 0.0).then(|| self.made.0 as f64 / 1e9 / self.made.1)
+    }
+
+    /// What codecs make of the data of a level.
+    ///
+    /// # Errors
+    /// There is no such data.
+    pub fn achieved(&self, level: usize, record_bytes: u64) -> Result<Vec<Achieved>, LoadError> {
+        let contents = self.contents(level, record_bytes, 0)?;
+        let rows = flaz_data::measure(
+            &self.generator(contents)?,
+            self.bytes as u64,
+            &Codec::CALIBRATED,
+            self.threads,
+        );
+        Ok(rows
+            .into_iter()
+            .map(|row| Achieved {
+                codec: row.codec.to_string().replace(':', "-"),
+                chunk_bytes: row.window_bytes,
+                saved_pct: row.saved.mean_percent,
+                spread_pct: row.saved.stddev_points,
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,525 @@
+//! What is measured: files in a folder, one a writer; or one file or device, written in place, a part of it for each writer.
+//!
+//! Invariants: in a folder nothing is touched but a new folder in it, which goes when the target is dropped; whoever makes a
+//! target of a file or device has seen to it that its contents may go.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use flaz_device::IoBuf;
+use rustix::fs::{Advice, OFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::error::LoadError;
+use crate::medium::FileMedium;
+
+/// Share of the free space that is used at most, in percent, when the size was not given.
+const FREE_PERCENT_MAX: u64 = 80;
+/// Memory of a machine that does not tell.
+const MEMORY_BYTES: u64 = 8 << 30;
+/// Alignments that direct I/O is tried with.
+const ALIGNMENTS_BYTES: [u64; 2] = [512, 4096];
+/// Where the kernel takes orders to drop its page cache.
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+/// How data goes to the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Io {
+    /// Past the page cache where that is possible.
+    #[default]
+    Auto,
+    /// Past the page cache, or not at all.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+/// Whose pages are dropped from the page cache between tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DropCaches {
+    /// Of the whole system if that is allowed and pages are used, else of the target.
+    #[default]
+    Auto,
+    /// Of the target.
+    Target,
+    /// Of the whole system.
+    System,
+    /// Nobody's.
+    No,
+}
+
+/// What a target is.
+#[derive(Debug)]
+enum Kind {
+    /// New files; the folder they are in goes with this.
+    Folder {
+        scratch: tempfile::TempDir,
+        _made: Option<Made>,
+    },
+    /// A file or device that was there.
+    InPlace { device: bool },
+}
+
+/// A folder that was not there before.
+#[derive(Debug)]
+struct Made(PathBuf);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // Somebody may have put something in it meanwhile: then it stays.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// What is measured.
+#[derive(Debug)]
+pub struct Target {
+    kind: Kind,
+    path: PathBuf,
+    writers: usize,
+    bytes_each: u64,
+    /// Whether direct I/O is used.
+    direct: bool,
+    notes: Vec<String>,
+}
+
+/// What is wanted of a target.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// Bytes of all writers together; twice the memory if not given, as far as there is room.
+    pub size_bytes: Option<u64>,
+    /// Number of writers.
+    pub writers: usize,
+    /// What each writer's part is a multiple of: the largest record.
+    pub unit_bytes: u64,
+    /// The smallest record.
+    pub record_bytes_min: u64,
+    /// How data goes to it.
+    pub io: Io,
+}
+
+impl Target {
+    /// Makes ready to measure at `path`: a folder (made if it is missing), a file or a device.
+    ///
+    /// # Errors
+    /// There is no room, or no direct I/O that was asked for, or the system refuses.
+    pub fn new(path: &Path, wish: &Wish) -> Result<Self, LoadError> {
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(source) => return Err(LoadError::at("look at", path)(source)),
+        };
+        let (kind, room_bytes) = match &metadata {
+            Some(found) if found.is_file() || found.file_type().is_block_device() => {
+                let device = found.file_type().is_block_device();
+                let size = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+                let bytes = size.map_err(LoadError::at("find the size of", path))?;
+                (Kind::InPlace { device }, Some(bytes))
+            }
+            Some(found) if !found.is_dir() => {
+                let message = format!(
+                    "{}: expected a folder, a file or a block device, found something else",
+                    path.display()
+                );
+                return Err(LoadError::Plan(message));
+            }
+            found => folder(path, found.is_none())?,
+        };
+        let mut target = Self {
+            kind,
+            path: path.to_owned(),
+            writers: wish.writers,
+            bytes_each: 0,
+            direct: false,
+            notes: Vec::new(),
+        };
+        target.bytes_each = target.size(wish, room_bytes)?;
+        target.direct = target.decide(wish)?;
+        Ok(target)
+    }
+
+    /// As the user wrote it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path with which the system knows the file system or device.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        match &self.kind {
+            Kind::Folder { scratch, .. } => scratch.path(),
+            Kind::InPlace { .. } => &self.path,
+        }
+    }
+
+    /// Whether it is a block device.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        matches!(self.kind, Kind::InPlace { device: true })
+    }
+
+    /// Whether files are made anew for tests that write the first time.
+    #[must_use]
+    pub fn is_folder(&self) -> bool {
+        matches!(self.kind, Kind::Folder { .. })
+    }
+
+    /// Number of writers.
+    #[must_use]
+    pub fn writers(&self) -> usize {
+        self.writers
+    }
+
+    /// Bytes of each writer.
+    #[must_use]
+    pub fn bytes_each(&self) -> u64 {
+        self.bytes_each
+    }
+
+    /// Bytes of all writers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes_each * self.writers as u64
+    }
+
+    /// Whether it is read and written past the page cache, but for streams.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// What a user must know about how the target came to be as it is.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Bytes of each writer; `room_bytes` is nothing where the file system does not tell.
+    fn size(&mut self, wish: &Wish, room_bytes: Option<u64>) -> Result<u64, LoadError> {
+        let writers = wish.writers as u64;
+        let wanted = match (wish.size_bytes, room_bytes) {
+            (Some(wanted), _) => wanted,
+            (None, Some(room_bytes)) => self.default_size(room_bytes),
+            (None, None) => {
+                return Err(LoadError::Plan(format!(
+                    "{}: its file system does not say how much room it has: expected a --size",
+                    self.path.display()
+                )));
+            }
+        };
+        let each = wanted / writers / wish.unit_bytes * wish.unit_bytes;
+        if let Some(found_bytes) = room_bytes
+            && wanted > found_bytes
+        {
+            return Err(LoadError::Room {
+                path: self.path.clone(),
+                wanted_bytes: wanted,
+                found_bytes,
+            });
+        }
+        if each == 0 {
+            return Err(LoadError::Plan(format!(
+                "a size of {wanted} bytes for {writers} writers: expected at least one record of {} bytes for each",
+                wish.unit_bytes
+            )));
+        }
+        Ok(each)
+    }
+
+    /// Twice the memory, as far as there is room; and says so.
+    fn default_size(&mut self, room_bytes: u64) -> u64 {
+        let most = if self.is_folder() {
+            room_bytes / 100 * FREE_PERCENT_MAX
+        } else {
+            room_bytes
+        };
+        let twice = memory_bytes().unwrap_or(MEMORY_BYTES).saturating_mul(2);
+        self.notes.push(if twice > most {
+            format!(
+                "size: {} and not twice the memory ({}), for there is no more room",
+                gib(most),
+                gib(twice)
+            )
+        } else {
+            format!("size: {}, twice the memory", gib(twice))
+        });
+        twice.min(most)
+    }
+
+    fn decide(&mut self, wish: &Wish) -> Result<bool, LoadError> {
+        if wish.io == Io::Buffered {
+            return Ok(false);
+        }
+        let alignment = self
+            .alignment()
+            .map_err(LoadError::at("try direct I/O on", &self.path))?;
+        match alignment {
+            None if wish.io == Io::Direct => Err(LoadError::NotDirect {
+                path: self.path.clone(),
+            }),
+            None => {
+                self.notes.push(
+                    "I/O: buffered, for there is no direct I/O here; figures include the page cache"
+                        .to_owned(),
+                );
+                Ok(false)
+            }
+            Some(alignment_bytes) if alignment_bytes > wish.record_bytes_min => Err(LoadError::Alignment {
+                path: self.path.clone(),
+                record_bytes: wish.record_bytes_min,
+                alignment_bytes,
+            }),
+            Some(_) => Ok(true),
+        }
+    }
+
+    /// What direct I/O needs here, in bytes; nothing where there is none.
+    fn alignment(&self) -> io::Result<Option<u64>> {
+        let path = match &self.kind {
+            Kind::Folder { scratch, .. } => {
+                let path = scratch.path().join("probe");
+                let file = File::create(&path)?;
+                file.write_all_at(&[1; 2 * ALIGNMENTS_BYTES[1] as usize], 0)?;
+                file.sync_data()?;
+                path
+            }
+            Kind::InPlace { .. } => self.path.clone(),
+        };
+        let alignment = alignment_of(&path);
+        if self.is_folder() {
+            fs::remove_file(&path)?;
+        }
+        alignment
+    }
+
+    fn file(&self, writer: usize) -> PathBuf {
+        match &self.kind {
+            Kind::Folder { scratch, .. } => scratch.path().join(format!("writer-{writer}")),
+            Kind::InPlace { .. } => self.path.clone(),
+        }
+    }
+
+    /// Removes the files and makes empty ones. What is written in place stays as it is.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn make_anew(&self) -> Result<(), LoadError> {
+        if !self.is_folder() {
+            return Ok(());
+        }
+        for writer in 0..self.writers {
+            let path = self.file(writer);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(LoadError::at("remove", path)(error));
+                }
+                _ => {}
+            }
+            File::create_new(&path).map_err(LoadError::at("create", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Opens each writer's part anew; past the page cache unless `buffered`, or not possible.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(&self, buffered: bool) -> Result<Vec<FileMedium>, LoadError> {
+        (0..self.writers)
+            .map(|writer| {
+                let path = self.file(writer);
+                let direct = self.direct && !buffered;
+                let medium = FileMedium::open(&path, direct).map_err(LoadError::at("open", &path))?;
+                let base = if self.is_folder() {
+                    0
+                } else {
+                    writer as u64 * self.bytes_each
+                };
+                Ok(medium.from_offset(base))
+            })
+            .collect()
+    }
+
+    /// Drops cached pages.
+    ///
+    /// # Errors
+    /// What the system says; of the whole system, that it is not allowed.
+    pub fn drop_caches(&self, whose: DropCaches) -> Result<(), LoadError> {
+        if whose == DropCaches::No {
+            return Ok(());
+        }
+        for medium in self.open(true)? {
+            let file = medium.file();
+            file.sync_data()
+                .and_then(|()| Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?))
+                .map_err(LoadError::at("drop cached pages of", &self.path))?;
+        }
+        if whose == DropCaches::System {
+            fs::write(DROP_CACHES, "1").map_err(LoadError::at("drop caches by", DROP_CACHES))?;
+        }
+        Ok(())
+    }
+}
+
+/// What [`DropCaches::Auto`] comes to, where pages are used (`buffered`).
+#[must_use]
+pub fn decided(whose: DropCaches, buffered: bool) -> DropCaches {
+    match whose {
+        DropCaches::Auto => {
+            let allowed = rustix::process::geteuid().is_root()
+                && rustix::fs::access(DROP_CACHES, rustix::fs::Access::WRITE_OK).is_ok();
+            if buffered && allowed {
+                DropCaches::System
+            } else {
+                DropCaches::Target
+            }
+        }
+        other => other,
+    }
+}
+
+/// A new folder in the one at `path`, and the free space there.
+fn folder(path: &Path, missing: bool) -> Result<(Kind, Option<u64>), LoadError> {
+    let absolute = std::path::absolute(path).map_err(LoadError::at("find", path))?;
+    if missing && absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
+        let message = format!(
+            "{}: no such device; a folder is not made under /dev, and `lsblk` lists the devices there are",
+            path.display()
+        );
+        return Err(LoadError::Plan(message));
+    }
+    let made = if missing {
+        fs::create_dir(path).map_err(LoadError::at("make the folder", path))?;
+        Some(Made(path.to_owned()))
+    } else {
+        None
+    };
+    let room = rustix::fs::statvfs(path)
+        .map_err(|error| LoadError::at("find the free space of", path)(error.into()))?;
+    let scratch = tempfile::Builder::new()
+        .prefix("flaz-bench-")
+        .tempdir_in(path)
+        .map_err(LoadError::at("make a folder in", path))?;
+    // Some, as ramfs, have no size at all.
+    let free = (room.f_blocks > 0).then(|| room.f_bavail.saturating_mul(room.f_frsize));
+    Ok((Kind::Folder { scratch, _made: made }, free))
+}
+
+fn alignment_of(path: &Path) -> io::Result<Option<u64>> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(OFlags::DIRECT.bits().cast_signed());
+    let refused = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    let file = match options.open(path) {
+        Ok(file) => file,
+        Err(error) if refused(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    for alignment in ALIGNMENTS_BYTES {
+        let mut buffer = IoBuf::new(alignment as usize);
+        match file.read_at(&mut buffer, alignment) {
+            Ok(_) => return Ok(Some(alignment)),
+            Err(error) if refused(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Memory of the machine in bytes.
+#[must_use]
+pub fn memory_bytes() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium::Medium;
+
+    fn wish(size_bytes: Option<u64>, writers: usize) -> Wish {
+        Wish {
+            size_bytes,
+            writers,
+            unit_bytes: 1 << 20,
+            record_bytes_min: 4096,
+            io: Io::Buffered,
+        }
+    }
+
+    #[test]
+    fn a_folder_is_left_as_it_was() {
+        let outer = tempfile::tempdir().unwrap();
+        fs::write(outer.path().join("mine"), "x").unwrap();
+        let target = Target::new(outer.path(), &wish(Some(5 << 20), 2)).unwrap();
+        assert_eq!((target.bytes_each(), target.bytes()), (2 << 20, 4 << 20));
+        target.make_anew().unwrap();
+        target.open(false).unwrap()[1].write(0, b"data").unwrap();
+        target.drop_caches(DropCaches::Target).unwrap();
+        target.make_anew().unwrap();
+        assert_eq!(target.open(true).unwrap()[1].file().metadata().unwrap().len(), 0);
+        drop(target);
+        let left: Vec<_> = fs::read_dir(outer.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(left, ["mine"]);
+    }
+
+    #[test]
+    fn a_missing_folder_is_made_and_goes_again() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("new");
+        let target = Target::new(&path, &wish(Some(1 << 20), 1)).unwrap();
+        assert!(path.is_dir());
+        drop(target);
+        assert!(!path.exists());
+        let refused = Target::new(Path::new("/dev/no-such-disk"), &wish(Some(1 << 20), 1)).unwrap_err();
+        assert!(refused.to_string().contains("lsblk"), "{refused}");
+        assert!(Target::new(&path.join("deeper"), &wish(Some(1 << 20), 1)).is_err());
+    }
+
+    #[test]
+    fn writers_in_place_have_parts_of_their_own() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("file");
+        File::create(&path).unwrap().set_len((4 << 20) + 5).unwrap();
+        let target = Target::new(&path, &wish(Some(4 << 20), 2)).unwrap();
+        target.make_anew().unwrap();
+        let media = target.open(false).unwrap();
+        media[1].write(7, b"second").unwrap();
+        let mut found = [0; 6];
+        File::open(&path)
+            .unwrap()
+            .read_exact_at(&mut found, (2 << 20) + 7)
+            .unwrap();
+        assert_eq!(&found, b"second");
+        drop(target);
+        assert_eq!(fs::metadata(&path).unwrap().len(), (4 << 20) + 5);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let outer = tempfile::tempdir().unwrap();
+        let refused = Target::new(outer.path(), &wish(Some(1 << 60), 1)).unwrap_err();
+        assert!(matches!(refused, LoadError::Room { .. }), "{refused}");
+        let refused = Target::new(outer.path(), &wish(Some(3 << 20), 4)).unwrap_err();
+        assert!(refused.to_string().contains("at least one record"), "{refused}");
+        let capped = Target::new(outer.path(), &wish(None, 1)).unwrap();
+        assert_eq!(capped.notes().len(), 1, "the size is said");
+        assert!(Target::new(Path::new("/dev/null"), &wish(Some(1 << 20), 1)).is_err());
+    }
+}

@@ -1,0 +1,128 @@
+//! Several writers (or readers) at the same time, each with a medium of its own, and what their bandwidth is.
+//!
+//! Two figures are called that. The *naive* one is the sum of each writer's rate over its own time; it counts a writer that
+//! was fast because the others had already ended. The *precise* one is all bytes over the window from the first writer's
+//! start to the last one's end: what the device did.
+
+use std::io;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use crate::medium::Medium;
+use crate::pass::{self, Pass, Span, Ticker};
+
+/// Most writers at the same time.
+pub const WRITERS_MAX: usize = 256;
+
+/// What a test moved in which time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moved {
+    /// Bytes of all writers.
+    pub bytes: u64,
+    /// From the first start to the last end, in seconds.
+    pub seconds: f64,
+    /// Sum of each writer's bytes a second over its own time.
+    pub naive_bytes_per_s: f64,
+}
+
+impl Moved {
+    /// Of the writers' spans.
+    ///
+    /// # Panics
+    /// Without spans.
+    #[must_use]
+    pub fn of(spans: &[Span]) -> Self {
+        let start = spans.iter().map(|span| span.start).min();
+        let end = spans.iter().map(|span| span.end).max();
+        let (start, end) = start.zip(end).expect("at least one writer");
+        Self {
+            bytes: spans.iter().map(|span| span.bytes).sum(),
+            seconds: seconds(start, end),
+            naive_bytes_per_s: spans
+                .iter()
+                .map(|span| span.bytes as f64 / seconds(span.start, span.end))
+                .sum(),
+        }
+    }
+
+    /// The precise rate.
+    #[must_use]
+    pub fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 / self.seconds
+    }
+}
+
+/// Never nothing, so that a rate is always a number.
+fn seconds(start: Instant, end: Instant) -> f64 {
+    end.duration_since(start).as_secs_f64().max(1e-9)
+}
+
+/// Does one pass on each medium, all at the same time. One that fails does not stop the others.
+///
+/// # Errors
+/// The first writer's that failed; [`pass::interrupted`].
+///
+/// # Panics
+/// Without media, or when a writer panics.
+pub fn run(media: &[impl Medium], passes: &[Pass<'_>], ticker: &Ticker<'_>) -> io::Result<Moved> {
+    assert_eq!(media.len(), passes.len(), "a pass for each medium");
+    if let ([medium], [pass]) = (media, passes) {
+        return pass::run(medium, pass, ticker).map(|span| Moved::of(&[span]));
+    }
+    let ready = Barrier::new(media.len());
+    let spans: Vec<io::Result<Span>> = thread::scope(|scope| {
+        let writers: Vec<_> = media
+            .iter()
+            .zip(passes)
+            .map(|(medium, pass)| {
+                let ready = &ready;
+                scope.spawn(move || {
+                    ready.wait();
+                    pass::run(medium, pass, ticker)
+                })
+            })
+            .collect();
+        writers
+            .into_iter()
+            .map(|writer| writer.join().expect("a writer does not panic"))
+            .collect()
+    });
+    let mut good = Vec::with_capacity(spans.len());
+    let mut bad = None;
+    for span in spans {
+        match span {
+            Ok(span) => good.push(span),
+            // Being stopped is not the cause.
+            Err(error) if bad.is_none() || !pass::is_interrupted(&error) => bad = Some(error),
+            Err(_) => {}
+        }
+    }
+    match bad {
+        Some(error) => Err(error),
+        None => Ok(Moved::of(&good)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn naive_and_precise_differ_when_writers_do_not_overlap() {
+        let zero = Instant::now();
+        let at = |seconds| zero + Duration::from_secs(seconds);
+        let span = |start, end, bytes| Span {
+            start: at(start),
+            end: at(end),
+            bytes,
+        };
+        // Two writers of 100 B/s, one after the other.
+        let moved = Moved::of(&[span(0, 1, 100), span(1, 2, 100)]);
+        assert_eq!((moved.bytes_per_s(), moved.naive_bytes_per_s), (100.0, 200.0));
+        let moved = Moved::of(&[span(0, 2, 100), span(0, 2, 300)]);
+        assert_eq!((moved.bytes_per_s(), moved.naive_bytes_per_s), (200.0, 200.0));
+    }
+}

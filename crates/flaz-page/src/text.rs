@@ -1,0 +1,61 @@
+//! Text as it stands in a page.
+
+/// Text as it may stand in an element or an attribute.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // Not allowed in XML at all.
+            control if control.is_control() && control != '\n' && control != '\t' => escaped.push('\u{fffd}'),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// Running text: escaped, and no line ends between a number and its unit.
+#[must_use]
+pub fn prose(text: &str) -> String {
+    const UNITS: [&str; 9] = ["KiB", "MiB", "GiB", "MB/s", "ms", "µs", "us", "s", "%"];
+    let mut glued = String::with_capacity(text.len());
+    let mut pieces = text.split(' ').peekable();
+    while let Some(piece) = pieces.next() {
+        glued.push_str(piece);
+        if let Some(next) = pieces.peek() {
+            let unit = next.trim_end_matches(|character: char| ",.;:)".contains(character));
+            let number = piece.ends_with(|character: char| character.is_ascii_digit());
+            glued.push(if number && UNITS.contains(&unit) {
+                '\u{a0}'
+            } else {
+                ' '
+            });
+        }
+    }
+    escape(&glued).replace("\u{a0}us", "\u{a0}µs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_in_text_is_harmless() {
+        assert_eq!(
+            escape("<a href='x'>&\"\u{1}"),
+            "&lt;a href=&#39;x&#39;&gt;&amp;&quot;\u{fffd}"
+        );
+    }
+
+    #[test]
+    fn numbers_keep_their_units() {
+        assert_eq!(
+            prose("has 64.0 MiB, 25 % & 3 us; 4 clients"),
+            "has 64.0\u{a0}MiB, 25\u{a0}% &amp; 3\u{a0}µs; 4 clients"
+        );
+    }
+}
