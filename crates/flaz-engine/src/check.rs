@@ -488,12 +488,6 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 format!("{} bytes long, {left} are left", header.extent_bytes),
             ),
             (
-                header
-                    .extent_bytes
-                    .is_multiple_of(self.superblock.geometry.sector_bytes),
-                format!("{} bytes long, not whole sectors", header.extent_bytes),
-            ),
-            (
                 expected.is_none_or(|e| e.fill == header.fill),
                 format!(
                     "of fill {}, expected {:?}",
