@@ -4,6 +4,8 @@
 //! to its device. That a stale admission loses against the write that overtook it is `a_write_that_overtakes_an_admission_wins`
 //! in `tests/model.rs`.
 
+use std::time::Duration;
+
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::Start;
 use flaz_engine::format::intent::{DurableMark, IntentSector};
@@ -522,4 +524,71 @@ fn a_region_that_was_open_at_a_clean_stop_keeps_its_mark() {
     let (cache, _, _) = world.now();
     let marks = marks_on(&world, &cache);
     assert!(marks.iter().any(|mark| mark.used > 0), "{marks:?}");
+}
+
+/// The same for a region that is closed while the log is being made stable: its extents are stable then, its summary is
+/// not yet.
+#[test]
+fn a_region_that_is_closed_while_the_log_is_made_stable_keeps_its_mark() {
+    let world = World::with_flushes_of(26, Mode::WriteThrough, Duration::from_millis(200));
+    let region = world.geometry.region_bytes;
+    let start = world.geometry.data_offset();
+    let (moments, marked) = world.sim.block_on(async {
+        let live = world.open().await;
+        // The region has a mark when this intent is cleared, and the next page of intents carries it.
+        live.write(5).await;
+        live.warm(0..8).await;
+        live.env.sleep(CLEARED).await;
+        live.write(STRIPE).await;
+        let marks = marks_on(&world, &world.now().0);
+        let marked = marks.into_iter().find(|mark| mark.used > 0);
+        let marked = marked.expect("a region is marked");
+        assert!(u64::from(marked.used) < region, "there is room in it");
+        // The round that clears the intent of the write above flushes the log.
+        let moments = world.watch();
+        let flushes = || moments.borrow().iter().any(|m| m.is(true, Issued, Flush));
+        while !flushes() {
+            live.env.sleep(Duration::from_millis(1)).await;
+        }
+        live.warm(8..160).await;
+        let done = || moments.borrow().iter().any(|m| m.is(true, Completed, Flush));
+        while !done() {
+            live.env.sleep(Duration::from_millis(1)).await;
+        }
+        live.write(2 * STRIPE).await;
+        live.env.sleep(CLEARED).await;
+        live.write(3 * STRIPE).await;
+        world.unwatch();
+        (moments.take(), marked)
+    });
+    let first_flush = find(&moments, 0, |m| m.is(true, Issued, Flush));
+    let flushed = find(&moments, first_flush, |m| m.is(true, Completed, Flush));
+    let is_summary = |m: &Moment| {
+        m.is(true, Issued, Write)
+            && world.in_regions(m.offset)
+            && (m.offset + m.len - start).is_multiple_of(region)
+    };
+    let summary = find(&moments, 0, is_summary);
+    assert!(summary > flushed, "it is closed before the flush has ended");
+    let has_mark = |m: &Moment| {
+        let (cache, ..) = m.cut(Left::Nothing, Left::Nothing);
+        marks_on(&world, &cache)
+            .iter()
+            .any(|mark| mark.fill == marked.fill)
+    };
+    let pages = |m: &Moment| m.is(true, Completed, Write) && world.in_intents(m.offset);
+    assert!(
+        moments[flushed..summary].iter().any(pages),
+        "a page of intents is written before the summary"
+    );
+    let gone = find(&moments, flushed, |m| !has_mark(m));
+    let landed = find(&moments, summary, |m| {
+        m.is(true, Completed, Write) && m.offset == moments[summary].offset
+    });
+    let flush = find(&moments, landed, |m| m.is(true, Issued, Flush));
+    let stable = find(&moments, flush, |m| m.is(true, Completed, Flush));
+    assert!(
+        stable < gone,
+        "the mark goes at {gone}, the summary is stable at {stable}"
+    );
 }

@@ -208,13 +208,26 @@ impl World {
     }
 
     pub fn sized(seed: u64, mode: Mode, cache_len: u64) -> Self {
+        Self::on(seed, mode, DiskConfig::fast(cache_len))
+    }
+
+    /// A cache device that takes so long for every flush.
+    pub fn with_flushes_of(seed: u64, mode: Mode, latency: Duration) -> Self {
+        let cache = DiskConfig {
+            flush_latency: latency..=latency,
+            ..DiskConfig::fast(CACHE_LEN)
+        };
+        Self::on(seed, mode, cache)
+    }
+
+    fn on(seed: u64, mode: Mode, cache: DiskConfig) -> Self {
         let origin = DiskConfig {
             background: Some(Arc::new(pristine)),
             ..DiskConfig::fast(BLOCKS * BLOCK)
         };
         let sim = Sim::new(seed);
         let env = sim.env();
-        let cache = SimDisk::new(&env, DiskConfig::fast(cache_len));
+        let cache = SimDisk::new(&env, cache);
         let origin = SimDisk::new(&env, origin);
         let superblock = sim.block_on(create(&cache, options(1))).expect("fits");
         Self {
