@@ -218,15 +218,24 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
             found: cache.len(),
         });
     }
+    // A slot that cannot be read is one that is damaged, if the other is there.
+    let mut unreadable = None;
     let mut slots = Vec::new();
     for slot in SUPERBLOCK_SLOTS {
-        let (page, result) = cache.read_at(slot, IoBuf::new(PAGE_BYTES)).await;
-        result?;
-        slots.push(Superblock::parse(&page, cache.len()));
+        let (page, result) = cache.read_at(slot, IoBuf::zeroed(PAGE_BYTES)).await;
+        slots.push(match result {
+            Ok(()) => Superblock::parse(&page, cache.len()),
+            Err(error) => {
+                tracing::warn!(%error, "one of the two superblocks cannot be read");
+                unreadable = Some(error);
+                Superblock::parse(&[0; PAGE_BYTES], cache.len())
+            }
+        });
     }
     let second = slots.pop().expect("two slots");
     let first = slots.pop().expect("two slots");
     let superblock = match (first, second) {
+        (Err(_), Err(_)) if let Some(error) = unreadable => return Err(error.into()),
         (Ok(first), Ok(second)) => {
             if second.generation > first.generation {
                 second
@@ -328,6 +337,8 @@ pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
 pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.valid_from_epoch = superblock.epoch;
     superblock.dirty = false;
+    // Into both slots, as at an opening: with one alone, losing that sector would bring back what is given up.
+    write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await?;
     let geometry = superblock.geometry;
     let len = geometry.shard_offset(geometry.shard_count) - geometry.data_offset();

@@ -326,7 +326,8 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         let unflushed = writes.unflushed();
         let mut outcome = Ok(());
         if let Some(upto) = unflushed {
-            outcome = self.0.origin.flush().await.map_err(IoError::Origin);
+            let flushed = writes.flushes().run(self.0.origin.flush()).await;
+            outcome = flushed.map_err(IoError::Origin);
             if outcome.is_ok() {
                 writes.flushed(upto);
             }

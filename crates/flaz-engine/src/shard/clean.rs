@@ -16,6 +16,7 @@
 
 use std::collections::BinaryHeap;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flaz_device::{Device, Env, IoBuf};
@@ -129,16 +130,16 @@ impl<P: Platform> Shard<P> {
             }
             count(&self.stats.counters.dirty_waits, u64::from(!waited));
             waited = true;
-            self.dirty_waiters.set(self.dirty_waiters.get() + 1);
+            // A writer may go away while it waits.
+            let _hurry = Counted::new(&self.hurrying);
             self.clean_wanted.notify_one();
             self.dirty_room.notified().await;
-            self.dirty_waiters.set(self.dirty_waiters.get() - 1);
         }
     }
 
     /// How urgent cleaning is: 0 (wait for a quiet moment) to 1 (writers wait).
     fn urgency(&self) -> f64 {
-        if self.dirty_waiters.get() > 0 || self.draining.get() > 0 {
+        if self.hurrying.load(Ordering::Relaxed) > 0 {
             return 1.0;
         }
         let share = self.dirty_bytes() as f64 / self.dirty_limit() as f64;
@@ -299,6 +300,7 @@ impl<P: Platform> Shard<P> {
 
     /// Brings blocks to the origin, stable there on return. Gives those that were, and the first error.
     pub(super) async fn write_dirty(self: &Rc<Self>, batch: &[Dirty]) -> (Vec<Dirty>, Result<(), IoError>) {
+        let failures = self.origin_writes.flushes().failures();
         if !planted(PlantedBug::CleanedBeforeStable) && !self.make_log_stable().await {
             return (Vec::new(), Err(self.cache_failed()));
         }
@@ -312,7 +314,7 @@ impl<P: Platform> Shard<P> {
         drop(runs);
         if !written.is_empty()
             && !planted(PlantedBug::CleanedUnflushed)
-            && let Err(error) = self.origin.flush().await
+            && let Err(error) = self.flush_origin_for(failures).await
         {
             // Not to be asked twice: what a failed flush leaves is not known. The blocks stay dirty and are written
             // once more. And what clients wrote past the cache may be lost with it, so the next flush must tell them.
@@ -451,6 +453,12 @@ impl<P: Platform> Shard<P> {
             }
             self.idle.notified().await;
         }
+        // Nor may a copy of it still be on its way there: reclaim may bring a block to the origin beside the cleaner.
+        if self.has_been_dirty.get() {
+            let local = |block| self.local(crate::units::BlockNumber(block)).0;
+            let range = local(blocks.start)..local(blocks.end - 1) + 1;
+            drop(self.cleaning_locks.lock(range).await);
+        }
         Ok(())
     }
 
@@ -469,30 +477,28 @@ impl<P: Platform> Shard<P> {
     /// dirty.
     pub async fn clean_all(self: &Rc<Self>) -> Result<(), IoError> {
         let (passes, failures) = (self.clean_passes.get(), self.clean_failures.get());
-        self.draining.set(self.draining.get() + 1);
-        let outcome = loop {
+        let _hurry = Counted::new(&self.hurrying);
+        loop {
             if self.failed.get() && self.dirty_blocks() > 0 {
-                break Err(self.cache_failed());
+                return Err(self.cache_failed());
             }
             // A pass that was under way may have gone past what came after it began.
             if self.dirty_blocks() == 0 || self.clean_passes.get() >= passes + 2 {
-                break Ok(());
+                return Ok(());
             }
             if self.stopping.get() {
-                break Err(IoError::Stopping);
+                return Err(IoError::Stopping);
             }
             if self.clean_failures.get() > failures + CLEAN_TRIES_MAX {
                 let why = self.clean_failure.borrow().clone();
                 let why = why.unwrap_or_else(|| "some dirty blocks cannot be read".to_owned());
-                break Err(IoError::CacheFailed(format!(
+                return Err(IoError::CacheFailed(format!(
                     "the cleaner does not get on: {why}"
                 )));
             }
             self.clean_wanted.notify_one();
             self.dirty_room.notified().await;
-        };
-        self.draining.set(self.draining.get() - 1);
-        outcome
+        }
     }
 }
 

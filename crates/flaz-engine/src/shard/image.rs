@@ -112,7 +112,8 @@ impl<P: Platform> Shard<P> {
         }
         // What is cached must be what the origin keeps, whatever happens to its power after the stop.
         if !planted(PlantedBug::OriginNotFlushedAtStop) {
-            let flushed = self.origin.flush().await;
+            let failures = self.origin_writes.flushes().failures();
+            let flushed = self.flush_origin_for(failures).await;
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;

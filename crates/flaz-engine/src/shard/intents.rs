@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use flaz_device::deadline::is_timeout;
 use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Device, DeviceError, Env, IoBuf, Nanos};
 use futures_util::future::{Either, select};
@@ -42,6 +43,8 @@ const CLOSE_SETS_MAX: u32 = CLOSE_SETS_ALONE + 12;
 const GROUP_MAX: u64 = INTENT_STRIPES;
 /// Bytes of the bitmap read or written at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Pages of such a part that may be unreadable.
+const UNREADABLE_PAGES_MAX: u32 = 8;
 
 /// A set of stripes.
 #[derive(Debug)]
@@ -421,6 +424,7 @@ impl<P: Platform> Shard<P> {
     /// One round: the stripes that were not written since the last one, if nothing about them is open.
     pub(super) async fn clear_intents(self: &Rc<Self>) {
         let intents = &self.intents;
+        let failures = self.origin_writes.flushes().failures();
         let candidates: Vec<u64> = {
             let (set, mut written) = (intents.set.borrow(), intents.written.borrow_mut());
             let settled = |stripe: u64| !written.has(stripe) && !self.has_obsolete(stripe);
@@ -444,13 +448,17 @@ impl<P: Platform> Shard<P> {
             }
             self.idle.notified().await;
         }
-        let flushed = planted(PlantedBug::IntentClearedUnflushed) || self.flush_origin().await;
+        let flushed = planted(PlantedBug::IntentClearedUnflushed) || self.flush_origin(failures).await;
         let logged = planted(PlantedBug::IntentClearedBeforeLog) || self.make_log_stable().await;
         if !flushed || !logged {
             return;
         }
         let mut pages = Vec::new();
         let permit = intents.sectors.acquire(1).await;
+        if self.failed.get() {
+            // Every bit was set, and must stay: writes go to the origin without one from now on.
+            return;
+        }
         {
             let (mut set, written) = (intents.set.borrow_mut(), intents.written.borrow());
             for stripe in candidates {
@@ -478,8 +486,8 @@ impl<P: Platform> Shard<P> {
 
     /// Flushes the origin for our own sake. A failure is kept for the next one who asks for a flush: a system may
     /// report it only once.
-    async fn flush_origin(&self) -> bool {
-        match self.origin.flush().await {
+    async fn flush_origin(&self, failures: u64) -> bool {
+        match self.flush_origin_for(failures).await {
             Ok(()) => true,
             Err(error) => {
                 tracing::error!(shard = self.number, %error, "the origin failed a flush");
@@ -503,15 +511,16 @@ impl<P: Platform> Shard<P> {
             if self.failed.get() {
                 return false;
             }
-            if self.log.borrow().all_written(ticket) {
+            let abandoned = self.log.borrow().last_abandoned();
+            // A summary is also what makes extents behind a missing one count.
+            if self.log.borrow().all_written(ticket.max(abandoned)) {
                 break;
             }
             self.idle.notified().await;
         }
         let landed = self.landed_writes.get();
-        if let Err(error) = self.cache.flush().await {
+        if let Err(error) = self.flush_cache().await {
             self.cache_error(&error);
-            // What a failed flush leaves is not known, and asking again may say yes to what is lost.
             self.give_up("the cache device failed a flush");
             return false;
         }
@@ -553,8 +562,7 @@ impl<P: Platform> Shard<P> {
         let mut at = 0;
         while at < len {
             let part = CHUNK_BYTES.min(len - at);
-            let (buf, result) = self.cache.read_at(start + at, IoBuf::new(part as usize)).await;
-            result?;
+            let buf = self.read_intents(start + at, part).await?;
             let mut set = self.intents.set.borrow_mut();
             for (i, bytes) in buf.chunks_exact(512).enumerate() {
                 let within = at / 512 + i as u64;
@@ -590,6 +598,35 @@ impl<P: Platform> Shard<P> {
         Ok(newest.1)
     }
 
+    /// Reads part of the bitmap. Pages that cannot be read are zeroes, which do not check.
+    ///
+    /// # Errors
+    /// The device's, if it answers nothing in time or more than [`UNREADABLE_PAGES_MAX`] pages cannot be read.
+    async fn read_intents(&self, position: u64, len: u64) -> Result<IoBuf, DeviceError> {
+        let (mut buf, result) = self.cache.read_at(position, IoBuf::new(len as usize)).await;
+        if result.is_ok() {
+            return Ok(buf);
+        }
+        let mut unreadable = 0;
+        for (at, page) in buf.chunks_mut(PAGE_BYTES).enumerate() {
+            let position = position + (at * PAGE_BYTES) as u64;
+            let (read, result) = self.cache.read_at(position, IoBuf::new(page.len())).await;
+            match result {
+                Ok(()) => page.copy_from_slice(&read),
+                Err(error) if is_timeout(&error) || unreadable == UNREADABLE_PAGES_MAX => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    unreadable += 1;
+                    count(&self.stats.counters.cache_read_errors, 1);
+                    tracing::warn!(shard = self.number, %error, "a page of intents cannot be read: all of it counts as set");
+                    page.fill(0);
+                }
+            }
+        }
+        Ok(buf)
+    }
+
     /// Sets every bit of the shard: writes go to the origin without intents from now on.
     pub(super) async fn poison(&self) -> Result<(), DeviceError> {
         // A page that is being written now has bits clear: it must not land after ours.
@@ -602,7 +639,8 @@ impl<P: Platform> Shard<P> {
         for page in 0..pages {
             self.write_intents(page, &[], false).await?;
         }
-        let flushed = self.cache.flush().await;
+        // Whatever failed before: these pages were written since.
+        let flushed = self.origin_writes.cache_flushes().run(self.cache.flush()).await;
         drop(permit);
         flushed
     }

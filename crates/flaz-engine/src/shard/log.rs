@@ -143,6 +143,7 @@ pub(super) struct Log {
     /// Tickets of the writes that are queued or in flight, ascending.
     outstanding: VecDeque<u64>,
     last_ticket: u64,
+    last_abandoned: u64,
     /// Extents that are open or on their way, in the order in which they were opened.
     airborne: Vec<Landing>,
     last_opened: u64,
@@ -168,6 +169,7 @@ impl Log {
             writes_in_flight: 0,
             outstanding: VecDeque::new(),
             last_ticket: 0,
+            last_abandoned: 0,
             airborne: Vec::new(),
             last_opened: 0,
             held_for_reclaim: false,
@@ -476,7 +478,14 @@ impl Log {
         if let Some(ring) = ring {
             self.seal_ring(ring);
             self.close_region(ring);
+            self.last_abandoned = self.last_ticket;
         }
+    }
+
+    /// The ticket of the summary of the region that was abandoned last. Before it is there, recovery finds nothing of what
+    /// comes behind the missing extent.
+    pub(super) fn last_abandoned(&self) -> u64 {
+        self.last_abandoned
     }
 
     /// The ticket of the write that was queued last.

@@ -30,6 +30,7 @@ mod clean;
 mod clock;
 mod contents;
 mod failure;
+mod flushes;
 mod fragment;
 mod image;
 mod intents;
@@ -62,6 +63,7 @@ use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
 use crate::witness::Witness;
 use admit::Job;
 use clock::WriteClock;
+use flushes::Flushes;
 use intents::Intents;
 use locks::RangeLocks;
 use log::{Landing, Log, LogIdentity};
@@ -83,10 +85,11 @@ const EXTENT_TRIES_MAX: u32 = 3;
 /// Failed operations of the cache device after which it is no longer used.
 pub const CACHE_ERRORS_MAX: u64 = 8;
 
-/// What the shards of a cache count of their origin together.
+/// What the shards of a cache count of their devices together.
 ///
-/// How many writes went there past the cache, and up to which of them it has been flushed: a flush that follows none need
-/// not go to a slow origin at all. And how many reads and runs of the cleaners are there now, for they share it.
+/// How many writes went to the origin past the cache, and up to which of them it has been flushed: a flush that follows
+/// none need not go to a slow origin at all. How many reads and runs of the cleaners are there now, for they share it.
+/// And which flushes of either device failed, for all rely on them.
 #[derive(Clone, Debug, Default)]
 pub struct OriginWrites(Arc<OriginCounts>);
 
@@ -96,6 +99,8 @@ struct OriginCounts {
     flushed: AtomicU64,
     reading: AtomicU64,
     cleaning: AtomicU64,
+    flushes: Flushes,
+    cache_flushes: Flushes,
 }
 
 impl Default for OriginCounts {
@@ -106,6 +111,8 @@ impl Default for OriginCounts {
             flushed: AtomicU64::new(0),
             reading: AtomicU64::new(0),
             cleaning: AtomicU64::new(0),
+            flushes: Flushes::default(),
+            cache_flushes: Flushes::default(),
         }
     }
 }
@@ -142,6 +149,16 @@ impl OriginWrites {
     /// A flush that covers so much was answered.
     pub(crate) fn flushed(&self, upto: u64) {
         self.0.flushed.fetch_max(upto, Ordering::AcqRel);
+    }
+
+    /// Flushes of the origin.
+    pub(crate) fn flushes(&self) -> &Flushes {
+        &self.0.flushes
+    }
+
+    /// Flushes of the cache device.
+    fn cache_flushes(&self) -> &Flushes {
+        &self.0.cache_flushes
     }
 
     /// A read for clients is under way.
@@ -255,7 +272,6 @@ pub struct Shard<P: Platform> {
     has_been_dirty: Cell<bool>,
     /// Bytes for blocks that are about to become dirty.
     dirty_reserved: Cell<u64>,
-    dirty_waiters: Cell<u64>,
     /// Something was cleaned, or cannot be.
     dirty_room: Notify,
     clean_wanted: Notify,
@@ -266,8 +282,8 @@ pub struct Shard<P: Platform> {
     clean_passes: Cell<u64>,
     clean_failures: Cell<u64>,
     clean_failure: RefCell<Option<String>>,
-    /// Requests to clean everything.
-    draining: Cell<u64>,
+    /// Writers that wait for room, and requests to clean everything.
+    hurrying: AtomicU64,
     /// Blocks whose *cleaned* record is not stable yet, with the number of that record. At most one batch of the cleaner: each begins by making the
     /// log stable.
     cleaned: RefCell<BTreeMap<LocalBlock, u64>>,
@@ -349,7 +365,6 @@ impl<P: Platform> Shard<P> {
             may_keep_back: Cell::new(false),
             has_been_dirty: Cell::new(false),
             dirty_reserved: Cell::new(0),
-            dirty_waiters: Cell::new(0),
             dirty_room: Notify::new(),
             clean_wanted: Notify::new(),
             cleaning: Cell::new(false),
@@ -357,7 +372,7 @@ impl<P: Platform> Shard<P> {
             clean_passes: Cell::new(0),
             clean_failures: Cell::new(0),
             clean_failure: RefCell::new(None),
-            draining: Cell::new(0),
+            hurrying: AtomicU64::new(0),
             cleaned: RefCell::new(BTreeMap::new()),
             cleaned_count: Cell::new(0),
             rescued: RefCell::new(BTreeSet::new()),
@@ -576,29 +591,7 @@ impl<P: Platform> Shard<P> {
             let shard = Rc::clone(self);
             self.env.spawn(async move {
                 let len = write.buf.len() as u64;
-                if write.extent.is_none()
-                    && let Err(error) = shard.cache.flush().await
-                {
-                    shard.cache_error(&error);
-                    shard.give_up("the cache device failed a flush");
-                }
-                let mut buf = write.buf;
-                let mut tries = 1;
-                let result = loop {
-                    let (back, result) = shard.cache.write_at(write.position, buf, false).await;
-                    buf = back;
-                    match result {
-                        // With an extent missing, what follows it in its region could not be acknowledged.
-                        Err(error) if tries < EXTENT_TRIES_MAX && shard.must_land(write.extent) => {
-                            shard.cache_error(&error);
-                            tries += 1;
-                        }
-                        result => break result,
-                    }
-                };
-                if result.is_err() && shard.must_land(write.extent) {
-                    shard.give_up("an extent could not be written");
-                }
+                let result = shard.write_out(write.extent, write.position, write.buf).await;
                 shard.write_ended(
                     write.region,
                     write.extent,
@@ -609,6 +602,77 @@ impl<P: Platform> Shard<P> {
                 shard.pump_writes();
             });
         }
+    }
+
+    /// Writes an extent, or a summary (`extent` is none), once more where much depends on it.
+    async fn write_out(
+        self: &Rc<Self>,
+        extent: Option<Location>,
+        position: u64,
+        mut buf: IoBuf,
+    ) -> Result<(), flaz_device::DeviceError> {
+        // A summary is believed: what it lists must be stable.
+        if extent.is_none()
+            && let Err(error) = self.flush_cache().await
+        {
+            self.give_up("the cache device failed a flush");
+            return Err(error);
+        }
+        let mut tries = 1;
+        loop {
+            let (back, result) = self.cache.write_at(position, buf, false).await;
+            buf = back;
+            match result {
+                Err(error) if self.must_land(extent) => {
+                    if tries == EXTENT_TRIES_MAX {
+                        self.give_up("an extent or a summary could not be written");
+                        return Err(error);
+                    }
+                    self.cache_error(&error);
+                    tries += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes what has landed stable.
+    ///
+    /// # Errors
+    /// This flush failed, or another of the cache device did, of whichever shard: what is stable is then not known, and
+    /// asking again may say yes to what is lost. The device must be given up.
+    async fn flush_cache(&self) -> Result<(), flaz_device::DeviceError> {
+        let flushes = self.origin_writes.cache_flushes();
+        flushes.run(self.cache.flush()).await?;
+        if flushes.believed(&self.env, 0).await {
+            return Ok(());
+        }
+        let why = std::io::Error::other("it failed a flush that another shard asked for");
+        Err(flaz_device::DeviceError::new(
+            flaz_device::DeviceOp::Flush,
+            0,
+            0,
+            why,
+        ))
+    }
+
+    /// Flushes the origin for our own sake. What was written to it since there had been `failures` is stable on return.
+    ///
+    /// # Errors
+    /// The flush failed, or another one did meanwhile, and that may have taken our writes with it.
+    async fn flush_origin_for(&self, failures: u64) -> Result<(), flaz_device::DeviceError> {
+        let flushes = self.origin_writes.flushes();
+        flushes.run(self.origin.flush()).await?;
+        if flushes.believed(&self.env, failures).await {
+            return Ok(());
+        }
+        let why = std::io::Error::other("it failed a flush that somebody else asked for meanwhile");
+        Err(flaz_device::DeviceError::new(
+            flaz_device::DeviceOp::Flush,
+            0,
+            0,
+            why,
+        ))
     }
 
     fn write_ended(
@@ -643,9 +707,11 @@ impl<P: Platform> Shard<P> {
         self.idle.notify_all();
     }
 
-    /// Whether the cache is worth nothing without this write: where blocks may be dirty, every extent.
+    /// Whether the cache is worth nothing without this write. Where blocks may be dirty, every extent: with one missing,
+    /// what follows it in its region could not be acknowledged. And every summary: where it follows an extent that is
+    /// missing, recovery finds nothing of the region without it.
     fn must_land(&self, extent: Option<Location>) -> bool {
-        extent.is_some() && self.has_been_dirty.get() && !self.failed.get()
+        (extent.is_none() || self.has_been_dirty.get()) && !self.failed.get()
     }
 
     /// Forgets the blocks of an extent that did not reach the device.

@@ -486,7 +486,7 @@ impl<P: Platform> Shard<P> {
         self.cache.write_at(position, first, false).await.1?;
         let last = position + region_bytes - sector as u64;
         self.cache.write_at(last, IoBuf::zeroed(sector), false).await.1?;
-        self.cache.flush().await
+        self.flush_cache().await
     }
 
     /// Waits for readers, makes the region void, discards it and frees it.

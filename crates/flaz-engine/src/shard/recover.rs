@@ -9,6 +9,7 @@
 
 use std::rc::Rc;
 
+use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, Env, IoBuf};
 use futures_util::stream::{StreamExt, iter};
 
@@ -27,6 +28,7 @@ use crate::index::{Entry, Index};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::shard::log::WRITES_IN_FLIGHT_MAX;
+use crate::stats::count;
 use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, Sequence};
 
 /// Regions that are read at a time.
@@ -203,7 +205,7 @@ impl<P: Platform> Shard<P> {
         self.take_over_records(&found).await;
         // A summary is believed, so what it lists must be stable before.
         if found.iter().any(|region| !region.has_summary) {
-            self.cache.flush().await.map_err(device)?;
+            self.flush_cache().await.map_err(device)?;
         }
         let mut closed = false;
         for region in found.iter().filter(|region| !region.has_summary) {
@@ -213,7 +215,7 @@ impl<P: Platform> Shard<P> {
         // The marks of these regions go with the next page of intents. Without a mark and without a summary one damaged
         // extent would hide all that are behind it.
         if closed && !planted(PlantedBug::SummaryAfterMark) {
-            self.cache.flush().await.map_err(device)?;
+            self.flush_cache().await.map_err(device)?;
         }
         drop(found);
         self.inherit_dirty();
@@ -263,22 +265,38 @@ impl<P: Platform> Shard<P> {
         let region_bytes = self.geometry.region_bytes;
         let guess = SUMMARY_GUESS_BYTES.min(region_bytes);
         let mut bytes_read = guess;
-        let tail = self.read_region(number, region_bytes - guess, guess).await?;
-        let summary = match Summary::parse_len(&tail, region_bytes) {
-            Ok(len) if len as u64 <= guess => Summary::parse(&tail).ok(),
-            Ok(len) => {
-                let len = (len as u64).next_multiple_of(u64::from(self.geometry.sector_bytes));
-                bytes_read += len;
-                Summary::parse(&self.read_region(number, region_bytes - len, len).await?).ok()
+        // One that cannot be read is one that is damaged: the extents say the same.
+        let tail = self.read_region(number, region_bytes - guess, guess).await;
+        let summary = match tail {
+            Err(error) => {
+                self.unreadable(number, error)?;
+                None
             }
-            Err(_) => None,
+            Ok(tail) => match Summary::parse_len(&tail, region_bytes) {
+                Ok(len) if len as u64 <= guess => Summary::parse(&tail).ok(),
+                Ok(len) => {
+                    let len = (len as u64).next_multiple_of(u64::from(self.geometry.sector_bytes));
+                    bytes_read += len;
+                    match self.read_region(number, region_bytes - len, len).await {
+                        Ok(all) => Summary::parse(&all).ok(),
+                        Err(error) => {
+                            self.unreadable(number, error)?;
+                            None
+                        }
+                    }
+                }
+                Err(_) => None,
+            },
         };
         // Of a region that was being made void only the first sector may have been.
         let sector = self.geometry.sector_bytes as usize;
         let head = self.read_region(number, 0, sector as u64).await?;
         let position =
             self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
-        if VoidMark::parse(&head, self.cache_id, position).is_ok() {
+        let voided = VoidMark::parse(&head, self.cache_id, position).ok();
+        // A later filling's summary counts: its first extent never landed, and the mark is what was there before.
+        let refilled = |voided: Sequence| summary.as_ref().is_some_and(|summary| summary.fill > voided);
+        if voided.is_some_and(|voided| !refilled(voided)) {
             let half_void = summary.as_ref().map(|summary| (number, summary.fill));
             return Ok(Scan {
                 found: None,
@@ -302,6 +320,16 @@ impl<P: Platform> Shard<P> {
             half_void: None,
             bytes_read: bytes_read + self.geometry.header_bytes() as u64,
         })
+    }
+
+    /// A summary cannot be read: recovery goes on without it, unless the device answers nothing.
+    fn unreadable(&self, region: u32, error: DeviceError) -> Result<(), DeviceError> {
+        if is_timeout(&error) {
+            return Err(error);
+        }
+        count(&self.stats.counters.cache_read_errors, 1);
+        tracing::warn!(shard = self.number, region, %error, "a summary cannot be read: the region's extents are");
+        Ok(())
     }
 
     /// Reads part of a region, widened to the device's alignment at its end.

@@ -82,6 +82,7 @@ impl<P: Platform> Shard<P> {
             blocks.end
         };
         let _lock = self.locks.lock(blocks.start * BLOCK..end * BLOCK).await;
+        self.not_stopping()?;
         if self.goes_back(&blocks, bypass) {
             self.job_slots.release(1);
             return self.write_back(offset, data, fua, &blocks).await;
@@ -135,6 +136,7 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(inner.start, inner.end - inner.start);
         self.take_job_slot().await;
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        self.not_stopping()?;
         if self.any_dirty(&blocks) {
             // What the origin has under a dirty block must not come to light: the range becomes zeroes, which the
             // cleaner passes on as such.
@@ -147,7 +149,7 @@ impl<P: Platform> Shard<P> {
         self.tick(&blocks);
         let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
         if fua && result.is_ok() && !planted(PlantedBug::TrimFuaDropped) {
-            result = self.origin.flush().await;
+            result = self.origin_writes.flushes().run(self.origin.flush()).await;
         }
         self.origin_writes.wrote();
         self.tick(&blocks);
@@ -188,6 +190,7 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(offset, len);
         self.take_job_slot().await;
         let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
+        self.not_stopping()?;
         if self.any_dirty(&blocks) {
             self.job_slots.release(1);
             drop(lock);
@@ -195,7 +198,8 @@ impl<P: Platform> Shard<P> {
         }
         let intent = self.enter_origin(&blocks).await?;
         self.tick(&blocks);
-        let result = self.origin.write_zeroes(offset, len, may_unmap, fua).await;
+        let zeroing = self.origin.write_zeroes(offset, len, may_unmap, fua);
+        let result = self.stable_if(fua, zeroing).await;
         self.origin_writes.wrote();
         self.tick(&blocks);
         self.after_change(&blocks, None, true);
@@ -207,6 +211,29 @@ impl<P: Platform> Shard<P> {
             .trim
             .record(self.env.now().since(started));
         self.origin_result(result)
+    }
+
+    /// A write that is stable when it ends may be one that a flush follows, and fail as such.
+    async fn stable_if(
+        &self,
+        fua: bool,
+        write: impl Future<Output = Result<(), DeviceError>>,
+    ) -> Result<(), DeviceError> {
+        if fua {
+            self.origin_writes.flushes().run(write).await
+        } else {
+            write.await
+        }
+    }
+
+    /// What comes after the image has begun to be made would not be in it. The caller holds the lock of its range, which
+    /// the stop waits for, and a job slot, which is given back on an error.
+    fn not_stopping(&self) -> Result<(), IoError> {
+        if self.stopping.get() {
+            self.job_slots.release(1);
+            return Err(IoError::Stopping);
+        }
+        Ok(())
     }
 
     fn origin_result(&self, result: Result<(), DeviceError>) -> Result<(), IoError> {
@@ -258,9 +285,18 @@ impl<P: Platform> Shard<P> {
         count(&counters.origin_writes, 1);
         count(&counters.origin_write_bytes, wide.end - wide.start);
         let (data, result) = if wide == (offset..end) {
-            self.origin.write_at(offset, data, fua).await
+            let mut back = None;
+            let result = self
+                .stable_if(fua, async {
+                    let (data, result) = self.origin.write_at(offset, data, fua).await;
+                    back = Some(data);
+                    result
+                })
+                .await;
+            (back.unwrap_or_else(|| IoBuf::new(0)), result)
         } else {
-            let result = self.write_widened(offset, &data, wide, fua).await;
+            let widened = self.write_widened(offset, &data, wide, fua);
+            let result = self.stable_if(fua, widened).await;
             (data, result)
         };
         count(&counters.origin_errors, u64::from(result.is_err()));

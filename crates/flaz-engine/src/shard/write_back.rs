@@ -309,9 +309,8 @@ impl<P: Platform> Shard<P> {
                 _ => Err(self.cache_failed()),
             };
         }
-        if let Err(error) = self.cache.flush().await {
+        if let Err(error) = self.flush_cache().await {
             self.cache_error(&error);
-            // What a failed flush leaves is not known, and asking again may say yes to what is lost.
             self.give_up("the cache device failed a flush");
             return Err(self.cache_failed());
         }

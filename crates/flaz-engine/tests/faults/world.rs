@@ -208,7 +208,12 @@ impl World {
     }
 
     pub fn sized(seed: u64, mode: Mode, cache_len: u64) -> Self {
-        Self::on(seed, mode, DiskConfig::fast(cache_len))
+        Self::on(seed, mode, DiskConfig::fast(cache_len), 1)
+    }
+
+    /// A cache of several shards, each with the stripes whose number leaves the same rest.
+    pub fn shards(seed: u64, mode: Mode, count: u32) -> Self {
+        Self::on(seed, mode, DiskConfig::fast(CACHE_LEN), count)
     }
 
     /// A cache device that takes so long for every flush.
@@ -217,10 +222,11 @@ impl World {
             flush_latency: latency..=latency,
             ..DiskConfig::fast(CACHE_LEN)
         };
-        Self::on(seed, mode, cache)
+        Self::on(seed, mode, cache, 1)
     }
 
-    fn on(seed: u64, mode: Mode, cache: DiskConfig) -> Self {
+    /// A cache device of any kind.
+    pub fn on(seed: u64, mode: Mode, cache: DiskConfig, shards: u32) -> Self {
         let origin = DiskConfig {
             background: Some(Arc::new(pristine)),
             ..DiskConfig::fast(BLOCKS * BLOCK)
@@ -229,7 +235,9 @@ impl World {
         let env = sim.env();
         let cache = SimDisk::new(&env, cache);
         let origin = SimDisk::new(&env, origin);
-        let superblock = sim.block_on(create(&cache, options(1))).expect("fits");
+        let mut wishes = options(1);
+        wishes.wish.shard_count = Some(shards);
+        let superblock = sim.block_on(create(&cache, wishes)).expect("fits");
         Self {
             sim,
             cache,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
+use flaz_engine::format::geometry::SUPERBLOCK_SLOTS;
 use flaz_engine::volume::{IoError, Volume};
 use flaz_sim::{CrashPlan, EventStage, FaultRates};
 
@@ -233,5 +234,46 @@ fn a_cache_device_that_lies_about_flushes_makes_nothing_panic() {
                 }
             }
         });
+    }
+}
+
+/// One place cannot be read when the cache is opened: the rest is there, and nothing older than what was written.
+#[test]
+fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
+    let region = 128 << 10;
+    let front = |world: &World| {
+        let intents = world.geometry.intent_offset();
+        let [first, second] = SUPERBLOCK_SLOTS;
+        [
+            (first, "first superblock"),
+            (second, "second superblock"),
+            (intents, "intents"),
+        ]
+    };
+    for seed in 0..4 {
+        let world = world(seed);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            live.warm(0..800).await;
+            for block in 0..40 {
+                live.write(block * 3).await;
+            }
+            live.volume.flush().await.expect("flushes");
+        });
+        let regions = (0..8).map(|number| {
+            let end = world.geometry.data_offset() + (number + 1) * region;
+            (end - 512, "summary")
+        });
+        for (offset, what) in front(&world).into_iter().chain(regions) {
+            let next = world.reboot(seed + 1);
+            next.cache.mark_bad(offset, 512);
+            next.sim.block_on(async {
+                let live = next.serve().await;
+                assert!(live.dirty() > 0, "{what} at {offset}");
+                live.check_all().await;
+                live.cleaned().await;
+                next.assert_origin_complete(&live);
+            });
+        }
     }
 }

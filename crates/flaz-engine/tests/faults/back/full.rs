@@ -1,11 +1,12 @@
 //! No room: dirty blocks up to their limit, on caches of every size.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use flaz_device::Env;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all, select};
 
 use crate::world::{BLOCKS, World};
 
@@ -133,6 +134,28 @@ fn a_stop_while_writers_wait_for_a_dead_origin_ends() {
     next.sim.block_on(async {
         let live = next.serve().await;
         assert!(live.dirty() > 0);
+        live.cleaned().await;
+    });
+}
+
+/// Who waited for the cleaner and went away does not hurry it for ever: a lone dirty block waits for others.
+#[test]
+fn a_writer_that_goes_away_while_it_waits_for_room_is_not_waited_for() {
+    let world = sized(9, 8, 50);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        world.origin.set_dead(true);
+        let writers = join_all((0..BLOCKS).map(|block| live.try_write(block)));
+        let all_clean = live.cache.clean_all();
+        let soon = live.env.sleep(Duration::from_secs(1));
+        let waiting = join(writers, all_clean);
+        select(pin!(waiting), pin!(soon)).await;
+        assert!(live.stats().counts.dirty_waits > 0, "nobody waited");
+        world.origin.set_dead(false);
+        live.cleaned().await;
+        live.write(5).await;
+        live.env.sleep(Duration::from_millis(500)).await;
+        assert_eq!(live.dirty(), 1, "cleaned at once");
         live.cleaned().await;
     });
 }

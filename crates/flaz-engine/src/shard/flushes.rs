@@ -1,0 +1,88 @@
+//! Flushes of a device that all shards of a cache, and its front end, ask for.
+//!
+//! A system may report a failed flush once, forget what was not written, and tell whoever asks next that all is well.
+//! So the success of a flush is believed if none failed since what it is to cover was written, whoever asked for that
+//! one, and if none that overlapped it is still under way.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flaz_device::{DeviceError, Env};
+
+/// How often somebody whose flush has succeeded looks whether those that overlapped it have ended.
+const OVERLAP_STEP: Duration = Duration::from_micros(200);
+
+/// The flushes of one device. As many are under way as requests, shards and their tasks ask for.
+#[derive(Debug, Default)]
+pub(crate) struct Flushes(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    begun: u64,
+    under_way: BTreeSet<u64>,
+    failures: u64,
+}
+
+/// A flush under way. It has failed unless it is said to have succeeded, also if nobody waits for its end.
+struct Flushing<'a> {
+    flushes: &'a Flushes,
+    number: u64,
+    succeeded: bool,
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.flushes.state();
+        state.under_way.remove(&self.number);
+        state.failures += u64::from(!self.succeeded);
+    }
+}
+
+impl Flushes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of flushes that failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.state().failures
+    }
+
+    /// Awaits a flush, or a write that is stable on return, for some devices make it so by a flush.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) async fn run<T>(
+        &self,
+        flush: impl Future<Output = Result<T, DeviceError>>,
+    ) -> Result<T, DeviceError> {
+        let number = {
+            let mut state = self.state();
+            let number = state.begun;
+            state.begun += 1;
+            state.under_way.insert(number);
+            number
+        };
+        let mut flushing = Flushing {
+            flushes: self,
+            number,
+            succeeded: false,
+        };
+        let result = flush.await;
+        flushing.succeeded = result.is_ok();
+        result
+    }
+
+    /// To be asked when a flush has succeeded: whether that can be believed of what was written when there had been
+    /// `failures`.
+    pub(crate) async fn believed<E: Env>(&self, env: &E, failures: u64) -> bool {
+        let begun = self.state().begun;
+        let overlaps = || self.state().under_way.first().is_some_and(|&first| first < begun);
+        while overlaps() {
+            env.sleep(OVERLAP_STEP).await;
+        }
+        self.failures() == failures
+    }
+}

@@ -1,0 +1,96 @@
+//! Regions that are filled again after their reclaim, on a device whose discards change nothing: what an earlier filling
+//! left is still there where a write of the next one fails.
+
+use std::collections::BTreeSet;
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::settings::Mode;
+use flaz_sim::{DiscardMode, DiskConfig, EventStage};
+use futures_util::future::join_all;
+
+use crate::world::{CLEARED, Left, Live, Moment, World};
+
+/// Blocks that are written over and over: two regions.
+const BUSY: u64 = 96;
+/// Twelve regions.
+const CACHE_LEN: u64 = (192 << 10) + 12 * (128 << 10);
+
+fn world(seed: u64) -> World {
+    let disk = DiskConfig {
+        discard_mode: DiscardMode::Old,
+        ..DiskConfig::fast(CACHE_LEN)
+    };
+    World::on(seed, Mode::WriteThrough, disk, 1)
+}
+
+/// Fills every region and each again and again: new versions of blocks whose old ones are still there. Ends when a write
+/// has failed.
+async fn work(world: &World, live: &Live) {
+    live.warm(0..512).await;
+    for _ in 0..20 {
+        join_all((0..BUSY).map(|block| live.write(block))).await;
+        live.stored().await;
+        if world.cache.stats().errors > 0 {
+            break;
+        }
+    }
+}
+
+/// Numbers of the writes that begin a filling of a region that had one before.
+fn first_extents() -> Vec<u64> {
+    let world = world(7);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        let moments = world.watch();
+        work(&world, &live).await;
+        world.unwatch();
+        let moments = moments.take();
+        let writes = moments
+            .iter()
+            .filter(|m| m.is(true, EventStage::Issued, DeviceOp::Write))
+            .enumerate();
+        let mut filled = BTreeSet::new();
+        let begins = |offset: u64| {
+            world.in_regions(offset)
+                && (offset - world.geometry.data_offset()).is_multiple_of(world.geometry.region_bytes)
+        };
+        writes
+            .filter(|(_, m)| begins(m.offset) && m.len > 4096 && !filled.insert(m.offset))
+            .map(|(number, _)| number as u64 + 1)
+            .collect()
+    })
+}
+
+/// The first extent of a region fails, those behind it do not. The mark that the region's last filling is no more is then
+/// still there, and must not hide what is newer than it.
+#[test]
+fn a_region_whose_first_extent_failed_is_found_by_its_summary() {
+    let numbers = first_extents();
+    assert!(
+        numbers.len() > 5,
+        "only {} regions were filled again",
+        numbers.len()
+    );
+    for number in numbers {
+        let world = world(7);
+        let moments = world.sim.block_on(async {
+            let live = world.open().await;
+            world.cache.fail_nth(DeviceOp::Write, number);
+            work(&world, &live).await;
+            let moments = world.watch();
+            live.env.sleep(CLEARED).await;
+            world.unwatch();
+            moments.take()
+        });
+        assert_eq!(world.cache.stats().errors, 1, "write {number}");
+        let pages =
+            |m: &&Moment| m.is(true, EventStage::Completed, DeviceOp::Write) && world.in_intents(m.offset);
+        for moment in moments.iter().filter(pages) {
+            for cache in Left::ALL {
+                let next = world.boot(8, moment.cut(cache, Left::Everything));
+                next.check();
+            }
+        }
+        world.reboot(9).check();
+    }
+}
