@@ -11,9 +11,10 @@ use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
 use flaz_engine::cache::{
-    Belief, CacheError, Start, check_origin, fingerprint, mark_clean, mark_dirty, mark_empty, mark_void,
-    open_superblock, read_superblock, settle_origin, start_cold, without_image, without_log,
+    Belief, CacheError, Start, check_origin, mark_clean, mark_dirty, mark_empty, mark_void, open_superblock,
+    read_superblock, settle_origin, start_cold, without_image, without_log,
 };
+use flaz_engine::fingerprint::fingerprint;
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::settings::AfterCrash;
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
