@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::HostError;
 use super::daemon::open_cache;
+use super::origin::warn_if_weak;
 use super::status::cache_report;
 use crate::commands::spec::CreateSpec;
 use crate::report::{
@@ -52,6 +53,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         },
     )
     .map_err(|error| format!("origin: {error}"))?;
+    warn_if_weak(&origin);
     let origin_path = std::fs::canonicalize(&spec.origin).map_err(|error| {
         format!(
             "origin {}: its full path cannot be found: {error}",

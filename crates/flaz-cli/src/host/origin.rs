@@ -55,6 +55,7 @@ pub(super) fn open_origin(
         );
     }
     let identity = origin.identity();
+    warn_if_weak(&origin);
     if identity.id != superblock.origin_identity {
         if !spec.discard_cache {
             return Err(format!(
@@ -72,6 +73,17 @@ pub(super) fn open_origin(
         superblock.origin_path = path.display().to_string();
     }
     Ok(origin)
+}
+
+/// Says so where another origin could be taken for this one.
+pub(super) fn warn_if_weak(origin: &FileDevice) {
+    if let Some(why) = origin.identity().weak {
+        tracing::warn!(
+            "origin {} could be mistaken for another one: {why}; see to it that it is always the same, or its cache may \
+             serve the data of another",
+            origin.path().display()
+        );
+    }
 }
 
 /// How far the cache device can be believed, by what this host remembers of it and of its origin.
