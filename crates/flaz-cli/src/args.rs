@@ -190,7 +190,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "STATE", value_enum, default_value_t = AfterCrash::Warm)]
     pub after_crash: AfterCrash,
     /// Go on without the cache device when it has not answered for so many seconds, until the next start; 0 waits for
-    /// ever, as write-back does in any case
+    /// ever, as write-back does, and after it any mode until nothing is dirty
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = device_timeout)]
     pub device_timeout: Duration,
     /// Where this host notes how far the cache had come, so that a cache device that failed and comes back, or an old copy

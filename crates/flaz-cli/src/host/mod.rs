@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`device`] | files and block devices, made slow on request |
 //! | [`worker`] | the threads that drive shards |
+//! | [`patience`] | when the cache device must answer in time, and when it is waited for |
 //! | [`daemon`] | opening, serving and closing a cache |
 //! | [`origin`] | whether an origin is the right one, and how far its cache can be believed |
 //! | [`state`] | what the host remembers about a cache apart from the cache device |
@@ -16,6 +17,7 @@ mod device;
 mod filesystem;
 mod offline;
 mod origin;
+mod patience;
 mod state;
 mod status;
 mod worker;

@@ -15,7 +15,7 @@ use flaz_device::rt::{OneSender, oneshot};
 use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
-use flaz_engine::settings::Settings;
+use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shard, ShardParts};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::Epoch;
@@ -26,6 +26,7 @@ use indicatif::ProgressBar;
 
 use super::HostError;
 use super::device::{CacheDevice, HostDevice, Production};
+use super::patience::Patience;
 use super::state::{HostWitness, StateFile};
 
 /// Requests and orders that wait in one mailbox, at most.
@@ -188,6 +189,7 @@ async fn serve(parts: WorkerParts) {
         mailboxes,
         origin_writes,
     }));
+    let patience = Patience::new(Rc::clone(&cache), device_timeout);
     let mut volume: Option<CachedVolume<HostShards, HostDevice>> = None;
     while let Some(order) = inbox.recv().await {
         match order {
@@ -213,6 +215,7 @@ async fn serve(parts: WorkerParts) {
                 reply,
             } => {
                 let cutoff = settings.sequential_cutoff;
+                patience.set_mode(settings.mode);
                 let devices = (Rc::clone(&cache), Rc::clone(&origin));
                 build(
                     &shards,
@@ -278,8 +281,9 @@ async fn serve(parts: WorkerParts) {
                 });
             }
             Order::PermitWriteBack(permitted, reply) => {
-                // Dirty blocks are nowhere else: a device that stalls is then waited for.
-                cache.set_limit(device_timeout.filter(|_| !permitted));
+                if permitted {
+                    patience.be(&shards.all_local());
+                }
                 for shard in shards.all_local() {
                     shard.permit_write_back(permitted);
                 }
@@ -303,6 +307,10 @@ async fn serve(parts: WorkerParts) {
                 let _ = reply.send(total);
             }
             Order::Set(settings, reply) => {
+                patience.set_mode(settings.mode);
+                if settings.mode == Mode::WriteBack {
+                    patience.be(&shards.all_local());
+                }
                 for shard in shards.all_local() {
                     shard.set(&settings);
                 }
