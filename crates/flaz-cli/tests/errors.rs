@@ -315,6 +315,33 @@ fn serve_check_and_dump_what_is_no_cache() {
     scratch.run("dump").refused(USAGE, &["<CACHE>"]);
 }
 
+/// A cache that was one may hold what the origin lacks: nobody is told to make it anew.
+#[test]
+fn a_cache_that_is_damaged_or_cut_short_is_not_made_anew_lightly() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let commands = ["check", "serve", "status", "flush", "detach"];
+    let refuse = |hint: &[&str], not: &str| {
+        for command in commands {
+            let ran = scratch.run(&format!("{command} cache"));
+            ran.refused(FAILURE, hint);
+            assert!(!ran.err().contains(not), "{command}: {}", ran.err());
+        }
+    };
+    scratch.file("cache");
+    refuse(&["create one with `flaz create`"], "may hold writes");
+    scratch.run("create cache --origin origin --force").succeeded();
+    let cache = File::options().write(true).open(scratch.path("cache")).unwrap();
+    cache.set_len(SIZE / 2).unwrap();
+    refuse(&["cut short", "may hold writes"], "create one");
+    cache.set_len(SIZE).unwrap();
+    scratch.run("status cache").succeeded();
+    for slot in [0, 64 << 10] {
+        cache.write_all_at(b"bit rot", slot + 600).unwrap();
+    }
+    refuse(&["checksum mismatch", "may hold writes"], "create one");
+}
+
 #[test]
 fn questions_to_nobody() {
     let scratch = Scratch::new();

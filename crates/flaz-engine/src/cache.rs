@@ -32,7 +32,10 @@ pub enum CacheError {
     #[error("cache device: {0}")]
     Device(#[from] DeviceError),
     /// Neither superblock slot is valid.
-    #[error("not a usable flaz cache: slot 0: {first}; slot 1: {second} (create one with `flaz create`)")]
+    #[error(
+        "not a usable flaz cache: slot 0: {first}; slot 1: {second} ({})",
+        way_out(first, second)
+    )]
     NoSuperblock {
         /// What is wrong with slot 0.
         first: FormatError,
@@ -113,6 +116,17 @@ pub enum CacheError {
     /// The index image of a shard could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
+}
+
+/// What to do about two bad slots: a cache that was one may hold what the origin lacks.
+fn way_out(first: &FormatError, second: &FormatError) -> &'static str {
+    match (first, second) {
+        (FormatError::Magic { .. }, FormatError::Magic { .. }) => "create one with `flaz create`",
+        _ => {
+            "it is a cache that is damaged, cut short or newer, and may hold writes that have not reached the origin: put \
+             the device back as it was; make it anew only if those may be lost"
+        }
+    }
 }
 
 /// What a new cache is to be.

@@ -20,6 +20,7 @@ use flaz_engine::settings::AfterCrash;
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
+use flaz_engine::volume::IoError;
 use flaz_engine::witness::Memory;
 use flaz_nbd::{Counters, Export, Limits, Server, Service, Shutdown, Snapshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -499,6 +500,16 @@ fn ask_all<T: Send>(
         .collect()
 }
 
+/// What to do about dirty blocks that cannot be read.
+fn damaged(left: u64) -> HostError {
+    format!(
+        "{left} blocks cannot be brought to the origin, because copies of them on the cache device are damaged: `flaz check` \
+         says which bytes of the origin; write those anew on the served disk, or give up all that is not on the origin with \
+         `flaz serve --discard-cache --discard-dirty`"
+    )
+    .into()
+}
+
 impl Daemon {
     /// Everything it knows about itself, at any time until shutdown returns.
     #[must_use]
@@ -549,10 +560,30 @@ impl Daemon {
     /// # Errors
     /// The cleaner cannot.
     pub fn clean(&self) -> Result<u64, HostError> {
-        for cleaned in ask_all(&self.mailboxes, CLEAN_WITHIN, Order::Clean)? {
-            cleaned?;
+        let cleaned = ask_all(&self.mailboxes, CLEAN_WITHIN, Order::Clean)?;
+        let left = self.dirty_blocks()?;
+        if let Some(error) = cleaned.into_iter().find_map(Result::err) {
+            return Err(self.not_clean(left, &error));
         }
-        self.dirty_blocks()
+        Ok(left)
+    }
+
+    /// Why blocks stay dirty, and what to do.
+    fn not_clean(&self, left: u64, error: &IoError) -> HostError {
+        let cache = self.spec.cache.display();
+        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats).unwrap_or_default();
+        // Its first words are for a request; here they say nothing, and would do so twice.
+        let why = error
+            .to_string()
+            .replace(&IoError::CacheFailed(String::new()).to_string(), "");
+        if why.ends_with("cannot be read") && stats.iter().any(|part| part.counts.dirty_lost > 0) {
+            return damaged(left);
+        }
+        format!(
+            "{left} blocks stay dirty, their latest contents on {cache} alone: {why}; keep it, and try again when that is \
+             mended"
+        )
+        .into()
     }
 
     fn dirty_blocks(&self) -> Result<u64, HostError> {
@@ -579,12 +610,7 @@ impl Daemon {
             left = self.clean()?;
         }
         if left > 0 {
-            return Err(format!(
-                "{left} blocks cannot be brought to the origin, because their copies on the cache device are damaged: \
-                 `flaz check` names them; write them anew, or give them up with `flaz serve --discard-cache \
-                 --discard-dirty`"
-            )
-            .into());
+            return Err(damaged(left));
         }
         self.detaching.store(true, Ordering::Relaxed);
         Ok(())

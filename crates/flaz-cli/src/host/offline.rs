@@ -183,6 +183,7 @@ pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckRe
         schema: REPORT_SCHEMA,
         cache: cache_report(cache, &superblock),
         clean: superblock.state != State::Open,
+        may_be_dirty: superblock.dirty || bad.contains_key("fragment-dirty"),
         good,
         bad,
         verified_bytes,

@@ -202,6 +202,7 @@ fn a_check_lists_kinds_and_the_first_problems() {
         schema: REPORT_SCHEMA,
         cache: example().cache,
         clean: true,
+        may_be_dirty: false,
         good: [("extent".to_owned(), 1000), ("superblock".to_owned(), 2)].into(),
         bad: [("extent".to_owned(), 30)].into(),
         verified_bytes: 1 << 20,
