@@ -5,6 +5,7 @@
 //! | [`device`] | files and block devices, made slow on request |
 //! | [`worker`] | the threads that drive shards |
 //! | [`patience`] | when the cache device must answer in time, and when it is waited for |
+//! | [`timed`] | how long flushes and prefetches take |
 //! | [`daemon`] | opening, serving and closing a cache |
 //! | [`origin`] | whether an origin is the right one, and how far its cache can be believed |
 //! | [`state`] | what the host remembers about a cache apart from the cache device |
@@ -20,6 +21,7 @@ mod origin;
 mod patience;
 mod state;
 mod status;
+mod timed;
 mod worker;
 
 pub use daemon::{CLEAN_WITHIN, Daemon, start};

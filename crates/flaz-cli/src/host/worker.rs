@@ -17,7 +17,7 @@ use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shard, ShardParts};
-use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::stats::{Latencies, StatsSnapshot};
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
 use flaz_engine::witness::Witness;
@@ -28,6 +28,7 @@ use super::HostError;
 use super::device::{CacheDevice, HostDevice, Production};
 use super::patience::Patience;
 use super::state::{HostWitness, StateFile};
+use super::timed::Timed;
 
 /// Requests and orders that wait in one mailbox, at most.
 pub const MAILBOX_MAX: usize = 1024;
@@ -191,6 +192,7 @@ async fn serve(parts: WorkerParts) {
     }));
     let patience = Patience::new(Rc::clone(&cache), device_timeout);
     let mut volume: Option<CachedVolume<HostShards, HostDevice>> = None;
+    let latencies = Rc::new(RefCell::new(Latencies::default()));
     while let Some(order) = inbox.recv().await {
         match order {
             Order::Piece { shard, piece, reply } => {
@@ -206,6 +208,7 @@ async fn serve(parts: WorkerParts) {
             }
             Order::Connection(incoming) => {
                 if let Some(volume) = volume.clone() {
+                    let volume = Timed::new(volume, Rc::clone(&latencies));
                     Rt.spawn(serve_connection(incoming, volume, Rt, service.clone()));
                 }
             }
@@ -301,6 +304,7 @@ async fn serve(parts: WorkerParts) {
             Order::Start => shards.all_local().iter().for_each(Shard::start),
             Order::Stats(reply) => {
                 let mut total = StatsSnapshot::default();
+                total.latencies.add(&latencies.borrow());
                 for shard in shards.all_local() {
                     total.add(&shard.stats());
                 }

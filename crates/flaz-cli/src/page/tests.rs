@@ -68,6 +68,11 @@ pub(crate) fn example() -> StatusReport {
                     operation: "trim".to_owned(),
                     ..Default::default()
                 },
+                OperationReport {
+                    operation: "write".to_owned(),
+                    errors: 3,
+                    ..Default::default()
+                },
             ],
             lookups: LookupReport {
                 hits: 900,
@@ -135,6 +140,8 @@ fn a_running_cache_shows_what_matters() {
     ] {
         assert!(text.contains(part), "no '{part}' in:\n{text}");
     }
+    let write = text.lines().find(|line| line.starts_with("write ")).unwrap();
+    assert!(write.ends_with('3'), "failures alone are shown:\n{text}");
     assert!(
         !text.contains("trim"),
         "operations that never happened are left out:\n{text}"

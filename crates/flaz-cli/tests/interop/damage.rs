@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use serde_json::Value;
 
 use crate::support::data::mixed_data;
-use crate::support::nbd::Client;
+use crate::support::nbd::{Client, Command};
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
 
 const LEN: usize = 64 << 10;
@@ -93,6 +93,28 @@ fn a_damaged_dirty_block_is_named_and_no_advice_loses_the_others() {
     // All others are on the origin now, and the first way out leads out.
     let server = Server::start(&scratch, &cache, "");
     let mut client = Client::connect(server.socket()).expect("connects");
+    client
+        .call(Command::Read, at, 4096)
+        .expect_err("the only copy is damaged");
+    client.call(Command::Flush, 0, 0).expect("flushes");
+    client.call(Command::WriteZeroes, 1 << 20, 4096).expect("zeroes");
+    let status = server.status();
+    let row = |name: &str| {
+        let all = status["live"]["operations"].as_array().expect("a list");
+        let row = all.iter().find(|row| row["operation"] == name);
+        let number = |value: &Value| value.as_f64().expect("a number");
+        row.map(|row| (number(&row["errors"]), number(&row["latency_us"]["max"]) > 0.0))
+            .unwrap_or_else(|| panic!("no {name} in {status}"))
+    };
+    assert_eq!(row("read").0, 1.0, "{status}");
+    for (name, timed) in [
+        ("write", false),
+        ("flush", true),
+        ("write-zeroes", true),
+        ("trim", false),
+    ] {
+        assert_eq!(row(name), (0.0, timed), "{name}: {status}");
+    }
     client.write(at, &[7; 4096]).expect("writes");
     drop(client);
     server.stop();
