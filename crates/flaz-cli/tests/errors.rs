@@ -146,9 +146,11 @@ fn help_and_version_are_no_errors() {
             .contains("Exit status: 0 done, 1 failed, 2 wrong usage")
     );
     for command in [
-        "create", "serve", "status", "set", "stop", "check", "dump", "demo", "bench", "study",
+        "create", "serve", "status", "set", "flush", "detach", "stop", "check", "dump", "demo", "bench",
+        "study",
     ] {
         let help = scratch.run(&format!("{command} --help")).succeeded();
+        assert!(help.contains("Example"), "{help}");
         assert!(help.contains("Usage: flaz"), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
     }
@@ -291,9 +293,11 @@ fn serve_with_words_that_are_none() {
     serve("--sequential-cutoff x").refused(USAGE, &["'x' is not a size"]);
     serve("--codec gzip").refused(USAGE, &["gzip"]);
     serve("--emulate-origin floppy").refused(USAGE, &["hdd, ssd, network-volume"]);
-    serve("--nbd /run/x").refused(USAGE, &["expected unix:PATH or tcp:HOST:PORT"]);
-    serve("--nbd tcp:host").refused(USAGE, &["expected unix:PATH or tcp:HOST:PORT"]);
-    serve("--nbd tcp:host:0").refused(USAGE, &["port number from 1 to 65535"]);
+    serve("--nbd /run/x").refused(USAGE, &["expected unix:PATH or tcp:HOST[:PORT]"]);
+    serve("--nbd tcp:host").refused(USAGE, &["tcp:host:10809", "--insecure-tcp"]);
+    serve("--nbd tcp:host:0").refused(USAGE, &["expected a number from 1 to 65535"]);
+    let long = format!("--nbd unix:/{}", "x".repeat(120));
+    serve(&long).refused(USAGE, &["has 121 bytes", "allows 107"]);
     serve("--nbd tcp:127.0.0.1:10809").refused(USAGE, &["TCP without TLS", "--insecure-tcp"]);
     serve("--nbd unix:a --nbd unix:a").refused(USAGE, &["unix:a is given twice"]);
     serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["at most 16"]);

@@ -85,7 +85,8 @@ impl std::fmt::Debug for Daemon {
 /// Something of that failed; everything is closed again.
 pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
     let claim = safety::claim_existing(&spec.cache)?;
-    let device = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
+    let cache_file = open_cache(&spec.cache, false)?;
+    let device = HostDevice::new(cache_file.clone(), spec.emulate_cache);
     let runtime = Runtime::new(Config::default())?;
     let cache = Deadline::new(device.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&cache))?;
@@ -96,6 +97,11 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         .clone()
         .unwrap_or_else(|| superblock.origin_path.clone().into());
     let origin = open_origin(spec, &origin_path, &mut superblock)?;
+    // What opens a cache for a moment need not say it.
+    if !spec.nbd.is_empty() {
+        warn_if_buffered("cache device", &cache_file);
+        warn_if_buffered("origin", &origin);
+    }
     let origin = HostDevice::new(origin, spec.emulate_origin);
     let settings = spec.settings(superblock.codec);
     let shutdown = Shutdown::new();
@@ -200,6 +206,17 @@ pub(super) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<File
     )?)
 }
 
+/// Says so where a device is used through the page cache.
+fn warn_if_buffered(what: &str, device: &FileDevice) {
+    if !device.is_direct() {
+        tracing::warn!(
+            "{what} {}: no direct I/O, because its file system refuses it. Going through the page cache: data is held in \
+             memory twice, and writes may wait for the kernel's write-back",
+            device.path().display()
+        );
+    }
+}
+
 /// A bar for reading the log back, on a terminal; nothing in a pipe.
 fn recovery_bar(regions: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
@@ -215,16 +232,7 @@ fn recovery_bar(regions: u64) -> ProgressBar {
 fn bind(addresses: &[NbdAddress], shutdown: &Shutdown) -> Result<Vec<Server>, HostError> {
     addresses
         .iter()
-        .map(|address| {
-            let address = match address {
-                NbdAddress::Unix(path) => flaz_nbd::NbdAddress::Unix(path.clone()),
-                NbdAddress::Tcp { host, port } => flaz_nbd::NbdAddress::Tcp {
-                    host: host.clone(),
-                    port: *port,
-                },
-            };
-            Ok(Server::bind(&address, Limits::default(), shutdown.clone())?)
-        })
+        .map(|address| Ok(Server::bind(address, Limits::default(), shutdown.clone())?))
         .collect()
 }
 

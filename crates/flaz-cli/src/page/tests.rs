@@ -246,3 +246,17 @@ fn a_dump_line_is_indented_by_depth() {
         r#"{"kind":"extent","offset":4096,"len_bytes":512,"depth":1,"fields":{"sequence":7,"codec":"lz4"}}"#
     );
 }
+
+#[test]
+fn what_was_set_is_shown_also_without_effect() {
+    let mut settings = example().settings.unwrap();
+    settings.dirty_limit_percent = 10;
+    let limit = SettingsPatch {
+        dirty_limit: Some(10),
+        ..SettingsPatch::default()
+    };
+    assert!(settings_after(&settings, &limit).ends_with(", dirty limit 10 % (in write-back)"));
+    assert!(!settings_after(&settings, &SettingsPatch::default()).contains("dirty limit"));
+    settings.mode = Mode::WriteBack;
+    assert!(settings_after(&settings, &limit).ends_with(", dirty limit 10 %"));
+}
