@@ -347,6 +347,48 @@ fn a_cache_that_is_damaged_or_cut_short_is_not_made_anew_lightly() {
 }
 
 #[test]
+fn an_origin_that_is_smaller_or_missing_or_another_one() {
+    let scratch = Scratch::new();
+    let origin = scratch.file("origin");
+    scratch.file("other");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let before = fs::read(scratch.path("cache")).unwrap();
+    let refuse = |hint: &[&str], options: &str| {
+        for command in ["serve", "flush", "detach"] {
+            scratch
+                .run(&format!("{command} cache {options}"))
+                .refused(FAILURE, hint);
+        }
+    };
+    refuse(
+        &[
+            "other is not the origin that this cache was created for",
+            "name the right one with --origin",
+            "--discard-cache",
+        ],
+        "--origin other",
+    );
+    refuse(
+        &["none", "No such file", "present place with --origin"],
+        "--origin none",
+    );
+    origin.set_len(SIZE / 2).unwrap();
+    refuse(
+        &[
+            "is smaller than when the cache was created",
+            "expected 33554432 bytes, found 16777216",
+        ],
+        "",
+    );
+    fs::remove_file(scratch.path("origin")).unwrap();
+    refuse(&["No such file", "--origin"], "");
+    assert!(
+        fs::read(scratch.path("cache")).unwrap() == before,
+        "it was written to"
+    );
+}
+
+#[test]
 fn questions_to_nobody() {
     let scratch = Scratch::new();
     for command in ["status", "stop", "set mode=write-around"] {
