@@ -103,11 +103,27 @@ pub enum Data {
     TwoToOne,
 }
 
+/// Why a replay failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The engine does not do what the table says.
+    #[error("{far} of {compared} compared lines are further than {DIFFERENCE_MAX} from the table")]
+    Far {
+        /// Lines that are.
+        far: usize,
+        /// All lines that the table has a hit ratio for.
+        compared: usize,
+    },
+}
+
 /// Replays all traces of the table that are asked for.
 ///
 /// # Errors
-/// A trace cannot be read.
-pub fn run(options: &Options) -> Result<(), TraceError> {
+/// A trace cannot be read, or a line is too far from the table.
+pub fn run(options: &Options) -> Result<(), ReplayError> {
     println!("blocks that compress do so {:.2}:1", codec_ratio());
     println!(
         "{} through the engine, one shard; hit ratio beside the table's, where it has one",
@@ -156,11 +172,17 @@ pub fn run(options: &Options) -> Result<(), TraceError> {
             }
         }
     }
-    if compared > 0 {
-        println!("{far} of {compared} compared lines are further than {DIFFERENCE_MAX} from the table");
-    } else {
+    if compared == 0 {
         println!("the table has nothing to compare this policy with");
     }
+    verdict(far, compared)
+}
+
+fn verdict(far: usize, compared: usize) -> Result<(), ReplayError> {
+    if far > 0 {
+        return Err(ReplayError::Far { far, compared });
+    }
+    println!("{compared} compared lines are within {DIFFERENCE_MAX} of the table");
     Ok(())
 }
 
@@ -343,6 +365,17 @@ mod tests {
                 (rank.min(blocks) - 1).wrapping_mul(48_271) % blocks
             })
             .collect()
+    }
+
+    #[test]
+    fn a_line_that_is_far_off_is_a_failure() {
+        let error = verdict(1, 40).unwrap_err().to_string();
+        assert!(
+            error.starts_with("1 of 40 compared lines are further than 0.02"),
+            "{error}"
+        );
+        verdict(0, 40).unwrap();
+        verdict(0, 0).unwrap();
     }
 
     #[test]

@@ -81,9 +81,11 @@ pub enum Command {
 /// `flaz create`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A device that is mounted or swapped on is always refused. One that is held by another device, or that \
-carries a file system, a partition table or another flaz cache, is refused unless --force says that its \
-contents may go. Nothing is written before everything was checked.
+A device that is mounted, swapped on, opened exclusively by another program or part of an active file system or \
+array is always refused, and so is a file that a running flaz has locked. One that LVM, device-mapper or a loop \
+device is made of, or that carries a file system, a partition table or another flaz cache, is refused unless --force \
+says that its contents may go; the cache is served when what is made of it has been released. Nothing is written \
+before everything was checked.
 
 Examples:
   flaz create /dev/nvme0n1p3 --origin /dev/sdb
@@ -113,7 +115,8 @@ pub struct CreateArgs {
     /// Create CACHE as a (sparse) regular file of this size if it is not there
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
-    /// Overwrite whatever CACHE carries. A mounted device is refused nevertheless
+    /// Overwrite whatever CACHE carries, and whatever idle devices are made of it. A device in use is refused
+    /// nevertheless
     #[arg(long)]
     pub force: bool,
     /// Print the result as JSON
@@ -154,7 +157,7 @@ pub struct ServeArgs {
     /// Where the origin is now, if it has moved since `flaz create`; it must be the same one
     #[arg(long, value_name = "PATH")]
     pub origin: Option<PathBuf>,
-    /// Where NBD clients connect: unix:PATH (mode 0600) or tcp:HOST:PORT; may be given several times
+    /// Where NBD clients connect: unix:PATH (mode 0600) or tcp:HOST[:PORT]; may be given several times
     /// [default: unix:UUID.nbd in the runtime directory]
     #[arg(long, value_name = "ADDRESS")]
     pub nbd: Vec<NbdAddress>,
@@ -190,7 +193,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "STATE", value_enum, default_value_t = AfterCrash::Warm)]
     pub after_crash: AfterCrash,
     /// Go on without the cache device when it has not answered for so many seconds, until the next start; 0 waits for
-    /// ever, as write-back does in any case
+    /// ever, as write-back does, and after it any mode until nothing is dirty
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = device_timeout)]
     pub device_timeout: Duration,
     /// Where this host notes how far the cache had come, so that a cache device that failed and comes back, or an old copy
@@ -342,7 +345,11 @@ pub struct StopArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Reads the whole cache device and verifies superblock, headers, checksums, and that every fragment \
-decompresses; says how many there are of each kind. Changes nothing. Exit status 1 if something is wrong.")]
+decompresses; says how many there are of each kind. Changes nothing. Exit status 1 if something is wrong.
+
+Examples:
+  flaz check /dev/nvme0n1p3
+  flaz check cache.img --json | jq .bad")]
 pub struct CheckArgs {
     /// Cache device
     #[arg(value_name = "CACHE")]
@@ -356,7 +363,11 @@ pub struct CheckArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 One line for each superblock, region, extent and fragment, in the order of the device; with --json one JSON \
-object a line. The bytes of the blocks are not shown.")]
+object a line. The bytes of the blocks are not shown.
+
+Examples:
+  flaz dump /dev/nvme0n1p3 | less
+  flaz dump cache.img --json | jq 'select(.kind == \"region\")'")]
 pub struct DumpArgs {
     /// Cache device
     #[arg(value_name = "CACHE")]

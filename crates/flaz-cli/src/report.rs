@@ -413,6 +413,8 @@ pub struct CheckReport {
     pub cache: CacheReport,
     /// Whether the last run stopped cleanly.
     pub clean: bool,
+    /// Whether it holds, or may hold, writes that have not reached the origin.
+    pub may_be_dirty: bool,
     /// Things looked at, by kind, good ones: `superblock`, `region-summary`, `extent`, `fragment-lz4`, ..
     pub good: BTreeMap<String, u64>,
     /// Things that are wrong, by the same kinds.

@@ -4,8 +4,6 @@
 //! or prints is the same word everywhere.
 
 use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::ValueEnum;
 use flaz_engine::codec::SpecError;
@@ -131,20 +129,15 @@ text_of_value_enum!(Mode, Policy, Emulation);
 /// The codec for new blocks: the engine's own type, so that a new codec is known here at once.
 pub use flaz_engine::codec::CodecSpec as Codec;
 
+/// Where NBD clients connect: the server's own type, so that what it would refuse is refused before a device is opened.
+pub use flaz_nbd::NbdAddress;
+
 /// Why a text is not a setting.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     /// No such codec or level.
     #[error("codec: {0}")]
     Codec(#[from] SpecError),
-    /// An address for NBD that is neither form.
-    #[error(
-        "'{0}': expected unix:PATH or tcp:HOST:PORT, as in unix:/run/flaz/disk.sock or tcp:127.0.0.1:10809"
-    )]
-    NbdForm(String),
-    /// A TCP port that is none.
-    #[error("'{0}': expected a port number from 1 to 65535 after the host, as in tcp:127.0.0.1:10809")]
-    NbdPort(String),
     /// Not a dirty limit.
     #[error(
         "dirty-limit '{0}': expected 1 to {DIRTY_PERCENT_MAX} percent of the cache device, as in dirty-limit=25"
@@ -181,62 +174,6 @@ pub enum SettingError {
 
 const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff, dirty-limit";
 
-/// Where NBD clients connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NbdAddress {
-    /// A Unix socket, created with mode 0600.
-    Unix(PathBuf),
-    /// A TCP port; the host may be a name, resolved when the socket is bound.
-    Tcp {
-        /// Host name or address, without brackets.
-        host: String,
-        /// Port, never 0.
-        port: u16,
-    },
-}
-
-impl fmt::Display for NbdAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
-        }
-    }
-}
-
-impl FromStr for NbdAddress {
-    type Err = SettingError;
-
-    fn from_str(text: &str) -> Result<Self, SettingError> {
-        let form = || SettingError::NbdForm(text.to_owned());
-        match text.split_once(':').ok_or_else(form)? {
-            ("unix", path) if !path.is_empty() => Ok(Self::Unix(PathBuf::from(path))),
-            ("tcp", rest) => {
-                let (host, port) = rest.rsplit_once(':').ok_or_else(form)?;
-                let host = match host.strip_prefix('[') {
-                    Some(inner) => inner.strip_suffix(']').ok_or_else(form)?,
-                    None if host.contains(':') => return Err(form()),
-                    None => host,
-                };
-                if host.is_empty() {
-                    return Err(form());
-                }
-                let port = port
-                    .parse()
-                    .ok()
-                    .filter(|port| *port != 0)
-                    .ok_or_else(|| SettingError::NbdPort(text.to_owned()))?;
-                Ok(Self::Tcp {
-                    host: host.to_owned(),
-                    port,
-                })
-            }
-            _ => Err(form()),
-        }
-    }
-}
-
 /// What can be changed while the cache runs; a field left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -254,7 +191,11 @@ pub struct SettingsPatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff: Option<u64>,
     /// Most of the cache device that dirty blocks may take, in percent: 1 to 50.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "dirty_limit"
+    )]
     pub dirty_limit: Option<u8>,
 }
 
@@ -308,6 +249,13 @@ pub fn parse_dirty_limit(text: &str) -> Result<u8, SettingError> {
         .ok()
         .filter(|percent| (1..=DIRTY_PERCENT_MAX).contains(percent))
         .ok_or_else(|| SettingError::DirtyLimit(text.to_owned()))
+}
+
+fn dirty_limit<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
+    let percent = Option::<u64>::deserialize(from)?;
+    percent
+        .map(|percent| parse_dirty_limit(&percent.to_string()).map_err(serde::de::Error::custom))
+        .transpose()
 }
 
 fn parse_word<T: ValueEnum>(key: &str, value: &str) -> Result<T, SettingError> {
@@ -381,41 +329,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nbd_addresses_read_back_as_printed() {
-        for text in [
-            "unix:/run/a b.sock",
-            "tcp:127.0.0.1:10809",
-            "tcp:[::1]:10809",
-            "tcp:localhost:1",
-        ] {
-            assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), text);
-        }
-        for text in [
-            "",
-            "unix:",
-            "/run/x",
-            "tcp:host",
-            "tcp:::1:10809",
-            "tcp::10809",
-            "udp:a:1",
-            "tcp:[::1:10809",
-        ] {
-            assert_eq!(
-                text.parse::<NbdAddress>(),
-                Err(SettingError::NbdForm(text.to_owned())),
-                "{text}"
-            );
-        }
-        for text in ["tcp:a:0", "tcp:a:65536", "tcp:a:nbd"] {
-            assert_eq!(
-                text.parse::<NbdAddress>(),
-                Err(SettingError::NbdPort(text.to_owned())),
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
     fn assignments_become_a_patch() {
         let patch = SettingsPatch::parse(&[
             "mode=write-around",
@@ -472,7 +385,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_in_json_are_refused() {
+    fn unknown_keys_and_values_in_json_are_refused() {
+        for percent in ["0", "51", "200", "1000", "-1", "\"25\""] {
+            let json = format!(r#"{{"dirty-limit":{percent}}}"#);
+            assert!(serde_json::from_str::<SettingsPatch>(&json).is_err(), "{json}");
+        }
+        let patch: SettingsPatch = serde_json::from_str(r#"{"dirty-limit":50}"#).unwrap();
+        assert_eq!(patch.dirty_limit, Some(50));
         assert!(serde_json::from_str::<SettingsPatch>(r#"{"moed":"write-around"}"#).is_err());
         assert!(serde_json::from_str::<SettingsPatch>(r#"{"codec":"lz9"}"#).is_err());
     }

@@ -439,3 +439,79 @@ fn a_file_system_without_direct_io_is_measured_through_the_page_cache() {
     assert_eq!(lax.status.code(), Some(0), "{text}");
     assert_eq!(text.matches("buffered").count(), 1, "said once: {text}");
 }
+
+/// Once for each device, by the daemon, and by nothing that opens a cache for a moment.
+#[test]
+fn a_file_system_without_direct_io_is_said_by_serve_alone() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("ram");
+    std::fs::create_dir(&place).unwrap();
+    let mounted = tool(
+        "mount",
+        &["-t".as_ref(), "ramfs".as_ref(), "none".as_ref(), &place],
+    );
+    if !mounted.status.success() {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&mounted.stderr));
+        return;
+    }
+    File::create(place.join("origin"))
+        .unwrap()
+        .set_len(16 << 20)
+        .unwrap();
+    let flaz = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flaz"));
+        command
+            .args(words.split_whitespace())
+            .current_dir(folder.path())
+            .env("FLAZ_RUNTIME_DIR", folder.path().join("run"))
+            .env("STATE_DIRECTORY", folder.path().join("state"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        command
+    };
+    let said = |output: Output| (output.status, String::from_utf8(output.stderr).unwrap());
+    let quiet: Vec<_> = [
+        "create ram/cache --size 16M --origin ram/origin",
+        "status ram/cache",
+        "check ram/cache",
+        "flush ram/cache",
+    ]
+    .map(|words| (words, said(flaz(words).output().unwrap())))
+    .into();
+    let server = flaz("serve ram/cache").spawn().unwrap();
+    // It answers as soon as it has started.
+    let mut stopped = false;
+    for _ in 0..100 {
+        stopped = flaz("stop ram/cache").output().unwrap().status.success();
+        if stopped {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    if !stopped {
+        let mut server = server;
+        let _ = server.kill();
+        let _ = server.wait();
+        must("umount", &[&place]);
+        panic!("it did not start");
+    }
+    let (status, loud) = said(server.wait_with_output().unwrap());
+    must("umount", &[&place]);
+    for (words, (status, text)) in quiet {
+        assert!(
+            status.success() && !text.contains("no direct I/O"),
+            "{words}: {text}"
+        );
+    }
+    assert!(status.success(), "{loud}");
+    for what in [
+        "cache device ram/cache: no direct I/O",
+        "ram/origin: no direct I/O",
+    ] {
+        assert_eq!(loud.matches(what).count(), 1, "{what}: {loud}");
+    }
+}

@@ -146,9 +146,11 @@ fn help_and_version_are_no_errors() {
             .contains("Exit status: 0 done, 1 failed, 2 wrong usage")
     );
     for command in [
-        "create", "serve", "status", "set", "stop", "check", "dump", "demo", "bench", "study",
+        "create", "serve", "status", "set", "flush", "detach", "stop", "check", "dump", "demo", "bench",
+        "study",
     ] {
         let help = scratch.run(&format!("{command} --help")).succeeded();
+        assert!(help.contains("Example"), "{help}");
         assert!(help.contains("Usage: flaz"), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
     }
@@ -291,9 +293,11 @@ fn serve_with_words_that_are_none() {
     serve("--sequential-cutoff x").refused(USAGE, &["'x' is not a size"]);
     serve("--codec gzip").refused(USAGE, &["gzip"]);
     serve("--emulate-origin floppy").refused(USAGE, &["hdd, ssd, network-volume"]);
-    serve("--nbd /run/x").refused(USAGE, &["expected unix:PATH or tcp:HOST:PORT"]);
-    serve("--nbd tcp:host").refused(USAGE, &["expected unix:PATH or tcp:HOST:PORT"]);
-    serve("--nbd tcp:host:0").refused(USAGE, &["port number from 1 to 65535"]);
+    serve("--nbd /run/x").refused(USAGE, &["expected unix:PATH or tcp:HOST[:PORT]"]);
+    serve("--nbd tcp:host").refused(USAGE, &["tcp:host:10809", "--insecure-tcp"]);
+    serve("--nbd tcp:host:0").refused(USAGE, &["expected a number from 1 to 65535"]);
+    let long = format!("--nbd unix:/{}", "x".repeat(120));
+    serve(&long).refused(USAGE, &["has 121 bytes", "allows 107"]);
     serve("--nbd tcp:127.0.0.1:10809").refused(USAGE, &["TCP without TLS", "--insecure-tcp"]);
     serve("--nbd unix:a --nbd unix:a").refused(USAGE, &["unix:a is given twice"]);
     serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["at most 16"]);
@@ -313,6 +317,75 @@ fn serve_check_and_dump_what_is_no_cache() {
     }
     scratch.run("check").refused(USAGE, &["<CACHE>"]);
     scratch.run("dump").refused(USAGE, &["<CACHE>"]);
+}
+
+/// A cache that was one may hold what the origin lacks: nobody is told to make it anew.
+#[test]
+fn a_cache_that_is_damaged_or_cut_short_is_not_made_anew_lightly() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let commands = ["check", "serve", "status", "flush", "detach"];
+    let refuse = |hint: &[&str], not: &str| {
+        for command in commands {
+            let ran = scratch.run(&format!("{command} cache"));
+            ran.refused(FAILURE, hint);
+            assert!(!ran.err().contains(not), "{command}: {}", ran.err());
+        }
+    };
+    scratch.file("cache");
+    refuse(&["create one with `flaz create`"], "may hold writes");
+    scratch.run("create cache --origin origin --force").succeeded();
+    let cache = File::options().write(true).open(scratch.path("cache")).unwrap();
+    cache.set_len(SIZE / 2).unwrap();
+    refuse(&["cut short", "may hold writes"], "create one");
+    cache.set_len(SIZE).unwrap();
+    scratch.run("status cache").succeeded();
+    for slot in [0, 64 << 10] {
+        cache.write_all_at(b"bit rot", slot + 600).unwrap();
+    }
+    refuse(&["checksum mismatch", "may hold writes"], "create one");
+}
+
+#[test]
+fn an_origin_that_is_smaller_or_missing_or_another_one() {
+    let scratch = Scratch::new();
+    let origin = scratch.file("origin");
+    scratch.file("other");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let before = fs::read(scratch.path("cache")).unwrap();
+    let refuse = |hint: &[&str], options: &str| {
+        for command in ["serve", "flush", "detach"] {
+            scratch
+                .run(&format!("{command} cache {options}"))
+                .refused(FAILURE, hint);
+        }
+    };
+    refuse(
+        &[
+            "other is not the origin that this cache was created for",
+            "name the right one with --origin",
+            "--discard-cache",
+        ],
+        "--origin other",
+    );
+    refuse(
+        &["none", "No such file", "present place with --origin"],
+        "--origin none",
+    );
+    origin.set_len(SIZE / 2).unwrap();
+    refuse(
+        &[
+            "is smaller than when the cache was created",
+            "expected 33554432 bytes, found 16777216",
+        ],
+        "",
+    );
+    fs::remove_file(scratch.path("origin")).unwrap();
+    refuse(&["No such file", "--origin"], "");
+    assert!(
+        fs::read(scratch.path("cache")).unwrap() == before,
+        "it was written to"
+    );
 }
 
 #[test]

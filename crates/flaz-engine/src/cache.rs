@@ -4,7 +4,6 @@
 //! steps: [`open_superblock`], [`Shard::load_image`] on each thread, [`Shard::stop`] and [`Shard::save`],
 //! [`mark_clean`].
 
-use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use flaz_device::{Device, DeviceError, IoBuf};
@@ -12,6 +11,7 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::codec::CodecSpec;
+use crate::fingerprint::{FINGERPRINT_BYTES, fingerprint};
 use crate::format::FormatError;
 use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::intent::IntentSector;
@@ -32,7 +32,10 @@ pub enum CacheError {
     #[error("cache device: {0}")]
     Device(#[from] DeviceError),
     /// Neither superblock slot is valid.
-    #[error("not a usable flaz cache: slot 0: {first}; slot 1: {second} (create one with `flaz create`)")]
+    #[error(
+        "not a usable flaz cache: slot 0: {first}; slot 1: {second} ({})",
+        way_out(first, second)
+    )]
     NoSuperblock {
         /// What is wrong with slot 0.
         first: FormatError,
@@ -74,12 +77,12 @@ pub enum CacheError {
     },
     /// The origin is not as it was at the last clean stop.
     #[error(
-        "the origin has been changed since the cache was stopped (its first {bytes} bytes have the fingerprint \
-         {found:#010x}, expected {expected:#010x}): what is cached may be old; start with --discard-cache to go on with \
-         an empty cache, and never write to an origin past its cache"
+        "the origin has been changed since the cache was stopped (its first {bytes} bytes, and those of its partitions, \
+         have the fingerprint {found:#010x}, expected {expected:#010x}): what is cached may be old; start with \
+         --discard-cache to go on with an empty cache, and never write to an origin past its cache"
     )]
     OriginChanged {
-        /// Bytes that were compared.
+        /// Bytes that were compared at the start, and at that of each partition.
         bytes: u64,
         /// Fingerprint at the stop.
         expected: u32,
@@ -113,6 +116,17 @@ pub enum CacheError {
     /// The index image of a shard could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
+}
+
+/// What to do about two bad slots: a cache that was one may hold what the origin lacks.
+fn way_out(first: &FormatError, second: &FormatError) -> &'static str {
+    match (first, second) {
+        (FormatError::Magic { .. }, FormatError::Magic { .. }) => "create one with `flaz create`",
+        _ => {
+            "it is a cache that is damaged, cut short or newer, and may hold writes that have not reached the origin: put \
+             the device back as it was; make it anew only if those may be lost"
+        }
+    }
 }
 
 /// What a new cache is to be.
@@ -369,22 +383,6 @@ pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Res
     // Into both slots, as at an opening.
     write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await
-}
-
-/// Bytes at an origin's start that its fingerprint covers: the superblocks of ext4, xfs and btrfs, partition tables.
-pub const FINGERPRINT_BYTES: u64 = 128 << 10;
-
-/// Tells an origin that was mounted or written to from one that was left alone: CRC-32C of its first 128 KiB. There a
-/// file system counts its mounts, writes and generations, whatever else it changes. Never zero.
-///
-/// # Errors
-/// [`CacheError::Origin`] when the origin fails.
-pub async fn fingerprint<O: Device>(origin: &O) -> Result<NonZeroU32, CacheError> {
-    let align = u64::from(origin.alignment());
-    let len = FINGERPRINT_BYTES.min(origin.len()) / align * align;
-    let (bytes, result) = origin.read_at(0, IoBuf::new(len as usize)).await;
-    result.map_err(CacheError::Origin)?;
-    Ok(NonZeroU32::new(crc32c::crc32c(&bytes)).unwrap_or(NonZeroU32::MIN))
 }
 
 /// Whether the origin is what it was at the last clean stop, as far as that can be told. To be asked before

@@ -600,7 +600,14 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 Finding::good(&format!("fragment-{name}"), offset, len, thing)
             }
             // The origin has nothing as new, unless a later record says that it was cleaned.
-            Err(error) if dirty && live != Some(false) => Finding::bad("fragment-dirty", offset, len, error),
+            Err(error) if dirty && live != Some(false) => {
+                let first = identity.block.0 * BLOCK_BYTES as u64;
+                let what = format!(
+                    "bytes {first} to {} of the origin: {error}",
+                    first + BLOCK_BYTES as u64 - 1
+                );
+                Finding::bad("fragment-dirty", offset, len, what)
+            }
             Err(error) => Finding::bad("fragment", offset, len, error),
         }
     }

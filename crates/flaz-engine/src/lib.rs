@@ -12,6 +12,7 @@
 pub mod cache;
 pub mod check;
 pub mod codec;
+pub mod fingerprint;
 pub mod format;
 pub mod index;
 pub mod planted;

@@ -72,6 +72,8 @@ counters! {
     origin_write_bytes,
     /// Origin operations that failed.
     origin_errors,
+    /// Reads of them.
+    origin_read_errors,
     /// Reads that joined another reader's origin read.
     joined_reads,
     /// Blocks stored in the cache, reinsertion apart.
@@ -171,41 +173,46 @@ pub(crate) fn count(counter: &Cell<u64>, by: u64) {
 /// Largest latency that is told apart, in nanoseconds (100 s).
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
-/// A latency histogram in nanoseconds with two significant digits (HDR).
-#[derive(Clone, Debug)]
-pub struct Latency(Histogram<u64>);
-
-impl Default for Latency {
-    fn default() -> Self {
-        Self(Histogram::new_with_bounds(100, LATENCY_NS_MAX, 2).expect("constant bounds are valid"))
-    }
-}
+/// A latency histogram in nanoseconds with two significant digits (HDR). Takes no memory before its first operation.
+#[derive(Clone, Debug, Default)]
+pub struct Latency(Option<Histogram<u64>>);
 
 impl Latency {
+    fn histogram(&mut self) -> &mut Histogram<u64> {
+        self.0.get_or_insert_with(|| {
+            Histogram::new_with_bounds(100, LATENCY_NS_MAX, 2).expect("constant bounds are valid")
+        })
+    }
+
     /// Counts one operation.
     pub fn record(&mut self, took: Duration) {
-        self.0
+        self.histogram()
             .saturating_record((took.as_nanos() as u64).clamp(100, LATENCY_NS_MAX));
     }
 
     /// Adds another histogram.
     pub fn add(&mut self, other: &Self) {
-        // Equal bounds: cannot fail.
-        let _ = self.0.add(&other.0);
+        if let Some(other) = &other.0 {
+            // Equal bounds: cannot fail.
+            let _ = self.histogram().add(other);
+        }
     }
 
     /// Count, mean and percentiles.
     #[must_use]
     pub fn summary(&self) -> LatencySummary {
         let us = |ns: u64| ns as f64 / 1000.0;
+        let Some(histogram) = &self.0 else {
+            return LatencySummary::default();
+        };
         LatencySummary {
-            count: self.0.len(),
-            mean_us: self.0.mean() / 1000.0,
-            p50_us: us(self.0.value_at_quantile(0.5)),
-            p90_us: us(self.0.value_at_quantile(0.9)),
-            p99_us: us(self.0.value_at_quantile(0.99)),
-            p999_us: us(self.0.value_at_quantile(0.999)),
-            max_us: if self.0.is_empty() { 0.0 } else { us(self.0.max()) },
+            count: histogram.len(),
+            mean_us: histogram.mean() / 1000.0,
+            p50_us: us(histogram.value_at_quantile(0.5)),
+            p90_us: us(histogram.value_at_quantile(0.9)),
+            p99_us: us(histogram.value_at_quantile(0.99)),
+            p999_us: us(histogram.value_at_quantile(0.999)),
+            max_us: us(histogram.max()),
         }
     }
 }
@@ -229,7 +236,7 @@ pub struct LatencySummary {
     pub max_us: f64,
 }
 
-/// Latencies of a shard by kind of operation.
+/// Latencies of a shard by kind of operation; those of flushes and prefetches, which concern all shards, are the host's.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     /// Reads answered from the cache alone.
@@ -238,8 +245,14 @@ pub struct Latencies {
     pub read_miss: Latency,
     /// Writes.
     pub write: Latency,
-    /// Trims and write-zeroes.
+    /// Trims.
     pub trim: Latency,
+    /// Write-zeroes that were not carried out as writes.
+    pub write_zeroes: Latency,
+    /// Flushes.
+    pub flush: Latency,
+    /// Prefetches.
+    pub prefetch: Latency,
 }
 
 impl Latencies {
@@ -249,6 +262,9 @@ impl Latencies {
         self.read_miss.add(&other.read_miss);
         self.write.add(&other.write);
         self.trim.add(&other.trim);
+        self.write_zeroes.add(&other.write_zeroes);
+        self.flush.add(&other.flush);
+        self.prefetch.add(&other.prefetch);
     }
 }
 

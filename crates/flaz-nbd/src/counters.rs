@@ -70,6 +70,18 @@ counters! {
     refused,
     /// Requests that the volume failed.
     errors,
+    /// READ requests of them.
+    read_errors,
+    /// WRITE requests of them.
+    write_errors,
+    /// FLUSH requests of them.
+    flush_errors,
+    /// TRIM requests of them.
+    trim_errors,
+    /// CACHE requests of them.
+    prefetch_errors,
+    /// WRITE_ZEROES requests of them.
+    write_zeroes_errors,
     /// Requests that were answered, well or badly.
     answered,
     /// Bytes received.
@@ -102,6 +114,21 @@ impl Counters {
         };
         Self::add(counter, 1);
         self.note_requests();
+    }
+
+    /// Counts a request that the volume failed.
+    pub(crate) fn count_failed(&self, command: Command) {
+        Self::add(&self.errors, 1);
+        let counter = match command {
+            Command::Read => &self.read_errors,
+            Command::Write { .. } => &self.write_errors,
+            Command::Flush => &self.flush_errors,
+            Command::Trim { .. } => &self.trim_errors,
+            Command::Cache => &self.prefetch_errors,
+            Command::WriteZeroes { .. } => &self.write_zeroes_errors,
+            Command::BlockStatus { .. } | Command::Disconnect => return,
+        };
+        Self::add(counter, 1);
     }
 
     pub(crate) fn count_refused(&self) {

@@ -236,7 +236,20 @@ fn errors_say_why_and_where() {
         );
         server.volume.probe.stopping.set(true);
         assert_eq!(client.read(0, 1).await.errno(), 108);
-        assert_eq!(server.counters.snapshot().errors, 3);
+        assert!(matches!(
+            client.ask(FLUSH, 0, 0, 0, b"").await,
+            Reply::Error { .. }
+        ));
+        let counted = server.counters.snapshot();
+        assert_eq!(
+            (
+                counted.errors,
+                counted.read_errors,
+                counted.write_errors,
+                counted.flush_errors
+            ),
+            (4, 2, 1, 1)
+        );
     });
 }
 

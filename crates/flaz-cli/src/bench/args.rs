@@ -12,6 +12,14 @@ use crate::commands::bench_data::BenchDataArgs;
 
 /// `flaz bench`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flaz bench run /mnt/ssd --size 4GiB --runs 3
+  flaz bench compare before.json after.json
+  flaz bench claim campaign.json --claim write=275MB/s
+  flaz bench report after.json --baseline before.json --output page.html
+  flaz bench detect /mnt/ssd
+  flaz bench data --level 75% --size 10G --output /mnt/file")]
 pub struct BenchArgs {
     /// What to do
     #[command(subcommand)]

@@ -35,11 +35,22 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     match report.bad_total() {
         0 => Ok(()),
         bad => Err(Failure::BadNews(format!(
-            "check {}: {bad} {} wrong: the cache reads such blocks from the origin; `flaz create --force` makes \
-             it new",
+            "check {}: {bad} {} wrong: {}",
             args.cache.display(),
-            if bad == 1 { "thing is" } else { "things are" }
+            if bad == 1 { "thing is" } else { "things are" },
+            advice(report.may_be_dirty)
         ))),
+    }
+}
+
+/// What to do about what is wrong. Making a cache new must not be what loses writes.
+fn advice(may_be_dirty: bool) -> &'static str {
+    if may_be_dirty {
+        "it holds, or may hold, writes that have not reached the origin: do not make it new. Bring them there with `flaz \
+         flush`; the blocks listed as fragment-dirty cannot be: write them anew on the served disk, or give up all that \
+         is not on the origin with `flaz serve --discard-cache --discard-dirty`"
+    } else {
+        "the cache reads such blocks from the origin; `flaz create --force` makes it new"
     }
 }
 

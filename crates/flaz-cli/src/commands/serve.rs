@@ -113,12 +113,9 @@ fn check_addresses(args: &ServeArgs) -> Result<(), Failure> {
                 "serve: --nbd {address} is given twice: give it once"
             )));
         }
-        if matches!(address, NbdAddress::Tcp { .. }) && !args.insecure_tcp {
-            return Err(Failure::Usage(format!(
-                "serve: --nbd {address}: TCP without TLS lets everybody who reaches the port read and write all \
-                 data: use unix:PATH, or add --insecure-tcp if the network is yours alone"
-            )));
-        }
+        address
+            .check_insecure(args.insecure_tcp)
+            .map_err(|error| Failure::Usage(format!("serve: --nbd {error}")))?;
     }
     Ok(())
 }
@@ -232,7 +229,7 @@ impl Handler {
                     .running()?
                     .set(&patch)
                     .map_err(|error| chain(error.as_ref()))?;
-                tracing::info!("settings now: {}", page::settings(&settings));
+                tracing::info!("settings now: {}", page::settings_after(&settings, &patch));
                 Ok(Reply::Settings(settings))
             }
             Request::Flush {} => {

@@ -18,9 +18,9 @@ pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let (cache, assignments) = split(args)?;
     let patch = SettingsPatch::parse(assignments)?;
     let mut client = target::require(cache.as_deref(), args.control.as_deref())?;
-    match client.ask(&Request::Set(patch), ANSWER)? {
+    match client.ask(&Request::Set(patch.clone()), ANSWER)? {
         Reply::Settings(settings) if args.json => output::print_json(&settings, true),
-        Reply::Settings(settings) => output::print(&format!("{}\n", page::settings(&settings))),
+        Reply::Settings(settings) => output::print(&format!("{}\n", page::settings_after(&settings, &patch))),
         _ => Err(client.unexpected("set").into()),
     }
 }

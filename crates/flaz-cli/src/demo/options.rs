@@ -14,6 +14,8 @@ use crate::size;
 const CLIENTS_MAX: i64 = 64;
 /// Most data: 1 TiB keeps block numbers and run times within reason.
 const DATA_BYTES_MAX: u64 = 1 << 40;
+/// Smallest SSD that `flaz create` lays a cache out on, whatever the origin.
+const CACHE_BYTES_MIN: u64 = 4 << 20;
 const DATA_BYTES_DEFAULT: u64 = 256 << 20;
 const DATA_BYTES_QUICK: u64 = 64 << 20;
 const MEASURED_S_DEFAULT: f64 = 12.0;
@@ -154,6 +156,16 @@ impl DemoArgs {
                 size::HumanBytes(data_bytes)
             )));
         }
+        if let Some(bytes) = self.cache_size
+            && !(CACHE_BYTES_MIN..=DATA_BYTES_MAX).contains(&bytes)
+        {
+            return Err(DemoError::Usage(format!(
+                "--cache-size: expected {} to {}, found {}",
+                size::HumanBytes(CACHE_BYTES_MIN),
+                size::HumanBytes(DATA_BYTES_MAX),
+                size::HumanBytes(bytes)
+            )));
+        }
         if self.codec == Codec::NONE {
             let message = "--codec none: that is the uncompressed run, which is made anyway; name a codec that compresses";
             return Err(DemoError::Usage(message.into()));
@@ -228,6 +240,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use flaz_engine::format::geometry::{Geometry, GeometryWish};
 
     #[derive(Parser)]
     struct Command {
@@ -274,6 +287,10 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_what_was_expected() {
+        let small = plan(&["--cache-size", "1K"]).expect_err("too small");
+        assert!(small.contains("--cache-size: expected 4.00 MiB to"), "{small}");
+        let largest = Geometry::plan(CACHE_BYTES_MIN, 512, DATA_BYTES_MAX, GeometryWish::default());
+        assert!(largest.is_ok(), "{largest:?}");
         for words in [
             ["--writes", "101"],
             ["--skew", "-1"],

@@ -11,14 +11,16 @@ use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
 use flaz_engine::cache::{
-    Belief, CacheError, Start, check_origin, fingerprint, mark_clean, mark_dirty, mark_empty, mark_void,
-    open_superblock, read_superblock, settle_origin, start_cold, without_image, without_log,
+    Belief, CacheError, Start, check_origin, mark_clean, mark_dirty, mark_empty, mark_void, open_superblock,
+    read_superblock, settle_origin, start_cold, without_image, without_log,
 };
+use flaz_engine::fingerprint::fingerprint;
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::settings::AfterCrash;
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
+use flaz_engine::volume::IoError;
 use flaz_engine::witness::Memory;
 use flaz_nbd::{Counters, Export, Limits, Server, Service, Shutdown, Snapshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -83,7 +85,8 @@ impl std::fmt::Debug for Daemon {
 /// Something of that failed; everything is closed again.
 pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
     let claim = safety::claim_existing(&spec.cache)?;
-    let device = HostDevice::new(open_cache(&spec.cache, false)?, spec.emulate_cache);
+    let cache_file = open_cache(&spec.cache, false)?;
+    let device = HostDevice::new(cache_file.clone(), spec.emulate_cache);
     let runtime = Runtime::new(Config::default())?;
     let cache = Deadline::new(device.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&cache))?;
@@ -94,6 +97,11 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         .clone()
         .unwrap_or_else(|| superblock.origin_path.clone().into());
     let origin = open_origin(spec, &origin_path, &mut superblock)?;
+    // What opens a cache for a moment need not say it.
+    if !spec.nbd.is_empty() {
+        warn_if_buffered("cache device", &cache_file);
+        warn_if_buffered("origin", &origin);
+    }
     let origin = HostDevice::new(origin, spec.emulate_origin);
     let settings = spec.settings(superblock.codec);
     let shutdown = Shutdown::new();
@@ -198,6 +206,17 @@ pub(super) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<File
     )?)
 }
 
+/// Says so where a device is used through the page cache.
+fn warn_if_buffered(what: &str, device: &FileDevice) {
+    if !device.is_direct() {
+        tracing::warn!(
+            "{what} {}: no direct I/O, because its file system refuses it. Going through the page cache: data is held in \
+             memory twice, and writes may wait for the kernel's write-back",
+            device.path().display()
+        );
+    }
+}
+
 /// A bar for reading the log back, on a terminal; nothing in a pipe.
 fn recovery_bar(regions: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
@@ -213,16 +232,7 @@ fn recovery_bar(regions: u64) -> ProgressBar {
 fn bind(addresses: &[NbdAddress], shutdown: &Shutdown) -> Result<Vec<Server>, HostError> {
     addresses
         .iter()
-        .map(|address| {
-            let address = match address {
-                NbdAddress::Unix(path) => flaz_nbd::NbdAddress::Unix(path.clone()),
-                NbdAddress::Tcp { host, port } => flaz_nbd::NbdAddress::Tcp {
-                    host: host.clone(),
-                    port: *port,
-                },
-            };
-            Ok(Server::bind(&address, Limits::default(), shutdown.clone())?)
-        })
+        .map(|address| Ok(Server::bind(address, Limits::default(), shutdown.clone())?))
         .collect()
 }
 
@@ -498,6 +508,16 @@ fn ask_all<T: Send>(
         .collect()
 }
 
+/// What to do about dirty blocks that cannot be read.
+fn damaged(left: u64) -> HostError {
+    format!(
+        "{left} blocks cannot be brought to the origin, because copies of them on the cache device are damaged: `flaz check` \
+         says which bytes of the origin; write those anew on the served disk, or give up all that is not on the origin with \
+         `flaz serve --discard-cache --discard-dirty`"
+    )
+    .into()
+}
+
 impl Daemon {
     /// Everything it knows about itself, at any time until shutdown returns.
     #[must_use]
@@ -548,10 +568,30 @@ impl Daemon {
     /// # Errors
     /// The cleaner cannot.
     pub fn clean(&self) -> Result<u64, HostError> {
-        for cleaned in ask_all(&self.mailboxes, CLEAN_WITHIN, Order::Clean)? {
-            cleaned?;
+        let cleaned = ask_all(&self.mailboxes, CLEAN_WITHIN, Order::Clean)?;
+        let left = self.dirty_blocks()?;
+        if let Some(error) = cleaned.into_iter().find_map(Result::err) {
+            return Err(self.not_clean(left, &error));
         }
-        self.dirty_blocks()
+        Ok(left)
+    }
+
+    /// Why blocks stay dirty, and what to do.
+    fn not_clean(&self, left: u64, error: &IoError) -> HostError {
+        let cache = self.spec.cache.display();
+        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats).unwrap_or_default();
+        // Its first words are for a request; here they say nothing, and would do so twice.
+        let why = error
+            .to_string()
+            .replace(&IoError::CacheFailed(String::new()).to_string(), "");
+        if why.ends_with("cannot be read") && stats.iter().any(|part| part.counts.dirty_lost > 0) {
+            return damaged(left);
+        }
+        format!(
+            "{left} blocks stay dirty, their latest contents on {cache} alone: {why}; keep it, and try again when that is \
+             mended"
+        )
+        .into()
     }
 
     fn dirty_blocks(&self) -> Result<u64, HostError> {
@@ -578,12 +618,7 @@ impl Daemon {
             left = self.clean()?;
         }
         if left > 0 {
-            return Err(format!(
-                "{left} blocks cannot be brought to the origin, because their copies on the cache device are damaged: \
-                 `flaz check` names them; write them anew, or give them up with `flaz serve --discard-cache \
-                 --discard-dirty`"
-            )
-            .into());
+            return Err(damaged(left));
         }
         self.detaching.store(true, Ordering::Relaxed);
         Ok(())

@@ -17,7 +17,10 @@ const BTRFS_AT: usize = 64 << 10;
 /// Longest name or value that is kept, in characters: what is on an origin may be anything.
 const VALUE_CHARS_MAX: usize = 64;
 
-/// A file system as its superblock describes it.
+/// Partitions of an origin whose file systems are described.
+pub const FILE_SYSTEMS_MAX: usize = 16;
+
+/// A file system as its superblock describes it; those in the partitions of an origin as one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSystem {
     /// `ext4`, `xfs`, ..
@@ -30,6 +33,24 @@ pub struct FileSystem {
 #[must_use]
 pub fn recognise(start: &[u8]) -> Option<FileSystem> {
     ext(start).or_else(|| xfs(start)).or_else(|| btrfs(start))
+}
+
+/// The file systems in numbered partitions, as one; none where there is none.
+#[must_use]
+pub fn in_partitions(parts: impl Iterator<Item = (u32, FileSystem)>) -> Option<FileSystem> {
+    let (mut kinds, mut counters) = (Vec::new(), Vec::new());
+    for (number, part) in parts {
+        kinds.push(format!("{} (partition {number})", part.kind));
+        let named = part
+            .counters
+            .into_iter()
+            .map(|(name, value)| (format!("{name} of partition {number}"), value));
+        counters.extend(named);
+    }
+    (!kinds.is_empty()).then(|| FileSystem {
+        kind: kinds.join(", "),
+        counters,
+    })
 }
 
 /// What became of an origin, from what it held and what it holds: a sentence without a full stop.
@@ -263,6 +284,23 @@ mod tests {
             "it held btrfs, and holds ext4 now"
         );
         assert!(what_changed(Some(&before), None).contains("no file system that is known now"));
+    }
+
+    #[test]
+    fn a_mount_of_a_partition_names_the_partition() {
+        let of = |mounts| {
+            let parts = [(1, ext4(7, 1)), (5, ext4(mounts, 1))];
+            in_partitions(
+                parts
+                    .iter()
+                    .map(|(number, start)| (*number, recognise(start).unwrap())),
+            )
+        };
+        assert_eq!(
+            what_changed(of(3).as_ref(), of(4).as_ref()),
+            "its ext4 (partition 1), ext4 (partition 5) file system: mount count of partition 5 was 3, is 4"
+        );
+        assert_eq!(in_partitions(std::iter::empty()), None);
     }
 
     #[test]

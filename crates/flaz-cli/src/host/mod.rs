@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`device`] | files and block devices, made slow on request |
 //! | [`worker`] | the threads that drive shards |
+//! | [`patience`] | when the cache device must answer in time, and when it is waited for |
+//! | [`timed`] | how long flushes and prefetches take |
 //! | [`daemon`] | opening, serving and closing a cache |
 //! | [`origin`] | whether an origin is the right one, and how far its cache can be believed |
 //! | [`state`] | what the host remembers about a cache apart from the cache device |
@@ -16,8 +18,10 @@ mod device;
 mod filesystem;
 mod offline;
 mod origin;
+mod patience;
 mod state;
 mod status;
+mod timed;
 mod worker;
 
 pub use daemon::{CLEAN_WITHIN, Daemon, start};

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::HostError;
 use super::daemon::open_cache;
+use super::origin::warn_if_weak;
 use super::status::cache_report;
 use crate::commands::spec::CreateSpec;
 use crate::report::{
@@ -52,6 +53,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         },
     )
     .map_err(|error| format!("origin: {error}"))?;
+    warn_if_weak(&origin);
     let origin_path = std::fs::canonicalize(&spec.origin).map_err(|error| {
         format!(
             "origin {}: its full path cannot be found: {error}",
@@ -181,6 +183,7 @@ pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckRe
         schema: REPORT_SCHEMA,
         cache: cache_report(cache, &superblock),
         clean: superblock.state != State::Open,
+        may_be_dirty: superblock.dirty || bad.contains_key("fragment-dirty"),
         good,
         bad,
         verified_bytes,

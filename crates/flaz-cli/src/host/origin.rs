@@ -1,15 +1,16 @@
 //! The origin of a cache: whether it is the one that the cache belongs to, and how far the cache can be believed about it.
 
+use flaz_device::Device;
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::Runtime;
-use flaz_device::{Device, IoBuf};
-use flaz_engine::cache::{Belief, CacheError, FINGERPRINT_BYTES, believe};
+use flaz_engine::cache::{Belief, CacheError, believe};
+use flaz_engine::fingerprint::{FINGERPRINT_BYTES, partitions, read_start};
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_engine::witness::Memory;
 
 use super::HostError;
 use super::device::HostDevice;
-use super::filesystem::{FileSystem, recognise, what_changed};
+use super::filesystem::{FILE_SYSTEMS_MAX, FileSystem, in_partitions, recognise, what_changed};
 use super::state::StateFile;
 use crate::commands::spec::ServeSpec;
 use crate::safety;
@@ -54,6 +55,7 @@ pub(super) fn open_origin(
         );
     }
     let identity = origin.identity();
+    warn_if_weak(&origin);
     if identity.id != superblock.origin_identity {
         if !spec.discard_cache {
             return Err(format!(
@@ -71,6 +73,17 @@ pub(super) fn open_origin(
         superblock.origin_path = path.display().to_string();
     }
     Ok(origin)
+}
+
+/// Says so where another origin could be taken for this one.
+pub(super) fn warn_if_weak(origin: &FileDevice) {
+    if let Some(why) = origin.identity().weak {
+        tracing::warn!(
+            "origin {} could be mistaken for another one: {why}; see to it that it is always the same, or its cache may \
+             serve the data of another",
+            origin.path().display()
+        );
+    }
 }
 
 /// How far the cache device can be believed, by what this host remembers of it and of its origin.
@@ -110,13 +123,17 @@ pub(super) fn believe_host(
     Ok(Belief::Nothing)
 }
 
-/// The file system on the origin, if it is a known one and can be read.
+/// The file systems on the origin and in its partitions, as one, if there are known ones and they can be read.
 pub(super) fn file_system(runtime: &Runtime, origin: &HostDevice) -> Option<FileSystem> {
-    let align = u64::from(origin.alignment());
-    let len = FINGERPRINT_BYTES.min(origin.len()) / align * align;
-    let (bytes, result) = runtime.block_on(origin.read_at(0, IoBuf::new(len as usize)));
-    result.ok()?;
-    recognise(&bytes)
+    let read = |start| {
+        let bytes = runtime.block_on(read_start(origin, start, FINGERPRINT_BYTES));
+        recognise(&bytes.ok()?)
+    };
+    let parts = runtime.block_on(partitions(origin)).unwrap_or_default();
+    let known = parts
+        .into_iter()
+        .filter_map(|part| Some((part.number, read(part.start)?)));
+    in_partitions(known.take(FILE_SYSTEMS_MAX)).or_else(|| read(0))
 }
 
 /// Says what happened to an origin that was changed, as far as its file system tells.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use flaz_device::rt::compute::{QUEUE_MAX, codec_queues};
 use flaz_engine::format::superblock::{Superblock, VERSION};
 use flaz_engine::shard::{JOBS_MAX, WRITES_IN_FLIGHT_MAX};
-use flaz_engine::stats::{Counts, LatencySummary, QueueDepth, StatsSnapshot};
+use flaz_engine::stats::{Counts, Latency, LatencySummary, QueueDepth, StatsSnapshot};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_nbd::Snapshot;
 use flaz_nbd::limits::{CONNECTIONS_MAX, REQUESTS_IN_FLIGHT_MAX};
@@ -226,7 +226,8 @@ fn latency(summary: LatencySummary) -> LatencyReport {
     }
 }
 
-/// Requests as clients sent them are counted by the NBD server; their latency inside the engine by the shards.
+/// Requests as clients sent them, and those that failed, are counted by the NBD server; their latency inside the engine by
+/// the shards, and by the host where all shards are concerned.
 fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
     let (counts, latencies) = (&stats.counts, &stats.latencies);
     let mut reads = latencies.read_hit.clone();
@@ -238,6 +239,8 @@ fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
         errors,
         latency_us,
     };
+    let rest =
+        |operation, count, errors, took: &Latency| one(operation, count, 0, errors, latency(took.summary()));
     let none = LatencyReport::default();
     let (hit, miss) = (latencies.read_hit.summary(), latencies.read_miss.summary());
     vec![
@@ -245,7 +248,7 @@ fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
             "read",
             nbd.reads,
             counts.read_bytes,
-            nbd.errors,
+            nbd.read_errors,
             latency(reads.summary()),
         ),
         one("read-hit", counts.read_hits, 0, 0, latency(hit)),
@@ -260,25 +263,35 @@ fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
             "write",
             nbd.writes,
             counts.write_bytes,
-            0,
+            nbd.write_errors,
             latency(latencies.write.summary()),
         ),
-        one("flush", nbd.flushes, 0, 0, none),
-        one("trim", nbd.trims, 0, 0, latency(latencies.trim.summary())),
-        one("write-zeroes", nbd.write_zeroes, 0, 0, none),
-        one("prefetch", nbd.prefetches, 0, 0, none),
+        rest("flush", nbd.flushes, nbd.flush_errors, &latencies.flush),
+        rest("trim", nbd.trims, nbd.trim_errors, &latencies.trim),
+        rest(
+            "write-zeroes",
+            nbd.write_zeroes,
+            nbd.write_zeroes_errors,
+            &latencies.write_zeroes,
+        ),
+        rest(
+            "prefetch",
+            nbd.prefetches,
+            nbd.prefetch_errors,
+            &latencies.prefetch,
+        ),
         one(
             "origin-read",
             counts.origin_reads,
             counts.origin_read_bytes,
-            counts.origin_errors,
+            counts.origin_read_errors,
             none,
         ),
         one(
             "origin-write",
             counts.origin_writes,
             counts.origin_write_bytes,
-            0,
+            counts.origin_errors - counts.origin_read_errors,
             none,
         ),
         one(

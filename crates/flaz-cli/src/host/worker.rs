@@ -15,9 +15,9 @@ use flaz_device::rt::{OneSender, oneshot};
 use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
-use flaz_engine::settings::Settings;
+use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shard, ShardParts};
-use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::stats::{Latencies, StatsSnapshot};
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
 use flaz_engine::witness::Witness;
@@ -26,7 +26,9 @@ use indicatif::ProgressBar;
 
 use super::HostError;
 use super::device::{CacheDevice, HostDevice, Production};
+use super::patience::Patience;
 use super::state::{HostWitness, StateFile};
+use super::timed::Timed;
 
 /// Requests and orders that wait in one mailbox, at most.
 pub const MAILBOX_MAX: usize = 1024;
@@ -188,7 +190,9 @@ async fn serve(parts: WorkerParts) {
         mailboxes,
         origin_writes,
     }));
+    let patience = Patience::new(Rc::clone(&cache), device_timeout);
     let mut volume: Option<CachedVolume<HostShards, HostDevice>> = None;
+    let latencies = Rc::new(RefCell::new(Latencies::default()));
     while let Some(order) = inbox.recv().await {
         match order {
             Order::Piece { shard, piece, reply } => {
@@ -204,6 +208,7 @@ async fn serve(parts: WorkerParts) {
             }
             Order::Connection(incoming) => {
                 if let Some(volume) = volume.clone() {
+                    let volume = Timed::new(volume, Rc::clone(&latencies));
                     Rt.spawn(serve_connection(incoming, volume, Rt, service.clone()));
                 }
             }
@@ -213,6 +218,7 @@ async fn serve(parts: WorkerParts) {
                 reply,
             } => {
                 let cutoff = settings.sequential_cutoff;
+                patience.set_mode(settings.mode);
                 let devices = (Rc::clone(&cache), Rc::clone(&origin));
                 build(
                     &shards,
@@ -278,8 +284,9 @@ async fn serve(parts: WorkerParts) {
                 });
             }
             Order::PermitWriteBack(permitted, reply) => {
-                // Dirty blocks are nowhere else: a device that stalls is then waited for.
-                cache.set_limit(device_timeout.filter(|_| !permitted));
+                if permitted {
+                    patience.be(&shards.all_local());
+                }
                 for shard in shards.all_local() {
                     shard.permit_write_back(permitted);
                 }
@@ -297,12 +304,17 @@ async fn serve(parts: WorkerParts) {
             Order::Start => shards.all_local().iter().for_each(Shard::start),
             Order::Stats(reply) => {
                 let mut total = StatsSnapshot::default();
+                total.latencies.add(&latencies.borrow());
                 for shard in shards.all_local() {
                     total.add(&shard.stats());
                 }
                 let _ = reply.send(total);
             }
             Order::Set(settings, reply) => {
+                patience.set_mode(settings.mode);
+                if settings.mode == Mode::WriteBack {
+                    patience.be(&shards.all_local());
+                }
                 for shard in shards.all_local() {
                     shard.set(&settings);
                 }

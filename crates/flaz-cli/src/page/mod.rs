@@ -12,7 +12,7 @@ pub use offline::{check, created, dump};
 pub use status::{status, watch};
 
 use crate::report::CacheReport;
-use crate::settings::Settings;
+use crate::settings::{Mode, Settings, SettingsPatch};
 use crate::size::{HumanBytes, HumanCount};
 
 /// Lines with a label on the left, appended one by one.
@@ -52,13 +52,28 @@ pub fn settings(settings: &Settings) -> String {
         bytes => HumanBytes(bytes).to_string(),
     };
     let limit = match settings.mode {
-        crate::settings::Mode::WriteBack => format!(", dirty limit {} %", settings.dirty_limit_percent),
+        Mode::WriteBack => format!(", dirty limit {} %", settings.dirty_limit_percent),
         _ => String::new(),
     };
     format!(
         "{}, {}, codec {}, sequential cut-off {cutoff}{limit}",
         settings.mode, settings.policy, settings.codec
     )
+}
+
+/// Settings after a change, with what was changed also where it is of no effect at present.
+#[must_use]
+pub fn settings_after(settings: &Settings, patch: &SettingsPatch) -> String {
+    let text = self::settings(settings);
+    match patch.dirty_limit {
+        Some(_) if settings.mode != Mode::WriteBack => {
+            format!(
+                "{text}, dirty limit {} % (in write-back)",
+                settings.dirty_limit_percent
+            )
+        }
+        _ => text,
+    }
 }
 
 /// Seconds of a report, which may come from elsewhere, as a span.

@@ -334,10 +334,11 @@ fn operations(page: &mut Page, operations: &[OperationReport]) {
             .fold(String::new(), |line, cell| line + &format!("{cell:>10} "))
     };
     page.line("Operation", &row(HEADS.map(str::to_owned)));
-    if operations.iter().all(|operation| operation.count == 0) {
+    let shown = |operation: &&OperationReport| operation.count > 0 || operation.errors > 0;
+    if !operations.iter().any(|operation| shown(&operation)) {
         page.line("(none yet)", "");
     }
-    for operation in operations.iter().filter(|operation| operation.count > 0) {
+    for operation in operations.iter().filter(shown) {
         // Operations inside are counted without a clock.
         let us = |value: f64| match operation.latency_us.max {
             0.0 => "-".to_owned(),

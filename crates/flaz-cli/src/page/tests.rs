@@ -68,6 +68,11 @@ pub(crate) fn example() -> StatusReport {
                     operation: "trim".to_owned(),
                     ..Default::default()
                 },
+                OperationReport {
+                    operation: "write".to_owned(),
+                    errors: 3,
+                    ..Default::default()
+                },
             ],
             lookups: LookupReport {
                 hits: 900,
@@ -135,6 +140,8 @@ fn a_running_cache_shows_what_matters() {
     ] {
         assert!(text.contains(part), "no '{part}' in:\n{text}");
     }
+    let write = text.lines().find(|line| line.starts_with("write ")).unwrap();
+    assert!(write.ends_with('3'), "failures alone are shown:\n{text}");
     assert!(
         !text.contains("trim"),
         "operations that never happened are left out:\n{text}"
@@ -202,6 +209,7 @@ fn a_check_lists_kinds_and_the_first_problems() {
         schema: REPORT_SCHEMA,
         cache: example().cache,
         clean: true,
+        may_be_dirty: false,
         good: [("extent".to_owned(), 1000), ("superblock".to_owned(), 2)].into(),
         bad: [("extent".to_owned(), 30)].into(),
         verified_bytes: 1 << 20,
@@ -237,4 +245,18 @@ fn a_dump_line_is_indented_by_depth() {
         serde_json::to_string(&record).unwrap(),
         r#"{"kind":"extent","offset":4096,"len_bytes":512,"depth":1,"fields":{"sequence":7,"codec":"lz4"}}"#
     );
+}
+
+#[test]
+fn what_was_set_is_shown_also_without_effect() {
+    let mut settings = example().settings.unwrap();
+    settings.dirty_limit_percent = 10;
+    let limit = SettingsPatch {
+        dirty_limit: Some(10),
+        ..SettingsPatch::default()
+    };
+    assert!(settings_after(&settings, &limit).ends_with(", dirty limit 10 % (in write-back)"));
+    assert!(!settings_after(&settings, &SettingsPatch::default()).contains("dirty limit"));
+    settings.mode = Mode::WriteBack;
+    assert!(settings_after(&settings, &limit).ends_with(", dirty limit 10 %"));
 }

@@ -124,6 +124,50 @@ fn a_btrfs_that_was_mounted_past_the_cache_is_refused() {
     a_mount_past_the_cache_is_refused(&BTRFS);
 }
 
+/// The table stays as it was; the file system behind it does not.
+#[test]
+fn a_partition_that_was_mounted_past_the_cache_is_refused() {
+    const START: u64 = 1 << 20;
+    let wanted = [
+        ("mkfs.ext4", "e2fsprogs"),
+        ("mount", "mount"),
+        ("losetup", "mount"),
+    ];
+    if !(need::tools(&wanted) && need::mounts("ext4")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", 64 << 20);
+    Program::new("mkfs.ext4")
+        .words("-q -F -E")
+        .arg(format!("offset={START}"))
+        .arg(&origin)
+        .arg("32M")
+        .ok();
+    // An MBR with one partition of Linux.
+    let mut table = [0; 512];
+    table[446 + 4] = 0x83;
+    table[446 + 8..][..4].copy_from_slice(&2048u32.to_le_bytes());
+    table[446 + 12..][..4].copy_from_slice(&65536u32.to_le_bytes());
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    let disk = std::fs::File::options().write(true).open(&origin).expect("opens");
+    std::os::unix::fs::FileExt::write_all_at(&disk, &table, 0).expect("writes");
+    drop(disk);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    Server::start(&scratch, &cache, "").stop();
+    let server = Server::start(&scratch, &cache, "");
+    assert!(server.started_warm());
+    server.stop();
+
+    let mount = Mount::of_partition(&scratch, &origin, START);
+    std::fs::write(mount.path.join("new"), "past the cache").expect("writes");
+    mount.unmount();
+    let said = serve(&scratch, &cache, "").fails();
+    assert!(said.contains("has been changed since"), "{said}");
+    assert!(said.contains("mount count of partition 1 was 0, is 1"), "{said}");
+    Server::start(&scratch, &cache, "--discard-cache").stop();
+}
+
 #[test]
 fn a_cache_whose_origin_was_served_through_another_one_starts_cold() {
     let (scratch, other) = (Scratch::new(), Scratch::new());

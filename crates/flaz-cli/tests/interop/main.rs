@@ -6,6 +6,7 @@
 
 mod changed;
 mod crashes;
+mod damage;
 mod filesystem;
 mod fio;
 mod nbdcopy;

@@ -3,6 +3,9 @@
 //! A cache remembers the identity of its origin, so that it is not put in front of another one. A block
 //! device is known by what its hardware or its driver says (WWID, serial number, device-mapper UUID) and by
 //! its place in a partition table; a file by inode number and time of birth.
+//!
+//! Where there is nothing of that the identity is *weak*, and says why: a file is then known by inode number, file system
+//! and path, a disk by the name it has today and its size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +17,9 @@ use super::Kind;
 /// Bytes of one attribute that are used, at most.
 const ATTRIBUTE_MAX: usize = 256;
 
+/// Longest path that is part of an identity as it is, in bytes; of a longer one a checksum is.
+const PATH_MAX: usize = 96;
+
 /// A stable name of an origin or a cache device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -21,7 +27,15 @@ pub struct Identity {
     pub id: String,
     /// For people.
     pub description: String,
+    /// Why another file or device could be taken for this one, if it could.
+    pub weak: Option<&'static str>,
 }
+
+/// Why an identity is weak.
+const NO_BIRTH: &str =
+    "its file system does not keep when files were made, so it is known by inode number and path";
+const NO_STATX: &str = "its file system says nothing about it, so it is known by its path only";
+const NO_SERIAL: &str = "it has no serial number, so it is known by its name and size only";
 
 impl Identity {
     pub(super) fn of(fd: &std::os::fd::OwnedFd, kind: Kind, path: &Path, len: u64) -> Self {
@@ -35,27 +49,57 @@ impl Identity {
 fn of_file(fd: &std::os::fd::OwnedFd, path: &Path) -> Identity {
     let wanted = StatxFlags::INO | StatxFlags::BTIME;
     match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, wanted) {
-        Ok(stat) => Identity {
-            id: format!("file:{}", inode_and_birth(&stat)),
-            description: format!("file {} (inode {})", path.display(), stat.stx_ino),
-        },
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "no statx: the file is known by its path only");
+        Ok(stat) => {
+            let (id, weak) = inode_identity(&stat, || {
+                let number = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev);
+                file_system(rustix::fs::fstatvfs(fd).map_or(0, |stat| stat.f_fsid), number) + &place(path)
+            });
             Identity {
-                id: format!("path:{}", path.display()),
-                description: format!("file {}", path.display()),
+                id: format!("file:{id}"),
+                description: format!("file {} (inode {})", path.display(), stat.stx_ino),
+                weak,
             }
         }
+        Err(_) => Identity {
+            id: format!("file{}", place(path).replacen(',', ":", 1)),
+            description: format!("file {}", path.display()),
+            weak: Some(NO_STATX),
+        },
     }
 }
 
-fn inode_and_birth(stat: &Statx) -> String {
-    let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
-    let birth = match known {
-        true => format!("{}.{:09}", stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
-        false => "unknown".into(), // the file system does not keep it
-    };
-    format!("inode={},birth={birth}", stat.stx_ino)
+/// What tells a file from others: what its file system keeps, else with what `more` says. And why that is weak.
+fn inode_identity(stat: &Statx, more: impl FnOnce() -> String) -> (String, Option<&'static str>) {
+    let (inode, birth) = (stat.stx_ino, &stat.stx_btime);
+    if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME) {
+        let id = format!("inode={inode},birth={}.{:09}", birth.tv_sec, birth.tv_nsec);
+        (id, None)
+    } else {
+        (format!("inode={inode},birth=unknown{}", more()), Some(NO_BIRTH))
+    }
+}
+
+/// The id of a file system where it has one. Some give the number of their device, which may be another one tomorrow.
+fn file_system(id: u64, device: u64) -> String {
+    match id {
+        0 => String::new(),
+        id if id == device => String::new(),
+        id => format!(",fs={id:016x}"),
+    }
+}
+
+/// The full path of a file.
+fn place(path: &Path) -> String {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let text = path.to_string_lossy();
+    if text.len() <= PATH_MAX {
+        return format!(",path={text}");
+    }
+    // FNV-1a: the identity must fit a superblock.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!(",path-hash={hash:016x}")
 }
 
 fn of_block_device(fd: &std::os::fd::OwnedFd, path: &Path, len: u64) -> Identity {
@@ -76,35 +120,31 @@ fn block_identity(directory: &Path, path: &Path, len: u64) -> Identity {
         Some(_) => directory.parent().unwrap_or(directory).into(),
         None => directory.into(),
     };
-    let (name, strong) = match hardware_name(&disk) {
-        Some(name) => (name, true),
-        None => (
-            format!("name={}", disk.file_name().unwrap_or_default().to_string_lossy()),
-            false,
-        ),
-    };
+    let (name, weak) = hardware_name(&disk).unwrap_or_else(|| {
+        let name = disk.file_name().unwrap_or_default().to_string_lossy();
+        (format!("name={name}"), Some(NO_SERIAL))
+    });
     let place = match (&partition, attribute(directory, "start")) {
         (Some(number), Some(start)) => format!(",partition={number},start={start}"),
         (Some(number), None) => format!(",partition={number}"),
         (None, _) => String::new(),
     };
     // A device with a name of its own may grow and is still the same.
-    let (size, weak) = match strong {
-        true => (String::new(), ""),
-        false => (
-            format!(",bytes={len}"),
-            "; it has no serial number, so it is known by its name and size only",
-        ),
+    let size = match weak {
+        Some(NO_SERIAL) => format!(",bytes={len}"),
+        _ => String::new(),
     };
     let id = format!("block:{name}{place}{size}");
+    let why = weak.map_or(String::new(), |why| format!("; {why}"));
     Identity {
-        description: format!("block device {} ({name}{place}{weak})", path.display()),
+        description: format!("block device {} ({name}{place}{why})", path.display()),
         id,
+        weak,
     }
 }
 
-/// The most telling attribute that a disk has.
-fn hardware_name(disk: &Path) -> Option<String> {
+/// The most telling attribute that a disk has, and why it is weak.
+fn hardware_name(disk: &Path) -> Option<(String, Option<&'static str>)> {
     let attributes = [
         ("dm/uuid", "dm"),
         ("md/uuid", "md"),
@@ -115,17 +155,20 @@ fn hardware_name(disk: &Path) -> Option<String> {
     ];
     let found = attributes
         .iter()
-        .find_map(|(file, label)| Some(format!("{label}={}", attribute(disk, file)?)));
+        .find_map(|(file, label)| Some((format!("{label}={}", attribute(disk, file)?), None)));
     found.or_else(|| loop_name(disk))
 }
 
 /// A loop device is the file behind it, whichever number it has today.
-fn loop_name(disk: &Path) -> Option<String> {
+fn loop_name(disk: &Path) -> Option<(String, Option<&'static str>)> {
     let backing = attribute(disk, "loop/backing_file")?;
     let wanted = StatxFlags::INO | StatxFlags::BTIME;
     Some(match rustix::fs::statx(CWD, &backing, AtFlags::empty(), wanted) {
-        Ok(stat) => format!("loop=[{}]", inode_and_birth(&stat)),
-        Err(_) => format!("loop={backing}"), // in another mount namespace, or deleted
+        Ok(stat) => {
+            let (id, weak) = inode_identity(&stat, || place(Path::new(&backing)));
+            (format!("loop=[{id}]"), weak)
+        }
+        Err(_) => (format!("loop={backing}"), Some(NO_STATX)), // in another mount namespace, or deleted
     })
 }
 
@@ -178,11 +221,39 @@ mod tests {
         let disk = sysfs(&[("sdz/size", "8\n"), ("sdz/serial", "  \n")]);
         let found = block_identity(&disk.path().join("sdz"), Path::new("/dev/sdz"), 4096);
         assert_eq!(found.id, "block:name=sdz,bytes=4096");
+        assert_eq!(found.weak, Some(NO_SERIAL));
         assert!(
             found.description.contains("no serial number"),
             "{}",
             found.description
         );
+    }
+
+    #[test]
+    fn a_file_with_a_birth_time_is_known_by_that_and_one_without_by_where_it_is() {
+        let file = tempfile::NamedTempFile::new().expect("scratch file");
+        let wanted = StatxFlags::INO | StatxFlags::BTIME;
+        let mut stat = rustix::fs::statx(CWD, file.path(), AtFlags::empty(), wanted).expect("statx");
+        stat.stx_ino = 2;
+        stat.stx_btime.tv_sec = 5;
+        stat.stx_btime.tv_nsec = 7;
+        stat.stx_mask |= StatxFlags::BTIME.bits();
+        let known = inode_identity(&stat, || panic!("nothing more is wanted"));
+        assert_eq!(known, ("inode=2,birth=5.000000007".to_owned(), None));
+        stat.stx_mask &= !StatxFlags::BTIME.bits();
+        let weak = |path| inode_identity(&stat, || place(Path::new(path)));
+        let (one, other) = (weak("/nonexistent/one/disk"), weak("/nonexistent/other/disk"));
+        assert_eq!(one.1, Some(NO_BIRTH));
+        assert_eq!(one.0, "inode=2,birth=unknown,path=/nonexistent/one/disk");
+        assert_ne!(one.0, other.0);
+
+        let long = format!("/nonexistent/{}", "d".repeat(4000));
+        let hashed = place(Path::new(&long));
+        assert!(hashed.starts_with(",path-hash=") && hashed.len() < 40, "{hashed}");
+        assert_ne!(hashed, place(Path::new(&format!("{long}e"))));
+        assert_eq!(file_system(0, 9), "");
+        assert_eq!(file_system(9, 9), "", "a device number");
+        assert_eq!(file_system(0x1234, 9), ",fs=0000000000001234");
     }
 
     #[test]

@@ -192,11 +192,7 @@ fn open_descriptor(path: &Path, mode: OpenMode, kind: Kind) -> Result<(OwnedFd, 
         }
         Err(error) => return Err(error),
     };
-    tracing::warn!(
-        path = %path.display(),
-        "no direct I/O: {reason}. Going through the page cache: data is held in memory twice, and writes may \
-         wait for the kernel's write-back"
-    );
+    tracing::debug!(path = %path.display(), "no direct I/O: {reason}");
     Ok((open(flags)?, None))
 }
 

@@ -185,6 +185,7 @@ impl<P: Platform> Shard<P> {
         count(&counters.origin_reads, 1);
         count(&counters.origin_read_bytes, len);
         count(&counters.origin_errors, u64::from(failed));
+        count(&counters.origin_read_errors, u64::from(failed));
     }
 
     /// The fast path: one block, cached. No allocation but the answer's pooled buffer.

@@ -208,7 +208,7 @@ impl<P: Platform> Shard<P> {
         self.stats
             .latencies
             .borrow_mut()
-            .trim
+            .write_zeroes
             .record(self.env.now().since(started));
         self.origin_result(result)
     }

@@ -156,3 +156,113 @@ fn an_origin_that_was_changed_while_the_cache_was_off_is_refused() {
         });
     }
 }
+
+/// A partition that was mounted changes nothing in the table.
+#[test]
+fn an_origin_with_a_partition_that_was_changed_is_refused() {
+    for table in [gpt(MIB), mbr(MIB), extended(MIB)] {
+        let world = World::new(5, Mode::WriteThrough);
+        world.sim.block_on(async {
+            for (at, bytes) in &table {
+                world.origin.poke(*at, bytes);
+            }
+            let live = world.open().await;
+            live.stop().await.expect("stops in order");
+            let live = world.open().await;
+            live.stop().await.expect("unchanged, and stops in order");
+            world.origin.poke(3 * MIB + 2048, b"behind what is looked at");
+            let live = world.open().await;
+            live.stop().await.expect("not seen, and stops in order");
+            world.origin.poke(2 * MIB + 1024 + 48, b"mounted");
+            let error = world.try_open().await.err().expect("changed");
+            assert!(error.to_string().contains("has been changed since"), "{error}");
+        });
+    }
+}
+
+/// Tables that name places beyond the origin, each other, and themselves: the cache starts and stops all the same.
+#[test]
+fn hostile_partition_tables_end_and_are_harmless() {
+    let mut tables = Vec::new();
+    for value in [0, 1, 7, 0x7fff_ffff, 0xffff_ffff, u64::MAX / 512, u64::MAX] {
+        for field in [72, 80, 84] {
+            let mut table = gpt(MIB);
+            table[1].1[field..field + 4].copy_from_slice(&(value as u32).to_le_bytes());
+            if field == 72 {
+                table[1].1[72..80].copy_from_slice(&value.to_le_bytes());
+            }
+            tables.push(table);
+        }
+        let mut table = gpt(MIB);
+        for entry in table[2].1.chunks_exact_mut(128) {
+            entry[0] = 1;
+            entry[32..40].copy_from_slice(&value.to_le_bytes());
+        }
+        tables.push(table);
+        let mut table = extended(MIB);
+        // A chain that comes back to itself, or leads away.
+        for (_, record) in &mut table {
+            record[446 + 16 + 4] = 5;
+            record[446 + 16 + 8..][..4].copy_from_slice(&(value as u32).to_le_bytes());
+        }
+        tables.push(table);
+    }
+    for table in tables {
+        let world = World::new(6, Mode::WriteThrough);
+        world.sim.block_on(async {
+            for (at, bytes) in &table {
+                world.origin.poke(*at, bytes);
+            }
+            let live = world.open().await;
+            live.stop().await.expect("stops in order");
+            let live = world.open().await;
+            assert!(matches!(live.cache.start, flaz_engine::cache::Start::Warm(_)));
+            live.stop().await.expect("stops in order");
+        });
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// What to write where.
+type Table = Vec<(u64, Vec<u8>)>;
+
+fn boot_record(entries: &[(u8, u64)]) -> Vec<u8> {
+    let mut sector = vec![0; 512];
+    for (entry, (kind, start)) in sector[446..].chunks_exact_mut(16).zip(entries) {
+        entry[4] = *kind;
+        entry[8..12].copy_from_slice(&u32::try_from(start / 512).expect("small").to_le_bytes());
+        entry[12..16].copy_from_slice(&64u32.to_le_bytes());
+    }
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+/// Two partitions, the second one at two of a unit.
+fn mbr(unit: u64) -> Table {
+    vec![(0, boot_record(&[(0x83, unit), (0x83, 2 * unit)]))]
+}
+
+/// An extended partition with two logical ones, the second one at two of a unit.
+fn extended(unit: u64) -> Table {
+    vec![
+        (0, boot_record(&[(0x0f, unit / 2)])),
+        (unit / 2, boot_record(&[(0x83, unit / 8), (5, unit / 4)])),
+        (unit * 3 / 4, boot_record(&[(0x83, unit * 5 / 4)])),
+    ]
+}
+
+/// A GPT in sectors of 512 bytes, the second partition at two of a unit.
+fn gpt(unit: u64) -> Table {
+    let mut header = vec![0; 512];
+    header[..8].copy_from_slice(b"EFI PART");
+    header[72..80].copy_from_slice(&2u64.to_le_bytes());
+    header[80..84].copy_from_slice(&128u32.to_le_bytes());
+    header[84..88].copy_from_slice(&128u32.to_le_bytes());
+    let mut entries = vec![0; 128 * 128];
+    for (entry, start) in entries.chunks_exact_mut(128).zip([unit, 2 * unit]) {
+        entry[..16].fill(0x5e);
+        entry[32..40].copy_from_slice(&(start / 512).to_le_bytes());
+    }
+    vec![(0, boot_record(&[(0xee, 512)])), (512, header), (1024, entries)]
+}

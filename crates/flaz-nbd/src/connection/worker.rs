@@ -4,7 +4,6 @@ use flaz_device::IoBuf;
 use flaz_engine::volume::{IoError, Segments, Volume};
 
 use super::Connection;
-use crate::counters::Counters;
 use crate::errno::Errno;
 use crate::limits::STATUS_EXTENTS_MAX;
 use crate::reply;
@@ -113,7 +112,7 @@ impl<V: Volume> Connection<V> {
     }
 
     fn fail(&self, error: &IoError, command: Command, cookie: u64, offset: u64, range: u64, weight: usize) {
-        Counters::add(&self.counters().errors, 1);
+        self.counters().count_failed(command);
         let errno = Errno::of(error, command.writes());
         // Where the device failed, if that is inside of the request, as the protocol demands.
         let at = match error {

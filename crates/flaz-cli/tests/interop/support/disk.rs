@@ -131,6 +131,19 @@ impl Mount {
         Self { path, mounted: true }
     }
 
+    /// Mounts the file system that begins at `start` in a file, through a loop device of its own.
+    pub fn of_partition(scratch: &Scratch, file: &Path, start: u64) -> Self {
+        let path = scratch.place("mnt");
+        std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Program::new("mount")
+            .arg("-o")
+            .arg(format!("loop,offset={start}"))
+            .arg(file)
+            .arg(&path)
+            .ok();
+        Self { path, mounted: true }
+    }
+
     /// Unmounts and wants it to succeed.
     pub fn unmount(mut self) {
         Program::new("umount").arg(&self.path).ok();

@@ -51,6 +51,11 @@ pub fn mounts(file_system: &str) -> bool {
             return skip("FLAZ_REQUIRE_KERNEL", &format!("{device}: {error}"));
         }
     }
+    // Many a kernel has it as a module that nobody has asked for yet. Where that fails, the list says so.
+    let _ = std::process::Command::new("modprobe")
+        .args(["-q", file_system])
+        .env("PATH", PROGRAM_DIRS.join(":"))
+        .status();
     let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let known = known
         .lines()

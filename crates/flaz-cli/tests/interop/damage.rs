@@ -1,0 +1,135 @@
+//! Damage on a cache device that alone has the latest data: what the commands say about it, and that the ways out that they
+//! name are ways out.
+
+use std::os::unix::fs::FileExt;
+
+use serde_json::Value;
+
+use crate::support::data::mixed_data;
+use crate::support::nbd::{Client, Command};
+use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
+
+const LEN: usize = 64 << 10;
+
+/// A cache with dirty blocks, one of whose copies is damaged. Gives the block's place on the origin.
+fn damaged(scratch: &Scratch) -> (Cache, u64) {
+    let origin = scratch.sparse("origin.img", 64 << 20);
+    let spec = CacheSpec {
+        codec: "none",
+        ..CacheSpec::default()
+    };
+    let cache = Cache::create(scratch, &origin, &spec);
+    let server = Server::start(scratch, &cache, "--mode write-back --dirty-limit 50");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client.write(0, &mixed_data(LEN, 9)).expect("writes");
+    drop(client);
+    server.stop();
+    let listed = Program::flaz().arg("dump").arg(&cache.path).arg("--json").ok();
+    let fragment = listed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
+        .find(|record| {
+            let fields = &record["fields"];
+            fields["dirty"] == true && fields["live"] != false && fields["stored_bytes"] == 4096
+        })
+        .unwrap_or_else(|| panic!("nothing is dirty: {listed}"));
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{fragment}"));
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&cache.path)
+        .expect("opens");
+    file.write_all_at(b"bit rot", number(&fragment["offset"]) + 100)
+        .expect("writes");
+    (cache, number(&fragment["fields"]["block"]) * 4096)
+}
+
+fn idle(scratch: &Scratch, command: &str, cache: &Cache) -> Program {
+    Program::flaz()
+        .arg(command)
+        .arg(&cache.path)
+        .arg("--state-dir")
+        .arg(scratch.state_dir())
+}
+
+#[test]
+fn a_damaged_dirty_block_is_named_and_no_advice_loses_the_others() {
+    let scratch = Scratch::new();
+    let (cache, at) = damaged(&scratch);
+    let told = format!("bytes {at} to {} of the origin", at + 4095);
+    let output = Program::flaz().arg("check").arg(&cache.path).output();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(!output.status.success());
+    assert!(out.contains("fragment-dirty") && out.contains(&told), "{out}");
+    assert!(!err.contains("--force"), "{err}");
+    for part in [
+        "have not reached the origin",
+        "flaz flush",
+        "--discard-cache --discard-dirty",
+    ] {
+        assert!(err.contains(part), "no '{part}' in {err}");
+    }
+
+    for command in ["flush", "detach"] {
+        let said = idle(&scratch, command, &cache).fails();
+        let said = said
+            .lines()
+            .find(|line| line.starts_with("flaz: "))
+            .unwrap_or(&said);
+        for part in [
+            "1 blocks cannot be brought to the origin",
+            "`flaz check` says which",
+            "--discard-cache --discard-dirty",
+        ] {
+            assert!(said.contains(part), "{command}: no '{part}' in {said}");
+        }
+        assert_eq!(said.matches("cannot be brought").count(), 1, "{command}: {said}");
+        assert!(
+            !said.contains("the latest data of this range"),
+            "{command}: {said}"
+        );
+    }
+
+    // All others are on the origin now, and the first way out leads out.
+    let server = Server::start(&scratch, &cache, "");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client
+        .call(Command::Read, at, 4096)
+        .expect_err("the only copy is damaged");
+    client.call(Command::Flush, 0, 0).expect("flushes");
+    client.call(Command::WriteZeroes, 1 << 20, 4096).expect("zeroes");
+    let status = server.status();
+    let row = |name: &str| {
+        let all = status["live"]["operations"].as_array().expect("a list");
+        let row = all.iter().find(|row| row["operation"] == name);
+        let number = |value: &Value| value.as_f64().expect("a number");
+        row.map(|row| (number(&row["errors"]), number(&row["latency_us"]["max"]) > 0.0))
+            .unwrap_or_else(|| panic!("no {name} in {status}"))
+    };
+    assert_eq!(row("read").0, 1.0, "{status}");
+    for (name, timed) in [
+        ("write", false),
+        ("flush", true),
+        ("write-zeroes", true),
+        ("trim", false),
+    ] {
+        assert_eq!(row(name), (0.0, timed), "{name}: {status}");
+    }
+    client.write(at, &[7; 4096]).expect("writes");
+    drop(client);
+    server.stop();
+    idle(&scratch, "detach", &cache).ok();
+    let mut expected = mixed_data(LEN, 9);
+    expected[at as usize..][..4096].fill(7);
+    let origin = std::fs::read(scratch.image("origin.img")).expect("reads");
+    assert!(origin[..LEN] == expected, "the origin lacks writes");
+}
+
+#[test]
+fn what_cannot_be_read_can_be_given_up() {
+    let scratch = Scratch::new();
+    let (cache, _) = damaged(&scratch);
+    idle(&scratch, "flush", &cache).fails();
+    Server::start(&scratch, &cache, "--discard-cache --discard-dirty").stop();
+    idle(&scratch, "flush", &cache).ok();
+}
