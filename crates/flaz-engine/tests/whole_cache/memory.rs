@@ -119,6 +119,50 @@ fn blocks_of_half_the_size_in_one_ring() {
     assert!(full.capacity >= 0.95, "{}", full.capacity);
 }
 
+/// Blocks of the first half of the origin shrink to a half, those of the second to 0.7 of their size.
+fn half_then_less(number: u64, block: &mut [u8; 4096]) {
+    half(number, block);
+    if number >= CHANGE {
+        random(number, block);
+        let len = 2600 + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 500;
+        block[len as usize..].fill(0x20);
+    }
+}
+
+const CHANGE: u64 = (128 << 20) / BLOCK;
+
+/// A full cache of which ever more blocks are larger ones: it holds fewer, and the memory follows.
+#[test]
+fn blocks_that_compress_less_than_those_before() {
+    for policy in [PolicyKind::Fifo, PolicyKind::S3Fifo] {
+        let origin_len = 2 * CHANGE * BLOCK;
+        let rig = Rig::new(1, filled_disk(origin_len, half_then_less), plain_disk(56 << 20));
+        rig.create(origin_len, GeometryWish::default());
+        rig.sim.block_on(async {
+            let open = rig.opened(settings("lz4", policy)).await;
+            open.prefetch(0..CHANGE).await;
+            let before = open.cache.stats();
+            assert!(before.counts.regions_reclaimed > 0, "the cache is full");
+            let (mut index_most, mut other_most) = (0.0_f64, 0.0_f64);
+            for first in (CHANGE..2 * CHANGE).step_by(256) {
+                open.prefetch(first..first + 256).await;
+                let holdings = open.cache.stats().holdings;
+                let blocks = holdings.cached_blocks as f64;
+                index_most = index_most.max(holdings.index_bytes as f64 / blocks);
+                other_most = other_most.max(holdings.other_memory_bytes as f64 / blocks);
+            }
+            let (blocks, after) = (before.holdings.cached_blocks, open.cached_blocks());
+            eprintln!(
+                "{}: {blocks} blocks, then {after}: up to {index_most:.2} bytes of index a block, {other_most:.2} of all else",
+                policy.name(),
+            );
+            assert!(after < blocks * 9 / 10, "{after} blocks of {blocks}");
+            assert!(index_most <= 10.0, "{policy}: {index_most} bytes of index a block");
+            assert!(other_most <= 2.0, "{policy}: {other_most} bytes of all else a block");
+        });
+    }
+}
+
 #[test]
 fn mixed_blocks() {
     fill("mixed", mixed, PolicyKind::S3Fifo, 256 << 20);
