@@ -452,7 +452,9 @@ impl<P: Platform> Shard<P> {
         let holdings = Holdings {
             cached_blocks: index.len() as u64,
             index_bytes: index.memory_bytes() as u64,
-            other_memory_bytes: (self.policy.borrow().memory_bytes() + log.memory_bytes()) as u64,
+            other_memory_bytes: (self.policy.borrow().memory_bytes()
+                + log.memory_bytes()
+                + self.clock.memory_bytes()) as u64,
             capacity_bytes: self.geometry.shard_len(),
             ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
             free_bytes: log.regions.free_len() as u64 * region_bytes,
