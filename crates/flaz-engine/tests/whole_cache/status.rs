@@ -183,7 +183,7 @@ fn peaks_stay_when_queues_are_empty_again() {
         let writes = (0..count).map(|number| {
             let mut data = flaz_device::IoBuf::new(BLOCK as usize);
             Rng::new(number).fill(&mut data);
-            open.volume.write(number * BLOCK, vec![data], false)
+            open.volume.write(number * BLOCK, [data].into(), false)
         });
         join_all(writes.collect::<Vec<_>>())
             .await

@@ -1,6 +1,5 @@
 //! Workers: take a job, ask the volume, leave the reply in the outbox.
 
-use flaz_device::IoBuf;
 use flaz_engine::router::PIECES_MAX;
 use flaz_engine::volume::{IoError, STRIPE_BYTES, Segments, Volume};
 
@@ -105,7 +104,7 @@ impl<V: Volume> Connection<V> {
         }
     }
 
-    fn finish_read(&self, cookie: u64, offset: u64, len: u32, segments: Vec<IoBuf>) {
+    fn finish_read(&self, cookie: u64, offset: u64, len: u32, segments: Segments) {
         let got: usize = segments.iter().map(|segment| segment.len()).sum();
         // Another length would make the client take data for headers.
         assert!(
