@@ -374,7 +374,7 @@ pub struct QueueReport {
     pub depth: u64,
     /// Most entries there were since the start.
     pub depth_peak: u64,
-    /// Most entries there may be in one. 0: no limit of its own, the requests in flight bound it.
+    /// Most entries there may be in one.
     pub depth_max: u64,
     /// How often somebody had to wait, or was sent away, because one was full. Of all of them together.
     pub full_count: u64,

@@ -13,8 +13,8 @@ use crate::units::BLOCK_BYTES;
 use crate::units::BlockNumber;
 use crate::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
 
-/// Pieces of one request that are under way at a time.
-const PIECES_MAX: usize = 8;
+/// Stripes of one trim, zeroing or prefetch that are under way at a time. Each may hold a buffer of a stripe.
+pub const PIECES_MAX: usize = 8;
 
 /// One request to one shard; its range lies in one stripe.
 #[derive(Debug)]

@@ -64,6 +64,8 @@ counters! {
     write_zeroes,
     /// Reads sent to the origin.
     origin_reads,
+    /// Reads of misses that waited because as many as may be were at the origin.
+    origin_reads_full,
     /// Bytes read from the origin.
     origin_read_bytes,
     /// Writes sent to the origin.
@@ -314,7 +316,7 @@ pub struct Holdings {
     pub cached_blocks: u64,
     /// Bytes of memory that the index takes.
     pub index_bytes: u64,
-    /// Bytes of memory for ghosts, region tables and all else that grows with the cache.
+    /// Bytes of memory for ghosts, region tables, write clocks and all else that grows with the cache.
     pub other_memory_bytes: u64,
     /// Bytes of all regions.
     pub capacity_bytes: u64,
@@ -328,7 +330,7 @@ pub struct Holdings {
     pub admission_queue: u64,
     /// Extent and summary writes queued or on their way.
     pub cache_writes_queued: u64,
-    /// Origin reads in flight.
+    /// Reads of misses that are at the origin.
     pub origin_reads_in_flight: u64,
     /// Whether the cache device failed and is no longer used.
     pub cache_failed: bool,

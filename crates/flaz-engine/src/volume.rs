@@ -1,14 +1,16 @@
 //! What a front end serves: one block device, asynchronous, on one thread.
 
 use flaz_device::{DeviceError, IoBuf};
+use smallvec::SmallVec;
 
 /// Requests and their buffers are cut at multiples of this many bytes of the exported device, because a
 /// stripe belongs to one shard.
 pub const STRIPE_BYTES: u64 = 1 << 20;
 
 /// Data of a request, in order, cut at stripe boundaries: the first segment ends at the first multiple of
-/// [`STRIPE_BYTES`] after the request's offset or at the request's end, and so on.
-pub type Segments = Vec<IoBuf>;
+/// [`STRIPE_BYTES`] after the request's offset or at the request's end, and so on. One segment, as most requests have,
+/// is held in place.
+pub type Segments = SmallVec<[IoBuf; 1]>;
 
 /// The lengths of the segments of a request of `len` bytes at `offset`.
 pub fn segment_lens(offset: u64, len: u64) -> impl Iterator<Item = usize> {

@@ -74,7 +74,7 @@ impl World {
     }
 
     async fn write(&self, block: u64, data: Vec<u8>) {
-        let data = vec![IoBuf::copy_of(&data)];
+        let data = [IoBuf::copy_of(&data)].into();
         self.volume
             .write(block * BLOCK, data, false)
             .await

@@ -587,7 +587,7 @@ fn a_write_that_overtakes_an_admission_wins() {
             let offset = (round % 7) * 4096;
             let new = IoBuf::copy_of(&[(round + 1) as u8; 4096]);
             let read = async { reader.read(offset, 4096).await.expect("reads") };
-            let write = async { writer.write(offset, vec![new], false).await.expect("writes") };
+            let write = async { writer.write(offset, [new].into(), false).await.expect("writes") };
             futures_util::future::join(read, write).await;
             let seen = volume.read(offset, 4096).await.expect("reads");
             assert_eq!(
@@ -600,7 +600,7 @@ fn a_write_that_overtakes_an_admission_wins() {
             assert_eq!(seen[0][0], (round + 1) as u8, "round {round}: served later");
             volume.trim(offset, 4096, false).await.expect("trims");
             volume
-                .write(offset, vec![IoBuf::zeroed(4096)], false)
+                .write(offset, [IoBuf::zeroed(4096)].into(), false)
                 .await
                 .expect("writes");
         }
@@ -698,13 +698,13 @@ fn a_stop_waits_for_writes_in_flight() {
             let (cache, volume) = open_small(&env, &disk, &origin).await;
             for block in 0..16 {
                 volume
-                    .write(block * 4096, vec![IoBuf::copy_of(&[1; 4096])], false)
+                    .write(block * 4096, [IoBuf::copy_of(&[1; 4096])].into(), false)
                     .await
                     .expect("writes");
             }
             env.sleep(std::time::Duration::from_millis(50)).await;
-            let late =
-                (0..16u64).map(|block| volume.write(block * 4096, vec![IoBuf::copy_of(&[2; 4096])], false));
+            let late = (0..16u64)
+                .map(|block| volume.write(block * 4096, [IoBuf::copy_of(&[2; 4096])].into(), false));
             let late = futures_util::future::join_all(late);
             let stop = async {
                 env.yield_now().await;
@@ -745,7 +745,7 @@ fn without_intents_a_crash_leaves_nothing() {
         let write = async |cache: &LocalCache<Simulated>, value: u8| {
             let base = Rc::new(origin.clone());
             let volume = CachedVolume::new(cache.shards(), base, 4 << 20, 0);
-            let data = vec![IoBuf::copy_of(&[value; 4096])];
+            let data = [IoBuf::copy_of(&[value; 4096])].into();
             volume.write(0, data, true).await.expect("writes");
             volume
         };
@@ -780,13 +780,13 @@ fn a_lost_superblock_slot_does_not_revive_an_old_clean_stop() {
             create_small(&disk).await;
             let (cache, volume) = open_small(&env, &disk, &origin).await;
             volume
-                .write(0, vec![IoBuf::copy_of(&[1; 4096])], false)
+                .write(0, [IoBuf::copy_of(&[1; 4096])].into(), false)
                 .await
                 .expect("writes");
             cache.stop().await.expect("stops in order");
             let (_crashed, volume) = open_small(&env, &disk, &origin).await;
             volume
-                .write(0, vec![IoBuf::copy_of(&[2; 4096])], true)
+                .write(0, [IoBuf::copy_of(&[2; 4096])].into(), true)
                 .await
                 .expect("writes");
             disk.settle();

@@ -60,7 +60,7 @@ impl Volume for Pattern {
 
     async fn read(&self, offset: u64, len: u32) -> Result<Segments, IoError> {
         Self::within(offset, len.into());
-        Ok(vec![IoBuf::copy_of(&patterns(offset, len.into()))])
+        Ok([IoBuf::copy_of(&patterns(offset, len.into()))].into())
     }
 
     async fn write(&self, offset: u64, data: Segments, _fua: bool) -> Result<(), IoError> {

@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for stripe in 0..size / STRIPE_BYTES {
             let mut data = IoBuf::new(STRIPE_BYTES as usize);
             data.fill(stripe as u8 | 1);
-            volume.write(stripe * STRIPE_BYTES, vec![data], false).await?;
+            volume.write(stripe * STRIPE_BYTES, [data].into(), false).await?;
         }
         volume.probe.delay.set(Duration::from_micros(delay));
         let service = Service {

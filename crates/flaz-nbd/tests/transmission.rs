@@ -375,6 +375,43 @@ fn requests_in_flight_are_limited() {
     });
 }
 
+/// Over dirty blocks all of these hold buffers, however short the requests are.
+#[test]
+fn bytes_of_ranges_in_flight_are_limited() {
+    run(async {
+        for command in [TRIM, WRITE_ZEROES, CACHE] {
+            let server = start();
+            let mut client = server.client(true).await;
+            let probe = &server.volume.probe;
+            probe.closed.set(true);
+            let mut bytes = vec![];
+            for cookie in 0..40 {
+                bytes.extend(request(command, 0, cookie, 0, 8 << 20, b""));
+            }
+            client.send(&bytes).await;
+            until("requests wait", || probe.waiting.get() >= 8).await;
+            Rt.sleep(Duration::from_millis(50)).await;
+            assert_eq!(probe.waiting.get(), 8, "64 MiB of command {command}");
+            probe.closed.set(false);
+            probe.gate.notify_all();
+            for _ in 0..40 {
+                assert_eq!(client.reply().await.unwrap().1, Reply::Done);
+            }
+            // Small ones weigh little.
+            probe.closed.set(true);
+            for _ in 0..40 {
+                client.start(command, 0, 0, 4096, b"").await;
+            }
+            until("all wait", || probe.waiting.get() == 40).await;
+            probe.closed.set(false);
+            probe.gate.notify_all();
+            for _ in 0..40 {
+                assert_eq!(client.reply().await.unwrap().1, Reply::Done);
+            }
+        }
+    });
+}
+
 #[test]
 fn a_client_that_does_not_read_holds_little_and_stalls_nobody() {
     run(async {

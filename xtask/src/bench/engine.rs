@@ -71,7 +71,7 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
         let started = Instant::now();
         for (i, chunk) in data.chunks(64 << 10).enumerate() {
             volume
-                .write(i as u64 * (64 << 10), vec![IoBuf::copy_of(chunk)], false)
+                .write(i as u64 * (64 << 10), [IoBuf::copy_of(chunk)].into(), false)
                 .await
                 .expect("writes");
             env.sleep(Duration::from_micros(1)).await;

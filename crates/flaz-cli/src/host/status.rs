@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use flaz_device::rt::compute::{QUEUE_MAX, codec_queues};
 use flaz_engine::format::superblock::{Superblock, VERSION};
-use flaz_engine::shard::{JOBS_MAX, WRITES_IN_FLIGHT_MAX};
+use flaz_engine::shard::{JOBS_MAX, ORIGIN_READS_MAX, WRITES_IN_FLIGHT_MAX};
 use flaz_engine::stats::{Counts, Latency, LatencySummary, QueueDepth, StatsSnapshot};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_nbd::Snapshot;
@@ -426,7 +426,13 @@ fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], daemon: &Daemon) -> Vec<Queue
             2 * WRITES_IN_FLIGHT_MAX as u64,
             counts.cache_writes_full,
         ),
-        one("origin-reads", shards, holdings.origin_reads, 0, 0),
+        one(
+            "origin-reads",
+            shards,
+            holdings.origin_reads,
+            ORIGIN_READS_MAX as u64,
+            counts.origin_reads_full,
+        ),
     ];
     for (name, queue) in ["codec-reads", "codec-writes"].into_iter().zip(codec_queues()) {
         let depth = QueueDepth {

@@ -379,10 +379,7 @@ fn insides(page: &mut Page, live: &LiveReport) {
         ),
     );
     for (at, queue) in live.queues.iter().enumerate() {
-        let limit = match queue.depth_max {
-            0 => "no".to_owned(),
-            limit => HumanCount(limit).to_string(),
-        };
+        let limit = HumanCount(queue.depth_max).to_string();
         let fullest = match queue.queues {
             0 | 1 => String::new(),
             queues => format!("   fullest of {queues}"),

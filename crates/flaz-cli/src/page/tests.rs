@@ -105,6 +105,7 @@ pub(crate) fn example() -> StatusReport {
                     name: "origin-reads".to_owned(),
                     queues: 1,
                     depth_peak: 32,
+                    depth_max: 256,
                     ..Default::default()
                 },
             ],
@@ -136,7 +137,7 @@ fn a_running_cache_shows_what_matters() {
         "13.1 ms",
         "Errors        none",
         "admission             1 now        9 peak    1,024 limit        2 times full   fullest of 8\n",
-        "origin-reads          0 now       32 peak       no limit        0 times full\n",
+        "origin-reads          0 now       32 peak      256 limit        0 times full\n",
     ] {
         assert!(text.contains(part), "no '{part}' in:\n{text}");
     }

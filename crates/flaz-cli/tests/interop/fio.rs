@@ -46,6 +46,8 @@ fn write_and_verify(codec: &'static str, mode: &str, options: &str, seed: u64) {
         &origin,
         &CacheSpec {
             codec,
+            // More than threads, for those that serve with several.
+            shards: 4,
             ..CacheSpec::default()
         },
     );
@@ -93,4 +95,10 @@ fn write_through_lzo() {
 #[test]
 fn write_through_no_codec() {
     write_and_verify("none", "write-through", "", 37);
+}
+
+/// Three threads: what a connection asks for lies with another thread two times in three.
+#[test]
+fn write_through_on_three_threads() {
+    write_and_verify("lz4", "write-through", "--threads 3", 38);
 }

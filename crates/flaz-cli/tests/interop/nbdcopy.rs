@@ -83,3 +83,31 @@ fn write_around() {
 fn pass_through() {
     copy_in_and_out("lz4", "pass-through", 7);
 }
+
+/// A copy is past the cut-off soon: what it reads from there on is not kept.
+#[test]
+fn a_copy_goes_past_the_cache() {
+    if !need::tools(TOOLS) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let origin = scratch.filled("origin.img", IMAGE_BYTES, 8);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "--sequential-cutoff 1MiB");
+    let out = scratch.image("copy.img");
+    Program::new("nbdcopy")
+        .words("--connections=1 --requests=4")
+        .arg(server.uri())
+        .arg(&out)
+        .ok();
+    assert_same_content(&out, &origin);
+    let blocks = IMAGE_BYTES / 4096;
+    let refused = server.live("/admission/refused_blocks/sequential");
+    let cached = server.live("/space/cached_blocks");
+    assert!(
+        refused > blocks * 9 / 10 && cached + refused <= blocks,
+        "{refused} blocks of {blocks} were refused, {cached} are cached"
+    );
+    server.stop();
+    cache.check();
+}

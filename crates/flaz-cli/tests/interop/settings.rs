@@ -31,10 +31,14 @@ fn changes_under_load() {
         &origin,
         &CacheSpec {
             size: 32 << 20,
+            region: 512 << 10,
+            shards: 6,
             ..CacheSpec::default()
         },
     );
-    let server = Server::start(&scratch, &cache, "");
+    // Requests of any connection cross to the shards of other threads.
+    let server = Server::start(&scratch, &cache, "--threads 3");
+    assert_eq!(server.live("/daemon/threads"), 3);
     let load = Program::new("fio")
         .words("--name=load --ioengine=nbd --iodepth=16 --rw=randrw --bssplit=4k/80:32k/20 --blockalign=4k")
         .words("--verify=crc32c --verify_fatal=1 --verify_state_save=0 --verify_backlog=128")
@@ -79,5 +83,27 @@ fn a_wrong_setting_changes_nothing() {
         .fails();
     assert!(error.contains("lz77"), "{error}");
     assert_eq!(server.status()["settings"], before);
+    server.stop();
+}
+
+#[test]
+fn an_emulated_device_is_said_loudly() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "");
+    assert!(!server.log().contains("EMULATION"), "nothing is emulated");
+    server.stop();
+    let server = Server::start(&scratch, &cache, "--emulate-origin hdd --emulate-cache ssd");
+    let log = server.log();
+    for device in ["origin", "cache device"] {
+        let loud = log.lines().any(|line| {
+            line.contains("WARN") && line.contains(&format!("EMULATION: the {device} is SLOWED DOWN"))
+        });
+        assert!(loud, "the log does not say it of the {device}:\n{log}");
+    }
+    let status = server.status();
+    let warnings = status["warnings"].as_array().map_or(0, Vec::len);
+    assert_eq!(warnings, 2, "{status:#}");
     server.stop();
 }

@@ -258,4 +258,25 @@ mod tests {
         };
         assert_eq!(queue.stats(), expected);
     }
+
+    #[test]
+    fn what_a_reader_waits_for_goes_first() {
+        // Nobody serves this pool: what waits in it stays there.
+        let pool = Pool::new(2);
+        let done: &Mutex<Vec<&str>> = Box::leak(Box::default());
+        for (priority, name) in [
+            (Priority::Write, "first write"),
+            (Priority::Read, "first read"),
+            (Priority::Write, "second write"),
+            (Priority::Read, "second read"),
+        ] {
+            let job: Job = Box::new(move || done.lock().expect("nobody panics").push(name));
+            assert!(pool.push(priority, job).is_ok());
+        }
+        while let Some(job) = pool.pop() {
+            job();
+        }
+        let expected = ["first read", "second read", "first write", "second write"];
+        assert_eq!(*done.lock().expect("nobody panics"), expected);
+    }
 }

@@ -1,7 +1,9 @@
 //! The index: block -> where its fragment lies. Exact, in memory, about 9 bytes a cached block.
 //!
-//! The index of a shard is split by hash into segments, each a cuckoo table that grows by an eighth on its own,
-//! so that the memory follows the number of cached blocks closely and no rebuild takes long.
+//! The index of a shard is split by hash into segments, each a cuckoo table that grows by an eighth and shrinks by a
+//! twentieth on its own, so that the memory follows the number of cached blocks closely and no rebuild takes long.
+//! Only where a segment holds few entries, or the origin has more than 10000 times as many blocks as are cached, an
+//! entry takes more than 10 bytes.
 
 mod entry;
 mod segment;
@@ -490,6 +492,59 @@ mod tests {
                 let each = index.memory_bytes() as f64 / index.len() as f64;
                 assert!(each <= 10.0, "{each} bytes each at {n}");
             }
+        }
+    }
+
+    #[test]
+    fn memory_stays_below_ten_bytes_an_entry_while_it_shrinks() {
+        let mut index = Index::new(LocalBlock(1 << 28), 300_000);
+        for n in 0..600_000u64 {
+            index.insert(LocalBlock(n * 397), entry(n));
+        }
+        for n in 0..580_000u64 {
+            index.remove(LocalBlock(n * 397));
+            if n % 5000 == 0 {
+                let each = index.memory_bytes() as f64 / index.len() as f64;
+                assert!(each <= 10.0, "{each} bytes each with {n} gone");
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_of_entries_that_swings_by_a_fiftieth_resizes_no_segment_twice() {
+        let mut index = Index::new(LocalBlock(1 << 28), 300_000);
+        let mut next = numbers(5);
+        let (mut first, mut last) = (0, 0);
+        for _ in 0..20 {
+            // Some size, reached by growing or by shrinking.
+            let len = 100_000 + next(300_000);
+            let mut grow = |index: &mut Index, to: u64| {
+                while (index.len() as u64) < to {
+                    index.insert(LocalBlock(last * 397 % (1 << 28)), entry(last));
+                    last += 1;
+                }
+            };
+            let mut shrink = |index: &mut Index, to: u64| {
+                while index.len() as u64 > to {
+                    index.remove(LocalBlock(first * 397 % (1 << 28)));
+                    first += 1;
+                }
+            };
+            grow(&mut index, len);
+            shrink(&mut index, len);
+            let mut resized = 0;
+            for _ in 0..10 {
+                for to in [len * 98 / 100, len] {
+                    let before = index.memory_bytes();
+                    shrink(&mut index, to);
+                    grow(&mut index, to);
+                    resized += u64::from(index.memory_bytes() != before);
+                }
+            }
+            assert!(
+                resized <= index.segment_count() as u64,
+                "{resized} times at {len}"
+            );
         }
     }
 

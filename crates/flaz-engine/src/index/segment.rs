@@ -6,7 +6,8 @@
 //! exact, it never takes one block for another, and it can be rebuilt with any other number of buckets.
 //!
 //! Invariants: a key is in the table once; an entry in its alternative bucket has the moved bit; the load stays
-//! below [`LOAD_MAX`] because the segment grows by an eighth before.
+//! below [`LOAD_MAX`] because the segment grows by an eighth before, and above [`LOAD_MIN`] because it shrinks before,
+//! where fewer buckets would do. So an entry takes 8.4 to 9.85 bytes.
 
 use crate::index::entry::{Entry, MOVED_BIT, TAG_BITS, TAG_SHIFT, VALUE_MASK};
 
@@ -14,12 +15,12 @@ use crate::index::entry::{Entry, MOVED_BIT, TAG_BITS, TAG_SHIFT, VALUE_MASK};
 pub(super) const SLOTS: usize = 8;
 /// The segment grows when more than this share of its slots is taken, in 1/256.
 const LOAD_MAX: usize = 244;
-/// Load after growing, in 1/256.
-const LOAD_GROWN: usize = 218;
-/// The segment shrinks below this load, in 1/256.
-const LOAD_MIN: usize = 150;
-/// A segment is rebuilt by [`Segment::fit`] below this load, in 1/256.
-const LOAD_FIT: usize = 210;
+/// Load after growing or shrinking, in 1/256.
+const LOAD_REBUILT: usize = 218;
+/// The segment shrinks below this load, in 1/256. So 10/256 of its slots must become free after a rebuild before the
+/// next, or 26/256 be taken: a removal pays for the moves of 22 entries at most, and a cache that drops a region and
+/// fills another stays between the two, unless its regions are larger than a 26th of it.
+const LOAD_MIN: usize = 208;
 /// Displacements tried before the segment grows instead.
 const KICKS_MAX: usize = 128;
 
@@ -42,16 +43,23 @@ impl Segment {
     /// Makes an empty segment large enough for `entries`.
     pub(super) fn reserve(&mut self, entries: usize) {
         debug_assert_eq!(self.len, 0);
-        let wanted = (entries * 256).div_ceil(SLOTS * LOAD_GROWN);
-        let n = wanted.max(Self::buckets_min(self.key_bits));
+        let n = self.buckets_for(entries, LOAD_REBUILT);
         self.buckets = vec![[0; SLOTS]; n];
     }
 
-    /// Makes a segment that was given too much room as large as it would have become by itself.
+    /// Makes a segment that has too much room smaller, if that needs fewer buckets.
     pub(super) fn fit(&mut self) {
-        if self.len * 256 < self.buckets.len() * SLOTS * LOAD_FIT {
-            self.rebuild(LOAD_GROWN);
+        if self.len * 256 < self.buckets.len() * SLOTS * LOAD_MIN
+            && self.buckets_for(self.len + 1, LOAD_REBUILT) < self.buckets.len()
+        {
+            self.rebuild(LOAD_REBUILT);
         }
+    }
+
+    /// Buckets for so many entries at a load of `load`/256.
+    fn buckets_for(&self, entries: usize, load: usize) -> usize {
+        let wanted = (entries * 256).div_ceil(SLOTS * load);
+        wanted.max(Self::buckets_min(self.key_bits))
     }
 
     /// Fewest buckets with which tags are wide enough to be exact.
@@ -137,10 +145,10 @@ impl Segment {
             return Some(old);
         }
         if (self.len + 1) * 256 > self.buckets.len() * SLOTS * LOAD_MAX {
-            self.rebuild(LOAD_GROWN);
+            self.rebuild(LOAD_REBUILT);
         }
         let (mut key, mut entry) = (key, entry);
-        let mut load = LOAD_GROWN;
+        let mut load = LOAD_REBUILT;
         while let Err(homeless) = self.place(key, entry) {
             // Practically never: no path of displacements. A roomier table has one.
             (key, entry) = homeless;
@@ -191,11 +199,7 @@ impl Segment {
 
     pub(super) fn remove(&mut self, key: u64) -> Option<Entry> {
         let old = self.take(key)?;
-        if self.len * 256 < self.buckets.len() * SLOTS * LOAD_MIN
-            && self.buckets.len() > Self::buckets_min(self.key_bits)
-        {
-            self.rebuild(LOAD_GROWN);
-        }
+        self.fit();
         Some(old)
     }
 
@@ -203,8 +207,7 @@ impl Segment {
     fn rebuild(&mut self, load: usize) {
         let mut load = load;
         loop {
-            let wanted = ((self.len + 1) * 256).div_ceil(SLOTS * load);
-            let n = wanted.max(Self::buckets_min(self.key_bits));
+            let n = self.buckets_for(self.len + 1, load);
             let mut next = Self {
                 buckets: vec![[0; SLOTS]; n],
                 len: self.len,

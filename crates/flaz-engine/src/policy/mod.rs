@@ -9,7 +9,7 @@
 //! - A block that is kept goes to [`Ring::Main`], so a reclaim needs room in one ring only.
 //! - However hot the cache is, at least one of eight reclaimed blocks is dropped in the long run (see `reinsertion`),
 //!   so reclaiming ends.
-//! - Memory that grows with the cache is below 1.7 bytes a cached block.
+//! - Memory that grows with the cache is below 1.55 bytes a cached block.
 //! - Blocks of either ring can be reclaimed, whichever policy put them there: the policy may change between two
 //!   openings of a cache.
 

@@ -199,7 +199,7 @@ fn memory_stays_below_the_budget_of_each_cached_block() {
                 }
                 let bytes_a_block = policy.memory_bytes() as f64 / blocks as f64;
                 assert!(
-                    bytes_a_block <= 1.81,
+                    bytes_a_block <= 1.55,
                     "{kind}: {bytes_a_block} bytes a block at {blocks} blocks"
                 );
             }

@@ -80,6 +80,8 @@ pub(crate) use regions::RegionState;
 pub const JOBS_MAX: usize = 1024;
 /// Bytes of blocks that may wait to be stored; beyond it blocks are not stored.
 pub const JOB_BYTES_MAX: usize = 8 << 20;
+/// Reads of misses at the origin at a time; further ones wait with their requests, whose number front ends limit.
+pub const ORIGIN_READS_MAX: usize = 256;
 /// Times that an extent is written, where dirty blocks depend on it, before the cache device is given up.
 const EXTENT_TRIES_MAX: u32 = 3;
 /// Failed operations of the cache device after which it is no longer used.
@@ -237,7 +239,9 @@ pub struct Shard<P: Platform> {
     after_crash: AfterCrash,
     /// A flush of the origin that failed when nobody had asked for it.
     flush_failure: RefCell<Option<flaz_device::DeviceError>>,
+    /// Under way, or waiting for one of `fetch_slots`.
     fetches: RefCell<Vec<Rc<Fetch>>>,
+    fetch_slots: Semaphore,
     /// Blocks whose copy on the medium is void, with no newer record of them yet, and that copy's ring. Each has
     /// a job that will write the record. Bounded by the jobs.
     obsolete: RefCell<BTreeMap<LocalBlock, Ring>>,
@@ -342,6 +346,7 @@ impl<P: Platform> Shard<P> {
             after_crash,
             flush_failure: RefCell::new(None),
             fetches: RefCell::new(Vec::new()),
+            fetch_slots: Semaphore::new(ORIGIN_READS_MAX),
             obsolete: RefCell::new(BTreeMap::new()),
             jobs: RefCell::new(VecDeque::new()),
             job_bytes: Cell::new(0),
@@ -457,12 +462,14 @@ impl<P: Platform> Shard<P> {
         let (admission, cache_writes, origin_reads) = (
             self.admissions_waiting(),
             log.writes_in_flight() as u64,
-            self.fetches.borrow().len() as u64,
+            self.origin_reads_now(),
         );
         let holdings = Holdings {
             cached_blocks: index.len() as u64,
             index_bytes: index.memory_bytes() as u64,
-            other_memory_bytes: (self.policy.borrow().memory_bytes() + log.memory_bytes()) as u64,
+            other_memory_bytes: (self.policy.borrow().memory_bytes()
+                + log.memory_bytes()
+                + self.clock.memory_bytes()) as u64,
             capacity_bytes: self.geometry.shard_len(),
             ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
             free_bytes: log.regions.free_len() as u64 * region_bytes,

@@ -7,14 +7,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::local::Notify;
+use flaz_device::local::{Notify, Permit};
 use flaz_device::{Device, Env, IoBuf, Nanos, Priority};
 use futures_util::future::{join, join_all};
 
 use super::admit::Job;
 use super::clock::Tick;
 use super::fragment::{self, FragmentError};
-use super::{Platform, Shard, Shared};
+use super::{ORIGIN_READS_MAX, Platform, Shard, Shared};
 use crate::format::extent::FragmentIdentity;
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
@@ -589,6 +589,22 @@ impl<P: Platform> Shard<P> {
         }
     }
 
+    /// Reads of misses that are at the origin.
+    pub(super) fn origin_reads_now(&self) -> u64 {
+        (ORIGIN_READS_MAX - self.fetch_slots.available()) as u64
+    }
+
+    /// Waits until one more read of misses may go to the origin.
+    async fn take_fetch_slot(&self) -> Permit<'_> {
+        match self.fetch_slots.try_acquire(1) {
+            Some(slot) => slot,
+            None => {
+                count(&self.stats.counters.origin_reads_full, 1);
+                self.fetch_slots.acquire(1).await
+            }
+        }
+    }
+
     /// Reads whole blocks from the origin for all who want them, then offers them for admission.
     async fn fetch(
         self: &Rc<Self>,
@@ -605,23 +621,22 @@ impl<P: Platform> Shard<P> {
             result: RefCell::new(None),
             done: Notify::new(),
         });
-        let in_flight = {
-            let mut fetches = self.fetches.borrow_mut();
-            fetches.push(Rc::clone(&fetch));
-            fetches.len() as u64
-        };
-        raise(&self.stats.peaks.origin_reads, in_flight);
+        self.fetches.borrow_mut().push(Rc::clone(&fetch));
         let guard = FetchGuard {
             shard: self,
             fetch: &fetch,
         };
+        // On the list while it waits for its turn, so that others can join it. A write that comes meanwhile is newer
+        // than the ticks: at worst nothing is admitted.
+        let slot = self.take_fetch_slot().await;
+        raise(&self.stats.peaks.origin_reads, self.origin_reads_now());
         let offset = self.global(first).offset();
         let reading = self.origin_writes.read();
         let (buf, result) = self
             .origin
             .read_at(offset, IoBuf::new(blocks * BLOCK_BYTES))
             .await;
-        drop(reading);
+        drop((reading, slot));
         self.count_origin_read(buf.len() as u64, result.is_err());
         let data = Arc::new(buf);
         let shared = if result.is_ok() {

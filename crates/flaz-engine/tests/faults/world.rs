@@ -433,7 +433,7 @@ impl Live {
 
     pub async fn try_write_fua(&self, block: u64, fua: bool) -> Result<u64, IoError> {
         let version = self.expected(block) + 1;
-        let data = vec![IoBuf::copy_of(&contents(block, version))];
+        let data = [IoBuf::copy_of(&contents(block, version))].into();
         self.volume.write(block * BLOCK, data, fua).await?;
         self.versions.borrow_mut().insert(block, version);
         Ok(version)

@@ -6,6 +6,7 @@
 //! | [`flips`] | does damage of any byte stay without harm? |
 //! | [`hostile`] | do images with valid checksums and absurd values stay without harm? |
 //! | [`memory`] | what does a cached block cost in memory, and how much of the device holds blocks? |
+//! | [`reads`] | what is read from the cache device, and what enters the cache, and when? |
 //! | [`full_disk`] | what if the cache device takes no writes? |
 //! | [`status`] | are the figures of the status page true? |
 //! | [`warm`] | is everything there after a clean stop? |
@@ -16,6 +17,7 @@ mod golden;
 mod hostile;
 mod image;
 mod memory;
+mod reads;
 mod rig;
 mod status;
 mod warm;

@@ -50,8 +50,22 @@ struct Full {
 }
 
 fn fill(name: &str, fill: fn(u64, &mut [u8; 4096]), policy: PolicyKind, origin_len: u64) -> Full {
-    let rig = Rig::new(1, filled_disk(origin_len, fill), plain_disk(CACHE_LEN));
-    let geometry = rig.create(origin_len, GeometryWish::default()).geometry;
+    fill_of_size(name, fill, policy, origin_len, CACHE_LEN)
+}
+
+fn fill_of_size(
+    name: &str,
+    fill: fn(u64, &mut [u8; 4096]),
+    policy: PolicyKind,
+    origin_len: u64,
+    cache_len: u64,
+) -> Full {
+    let rig = Rig::new(1, filled_disk(origin_len, fill), plain_disk(cache_len));
+    let wish = GeometryWish {
+        shard_count: Some(1),
+        ..GeometryWish::default()
+    };
+    let geometry = rig.create(origin_len, wish).geometry;
     let stats = rig.sim.block_on(async {
         let open = rig.opened(settings("lz4", policy)).await;
         let mut number = 0;
@@ -70,13 +84,14 @@ fn fill(name: &str, fill: fn(u64, &mut [u8; 4096]), policy: PolicyKind, origin_l
         blocks: holdings.cached_blocks,
         index_bytes: holdings.index_bytes as f64 / blocks,
         other_bytes: holdings.other_memory_bytes as f64 / blocks,
-        capacity: blocks * stored / CACHE_LEN as f64,
+        capacity: blocks * stored / cache_len as f64,
         packing_loss: 1.0 - blocks * stored / holdings.used_bytes as f64,
     };
     eprintln!(
-        "{name}, {}: {} blocks of {stored:.0} bytes in {} regions of {} KiB; {:.2} bytes of index and {:.2} of all \
+        "{name}, {}, {} MiB: {} blocks of {stored:.0} bytes in {} regions of {} KiB; {:.2} bytes of index and {:.2} of all \
          else a block; {:.2} % of the device is blocks, {:.2} % of the regions in use; packing loss {:.2} %",
         policy.name(),
+        cache_len >> 20,
         full.blocks,
         geometry.regions_per_shard * geometry.shard_count,
         geometry.region_bytes >> 10,
@@ -117,6 +132,59 @@ fn blocks_of_half_the_size_in_one_ring() {
     let full = fill("2:1", half, PolicyKind::Fifo, 256 << 20);
     assert!(full.packing_loss < 0.05, "{}", full.packing_loss);
     assert!(full.capacity >= 0.95, "{}", full.capacity);
+}
+
+/// Where tables of a power of two would have just doubled.
+#[test]
+fn sizes_just_past_a_power_of_two() {
+    for cache_len in [65, 258].map(|mib| mib << 20) {
+        fill_of_size("random", random, PolicyKind::S3Fifo, 2 * cache_len, cache_len);
+        fill_of_size("2:1", half, PolicyKind::S3Fifo, 3 * cache_len, cache_len);
+    }
+}
+
+/// Blocks of the first half of the origin shrink to a half, those of the second to 0.7 of their size.
+fn half_then_less(number: u64, block: &mut [u8; 4096]) {
+    half(number, block);
+    if number >= CHANGE {
+        random(number, block);
+        let len = 2600 + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 500;
+        block[len as usize..].fill(0x20);
+    }
+}
+
+const CHANGE: u64 = (128 << 20) / BLOCK;
+
+/// A full cache of which ever more blocks are larger ones: it holds fewer, and the memory follows.
+#[test]
+fn blocks_that_compress_less_than_those_before() {
+    for policy in [PolicyKind::Fifo, PolicyKind::S3Fifo] {
+        let origin_len = 2 * CHANGE * BLOCK;
+        let rig = Rig::new(1, filled_disk(origin_len, half_then_less), plain_disk(56 << 20));
+        rig.create(origin_len, GeometryWish::default());
+        rig.sim.block_on(async {
+            let open = rig.opened(settings("lz4", policy)).await;
+            open.prefetch(0..CHANGE).await;
+            let before = open.cache.stats();
+            assert!(before.counts.regions_reclaimed > 0, "the cache is full");
+            let (mut index_most, mut other_most) = (0.0_f64, 0.0_f64);
+            for first in (CHANGE..2 * CHANGE).step_by(256) {
+                open.prefetch(first..first + 256).await;
+                let holdings = open.cache.stats().holdings;
+                let blocks = holdings.cached_blocks as f64;
+                index_most = index_most.max(holdings.index_bytes as f64 / blocks);
+                other_most = other_most.max(holdings.other_memory_bytes as f64 / blocks);
+            }
+            let (blocks, after) = (before.holdings.cached_blocks, open.cached_blocks());
+            eprintln!(
+                "{}: {blocks} blocks, then {after}: up to {index_most:.2} bytes of index a block, {other_most:.2} of all else",
+                policy.name(),
+            );
+            assert!(after < blocks * 9 / 10, "{after} blocks of {blocks}");
+            assert!(index_most <= 10.0, "{policy}: {index_most} bytes of index a block");
+            assert!(other_most <= 2.0, "{policy}: {other_most} bytes of all else a block");
+        });
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Settings;
-use flaz_engine::shard::{JOBS_MAX, WRITES_IN_FLIGHT_MAX};
+use flaz_engine::shard::{JOBS_MAX, ORIGIN_READS_MAX, WRITES_IN_FLIGHT_MAX};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::Volume;
 use flaz_sim::{DiskConfig, Rng};
@@ -154,7 +154,8 @@ fn slow_device(len: u64) -> DiskConfig {
 
 #[test]
 fn peaks_stay_when_queues_are_empty_again() {
-    let rig = Rig::new(4, DiskConfig::slow(ORIGIN_LEN), slow_device(16 << 20));
+    // So large that each block has a write clock of its own: nothing is refused for a neighbour's sake.
+    let rig = Rig::new(4, DiskConfig::slow(ORIGIN_LEN), slow_device(160 << 20));
     rig.create(ORIGIN_LEN, SMALLEST);
     rig.sim.block_on(async {
         let open = rig.opened(settings("none", PolicyKind::Fifo)).await;
@@ -182,7 +183,7 @@ fn peaks_stay_when_queues_are_empty_again() {
         let writes = (0..count).map(|number| {
             let mut data = flaz_device::IoBuf::new(BLOCK as usize);
             Rng::new(number).fill(&mut data);
-            open.volume.write(number * BLOCK, vec![data], false)
+            open.volume.write(number * BLOCK, [data].into(), false)
         });
         join_all(writes.collect::<Vec<_>>())
             .await
@@ -206,6 +207,30 @@ fn peaks_stay_when_queues_are_empty_again() {
         assert!((most..=most + 2).contains(&holdings.cache_writes.peak));
         assert!(stats.counts.cache_writes_full > 0);
         assert_eq!(holdings.origin_reads.peak, 20);
+    });
+}
+
+#[test]
+fn misses_beyond_the_limit_of_origin_reads_wait_and_can_be_joined() {
+    let rig = Rig::new(6, DiskConfig::slow(ORIGIN_LEN), plain_disk(16 << 20));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
+        let apart = ORIGIN_READS_MAX as u64 + 100;
+        // The last ones twice: they wait, and the second readers join them.
+        let blocks = (0..apart).chain(apart - 50..apart);
+        let reads: Vec<_> = blocks
+            .map(|number| open.volume.read(number * 4 * BLOCK, BLOCK as u32))
+            .collect();
+        for read in join_all(reads).await {
+            read.expect("reads");
+        }
+        let stats = open.cache.stats();
+        let reads = stats.holdings.origin_reads;
+        assert_eq!((reads.now, reads.peak), (0, ORIGIN_READS_MAX as u64));
+        assert_eq!(stats.counts.origin_reads_full, 100);
+        assert_eq!(stats.counts.origin_reads, apart);
+        assert_eq!(stats.counts.joined_reads, 50);
     });
 }
 

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use flaz_device::IoBuf;
 use flaz_device::local::Notify;
 use flaz_device::rt::SendBatch;
-use flaz_engine::volume::Volume;
+use flaz_engine::volume::{Segments, Volume};
 use zerocopy::IntoBytes;
 
 use super::{Connection, Weight};
@@ -107,7 +107,7 @@ impl<V: Volume> Connection<V> {
     }
 
     /// Answers a read of `len` bytes, which `segments` hold.
-    pub(super) fn reply_data(&self, cookie: u64, offset: u64, len: u32, segments: Vec<IoBuf>) {
+    pub(super) fn reply_data(&self, cookie: u64, offset: u64, len: u32, segments: Segments) {
         self.outbox.put(len as usize, |batch| {
             if self.session.structured {
                 batch.push_bytes(reply::offset_data(cookie, offset, len).as_bytes());

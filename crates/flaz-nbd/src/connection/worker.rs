@@ -1,7 +1,7 @@
 //! Workers: take a job, ask the volume, leave the reply in the outbox.
 
-use flaz_device::IoBuf;
-use flaz_engine::volume::{IoError, Segments, Volume};
+use flaz_engine::router::PIECES_MAX;
+use flaz_engine::volume::{IoError, STRIPE_BYTES, Segments, Volume};
 
 use super::Connection;
 use crate::errno::Errno;
@@ -9,8 +9,8 @@ use crate::limits::STATUS_EXTENTS_MAX;
 use crate::reply;
 use crate::request::Command;
 
-/// What a request about a range weighs at most, in bytes.
-const RANGE_WEIGHT_BYTES_MAX: usize = 8 << 20;
+/// What a request about a range weighs at most, in bytes: the stripes of it that the router has under way at a time.
+const RANGE_WEIGHT_BYTES_MAX: usize = PIECES_MAX * STRIPE_BYTES as usize;
 
 /// A request for the volume.
 #[derive(Debug)]
@@ -29,9 +29,11 @@ impl Job {
         match command {
             Command::Read | Command::Write { .. } => len as usize,
             Command::BlockStatus { .. } => status_extents_max(command) * 8,
-            // The volume works on a few MiB of such a range at a time.
-            Command::Cache | Command::WriteZeroes { .. } => (len as usize).min(RANGE_WEIGHT_BYTES_MAX),
-            _ => 0,
+            // The volume works on some stripes of such a range at a time. A trim over dirty blocks writes zeroes.
+            Command::Cache | Command::Trim { .. } | Command::WriteZeroes { .. } => {
+                (len as usize).min(RANGE_WEIGHT_BYTES_MAX)
+            }
+            Command::Flush | Command::Disconnect => 0,
         }
     }
 }
@@ -101,7 +103,7 @@ impl<V: Volume> Connection<V> {
         }
     }
 
-    fn finish_read(&self, cookie: u64, offset: u64, len: u32, segments: Vec<IoBuf>) {
+    fn finish_read(&self, cookie: u64, offset: u64, len: u32, segments: Segments) {
         let got: usize = segments.iter().map(|segment| segment.len()).sum();
         // Another length would make the client take data for headers.
         assert!(

@@ -61,7 +61,7 @@ fn bit_rot_is_a_miss_of_clean_blocks_and_an_error_of_dirty_ones_until_they_are_w
         assert!(lost.len() > 5 && lost.len() < 60, "{} lost", lost.len());
         let (&first, rest) = lost.split_first().expect("some are");
         // A part of it does not make the rest known.
-        let part = vec![IoBuf::copy_of(&contents(first, 9)[..512])];
+        let part = [IoBuf::copy_of(&contents(first, 9)[..512])].into();
         live.volume
             .write(first * BLOCK, part, false)
             .await

@@ -1,0 +1,115 @@
+//! What a read takes from the cache device, what it leaves in the cache, and when.
+
+use flaz_engine::codec::CodecSpec;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::Settings;
+use flaz_engine::volume::Volume;
+use flaz_sim::{DiskConfig, Rng};
+
+use crate::rig::{BLOCK, Rig, SMALLEST, filled_disk, plain_disk, settings};
+
+const ORIGIN_LEN: u64 = 32 << 20;
+const SECTOR: u64 = 512;
+
+/// Every fourth block does not compress; of the others a fifth to four fifths are random.
+fn mixed(number: u64, block: &mut [u8; 4096]) {
+    Rng::new(number).fill(block);
+    if !number.is_multiple_of(4) {
+        let len = 800 + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 2400;
+        block[len as usize..].fill(0);
+    }
+}
+
+/// Bytes of the fragment of such a block: a header of 8 bytes, up to the next multiple of 8.
+fn fragment_bytes(number: u64) -> u64 {
+    let mut encoder = flaz_engine::codec::encoder(CodecSpec::default());
+    let (mut block, mut out) = ([0; 4096], [0; 4096]);
+    mixed(number, &mut block);
+    let stored = encoder.compress(&block, &mut out).filter(|&len| len < 4032);
+    (8 + stored.unwrap_or(4096) as u64).next_multiple_of(8)
+}
+
+#[test]
+fn a_hit_reads_the_sectors_that_its_fragment_touches_and_no_more() {
+    let rig = Rig::new(1, filled_disk(ORIGIN_LEN, mixed), plain_disk(48 << 20));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
+        // The last ones are still in memory; the first are not.
+        open.prefetch(0..1000).await;
+        let (mut read, mut expected) = (0, 0);
+        for number in 0..400 {
+            let before = open.cache.stats().counts;
+            let mut block = [0; 4096];
+            mixed(number, &mut block);
+            assert!(open.read(number * BLOCK, BLOCK).await == block, "block {number}");
+            let after = open.cache.stats().counts;
+            assert_eq!(after.cache_reads - before.cache_reads, 1, "block {number}");
+            let bytes = after.cache_read_bytes - before.cache_read_bytes;
+            // It begins anywhere in a sector, at a multiple of 8.
+            let fragment = fragment_bytes(number);
+            let (fewest, most) = (
+                fragment.div_ceil(SECTOR),
+                (fragment + SECTOR - 8).div_ceil(SECTOR),
+            );
+            assert!(
+                (fewest * SECTOR..=most * SECTOR).contains(&bytes),
+                "block {number}: {bytes} bytes read for a fragment of {fragment}"
+            );
+            read += bytes;
+            expected += fragment + SECTOR - 8;
+        }
+        let off = read as f64 / expected as f64 - 1.0;
+        assert!(off.abs() < 0.02, "{read} bytes read, {expected} are the mean");
+    });
+}
+
+#[test]
+fn a_miss_is_answered_first_and_admitted_afterwards() {
+    let rig = Rig::new(2, filled_disk(ORIGIN_LEN, mixed), DiskConfig::slow(48 << 20));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
+        for (first, blocks) in [(0, 1), (100, 8)] {
+            let cached = open.cached_blocks();
+            open.read(first * BLOCK, blocks * BLOCK).await;
+            // Nothing was waited for since the answer.
+            assert_eq!(open.cached_blocks(), cached, "stored before the answer");
+            assert_eq!(open.cache.stats().holdings.admission_queue, 1, "and offered");
+            open.stored().await;
+            assert_eq!(open.cached_blocks(), cached + blocks);
+        }
+    });
+}
+
+#[test]
+fn a_long_sequential_stream_is_not_admitted_and_what_follows_is() {
+    let rig = Rig::new(3, filled_disk(ORIGIN_LEN, mixed), plain_disk(48 << 20));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let with_cutoff = Settings {
+            sequential_cutoff: 1 << 20,
+            ..settings("lz4", PolicyKind::Fifo)
+        };
+        let open = rig.opened(with_cutoff).await;
+        // Up to the cut-off, whose last request is past it already.
+        let (step, stream, before) = (16, 1024, 256 - 16);
+        for first in (0..stream).step_by(step) {
+            open.read(first * BLOCK, step as u64 * BLOCK).await;
+            open.stored().await;
+        }
+        let counts = open.cache.stats().counts;
+        assert_eq!(counts.refused_sequential, stream - before, "of reads");
+        assert_eq!(open.cached_blocks(), before);
+        for first in (4096..4096 + stream).step_by(step) {
+            open.write(first * BLOCK, &vec![1; step * BLOCK as usize]).await;
+        }
+        let written = open.cache.stats().counts.refused_sequential - counts.refused_sequential;
+        assert_eq!(written, stream - before, "of writes");
+        assert_eq!(open.cached_blocks(), 2 * before);
+        // Elsewhere.
+        open.volume.read(7000 * BLOCK, BLOCK as u32).await.expect("reads");
+        open.stored().await;
+        assert_eq!(open.cached_blocks(), 2 * before + 1);
+    });
+}
