@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use flaz_device::Env;
+use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::Start;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
@@ -38,7 +38,7 @@ fn what_comes_while_the_index_is_being_saved_is_refused_or_in_it() {
                         let offset = (block + STRIPE * (block % 2)) * BLOCK;
                         let result = match what {
                             0 | 1 => {
-                                let zeroes = vec![flaz_device::IoBuf::zeroed(BLOCK as usize)];
+                                let zeroes = [IoBuf::zeroed(BLOCK as usize)].into();
                                 volume.write(offset, zeroes, false).await
                             }
                             _ => volume.write_zeroes(offset, BLOCK, true, false).await,
