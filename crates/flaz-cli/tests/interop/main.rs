@@ -6,6 +6,7 @@
 
 mod changed;
 mod crashes;
+mod detect;
 mod filesystem;
 mod fio;
 mod nbdcopy;
