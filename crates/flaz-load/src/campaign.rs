@@ -461,8 +461,11 @@ pub fn plan_of(campaign: &Campaign, path: &Path) -> Result<Plan, LoadError> {
     let value = campaign.plan.clone().ok_or_else(|| {
         told("expected a campaign of `flaz bench run`, found one without a plan: there is nothing to go on with")
     })?;
-    let plan: Plan =
+    let mut plan: Plan =
         serde_json::from_value(value).map_err(|error| told(&format!("its plan is damaged: {error}")))?;
+    if let Some(replay) = &mut plan.replay {
+        replay.read_again()?;
+    }
     plan.check()?;
     Ok(plan)
 }

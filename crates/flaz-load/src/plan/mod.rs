@@ -1,5 +1,6 @@
 //! What a campaign is to measure: from a file and options to a plan in which nothing is left open.
 
+mod replay;
 mod wanted;
 mod words;
 
@@ -14,6 +15,7 @@ use crate::target::{DropCaches, Io};
 use crate::test::{IOPS_RECORD_BYTES, Test};
 use crate::writers::WRITERS_MAX;
 
+pub use replay::{REPLAY, Replay};
 pub use wanted::Wanted;
 pub use words::{Bytes, EngineWord, FamilyWord, Flush};
 
@@ -23,6 +25,8 @@ pub const RECORD_BYTES_MIN: u64 = 512;
 pub const RECORD_BYTES_MAX: u64 = 64 << 20;
 /// Largest pool of data in memory.
 pub const POOL_BYTES_MAX: u64 = 64 << 30;
+/// Chunk of data if none is asked for.
+const CHUNK_BYTES: u64 = 4096;
 /// Levels of one campaign.
 pub const LEVELS_MAX: usize = 101;
 /// Passes over the target before the first run.
@@ -46,6 +50,12 @@ pub struct Plan {
     pub family: FamilyWord,
     /// Share of chunks that are duplicates, in percent.
     pub dedup_pct: f64,
+    /// Unit of duplicates, of drawn levels and of what is replayed; the records of IOzone's data are their own.
+    #[serde(default = "chunk_bytes")]
+    pub chunk_bytes: u64,
+    /// What the level `replay` draws from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
     /// Runs of each cell.
     pub runs: u32,
     /// More runs until the 95 % interval of each cell is no wider, in percent to each side.
@@ -145,6 +155,11 @@ impl Plan {
                 self.depth
             )));
         }
+        if self.replay.is_some() && self.levels.iter().all(|level| level.to_string() != REPLAY) {
+            return Err(bad(
+                "a distribution is for the level replay: expected --family replay, or replay among the levels",
+            ));
+        }
         for level in &self.levels {
             crate::data::spec(self, level, IOPS_RECORD_BYTES, 0)?;
         }
@@ -186,6 +201,10 @@ impl Plan {
         let shapes: usize = self.tests.iter().map(|test| self.records_of(*test).len()).sum();
         shapes * self.levels.len()
     }
+}
+
+fn chunk_bytes() -> u64 {
+    CHUNK_BYTES
 }
 
 fn bad(text: impl Into<String>) -> LoadError {

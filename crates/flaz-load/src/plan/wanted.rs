@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use flaz_bench::cell::Level;
 use serde::Deserialize;
 
-use super::{Bytes, EngineWord, FamilyWord, Flush, Plan, bad};
+use super::replay::{REPLAY, Replay};
+use super::{Bytes, CHUNK_BYTES, EngineWord, FamilyWord, Flush, Plan, bad};
 use crate::error::LoadError;
 use crate::target::{DropCaches, Io};
 use crate::test::{Test, parse_tests};
@@ -39,6 +40,10 @@ pub struct Wanted {
     pub family: Option<FamilyWord>,
     /// Share of chunks that are duplicates, in percent.
     pub dedup: Option<f64>,
+    /// Unit of duplicates, of drawn levels and of what is replayed.
+    pub chunk: Option<Bytes>,
+    /// What the level `replay` draws from: a file that `flaz study` wrote.
+    pub distribution: Option<PathBuf>,
     /// Runs of each cell.
     pub runs: Option<u32>,
     /// More runs until the interval of a cell is no wider, in percent to each side.
@@ -87,7 +92,7 @@ impl Wanted {
         Self::parse(&text).map_err(|problem| bad(format!("{}: {problem}", path.display())))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start).min(text.len());
             let line = 1 + text.as_bytes()[..at]
@@ -109,6 +114,8 @@ impl Wanted {
             levels: self.levels.or(other.levels),
             family: self.family.or(other.family),
             dedup: self.dedup.or(other.dedup),
+            chunk: self.chunk.or(other.chunk),
+            distribution: self.distribution.or(other.distribution),
             runs: self.runs.or(other.runs),
             within: self.within.or(other.within),
             runs_max: self.runs_max.or(other.runs_max),
@@ -142,6 +149,7 @@ impl Wanted {
         let levels = match self.levels {
             Some(levels) => levels,
             None if streaming => named(["zeros", "random"])?,
+            None if self.family == Some(FamilyWord::Replay) => named([REPLAY])?,
             None => named(["2", "50", "98"])?,
         };
         let records = match self.records {
@@ -171,6 +179,8 @@ impl Wanted {
             levels: distinct(levels),
             family: self.family.unwrap_or_default(),
             dedup_pct: self.dedup.unwrap_or(0.0),
+            chunk_bytes: self.chunk.map_or(CHUNK_BYTES, |bytes| bytes.0),
+            replay: self.distribution.map(|path| Replay::read(&path)).transpose()?,
             runs,
             within_pct: self.within,
             runs_max,
@@ -265,7 +275,7 @@ mod tests {
                     records = [\"64KiB\", 4096]\nlevels = [2, 97.5, \"random\"]\nfamily = \"iozone\"\n\
                     runs = 5\nwithin = 2\nruns-max = 40\nwarm-up = 2\nsteady = true\nprecondition = 1\n\
                     size = \"8G\"\nwriters = 4\nio = \"direct\"\nengine = \"io_uring\"\ndepth = 32\n\
-                    flush = \"after\"\ndrop-caches = \"no\"\nverify = true\nseed = 7\npool = \"1GiB\"\ndedup = 10\n";
+                    flush = \"after\"\ndrop-caches = \"no\"\nverify = true\nseed = 7\npool = \"1GiB\"\ndedup = 10\nchunk = \"8KiB\"\n";
         let file = Wanted::parse(text).unwrap();
         let plan = file.clone().plan().unwrap();
         assert_eq!(

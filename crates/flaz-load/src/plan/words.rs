@@ -16,6 +16,8 @@ pub enum FamilyWord {
     Alphabet,
     /// As IOzone fills its records.
     Iozone,
+    /// Chunks drawn from a distribution that `flaz study` measured; it has no percentage, and its level is `replay`.
+    Replay,
 }
 
 /// Where the flush after writes is.
