@@ -1,7 +1,8 @@
 //! Detection on model devices: what a device does to data decides what time it takes, with noise as real ones have.
 
 use flaz_bench::detect::{
-    Answer, CaveatState, DetectError, Detection, Facts, FileSystem, Pattern, Question, Sample, detect,
+    Answer, CaveatState, DetectError, Detection, Facts, FileSystem, Layer, LayerState, Pattern, Question,
+    Sample, detect,
 };
 use flaz_bench::random::Random;
 
@@ -10,6 +11,8 @@ use flaz_bench::random::Random;
 struct Model {
     /// Bytes that it compresses at a time; 0: it does not.
     unit_bytes: u64,
+    /// How far back it finds copies.
+    window_bytes: u64,
     entropy_stage: bool,
     elides_zeros: bool,
     deduplicates: bool,
@@ -21,6 +24,8 @@ struct Model {
     drift: Option<f64>,
     /// Every how-manieth write stalls, to five times its time.
     stalls: Option<usize>,
+    /// Says what it keeps, and takes the same time for everything.
+    tells: bool,
 }
 
 impl Model {
@@ -32,7 +37,16 @@ impl Model {
             Pattern::Zeros if self.elides_zeros || self.deduplicates => 0.0,
             Pattern::Zeros if compresses => 0.01,
             Pattern::Alphabet if self.entropy_stage => 0.51,
-            Pattern::Copy { distance_bytes } if self.unit_bytes >= 2 * distance_bytes => 0.51,
+            Pattern::Copy { distance_bytes }
+                if self.unit_bytes >= 2 * distance_bytes && self.window_bytes >= distance_bytes =>
+            {
+                0.51
+            }
+            Pattern::Across { distance_bytes }
+                if self.unit_bytes >= 4 * distance_bytes && self.window_bytes >= distance_bytes =>
+            {
+                0.51 + 0.49 * 2.0 * distance_bytes as f64 / self.unit_bytes as f64
+            }
             Pattern::Duplicates if self.deduplicates => 0.05,
             _ => 1.0,
         }
@@ -50,7 +64,12 @@ impl Model {
             }
             for pattern in order {
                 let noise: f64 = (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
-                let mut time = self.overhead + (1.0 - self.overhead) * self.stored_share(pattern);
+                let share = if self.tells {
+                    1.0
+                } else {
+                    self.stored_share(pattern)
+                };
+                let mut time = self.overhead + (1.0 - self.overhead) * share;
                 time *= (self.noise * noise).exp();
                 if let Some(end) = self.drift {
                     time /= 1.0 + (end - 1.0) * samples.len() as f64 / total as f64;
@@ -62,6 +81,7 @@ impl Model {
                     round,
                     pattern,
                     bytes_per_s: 5e8 / time,
+                    kept: self.tells.then(|| self.stored_share(pattern)),
                 });
             }
         }
@@ -74,6 +94,7 @@ fn facts() -> Facts {
         direct: true,
         file_system: "ext4".to_owned(),
         compression: FileSystem::Cannot,
+        layers: Vec::new(),
     }
 }
 
@@ -96,6 +117,7 @@ fn reason(detection: &Detection, question: Question) -> String {
 
 const PLAIN: Model = Model {
     unit_bytes: 0,
+    window_bytes: u64::MAX,
     entropy_stage: false,
     elides_zeros: false,
     deduplicates: false,
@@ -103,6 +125,7 @@ const PLAIN: Model = Model {
     noise: 0.05,
     drift: None,
     stalls: None,
+    tells: false,
 };
 
 #[test]
@@ -165,9 +188,39 @@ fn a_device_that_compresses_is_found_with_its_unit() {
                 [stage, Some(Answer::Unclear)].contains(&answer(&found, Question::EntropyStage)),
                 "{case}"
             );
+            // With noise the shorter bound may be all that is proven.
             let unit = reason(&found, Question::Unit);
-            assert!(unit.contains(&format!("at least {unit_kib} KiB")), "{case}");
+            assert!(unit.ends_with(&format!("{unit_kib} KiB at a time")), "{case}");
+            let window = reason(&found, Question::Window);
+            assert!(
+                window.contains(&format!("at least {} KiB back", unit_kib / 2)),
+                "{case}"
+            );
         }
+    }
+}
+
+#[test]
+fn a_short_window_is_told_from_a_short_unit() {
+    for (unit_kib, window_kib) in [(128, 32), (64, 8), (1024, 4)] {
+        let model = Model {
+            unit_bytes: unit_kib << 10,
+            window_bytes: window_kib << 10,
+            noise: 0.04,
+            ..PLAIN
+        };
+        let found = model.run(12, 3);
+        assert_eq!(
+            reason(&found, Question::Window),
+            format!(
+                "finds copies {window_kib} KiB back, and not {} KiB",
+                2 * window_kib
+            )
+        );
+        assert_eq!(
+            reason(&found, Question::Unit),
+            format!("at least {} KiB at a time", 4 * window_kib)
+        );
     }
 }
 
@@ -219,6 +272,7 @@ fn what_could_fool_it_is_said() {
                 round,
                 pattern,
                 bytes_per_s: 1e8,
+                kept: None,
             })
         })
         .collect();
@@ -226,10 +280,22 @@ fn what_could_fool_it_is_said() {
         direct: false,
         file_system: "btrfs".to_owned(),
         compression: FileSystem::On,
+        layers: vec![
+            Layer {
+                what: "dm-0".to_owned(),
+                state: LayerState::Unknown,
+            },
+            Layer {
+                what: "loop3, a file on btrfs".to_owned(),
+                state: LayerState::Compresses,
+            },
+        ],
     };
     let found = detect("x", &samples, buffered).unwrap();
     assert_eq!(state(&found, "page cache"), CaveatState::Possible);
     assert_eq!(state(&found, "file-system compression"), CaveatState::Present);
+    assert_eq!(state(&found, "layers below"), CaveatState::Present);
+    assert!(found.text(false).contains("loop3, a file on btrfs: compresses"));
     // Without any noise the same is the same.
     assert!(
         found.findings.iter().all(|finding| finding.answer == Answer::No),
@@ -244,11 +310,49 @@ fn what_could_fool_it_is_said() {
 }
 
 #[test]
+fn what_a_device_says_of_itself_decides() {
+    // The rates say nothing, as those of a device in memory.
+    let model = Model {
+        unit_bytes: 4096,
+        noise: 0.3,
+        tells: true,
+        ..PLAIN
+    };
+    let found = model.run(6, 1);
+    let text = found.text(false);
+    assert_eq!(answer(&found, Question::Compresses), Some(Answer::Yes), "{text}");
+    assert_eq!(
+        answer(&found, Question::ElidesZeros),
+        Some(Answer::Unclear),
+        "{text}"
+    );
+    assert_eq!(answer(&found, Question::Deduplicates), Some(Answer::No), "{text}");
+    assert_eq!(answer(&found, Question::EntropyStage), Some(Answer::No), "{text}");
+    assert_eq!(reason(&found, Question::Unit), "4 KiB at a time");
+    assert_eq!(
+        reason(&found, Question::Window),
+        "finds copies at least 2 KiB back"
+    );
+    assert!(text.contains("25 %: 0.75, 50 %: 0.50, 75 %: 0.25"), "{text}");
+    let plain = Model {
+        unit_bytes: 0,
+        ..model
+    };
+    let found = plain.run(6, 1);
+    assert!(
+        found.findings.iter().all(|finding| finding.answer == Answer::No),
+        "{}",
+        found.text(false)
+    );
+}
+
+#[test]
 fn too_little_says_nothing() {
     let sample = |round, bytes_per_s| Sample {
         round,
         pattern: Pattern::Random,
         bytes_per_s,
+        kept: None,
     };
     let few: Vec<Sample> = (0..3).map(|round| sample(round, 1e8)).collect();
     assert_eq!(detect("x", &few, facts()), Err(DetectError::Rounds(3)));

@@ -25,7 +25,7 @@ fn a_plain_file_is_not_taken_for_anything_else() {
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["schema"], 1);
     assert_eq!(found["rounds"], 5);
-    assert_eq!(found["effects"].as_array().unwrap().len(), 12);
+    assert_eq!(found["effects"].as_array().unwrap().len(), 18);
     // /tmp may be on anything; a file system that compresses would say so.
     if found["facts"]["compression"] == "cannot" {
         for finding in found["findings"].as_array().unwrap() {
@@ -36,13 +36,44 @@ fn a_plain_file_is_not_taken_for_anything_else() {
 }
 
 #[test]
+fn a_file_is_written_in_place_once_its_path_was_typed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("image");
+    fs::File::create(&file).unwrap().set_len((5 << 20) + 7).unwrap();
+    let path = file.to_str().unwrap();
+    let output = detect(&[
+        path,
+        "--yes-destroy",
+        path,
+        "--sample",
+        "2MiB",
+        "--size",
+        "4MiB",
+        "--rounds",
+        "4",
+        "--json",
+    ]);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{err}");
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["target"], path);
+    let after = fs::read(&file).unwrap();
+    assert_eq!(after.len(), (5 << 20) + 7, "it is as long as before");
+    assert!(
+        after[4 << 20..].iter().all(|byte| *byte == 0),
+        "and the rest of it as it was"
+    );
+    assert!(after[..4 << 20].iter().any(|byte| *byte != 0));
+}
+
+#[test]
 fn the_page_says_what_could_fool_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let output = detect(&[
         path,
         "--sample",
-        "1MiB",
+        "2MiB",
         "--size",
         "4MiB",
         "--rounds",
@@ -67,9 +98,17 @@ fn what_it_cannot_look_at_is_refused() {
     fs::write(&file, "precious").unwrap();
     let path = folder.path().to_str().unwrap();
     for (words, status, part) in [
-        (&[file.to_str().unwrap()][..], 2, "expected a folder"),
+        (&[file.to_str().unwrap()][..], 2, "everything on it will be lost"),
+        (
+            &[file.to_str().unwrap(), "--yes-destroy", path][..],
+            2,
+            "nothing was written",
+        ),
+        (&[path, "--yes-destroy", path][..], 2, "nothing is destroyed"),
+        (&["/dev/null"][..], 1, "character device"),
         (&["/nowhere"][..], 1, "looking at /nowhere"),
         (&[path, "--sample", "1000"][..], 2, "whole MiB"),
+        (&[path, "--sample", "1MiB"][..], 2, "from 2MiB"),
         (&[path, "--size", "1MiB"][..], 2, "no room for two samples"),
         (&[path, "--size", "8EiB"][..], 2, ""),
         (&[path, "--rounds", "3"][..], 2, "4..=1000"),

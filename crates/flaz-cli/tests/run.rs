@@ -210,6 +210,44 @@ fn a_campaign_file_and_options_over_it() {
 }
 
 #[test]
+fn real_data_is_replayed_beside_other_levels() {
+    let scratch = Scratch::new();
+    fs::write(
+        scratch.path("d.json"),
+        "{\"schema\":\"flaz-distribution/1\",\"source\":\"home\",\"measured_bytes\":81920,\"duplicate_percent\":0,\"sizes\":[{\
+         \"chunk_bytes\":4096,\"zero_chunks\":5,\"rows\":[{\"lz4_percent\":30,\"zstd_percent\":45,\"chunks\":15}]}]}",
+    )
+    .unwrap();
+    let options = "--size 1MiB --tests write,read --runs 1 --drop-caches target --output";
+    scratch.succeeded(&format!(
+        "disk --family replay --distribution d.json {options} alone.json --verify"
+    ));
+    let alone = scratch.campaign("alone.json");
+    whole(&alone, 1);
+    // A quarter is zeros, the rest saves 30 % with lz4: 47.5 % in the mean, of 256 chunks.
+    let lz4 = &cells(&alone)[0]["achieved"][0];
+    assert_eq!(
+        (&cells(&alone)[0]["level"], &lz4["codec"]),
+        (&"replay".into(), &"lz4".into())
+    );
+    assert!((lz4["saved_pct"].as_f64().unwrap() - 47.5).abs() < 8.0, "{lz4}");
+    scratch.succeeded(&format!(
+        "disk --levels replay,50 --distribution d.json {options} both.json"
+    ));
+    assert_eq!(cells(&scratch.campaign("both.json")).len(), 4);
+    scratch.refused(
+        &format!("disk --levels replay {options} none.json"),
+        USAGE,
+        &["--distribution", "flaz study"],
+    );
+    scratch.refused(
+        &format!("disk --family replay --distribution nowhere.json {options} none.json"),
+        FAILURE,
+        &["nowhere.json"],
+    );
+}
+
+#[test]
 fn more_runs_until_cells_are_known_or_the_limit_is_reached() {
     let scratch = Scratch::new();
     // Nothing is known within a hundredth of a percent.

@@ -1,4 +1,4 @@
-//! The codecs that data is measured with: the C libraries and the settings that the cache uses.
+//! The codecs that data is measured with: the libraries and the settings that the cache uses.
 //!
 //! Only lengths are of interest here. "Saved" is what a device gains that stores a chunk compressed where that is
 //! smaller and as it is where it is not: it is never negative.
@@ -17,6 +17,8 @@ pub enum Codec {
     Zstd(i8),
     /// Raw DEFLATE by libdeflate; levels 1 to 12.
     Zlib(u8),
+    /// LZO1X.
+    Lzo,
 }
 
 impl Codec {
@@ -30,6 +32,7 @@ impl fmt::Display for Codec {
             Self::Lz4 => f.pad("lz4"),
             Self::Zstd(level) => f.pad(&format!("zstd:{level}")),
             Self::Zlib(level) => f.pad(&format!("zlib:{level}")),
+            Self::Lzo => f.pad("lzo"),
         }
     }
 }
@@ -37,7 +40,7 @@ impl fmt::Display for Codec {
 /// A text that names no codec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no codec here: expected lz4, zstd[:LEVEL] (-7 to 19, 1 if left out) or zlib[:LEVEL] (1 to 12, 6 if left out)"
+    "'{0}' is no codec here: expected lz4, lzo, zstd[:LEVEL] (-7 to 19, 1 if left out) or zlib[:LEVEL] (1 to 12, 6 if left out)"
 )]
 pub struct CodecError(String);
 
@@ -52,6 +55,7 @@ impl FromStr for Codec {
         };
         match (name, level) {
             ("lz4", None) => Ok(Self::Lz4),
+            ("lzo", None) => Ok(Self::Lzo),
             ("zstd", level @ (None | Some(-7..=19))) => Ok(Self::Zstd(level.unwrap_or(1))),
             ("zlib", level @ (None | Some(1..=12))) => Ok(Self::Zlib(level.unwrap_or(6) as u8)),
             _ => Err(unknown()),
@@ -70,6 +74,7 @@ enum Engine {
     Lz4,
     Zstd(Box<zstd::bulk::Compressor<'static>>),
     Zlib(Box<libdeflater::Compressor>),
+    Lzo(flaz_lzo::Encoder),
 }
 
 impl fmt::Debug for Meter {
@@ -92,6 +97,7 @@ impl Meter {
                 let level = libdeflater::CompressionLvl::new(level.into()).unwrap_or_default();
                 Engine::Zlib(Box::new(libdeflater::Compressor::new(level)))
             }
+            Codec::Lzo => Engine::Lzo(flaz_lzo::Encoder::default()),
         };
         Self {
             codec,
@@ -118,6 +124,7 @@ impl Meter {
             Engine::Lz4 => lz4::block::compress_to_buffer(chunk, None, false, out).ok(),
             Engine::Zstd(engine) => engine.compress_to_buffer(chunk, out).ok(),
             Engine::Zlib(engine) => engine.deflate_compress(chunk, out).ok(),
+            Engine::Lzo(engine) => engine.compress(chunk, out),
         };
         compressed.unwrap_or(chunk.len())
     }
@@ -144,4 +151,37 @@ fn zstd_compressor(level: i8) -> zstd::bulk::Compressor<'static> {
             .expect("the library knows the parameter");
     }
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataSpec, Family, Generator, Level};
+
+    #[test]
+    fn names_read_back() {
+        for name in ["lz4", "lzo", "zstd:-7", "zstd:19", "zlib:12"] {
+            assert_eq!(name.parse::<Codec>().unwrap().to_string(), name);
+        }
+        for name in ["lzo:1", "lz4:3", "zstd:20", "zlib:0", "brotli"] {
+            let refused = name.parse::<Codec>().unwrap_err().to_string();
+            assert!(refused.contains("expected lz4, lzo, zstd"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_shrink_is_stored_as_it_is() {
+        let mut noise = vec![0; 4096];
+        let random = Generator::new(DataSpec::new(Family::Random, Level::ZERO)).unwrap();
+        random.fill(0, &mut noise);
+        let mut half = noise.clone();
+        half[..2048].fill(7);
+        for name in ["lz4", "lzo", "zstd:1", "zlib:6"] {
+            let mut meter = Meter::new(name.parse().unwrap());
+            let saved = meter.saved(&half);
+            assert!((0.44..0.56).contains(&saved), "{name}: {saved}");
+            assert_eq!(meter.stored_bytes(&noise), noise.len(), "{name}");
+            assert_eq!(meter.stored_bytes(&[]), 0, "{name}");
+        }
+    }
 }

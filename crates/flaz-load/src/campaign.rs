@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::environment;
 use crate::error::LoadError;
 use crate::flags;
-use crate::forecast::{Forecast, Status};
+use crate::forecast::{Forecast, Status, Surety};
 use crate::plan::{Plan, WARM_UP_MAX};
 use crate::schedule::{self, Visit};
 use crate::target::{Target, Wish};
@@ -203,13 +203,13 @@ impl<'a> Running<'a> {
         self.save()?;
         let untouched = self.progress.visits == 0;
         if untouched && self.plan.precondition > 0 {
-            self.tell(
-                watch,
-                "preconditioning".to_owned(),
-                u64::from(self.plan.precondition) * self.target.bytes(),
-                None,
-            );
+            let bytes = u64::from(self.plan.precondition) * self.target.bytes();
+            self.tell(watch, "preconditioning".to_owned(), bytes, None);
+            let began = Instant::now();
             visitor.precondition(self.plan.precondition)?;
+            let seconds = began.elapsed().as_secs_f64();
+            self.forecast.moved(bytes, seconds);
+            self.spent_s += seconds;
         }
         let mut filled = None;
         while let Some(visit) = self.next() {
@@ -220,6 +220,7 @@ impl<'a> Running<'a> {
             let samples = visitor.visit(&visit, self.progress.visits)?;
             let seconds = began.elapsed().as_secs_f64();
             self.forecast.took(&visit, seconds);
+            self.forecast.moved(bytes, seconds);
             self.spent_s += seconds;
             filled = Some(visit.level);
             self.take(&visit, &samples, &visitor)?;
@@ -396,19 +397,38 @@ impl<'a> Running<'a> {
             Phase::WarmUp => self.plan.warm_up.saturating_sub(self.progress.rounds) + self.plan.runs,
             Phase::Measure => self.plan.runs.saturating_sub(self.progress.rounds),
         };
-        let after = &pending[..pending.len().saturating_sub(1)];
+        // While the target is preconditioned, no round has begun.
+        let after = &pending[..pending.len().saturating_sub(usize::from(visit.is_some()))];
         let later = self
             .forecast
             .total(after.iter())
             .zip(self.forecast.total(round.iter()))
             .map(|(now, round)| now + round * f64::from(rounds_left));
         let only = after.is_empty() && rounds_left == 0;
+        let bytes_of = |visits: &[Visit]| -> u64 {
+            let bytes = visits
+                .iter()
+                .map(|visit| Visitor::bytes(self.plan, self.target, visit, true));
+            bytes.fold(0, u64::saturating_add)
+        };
+        let later_bytes =
+            bytes_of(after).saturating_add(bytes_of(&round).saturating_mul(u64::from(rounds_left)));
+        let warming = self.progress.phase == Phase::WarmUp && self.plan.steady;
+        let surety = if warming || self.plan.runs_max > self.plan.runs {
+            Surety::AtLeast
+        } else if round.iter().all(|visit| self.forecast.knows(visit)) {
+            Surety::Known
+        } else {
+            Surety::About
+        };
         *watch.locked() = Some(Status {
             what,
             began: Instant::now(),
             bytes,
             expected_s: visit.and_then(|visit| self.forecast.seconds(visit)),
-            later_s: if only { Some(0.0) } else { later },
+            later: if only { Some(0.0) } else { later }.map(|seconds| (seconds, surety)),
+            later_bytes,
+            bytes_per_s_max: self.forecast.bytes_per_s_max(),
             spent_s: self.spent_s,
         });
     }
@@ -461,8 +481,11 @@ pub fn plan_of(campaign: &Campaign, path: &Path) -> Result<Plan, LoadError> {
     let value = campaign.plan.clone().ok_or_else(|| {
         told("expected a campaign of `flaz bench run`, found one without a plan: there is nothing to go on with")
     })?;
-    let plan: Plan =
+    let mut plan: Plan =
         serde_json::from_value(value).map_err(|error| told(&format!("its plan is damaged: {error}")))?;
+    if let Some(replay) = &mut plan.replay {
+        replay.read_again()?;
+    }
     plan.check()?;
     Ok(plan)
 }

@@ -8,14 +8,14 @@ use flaz_data::spec::{CHUNK_BYTES_MAX, DISTANCE_BYTES_DEFAULT};
 use flaz_data::{Codec, DataSpec, Family, Generator, Pool, Seed};
 
 use crate::error::LoadError;
-use crate::plan::{FamilyWord, Plan};
+use crate::plan::{FamilyWord, Plan, REPLAY, Replay};
 
 /// What the bytes of a target are a function of, besides the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents {
     /// Which level of the plan.
     pub level: usize,
-    /// Unit in which the data is made: the record for IOzone's, else always the same.
+    /// Unit in which the data is made: the record for IOzone's, else that of the plan.
     pub chunk_bytes: u64,
     /// The how-manieth pass that wrote, so that no pass repeats another's bytes.
     pub pass: u64,
@@ -29,20 +29,21 @@ pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<
     let percent =
         |percent| flaz_data::Level::new(percent).map_err(|error| LoadError::Plan(error.to_string()));
     let (family, share) = match level {
-        Level::Percent(share) => (family(plan.family), share.get()),
+        Level::Percent(share) => (family(plan.family)?, share.get()),
         Level::Named(name) => match name.as_str() {
             "zeros" => (Family::Zeros, 100.0),
             "random" => (Family::Random, 0.0),
             "random-level" => (Family::RandomLevel, 50.0),
+            REPLAY => (replay(plan)?, 50.0),
             _ => {
                 return Err(LoadError::Plan(format!(
-                    "'{name}' is no level: expected a percentage that compression saves, zeros, random or random-level"
+                    "'{name}' is no level: expected a percentage that compression saves, zeros, random, random-level or replay"
                 )));
             }
         },
     };
     let mut spec = DataSpec::new(family, percent(share)?);
-    spec.chunk_bytes = chunk_bytes(&spec.family, record_bytes);
+    spec.chunk_bytes = chunk_bytes(plan, &spec.family, record_bytes);
     spec.dedup = percent(plan.dedup_pct)?;
     spec.seed = Seed {
         campaign: plan.seed,
@@ -52,21 +53,36 @@ pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<
     Ok(spec)
 }
 
-fn family(word: FamilyWord) -> Family {
-    match word {
+fn replay(plan: &Plan) -> Result<Family, LoadError> {
+    let distribution = plan.replay.as_ref().and_then(Replay::distribution).ok_or_else(|| {
+        LoadError::Plan(
+            "the level replay: expected a --distribution FILE to draw from, which `flaz study PATH --distribution FILE` writes"
+                .to_owned(),
+        )
+    })?;
+    Ok(Family::Replay(distribution))
+}
+
+fn family(word: FamilyWord) -> Result<Family, LoadError> {
+    Ok(match word {
         FamilyWord::Run => Family::Run,
         FamilyWord::Copies => Family::Copies {
             distance_bytes: DISTANCE_BYTES_DEFAULT,
         },
         FamilyWord::Alphabet => Family::Alphabet,
         FamilyWord::Iozone => Family::Iozone,
-    }
+        FamilyWord::Replay => {
+            return Err(LoadError::Plan(
+                "the family replay has no percentages: expected the level replay, or zeros, random or random-level".to_owned(),
+            ));
+        }
+    })
 }
 
-fn chunk_bytes(family: &Family, record_bytes: u64) -> u64 {
+fn chunk_bytes(plan: &Plan, family: &Family, record_bytes: u64) -> u64 {
     match family {
         Family::Iozone => record_bytes.min(CHUNK_BYTES_MAX),
-        _ => 4096,
+        _ => plan.chunk_bytes,
     }
 }
 
@@ -85,7 +101,7 @@ impl<'p> Data<'p> {
     /// Data for a target of `target_bytes` bytes, in pieces of up to `piece_bytes`.
     #[must_use]
     pub fn new(plan: &'p Plan, target_bytes: u64, piece_bytes: u64) -> Self {
-        let unit = piece_bytes.max(4096);
+        let unit = piece_bytes.max(4096).max(plan.chunk_bytes);
         let bytes = plan
             .pool_bytes
             .min(target_bytes.next_multiple_of(unit))

@@ -150,13 +150,24 @@ impl Mount {
                 let mount = Self {
                     kind: after.next()?.to_owned(),
                     source: after.next()?.replace("\\040", " ").into(),
-                    options: format!("{},{}", before.get(5)?, after.next().unwrap_or_default()),
+                    options: options(before.get(5)?, after.next().unwrap_or_default()),
                 };
                 path.starts_with(&point).then_some((point.len(), mount))
             })
             .max_by_key(|(len, _)| *len)
             .map(|(_, mount)| mount)
     }
+}
+
+/// Options of the mount and of its file system, each once; whether it may be written to is what the mount says.
+fn options(of_mount: &str, of_system: &str) -> String {
+    let mut all: Vec<&str> = of_mount.split(',').collect();
+    for option in of_system.split(',').filter(|option| !option.is_empty()) {
+        if !["rw", "ro"].contains(&option) && !all.contains(&option) {
+            all.push(option);
+        }
+    }
+    all.join(",")
 }
 
 #[cfg(test)]
@@ -173,10 +184,12 @@ mod tests {
         let inner = of("/mnt/two words/file");
         assert_eq!(
             (inner.kind.as_str(), inner.options.as_str()),
-            ("btrfs", "rw,noatime,rw,compress=zstd")
+            ("btrfs", "rw,noatime,compress=zstd")
         );
         assert_eq!(inner.source, Path::new("/dev/sdb"));
         assert_eq!(of("/mnt/two").kind, "tmpfs");
+        assert_eq!(of("/home/x").options, "rw,relatime");
+        assert_eq!(options("ro,noatime", "rw,noatime,discard"), "ro,noatime,discard");
         assert_eq!(of("/mntx").kind, "ext4", "a prefix is not a folder");
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use flaz_bench::error::InputError;
 use flaz_bench::unit::WholeBytes;
+use flaz_data::distribution::DistributionError;
 use flaz_data::generator::Difference;
 use flaz_data::pool::PoolError;
 use flaz_data::spec::SpecError;
@@ -63,6 +64,9 @@ pub enum LoadError {
     /// Data that cannot be made.
     #[error(transparent)]
     Data(#[from] SpecError),
+    /// A distribution that cannot be replayed.
+    #[error(transparent)]
+    Distribution(#[from] DistributionError),
     /// No memory for it.
     #[error(transparent)]
     Pool(#[from] PoolError),

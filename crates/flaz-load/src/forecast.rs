@@ -1,17 +1,22 @@
 //! How long the rest will take: from how long what is like it took.
 //!
 //! Tests differ in speed by orders of magnitude, so a bar over bytes or over runs would lie. A visit is expected to take what
-//! the same visit took in earlier rounds; one that was not done yet, what its like took.
+//! the same visit took in earlier rounds; one that was not done yet, what its like took. Before anything was done, all that can be
+//! said is how long it would take at the highest rate seen: while the target is preconditioned, or in the first visit.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::schedule::Visit;
 
+/// Share of a visit that must be done before its rate is believed.
+const SHARE_MIN: f64 = 0.02;
+
 /// What visits took.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
     seen: HashMap<Visit, Mean>,
+    bytes_per_s_max: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +37,20 @@ impl Mean {
 }
 
 impl Forecast {
+    /// Notes that so many bytes were moved in so many seconds.
+    pub fn moved(&mut self, bytes: u64, seconds: f64) {
+        if seconds > 0.0 {
+            let rate = bytes as f64 / seconds;
+            self.bytes_per_s_max = Some(self.bytes_per_s_max.map_or(rate, |most| most.max(rate)));
+        }
+    }
+
+    /// Highest rate seen, in bytes a second.
+    #[must_use]
+    pub fn bytes_per_s_max(&self) -> Option<f64> {
+        self.bytes_per_s_max
+    }
+
     /// Notes that a visit took so many seconds.
     pub fn took(&mut self, visit: &Visit, seconds: f64) {
         self.seen.entry(*visit).or_default().add(Mean {
@@ -51,6 +70,14 @@ impl Forecast {
             .or_else(|| self.mean(|_| true))
     }
 
+    /// Whether tests of that group and record were seen, with any data.
+    #[must_use]
+    pub fn knows(&self, visit: &Visit) -> bool {
+        self.seen
+            .keys()
+            .any(|seen| (seen.group, seen.record_bytes) == (visit.group, visit.record_bytes))
+    }
+
     /// Seconds that visits should take together; nothing before one was seen.
     #[must_use]
     pub fn total<'v>(&self, visits: impl Iterator<Item = &'v Visit>) -> Option<f64> {
@@ -66,6 +93,26 @@ impl Forecast {
     }
 }
 
+/// How sure an estimate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surety {
+    /// Everything that is left was done before.
+    Known,
+    /// Some of it was not: it is taken to be as long as what is like it.
+    About,
+    /// Nothing was, or more may come: it would take so long at the highest rate seen.
+    AtLeast,
+}
+
+/// How long it will take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The estimate.
+    pub time: Duration,
+    /// How sure it is.
+    pub surety: Surety,
+}
+
 /// What is going on, for somebody who looks now and then.
 #[derive(Clone, Debug)]
 pub struct Status {
@@ -77,35 +124,56 @@ pub struct Status {
     pub bytes: u64,
     /// Seconds that it should take.
     pub expected_s: Option<f64>,
-    /// Seconds that everything after it should take.
-    pub later_s: Option<f64>,
+    /// Seconds that everything after it should take, and how sure that is; nothing before a visit was seen.
+    pub later: Option<(f64, Surety)>,
+    /// Bytes that everything after it will move.
+    pub later_bytes: u64,
+    /// Highest rate seen, in bytes a second.
+    pub bytes_per_s_max: Option<f64>,
     /// Seconds that everything before it took.
     pub spent_s: f64,
 }
 
 impl Status {
-    /// Seconds that are left, when `done` bytes of the visit are moved and it is `now`.
+    /// What is left, when `done` bytes of the visit are moved and it is `now`.
     #[must_use]
-    pub fn left(&self, done: u64, now: Instant) -> Option<Duration> {
+    pub fn left(&self, done: u64, now: Instant) -> Option<Left> {
         let elapsed = now.saturating_duration_since(self.began).as_secs_f64();
         let share = if self.bytes == 0 {
             0.0
         } else {
             (done as f64 / self.bytes as f64).min(1.0)
         };
+        let under_way = share > SHARE_MIN && elapsed > 0.0;
         let this = match self.expected_s {
             // Bytes say more than the clock: a visit may be slower than those before.
-            Some(expected) => expected.max(elapsed * share) * (1.0 - share),
-            None if share > 0.02 => elapsed / share * (1.0 - share),
-            None => return None,
+            Some(expected) => Some(expected.max(elapsed * share) * (1.0 - share)),
+            None => under_way.then(|| elapsed / share * (1.0 - share)),
         };
-        Some(Duration::from_secs_f64(this + self.later_s?))
+        if let (Some(this), Some((later, surety))) = (this, self.later) {
+            return Some(Left {
+                time: Duration::from_secs_f64(this + later),
+                surety,
+            });
+        }
+        let rate = self
+            .bytes_per_s_max
+            .into_iter()
+            .chain(under_way.then(|| done as f64 / elapsed))
+            .reduce(f64::max)
+            .filter(|rate| *rate > 0.0)?;
+        // What is under way tells its own rate, which may be far from the highest.
+        let this = this.unwrap_or(self.bytes.saturating_sub(done) as f64 / rate);
+        Some(Left {
+            time: Duration::try_from_secs_f64(this + self.later_bytes as f64 / rate).ok()?,
+            surety: Surety::AtLeast,
+        })
     }
 
     /// Which part of everything is done, 0 to 1.
     #[must_use]
     pub fn share(&self, done: u64, now: Instant) -> Option<f64> {
-        let left = self.left(done, now)?.as_secs_f64();
+        let left = self.left(done, now)?.time.as_secs_f64();
         let spent = self.spent_s + now.saturating_duration_since(self.began).as_secs_f64();
         Some(spent / (spent + left).max(1e-9))
     }
@@ -148,25 +216,57 @@ mod tests {
             began,
             bytes: 1000,
             expected_s: Some(8.0),
-            later_s: Some(92.0),
+            later: Some((92.0, Surety::About)),
+            later_bytes: 50_000,
+            bytes_per_s_max: None,
             spent_s: 100.0,
         };
         let at = |seconds| began + Duration::from_secs(seconds);
-        assert_eq!(status.left(0, began), Some(Duration::from_secs(100)));
+        let left = |status: &Status, done, now| {
+            let left = status.left(done, now)?;
+            Some((left.time.as_secs(), left.surety))
+        };
+        let about = |seconds| Some((seconds, Surety::About));
+        let at_least = |seconds| Some((seconds, Surety::AtLeast));
+        assert_eq!(left(&status, 0, began), about(100));
         assert_eq!(status.share(0, began), Some(0.5));
-        assert_eq!(status.left(500, at(4)), Some(Duration::from_secs(96)));
-        assert_eq!(status.left(1000, at(8)), Some(Duration::from_secs(92)));
-        let first = Status {
+        assert_eq!(left(&status, 500, at(4)), about(96));
+        assert_eq!(left(&status, 1000, at(8)), about(92));
+        let only = Status {
             expected_s: None,
-            later_s: Some(0.0),
+            later: Some((0.0, Surety::Known)),
             ..status.clone()
         };
-        assert_eq!(first.left(0, at(1)), None, "nothing is known yet");
-        assert_eq!(first.left(250, at(2)), Some(Duration::from_secs(6)));
-        let unknown = Status {
-            later_s: None,
+        assert_eq!(left(&only, 0, at(1)), None, "nothing is known yet");
+        assert_eq!(left(&only, 250, at(2)), Some((6, Surety::Known)));
+        let first = Status {
+            later: None,
+            expected_s: None,
             ..status
         };
-        assert_eq!(unknown.left(500, at(1)), None);
+        assert_eq!(left(&first, 0, at(1)), None);
+        // 500 bytes a second: one more second for this, a hundred for the rest.
+        assert_eq!(left(&first, 500, at(1)), at_least(101));
+        let after_preconditioning = Status {
+            bytes_per_s_max: Some(1000.0),
+            ..first
+        };
+        assert_eq!(left(&after_preconditioning, 0, at(1)), at_least(51));
+        // The test under way is slower: two more seconds, and fifty for the rest.
+        assert_eq!(left(&after_preconditioning, 500, at(2)), at_least(52));
+    }
+
+    #[test]
+    fn the_highest_rate_is_kept() {
+        let mut forecast = Forecast::default();
+        assert_eq!(forecast.bytes_per_s_max(), None);
+        forecast.moved(1000, 2.0);
+        forecast.moved(1000, 4.0);
+        forecast.moved(0, 0.0);
+        assert_eq!(forecast.bytes_per_s_max(), Some(500.0));
+        assert!(!forecast.knows(&visit(Group::Read, 4096, 0)));
+        forecast.took(&visit(Group::Read, 4096, 0), 1.0);
+        assert!(forecast.knows(&visit(Group::Read, 4096, 3)));
+        assert!(!forecast.knows(&visit(Group::Read, 8192, 0)));
     }
 }

@@ -122,8 +122,8 @@ impl<'a> Visitor<'a> {
     /// # Errors
     /// As [`Visitor::visit`].
     pub fn precondition(&mut self, times: u32) -> Result<(), LoadError> {
+        self.signals.done.store(0, Ordering::Relaxed);
         for time in 0..times {
-            self.signals.done.store(0, Ordering::Relaxed);
             // Numbers from the other end: no visit has them.
             self.pass = u64::MAX - u64::from(time);
             self.contents = None;

@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 
+use super::level::Levels;
 use super::report::PointReport;
 
 /// A place where the ratio passes 1.
@@ -60,12 +61,13 @@ pub enum TrueAt {
 }
 
 impl TrueAt {
-    /// From the points of a curve, by ascending level.
-    pub(super) fn of(points: &[PointReport]) -> Self {
-        let points: Vec<(f64, &PointReport)> = points
+    /// From the points of a curve, at these levels.
+    pub(super) fn of(points: &[PointReport], levels: &Levels) -> Self {
+        let mut points: Vec<(f64, &PointReport)> = points
             .iter()
-            .filter_map(|point| Some((point.level.percent()?, point)))
+            .filter_map(|point| Some((levels.at(point)?, point)))
             .collect();
+        points.sort_by(|x, y| x.0.total_cmp(&y.0));
         let ([(from_pct, _), ..], [.., (to_pct, _)]) = (points.as_slice(), points.as_slice()) else {
             return Self::Unknown;
         };
@@ -146,6 +148,7 @@ fn beyond(points: &[(f64, &PointReport)]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::campaign_file::Achieved;
     use crate::cell::Measured;
     use crate::claim::Standing;
     use crate::comparison::{Interval, IntervalMethod};
@@ -162,6 +165,7 @@ mod tests {
             };
             PointReport {
                 level: level.parse().unwrap(),
+                achieved: None,
                 unit: Unit::BytesPerSecond,
                 measured: Measured::from_runs(vec![1.0, 2.0]).unwrap().describe(),
                 rate: bs_ratio,
@@ -172,9 +176,45 @@ mod tests {
         levels.iter().map(point).collect()
     }
 
+    fn asked(points: &[PointReport]) -> TrueAt {
+        TrueAt::of(points, &Levels::of(points))
+    }
+
+    #[test]
+    fn levels_are_what_was_achieved_where_all_points_say_so() {
+        let mut points = points(&[("2", 3.0), ("50", 2.0), ("98", 0.5), ("zeros", 0.1)]);
+        let achieved = |saved_pct| {
+            Some(Achieved {
+                codec: "lz4".to_owned(),
+                chunk_bytes: 4096,
+                saved_pct,
+                spread_pct: 0.1,
+            })
+        };
+        for (point, saved_pct) in points.iter_mut().zip([18.0, 40.0, 96.0]) {
+            assert_eq!(Levels::of(std::slice::from_ref(point)), Levels::Asked);
+            point.achieved = achieved(saved_pct);
+        }
+        let levels = Levels::of(&points);
+        assert!(matches!(levels, Levels::Achieved { .. }));
+        let TrueAt::Between { crossings } = TrueAt::of(&points, &levels) else {
+            panic!("{points:?}")
+        };
+        assert!((crossings[0].level_pct - (40.0 + 56.0 / 1.5)).abs() < 1e-9);
+        assert_eq!((crossings[0].lower_pct, crossings[0].upper_pct), (40.0, 96.0));
+        points[1].achieved = None;
+        assert_eq!(Levels::of(&points), Levels::Asked, "one does not say");
+        // An order that is not the one asked for.
+        points[1].achieved = achieved(10.0);
+        let TrueAt::Between { crossings } = TrueAt::of(&points, &Levels::of(&points)) else {
+            panic!("{points:?}")
+        };
+        assert_eq!((crossings[0].lower_pct, crossings[0].upper_pct), (18.0, 96.0));
+    }
+
     #[test]
     fn between_two_levels() {
-        let found = TrueAt::of(&points(&[("0", 3.0), ("50", 2.0), ("100", 0.5), ("zeros", 0.1)]));
+        let found = asked(&points(&[("0", 3.0), ("50", 2.0), ("100", 0.5), ("zeros", 0.1)]));
         let TrueAt::Between { crossings } = found else {
             panic!("{found:?}")
         };
@@ -192,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_curve_may_cross_twice() {
-        let found = TrueAt::of(&points(&[("2", 1.2), ("50", 0.8), ("98", 1.2)]));
+        let found = asked(&points(&[("2", 1.2), ("50", 0.8), ("98", 1.2)]));
         let TrueAt::Between { crossings } = found else {
             panic!("{found:?}")
         };
@@ -202,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_does_not_cross_is_not_made_up() {
-        let found = TrueAt::of(&points(&[("0", 1.5), ("100", 0.95)]));
+        let found = asked(&points(&[("0", 1.5), ("100", 0.95)]));
         let TrueAt::Between { crossings } = found else {
             panic!("{found:?}")
         };
@@ -212,7 +252,7 @@ mod tests {
 
     #[test]
     fn outside_of_what_was_measured() {
-        let found = TrueAt::of(&points(&[("2", 2.0), ("50", 1.5), ("98", 1.01)]));
+        let found = asked(&points(&[("2", 2.0), ("50", 1.5), ("98", 1.01)]));
         let TrueAt::Outside {
             best_pct,
             extrapolated_pct: Some(level),
@@ -223,7 +263,7 @@ mod tests {
         };
         assert_eq!(best_pct, 98.0);
         assert!((98.0..100.0).contains(&level), "{level}");
-        let found = TrueAt::of(&points(&[("2", 2.0), ("50", 1.9), ("98", 1.8)]));
+        let found = asked(&points(&[("2", 2.0), ("50", 1.9), ("98", 1.8)]));
         assert!(
             matches!(
                 found,
@@ -234,7 +274,7 @@ mod tests {
             ),
             "{found:?}"
         );
-        let found = TrueAt::of(&points(&[("2", 0.9), ("98", 0.4)]));
+        let found = asked(&points(&[("2", 0.9), ("98", 0.4)]));
         assert_eq!(
             found,
             TrueAt::Everywhere {
@@ -246,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_flat_line_crosses_nowhere() {
-        let found = TrueAt::of(&points(&[("2", 1.5), ("98", 1.5)]));
+        let found = asked(&points(&[("2", 1.5), ("98", 1.5)]));
         assert!(
             matches!(
                 found,
@@ -261,10 +301,7 @@ mod tests {
 
     #[test]
     fn one_number_is_no_curve() {
-        assert_eq!(
-            TrueAt::of(&points(&[("2", 2.0), ("zeros", 0.5)])),
-            TrueAt::Unknown
-        );
-        assert_eq!(TrueAt::of(&points(&[("zeros", 0.5)])), TrueAt::Unknown);
+        assert_eq!(asked(&points(&[("2", 2.0), ("zeros", 0.5)])), TrueAt::Unknown);
+        assert_eq!(asked(&points(&[("zeros", 0.5)])), TrueAt::Unknown);
     }
 }

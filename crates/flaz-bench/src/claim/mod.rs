@@ -3,10 +3,12 @@
 //! The *BS ratio* of a cell is the claimed rate divided by the measured one: 1 is honest, 2 is twice what one gets. On a
 //! device that compresses it depends on the data, and the question becomes for which data the claim would be true.
 //!
-//! A claim is about a test, and, if it says so, about one record size; each record size is a curve over the levels.
+//! Levels are what codecs really saved of the data where that is known ([`Levels`]), else those asked for. A claim is about
+//! a test, and, if it says so, about one record size; each record size is a curve over the levels.
 
 mod crossing;
 mod file;
+mod level;
 mod page;
 mod report;
 
@@ -17,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crossing::{Crossing, TrueAt};
 pub use file::read_claims;
+pub use level::Levels;
 pub use report::{ClaimReport, ClaimsReport, CurveReport, PointReport, Standing};
 
 use crate::cell::{Cell, Measured, is_name};
@@ -174,7 +177,7 @@ fn check_one(results: &Results, claim: &Claim, options: &ClaimOptions) -> Result
         .into_iter()
         .map(|record_bytes| {
             let of_size = cells.iter().filter(|cell| cell.key.record_bytes == record_bytes);
-            curve(claim, record_bytes, of_size.copied().collect(), options)
+            curve(results, claim, record_bytes, of_size.copied().collect(), options)
         })
         .collect();
     Ok(ClaimReport {
@@ -205,7 +208,13 @@ fn unmeasured(results: &Results, claim: &Claim) -> BenchError {
 }
 
 /// One claim, one record size: the levels from the least compressible on, and those without a number last.
-fn curve(claim: &Claim, record_bytes: u64, mut cells: Vec<&Cell>, options: &ClaimOptions) -> CurveReport {
+fn curve(
+    results: &Results,
+    claim: &Claim,
+    record_bytes: u64,
+    mut cells: Vec<&Cell>,
+    options: &ClaimOptions,
+) -> CurveReport {
     cells.sort_by(|x, y| x.key.level.cmp(&y.key.level));
     let points: Vec<PointReport> = cells
         .into_iter()
@@ -219,8 +228,13 @@ fn curve(claim: &Claim, record_bytes: u64, mut cells: Vec<&Cell>, options: &Clai
                 high: claimed.value / measured.low,
                 method: measured.method,
             };
+            let of_cell = results.background.achieved.iter();
+            let of_cell = of_cell
+                .filter(|(key, _)| *key == cell.key)
+                .map(|(_, found)| found);
             PointReport {
                 level: cell.key.level.clone(),
+                achieved: level::achieved_of(of_cell),
                 unit: cell.unit,
                 measured: cell.measured.describe(),
                 rate: measured,
@@ -229,9 +243,11 @@ fn curve(claim: &Claim, record_bytes: u64, mut cells: Vec<&Cell>, options: &Clai
             }
         })
         .collect();
+    let levels = Levels::of(&points);
     CurveReport {
         record_bytes,
-        true_at: TrueAt::of(&points),
+        true_at: TrueAt::of(&points, &levels),
+        levels,
         points,
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::report::{ClaimReport, ClaimsReport, CurveReport, Standing};
-use super::{Crossing, TrueAt};
+use super::{Crossing, Levels, TrueAt};
 use crate::comparison::source_line;
 use crate::layout::{Align, Style, Table, paint};
 use crate::unit::{Rate, Unit, WholeBytes};
@@ -17,7 +17,16 @@ impl ClaimsReport {
             text.push('\n');
             text.push_str(&claim.text(colour));
         }
-        let reading = "BS ratio: claimed / measured, with the 95 % interval. Levels are those asked for when measuring.";
+        let asked = self
+            .claims
+            .iter()
+            .flat_map(|claim| &claim.curves)
+            .any(|curve| curve.levels == Levels::Asked);
+        let reading = if asked {
+            "BS ratio: claimed / measured, with the 95 % interval. Levels are those asked for when measuring."
+        } else {
+            "BS ratio: claimed / measured, with the 95 % interval. Below the tables levels are what was achieved, not what was asked."
+        };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "\n{}", paint(reading, Style::Dim, colour));
         text
@@ -33,14 +42,19 @@ impl ClaimReport {
             .map_or_else(String::new, |source| format!(" ({source})"));
         let title = format!("Claim: {} at {}{source}", claim.subject(), both_units(claim.rate));
         let mut text = paint(&title, Style::Bold, colour) + "\n";
-        let mut table = Table::new(vec![
-            ("record", Align::Right),
-            ("level", Align::Right),
+        let known = |curve: &CurveReport| curve.points.iter().any(|point| point.achieved.is_some());
+        let known = self.curves.iter().any(known);
+        let mut heads = vec![("record", Align::Right), ("level", Align::Right)];
+        if known {
+            heads.push(("achieved", Align::Right));
+        }
+        heads.extend([
             ("measured", Align::Right),
             ("BS ratio", Align::Right),
             ("95 % interval", Align::Left),
             ("claim", Align::Left),
         ]);
+        let mut table = Table::new(heads);
         for curve in &self.curves {
             for point in &curve.points {
                 let rate = Rate {
@@ -48,19 +62,42 @@ impl ClaimReport {
                     unit: point.unit,
                 };
                 let ratio = point.bs_ratio;
-                table.push(vec![
+                let mut row = vec![
                     (WholeBytes(curve.record_bytes).to_string(), Style::Plain),
                     (point.level.to_string(), Style::Plain),
+                ];
+                if known {
+                    let achieved = point.achieved.as_ref().map_or_else(String::new, |found| {
+                        format!(
+                            "{} {:.1} +-{:.1} %",
+                            found.codec, found.saved_pct, found.spread_pct
+                        )
+                    });
+                    row.push((achieved, Style::Plain));
+                }
+                row.extend([
                     (rate.to_string(), Style::Plain),
                     (format!("{:.2}", ratio.estimate), Style::Plain),
                     (format!("{:.2} to {:.2}", ratio.low, ratio.high), Style::Plain),
                     (point.standing.word().to_owned(), style(point.standing)),
                 ]);
+                table.push(row);
             }
         }
         text.push_str(&table.text(colour));
         for curve in &self.curves {
-            let _ = writeln!(text, "{}: {}.", WholeBytes(curve.record_bytes), sentence(curve));
+            let of = match &curve.levels {
+                Levels::Achieved { codec, chunk_bytes } if curve.true_at != TrueAt::Unknown => {
+                    format!("; levels as {codec} saves of {}", WholeBytes(*chunk_bytes))
+                }
+                _ => String::new(),
+            };
+            let _ = writeln!(
+                text,
+                "{}: {}{of}.",
+                WholeBytes(curve.record_bytes),
+                sentence(curve)
+            );
         }
         text
     }
@@ -85,7 +122,11 @@ fn style(standing: Standing) -> Style {
 fn sentence(curve: &CurveReport) -> String {
     match &curve.true_at {
         TrueAt::Everywhere { from_pct, to_pct } => {
-            format!("true at every level measured, {from_pct} to {to_pct} %")
+            format!(
+                "true at every level measured, {} to {} %",
+                plain(*from_pct),
+                plain(*to_pct)
+            )
         }
         TrueAt::Between { crossings } => {
             let parts: Vec<String> = crossings.iter().map(crossing).collect();
@@ -103,8 +144,10 @@ fn sentence(curve: &CurveReport) -> String {
                 |level| format!("and at {level:.1} % if the line went on, outside of what was measured"),
             );
             format!(
-                "true at no level measured, {from_pct} to {to_pct} %: closest at {best_pct} % with {best_ratio:.2}, \
-                 {beyond}"
+                "true at no level measured, {} to {} %: closest at {} % with {best_ratio:.2}, {beyond}",
+                plain(*from_pct),
+                plain(*to_pct),
+                plain(*best_pct)
             )
         }
         TrueAt::Unknown => {
@@ -123,6 +166,17 @@ fn crossing(crossing: &Crossing) -> String {
     };
     format!(
         "{side} {:.1} % ({limits}between the levels {} and {} %)",
-        crossing.level_pct, crossing.lower_pct, crossing.upper_pct
+        crossing.level_pct,
+        plain(crossing.lower_pct),
+        plain(crossing.upper_pct)
     )
+}
+
+/// A percentage as it was asked for, or with one digit.
+fn plain(percent: f64) -> String {
+    if (percent * 100.0).fract() == 0.0 {
+        percent.to_string()
+    } else {
+        format!("{percent:.1}")
+    }
 }

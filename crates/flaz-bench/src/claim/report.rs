@@ -3,7 +3,8 @@
 
 use serde::Serialize;
 
-use super::{Claim, TrueAt};
+use super::{Claim, Levels, TrueAt};
+use crate::campaign_file::Achieved;
 use crate::cell::{Description, Level};
 use crate::comparison::{Interval, SourceReport};
 use crate::unit::Unit;
@@ -41,6 +42,8 @@ pub struct ClaimReport {
 pub struct CurveReport {
     /// Its size in bytes.
     pub record_bytes: u64,
+    /// What the levels of `true_at` are.
+    pub levels: Levels,
     /// For which data the claim would be true.
     pub true_at: TrueAt,
     /// Each level that was measured: percentages in ascending order, then those with names.
@@ -50,8 +53,11 @@ pub struct CurveReport {
 /// One level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PointReport {
-    /// The level.
+    /// The level that was asked for.
     pub level: Level,
+    /// What a codec saved of the data, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub achieved: Option<Achieved>,
     /// What the values count.
     pub unit: Unit,
     /// The runs.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::pattern::Pattern;
-use super::{MARGIN_PCT, ROUNDS_MIN, Sample};
+use super::{ALPHA, MARGIN_PCT, ROUNDS_MIN, SMALL_PCT, Sample};
 use crate::statistics::moments::Moments;
 use crate::statistics::{family, student, welch};
 
@@ -22,20 +22,36 @@ pub struct Effect {
     pub high: f64,
     /// How probable such a gain is if there is none above the margin; adjusted for the number of kinds (Holm).
     pub p: f64,
+    /// Share that the device says it keeps, 0 to 1: the mean over the rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<f64>,
 }
 
 impl Effect {
     /// Whether a gain above the margin is proven.
     #[must_use]
     pub fn is_proven(&self) -> bool {
-        self.p < super::ALPHA
+        match self.kept {
+            Some(kept) => kept < KEPT_MAX,
+            None => self.p < ALPHA,
+        }
     }
 
     /// Whether a gain that matters is excluded.
     #[must_use]
     pub fn is_excluded(&self) -> bool {
-        !self.is_proven() && self.high < 1.0 + super::SMALL_PCT / 100.0
+        !self.is_proven() && (self.kept.is_some() || self.high < 1.0 + SMALL_PCT / 100.0)
     }
+}
+
+/// Share that is kept from which on a device that tells gains nothing: that of the margin.
+const KEPT_MAX: f64 = 1.0 / (1.0 + MARGIN_PCT / 100.0);
+
+/// What the device says that it keeps of a kind; nothing unless it says so of each sample.
+fn kept_of(samples: &[Sample], pattern: Pattern) -> Option<f64> {
+    let of_kind = samples.iter().filter(|sample| sample.pattern == pattern);
+    let kept: Vec<f64> = of_kind.map(|sample| sample.kept).collect::<Option<_>>()?;
+    (!kept.is_empty()).then(|| Moments::of(&kept).mean)
 }
 
 /// The rates of a kind, with their rounds.
@@ -68,6 +84,7 @@ pub(super) fn effects(samples: &[Sample]) -> Vec<Effect> {
             low: low.exp(),
             high: high.exp(),
             p: p_above_margin(moments),
+            kept: kept_of(samples, pattern),
         });
     }
     let p: Vec<f64> = effects.iter().map(|effect| effect.p).collect();

@@ -1,12 +1,13 @@
 //! `flaz bench detect`: does a device compress, elide zeros, deduplicate; from the rates at which it takes data of
-//! different kinds.
+//! different kinds, or from what it says itself of what it keeps.
 //!
 //! Pure: what is measured comes in as [`Sample`]s, what is known of the target as [`Facts`]. In each round every kind of
 //! data was written once, in random order, so that a drift hits all kinds alike; a kind is compared with the random data
 //! of its own round.
 //!
 //! Invariants: an answer is *yes* only where a gain above [`MARGIN_PCT`] is proven for this kind of data among all kinds
-//! (Holm), *no* only where a gain above [`SMALL_PCT`] is excluded; else it is *unclear*.
+//! (Holm), *no* only where a gain above [`SMALL_PCT`] is excluded; else it is *unclear*. Where the device tells what it
+//! keeps, that decides, and rates are only shown.
 
 mod effect;
 mod page;
@@ -17,7 +18,7 @@ use serde::Serialize;
 
 pub use effect::Effect;
 pub use pattern::{COPY_DISTANCES_BYTES, Pattern};
-pub use verdict::{Answer, Caveat, CaveatState, Facts, FileSystem, Finding, Question};
+pub use verdict::{Answer, Caveat, CaveatState, Facts, FileSystem, Finding, Layer, LayerState, Question};
 
 /// Gain in percent that must be exceeded before data counts as faster: no device is quite indifferent to bytes.
 pub const MARGIN_PCT: f64 = 5.0;
@@ -40,6 +41,8 @@ pub struct Sample {
     pub pattern: Pattern,
     /// How fast, in bytes a second.
     pub bytes_per_s: f64,
+    /// Share of it that the device keeps, 0 to 1, if it tells.
+    pub kept: Option<f64>,
 }
 
 /// What was found.

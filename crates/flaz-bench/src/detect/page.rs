@@ -20,26 +20,37 @@ impl Detection {
             paint(&self.target, Style::Bold, colour),
             self.rounds
         );
-        let mut table = Table::new(vec![
+        let told = self.effects.iter().any(|effect| effect.kept.is_some());
+        let mut heads = vec![
             ("data", Align::Left),
             ("against random", Align::Right),
             ("95 % interval", Align::Left),
             ("adj. p", Align::Right),
-            ("", Align::Left),
-        ]);
+        ];
+        if told {
+            heads.push(("kept", Align::Right));
+        }
+        heads.push(("", Align::Left));
+        let mut table = Table::new(heads);
         for effect in &self.effects {
             let (word, style) = match () {
+                () if effect.is_proven() && told => ("less", Style::Green),
                 () if effect.is_proven() => ("faster", Style::Green),
                 () if effect.is_excluded() => ("the same", Style::Plain),
                 () => ("unclear", Style::Yellow),
             };
-            table.push(vec![
+            let mut row = vec![
                 (effect.pattern.to_string(), Style::Plain),
                 (format!("{:.2}", effect.ratio), Style::Plain),
                 (format!("{:.2} to {:.2}", effect.low, effect.high), Style::Plain),
                 (p_value(effect.p), Style::Plain),
-                (word.to_owned(), style),
-            ]);
+            ];
+            if told {
+                let kept = effect.kept.map_or_else(String::new, |kept| format!("{kept:.2}"));
+                row.push((kept, Style::Plain));
+            }
+            row.push((word.to_owned(), style));
+            table.push(row);
         }
         text.push_str(&table.text(colour));
         text.push('\n');
@@ -71,10 +82,18 @@ impl Detection {
                 caveat.reason
             );
         }
-        let reading = format!(
-            "Faster: a gain above {MARGIN_PCT} % is proven, with all kinds of data taken together (Holm, below 1 %). The same: a \
+        let reading = if told {
+            format!(
+                "Kept: the share that the device says it stores; it decides, for rates of a device in memory are those of the \
+                 processor. Less: below {:.2}.",
+                1.0 / (1.0 + MARGIN_PCT / 100.0)
+            )
+        } else {
+            format!(
+                "Faster: a gain above {MARGIN_PCT} % is proven, with all kinds of data taken together (Holm, below 1 %). The same: a \
              gain above {SMALL_PCT} % is excluded."
-        );
+            )
+        };
         let _ = writeln!(text, "\n{}", paint(&reading, Style::Dim, colour));
         text
     }
@@ -95,6 +114,7 @@ fn words(question: Question) -> &'static str {
         Question::Deduplicates => "Deduplicates",
         Question::EntropyStage => "Has an entropy stage",
         Question::Unit => "Unit of compression",
+        Question::Window => "Window of compression",
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Distances of copies, in bytes. Only who compresses twice as much at a time finds them.
+/// Distances of copies, in bytes. Only who compresses twice as much at a time, and looks back so far, finds them.
 pub const COPY_DISTANCES_BYTES: [u64; 6] = [2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
 /// A kind of data.
@@ -21,6 +21,12 @@ pub enum Pattern {
     /// The second half of each unit repeats the first, turned, so that no block equals another: half is saved by who
     /// compresses units of twice the distance.
     Copy {
+        /// The distance in bytes.
+        distance_bytes: u64,
+    },
+    /// The same, moved by the distance, so that each aligned unit of twice the distance has a copy and the original of
+    /// another: only who compresses larger units gains. Tells a short unit from a short window.
+    Across {
         /// The distance in bytes.
         distance_bytes: u64,
     },
@@ -42,6 +48,7 @@ impl Pattern {
             Self::Duplicates,
         ];
         all.extend(COPY_DISTANCES_BYTES.map(|distance_bytes| Self::Copy { distance_bytes }));
+        all.extend(COPY_DISTANCES_BYTES.map(|distance_bytes| Self::Across { distance_bytes }));
         all
     }
 }
@@ -54,6 +61,9 @@ impl fmt::Display for Pattern {
             Self::Zeros => f.pad("zeros"),
             Self::Alphabet => f.pad("4-bit alphabet"),
             Self::Copy { distance_bytes } => f.pad(&format!("copies, {} KiB", distance_bytes >> 10)),
+            Self::Across { distance_bytes } => {
+                f.pad(&format!("copies across units, {} KiB", distance_bytes >> 10))
+            }
             Self::Duplicates => f.pad("duplicates"),
         }
     }

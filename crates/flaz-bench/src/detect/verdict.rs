@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::effect::Effect;
-use super::pattern::Pattern;
+use super::pattern::{COPY_DISTANCES_BYTES, Pattern};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -19,6 +19,8 @@ pub enum Question {
     EntropyStage,
     /// If it compresses: how much at a time?
     Unit,
+    /// If it compresses: how far back does it look for copies?
+    Window,
 }
 
 /// The answer.
@@ -59,6 +61,29 @@ pub enum FileSystem {
     On,
     /// It is not known whether it does.
     Unknown,
+    /// There is none: a device is written as such.
+    None,
+}
+
+/// What a device below the one that is looked at does to data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayerState {
+    /// Nothing.
+    Plain,
+    /// It is not known.
+    Unknown,
+    /// It compresses.
+    Compresses,
+}
+
+/// Something that data passes below the device or file system that is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Layer {
+    /// What it is, as in `loop0, a file on btrfs`.
+    pub what: String,
+    /// What it does.
+    pub state: LayerState,
 }
 
 /// What is known of the target.
@@ -70,6 +95,8 @@ pub struct Facts {
     pub file_system: String,
     /// What it does to data.
     pub compression: FileSystem,
+    /// What lies below, as far as the system knows.
+    pub layers: Vec<Layer>,
 }
 
 /// Whether something fools the test.
@@ -113,12 +140,8 @@ pub(super) fn findings(effects: &[Effect]) -> Vec<Finding> {
         ),
     ];
     if is_compressing {
-        findings.push(simple(
-            Question::EntropyStage,
-            find(effects, Pattern::Alphabet),
-            "bytes of 16 values without repetition",
-        ));
-        findings.push(unit(effects));
+        findings.push(entropy_stage(effects));
+        findings.extend(unit_and_window(effects));
     }
     findings
 }
@@ -128,10 +151,18 @@ fn find(effects: &[Effect], pattern: Pattern) -> Option<Effect> {
 }
 
 fn says(effect: &Effect) -> String {
-    format!(
-        "{:.2} times the rate of random data ({:.2} to {:.2})",
-        effect.ratio, effect.low, effect.high
-    )
+    match effect.kept {
+        Some(kept) => format!("the device says that it keeps {kept:.2} of them"),
+        None => format!(
+            "{:.2} times the rate of random data ({:.2} to {:.2})",
+            effect.ratio, effect.low, effect.high
+        ),
+    }
+}
+
+/// One less the probability that a proven effect is by chance; what the device says itself has none.
+fn confidence(effect: &Effect) -> Option<f64> {
+    effect.kept.is_none().then_some(1.0 - effect.p)
 }
 
 /// The answer of one kind of data.
@@ -148,7 +179,7 @@ fn simple(question: Question, effect: Option<Effect>, what: &str) -> Finding {
     Finding {
         question,
         answer,
-        confidence: (answer == Answer::Yes).then_some(1.0 - effect.p),
+        confidence: (answer == Answer::Yes).then(|| confidence(&effect)).flatten(),
         reason: format!("{what}: {}", says(&effect)),
     }
 }
@@ -167,9 +198,10 @@ fn compresses(effects: &[Effect]) -> Finding {
         .iter()
         .filter_map(|&level| find(effects, Pattern::Level(level)))
         .collect();
-    let monotone = levels
-        .windows(2)
-        .all(|pair| pair[1].ratio > pair[0].ratio * NOT_SLOWER);
+    let monotone = levels.windows(2).all(|pair| match (pair[0].kept, pair[1].kept) {
+        (Some(before), Some(after)) => after < before / NOT_SLOWER,
+        _ => pair[1].ratio > pair[0].ratio * NOT_SLOWER,
+    });
     let proven: Vec<&Effect> = levels.iter().filter(|effect| effect.is_proven()).collect();
     let answer = match () {
         () if levels.len() == 3 && proven.len() >= 2 && monotone => Answer::Yes,
@@ -178,21 +210,30 @@ fn compresses(effects: &[Effect]) -> Finding {
     };
     let mut reason: Vec<String> = levels
         .iter()
-        .map(|effect| format!("{}: {:.2}", effect.pattern, effect.ratio))
+        .map(|effect| {
+            let figure = effect.kept.unwrap_or(effect.ratio);
+            format!("{}: {figure:.2}", effect.pattern)
+        })
         .collect();
     if !monotone {
-        reason.push("a higher level is slower than a lower one".to_owned());
+        reason.push("a higher level gains less than a lower one".to_owned());
     }
+    let told = levels.iter().any(|effect| effect.kept.is_some());
+    let of = if told {
+        "the device says that it keeps, of"
+    } else {
+        "times the rate of random data,"
+    };
     Finding {
         question: Question::Compresses,
         answer,
         // Both must be by chance for the answer to be wrong; the less sure of the two is told.
-        confidence: (answer == Answer::Yes).then(|| {
+        confidence: (answer == Answer::Yes && !told).then(|| {
             let mut p: Vec<f64> = proven.iter().map(|effect| effect.p).collect();
             p.sort_by(f64::total_cmp);
             1.0 - p[1]
         }),
-        reason: format!("times the rate of random data, {}", reason.join(", ")),
+        reason: format!("{of} {}", reason.join(", ")),
     }
 }
 
@@ -208,55 +249,110 @@ fn elides_zeros(effects: &[Effect], is_compressing: bool) -> Finding {
     finding
 }
 
-/// From the shortest distance on: how far copies are found.
-fn unit(effects: &[Effect]) -> Finding {
-    let mut found: Option<(u64, f64)> = None;
+/// Matching alone saves up to a tenth of such bytes, where much is compressed at a time; an entropy stage saves half. So half of
+/// what data gains of which half is saved tells one from the other.
+fn entropy_stage(effects: &[Effect]) -> Finding {
+    let mut finding = simple(
+        Question::EntropyStage,
+        find(effects, Pattern::Alphabet),
+        "bytes of 16 values without repetition",
+    );
+    let (Some(effect), Some(half)) = (
+        find(effects, Pattern::Alphabet),
+        find(effects, Pattern::Level(50)),
+    ) else {
+        return finding;
+    };
+    let enough = (1.0 + half.ratio) / 2.0;
+    finding.answer = match (effect.kept, half.kept) {
+        (Some(kept), Some(half)) if kept < (1.0 + half) / 2.0 => Answer::Yes,
+        (Some(_), Some(_)) => Answer::No,
+        _ if effect.is_proven() && effect.low > enough => Answer::Yes,
+        _ if effect.high < enough && half.is_proven() => Answer::No,
+        _ => Answer::Unclear,
+    };
+    finding.confidence = (finding.answer == Answer::Yes)
+        .then(|| confidence(&effect))
+        .flatten();
+    finding
+}
+
+/// Unit and window: how far apart copies may be to be found, and whether it is the unit's end that hides those farther.
+fn unit_and_window(effects: &[Effect]) -> [Finding; 2] {
+    let of = |pattern| find(effects, pattern);
+    let mut found: Option<(u64, Effect)> = None;
     let mut missed = None;
-    for effect in effects {
-        let Pattern::Copy { distance_bytes } = effect.pattern else {
-            continue;
+    for distance_bytes in COPY_DISTANCES_BYTES {
+        let Some(effect) = of(Pattern::Copy { distance_bytes }) else {
+            break;
         };
-        match answer(effect) {
-            Answer::Yes if missed.is_none() => found = Some((2 * distance_bytes, effect.p)),
-            Answer::No if missed.is_none() => missed = Some(2 * distance_bytes),
-            _ => {}
+        match answer(&effect) {
+            Answer::Yes => found = Some((distance_bytes, effect)),
+            Answer::No => {
+                missed = Some(distance_bytes);
+                break;
+            }
+            Answer::Unclear => break,
         }
     }
-    let kib = |bytes: u64| format!("{} KiB", bytes >> 10);
-    let (answer, reason) = match (found, missed) {
-        (Some((least, _)), Some(most)) => (
-            Answer::Yes,
-            format!(
-                "compresses at least {} at a time, and less than {}",
-                kib(least),
-                kib(most)
-            ),
-        ),
-        (Some((least, _)), None) => (
-            Answer::Yes,
-            format!("compresses at least {} at a time", kib(least)),
-        ),
-        (None, Some(most)) => (
-            Answer::Yes,
-            format!("compresses less than {} at a time", kib(most)),
-        ),
-        (None, None) => (
-            Answer::Unclear,
-            "no copies were clearly found or missed".to_owned(),
-        ),
-    };
-    Finding {
-        question: Question::Unit,
+    let finding = |question, answer, effect: Option<Effect>, reason| Finding {
+        question,
         answer,
-        confidence: found.map(|(_, p)| 1.0 - p),
+        confidence: effect.and_then(|effect| confidence(&effect)),
         reason,
-    }
+    };
+    let Some((distance, effect)) = found else {
+        return match missed {
+            Some(distance) => {
+                let reason = format!(
+                    "less than {} at a time, or no farther back than {}",
+                    kib(2 * distance),
+                    kib(distance)
+                );
+                [
+                    finding(Question::Unit, Answer::Yes, None, reason),
+                    finding(Question::Window, Answer::Unclear, None, "see the unit".to_owned()),
+                ]
+            }
+            None => {
+                let reason = || "no copies were clearly found or missed".to_owned();
+                [
+                    finding(Question::Unit, Answer::Unclear, None, reason()),
+                    finding(Question::Window, Answer::Unclear, None, reason()),
+                ]
+            }
+        };
+    };
+    let across = of(Pattern::Across {
+        distance_bytes: distance,
+    })
+    .map_or(Answer::Unclear, |effect| answer(&effect));
+    let unit = match across {
+        Answer::No => format!("{} at a time", kib(2 * distance)),
+        Answer::Yes => format!("at least {} at a time", kib(4 * distance)),
+        Answer::Unclear => format!("at least {} at a time", kib(2 * distance)),
+    };
+    let window = match (across, missed) {
+        (Answer::Yes, Some(missed)) => {
+            format!("finds copies {} back, and not {}", kib(distance), kib(missed))
+        }
+        _ => format!("finds copies at least {} back", kib(distance)),
+    };
+    [
+        finding(Question::Unit, Answer::Yes, Some(effect), unit),
+        finding(Question::Window, Answer::Yes, Some(effect), window),
+    ]
+}
+
+fn kib(bytes: u64) -> String {
+    format!("{} KiB", bytes >> 10)
 }
 
 pub(super) fn caveats(effects: &[Effect], random: &[f64], facts: &Facts) -> Vec<Caveat> {
     vec![
         page_cache(facts),
         file_system(facts),
+        layers(facts),
         drift(random),
         zero_detection(effects),
     ]
@@ -281,6 +377,7 @@ fn page_cache(facts: &Facts) -> Caveat {
 fn file_system(facts: &Facts) -> Caveat {
     let name = &facts.file_system;
     let (state, reason) = match facts.compression {
+        FileSystem::None => (CaveatState::RuledOut, "the device was written as such".to_owned()),
         FileSystem::Cannot => (CaveatState::RuledOut, format!("{name} does not compress")),
         FileSystem::Off => (CaveatState::RuledOut, format!("{name} could, and is not told to")),
         FileSystem::On => (
@@ -294,6 +391,39 @@ fn file_system(facts: &Facts) -> Caveat {
     };
     Caveat {
         cause: "file-system compression",
+        state,
+        reason,
+    }
+}
+
+fn layers(facts: &Facts) -> Caveat {
+    let of = |state| -> Vec<&str> {
+        let layers = facts.layers.iter().filter(|layer| layer.state == state);
+        layers.map(|layer| layer.what.as_str()).collect()
+    };
+    let (compress, unknown) = (of(LayerState::Compresses), of(LayerState::Unknown));
+    let (state, reason) = match (compress.is_empty(), unknown.is_empty()) {
+        (false, _) => (
+            CaveatState::Present,
+            format!(
+                "{}: compresses; the answers are about that and the device together",
+                compress.join("; ")
+            ),
+        ),
+        (true, false) => (
+            CaveatState::Possible,
+            format!("{}: what that does to data is not known", unknown.join("; ")),
+        ),
+        (true, true) if facts.layers.is_empty() => {
+            (CaveatState::RuledOut, "none that the system knows of".to_owned())
+        }
+        (true, true) => (
+            CaveatState::RuledOut,
+            format!("{}: plain", of(LayerState::Plain).join("; ")),
+        ),
+    };
+    Caveat {
+        cause: "layers below",
         state,
         reason,
     }

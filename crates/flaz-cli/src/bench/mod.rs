@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod detect;
+mod permission;
 mod report;
 pub mod run;
 

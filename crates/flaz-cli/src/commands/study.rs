@@ -38,7 +38,7 @@ pub struct StudyArgs {
     /// Read everything: no sampling error
     #[arg(long)]
     exact: bool,
-    /// Codec to compress with: lz4, zstd[:LEVEL] or zlib[:LEVEL]; may be given several times. lz4 and zstd:1 are
+    /// Codec to compress with: lz4, lzo, zstd[:LEVEL] or zlib[:LEVEL]; may be given several times. lz4 and zstd:1 are
     /// always among them
     #[arg(long, value_name = "CODEC")]
     codec: Vec<Codec>,

@@ -342,10 +342,7 @@ fn open(node: &Node) -> Result<(File, Option<Use>), SafetyError> {
     } else {
         options().open(path)
     };
-    let file = opened.map_err(|source| SafetyError::NotWritable {
-        path: path.clone(),
-        source,
-    })?;
+    let file = opened.map_err(|source| not_opened(node, source))?;
     let metadata = file.metadata().map_err(failed("look at", path))?;
     if Node::of(path, &metadata)?.identity != node.identity {
         // Somebody put another file in its place between two system calls.
@@ -355,6 +352,20 @@ fn open(node: &Node) -> Result<(File, Option<Use>), SafetyError> {
         claimed = Some(Use::Locked);
     }
     Ok((file, claimed))
+}
+
+fn not_opened(node: &Node, source: std::io::Error) -> SafetyError {
+    let path = node.path.clone();
+    if source.kind() != std::io::ErrorKind::PermissionDenied {
+        return SafetyError::NotWritable { path, source };
+    }
+    let advice = if node.is_block_device() {
+        "devices are for root and the group that owns them (disk, mostly): try again with sudo, or as a member of that \
+         group; in a container, give it the device"
+    } else {
+        "try again as its owner or as root"
+    };
+    SafetyError::NotAllowed { path, advice, source }
 }
 
 fn lock(file: &File) -> std::io::Result<bool> {
@@ -472,6 +483,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::safety::node::{DeviceNumber, Identity};
 
     const SIZE: u64 = 8 << 20;
 
@@ -615,6 +627,28 @@ mod tests {
         assert!(error.contains("locked by another process"), "{error}");
         let error = claim_to_overwrite(&scratch.path("none")).unwrap_err().to_string();
         assert!(error.contains("lsblk"), "{error}");
+    }
+
+    #[test]
+    fn who_may_not_is_told_who_may() {
+        let denied = |code| std::io::Error::from_raw_os_error(code);
+        let node = |identity| Node {
+            path: "/dev/sdx".into(),
+            identity,
+        };
+        let device = node(Identity::Block(DeviceNumber { major: 8, minor: 0 }));
+        let file = node(Identity::File { device: 1, inode: 2 });
+        for errno in [Errno::ACCESS, Errno::PERM] {
+            let text = not_opened(&device, denied(errno.raw_os_error())).to_string();
+            assert!(
+                text.contains("/dev/sdx") && text.contains("sudo") && text.contains("group"),
+                "{text}"
+            );
+            let text = not_opened(&file, denied(errno.raw_os_error())).to_string();
+            assert!(text.contains("its owner"), "{text}");
+        }
+        let text = not_opened(&device, denied(Errno::NXIO.raw_os_error())).to_string();
+        assert!(!text.contains("sudo"), "{text}");
     }
 
     #[test]

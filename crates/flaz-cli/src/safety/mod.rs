@@ -47,6 +47,16 @@ pub enum SafetyError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Only others may open it for writing.
+    #[error("{}: not allowed to read and write it; {advice}", path.display())]
+    NotAllowed {
+        /// Which device or file.
+        path: PathBuf,
+        /// Who may.
+        advice: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Neither a block device nor a regular file.
     #[error("{}: expected a block device or a regular file, found {found}", path.display())]
     Kind {

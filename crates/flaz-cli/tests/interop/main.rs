@@ -7,6 +7,7 @@
 mod changed;
 mod crashes;
 mod damage;
+mod detect;
 mod filesystem;
 mod fio;
 mod nbdcopy;

@@ -8,7 +8,7 @@ use super::window::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::human;
 
 /// Columns of the bar of a histogram.
-const BAR_COLUMNS: usize = 40;
+const BAR_COLUMNS: usize = 32;
 
 /// The page.
 #[must_use]
@@ -17,7 +17,8 @@ pub fn study(report: &StudyReport) -> String {
     head(&mut page, report);
     table(&mut page, report);
     for row in report.chunks.iter().filter(|row| row.chunk_bytes == BLOCK_BYTES) {
-        histogram(&mut page, row);
+        let same_codec = report.chunks.iter().filter(|other| other.codec == row.codec);
+        histogram(&mut page, &same_codec.collect::<Vec<_>>());
     }
     outlook(&mut page, report);
     page
@@ -121,27 +122,48 @@ fn table(page: &mut String, report: &StudyReport) {
     }
 }
 
-/// What the chunks of a row save, in steps of ten.
-fn histogram(page: &mut String, row: &ChunkReport) {
+/// What the chunks of a codec save, in steps of ten, by chunk size; the bars are those of the first size.
+fn histogram(page: &mut String, rows: &[&ChunkReport]) {
+    let Some(first) = rows.first() else { return };
+    let deviations: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{:.0}", row.stddev_points))
+        .collect();
     let _ = writeln!(
         page,
-        "\n{} chunks by what {} saves, standard deviation {:.0} points",
-        human::chunk(row.chunk_bytes),
-        row.codec,
-        row.stddev_points
+        "\nChunks by what {} saves; standard deviations {} points",
+        first.codec,
+        deviations.join(", ")
     );
-    let mut steps = vec![("nothing".to_owned(), row.histogram[0])];
-    for tens in 0..10 {
-        let (from, to) = (tens * 10 + 1, tens * 10 + 10);
-        steps.push((format!("{from} to {to} %"), row.histogram[from..=to].iter().sum()));
+    let sizes: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{:>7}", human::chunk(row.chunk_bytes)))
+        .collect();
+    let _ = writeln!(page, "{:>13} {}", "", sizes.join(" "));
+    let counts: Vec<Vec<u64>> = rows.iter().map(|row| steps(row)).collect();
+    let most = counts[0].iter().copied().max().unwrap_or(1).max(1);
+    let tens = (0..10).map(|tens| format!("{} to {} %", tens * 10 + 1, tens * 10 + 10));
+    let names = ["nothing".to_owned()].into_iter().chain(tens);
+    for (step, name) in names.chain(["zeroes".to_owned()]).enumerate() {
+        let shares: Vec<String> = rows
+            .iter()
+            .zip(&counts)
+            .map(|(row, counts)| {
+                let share = counts[step] as f64 * 100.0 / row.chunks.max(1) as f64;
+                format!("{share:>5.1} %")
+            })
+            .collect();
+        let columns = (counts[0][step] as f64 / most as f64 * BAR_COLUMNS as f64).round() as usize;
+        let text = format!("{name:>13} {} {}", shares.join(" "), "#".repeat(columns));
+        let _ = writeln!(page, "{}", text.trim_end());
     }
-    steps.push(("zeroes".to_owned(), row.zero_chunks));
-    let most = steps.iter().map(|step| step.1).max().unwrap_or(1).max(1);
-    for (name, chunks) in steps {
-        let share = chunks as f64 * 100.0 / row.chunks.max(1) as f64;
-        let bar = "#".repeat((chunks as f64 / most as f64 * BAR_COLUMNS as f64).round() as usize);
-        let _ = writeln!(page, "{}", format!("{name:>13} {share:>5.1} % {bar}").trim_end());
-    }
+}
+
+/// Chunks that save nothing, each ten percent, and zeroes.
+fn steps(row: &ChunkReport) -> Vec<u64> {
+    let tens = (0..10).map(|tens| row.histogram[tens * 10 + 1..=tens * 10 + 10].iter().sum());
+    let nothing = [row.histogram[0]].into_iter();
+    nothing.chain(tens).chain([row.zero_chunks]).collect()
 }
 
 fn outlook(page: &mut String, report: &StudyReport) {

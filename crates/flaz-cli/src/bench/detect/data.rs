@@ -34,11 +34,12 @@ impl Maker {
             Pattern::Alphabet => self.generate(Family::Alphabet, 50, buffer),
             Pattern::Copy { distance_bytes } => {
                 self.generate(Family::Random, 0, buffer);
-                for unit in buffer.chunks_exact_mut(2 * distance_bytes as usize) {
-                    let (first, second) = unit.split_at_mut(distance_bytes as usize);
-                    second.copy_from_slice(first);
-                    second.rotate_left(TURN_BYTES);
-                }
+                copy(buffer, distance_bytes as usize);
+            }
+            Pattern::Across { distance_bytes } => {
+                self.generate(Family::Random, 0, buffer);
+                copy(buffer, distance_bytes as usize);
+                buffer.rotate_right(distance_bytes as usize);
             }
             Pattern::Duplicates => self.duplicates(buffer),
         }
@@ -73,6 +74,15 @@ impl Maker {
     }
 }
 
+/// Makes the second half of each unit of twice the distance the first, turned.
+fn copy(buffer: &mut [u8], distance: usize) {
+    for unit in buffer.chunks_exact_mut(2 * distance) {
+        let (first, second) = unit.split_at_mut(distance);
+        second.copy_from_slice(first);
+        second.rotate_left(TURN_BYTES);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -97,6 +107,9 @@ mod tests {
         let copy = |kib: u64| Pattern::Copy {
             distance_bytes: kib << 10,
         };
+        let across = |kib: u64| Pattern::Across {
+            distance_bytes: kib << 10,
+        };
         for (codec, unit_kib, pattern, share) in [
             ("lz4", 4, Pattern::Random, 0.0),
             ("lz4", 4, Pattern::Level(50), 0.5),
@@ -108,6 +121,13 @@ mod tests {
             ("lz4", 64, copy(32), 0.5),
             ("lz4", 32, copy(32), 0.0),
             ("zstd:1", 128, copy(64), 0.5),
+            ("lz4", 4, across(2), 0.0),
+            ("lz4", 8, across(2), 0.25),
+            ("lz4", 128, across(2), 0.48),
+            ("zstd:1", 128, across(64), 0.0),
+            ("zlib:6", 256, copy(64), 0.0),
+            ("zlib:6", 256, copy(16), 0.5),
+            ("zlib:6", 256, across(16), 0.44),
             ("lz4", 64, Pattern::Duplicates, 0.0),
         ] {
             let found = saved(codec, unit_kib << 10, pattern);

@@ -1,67 +1,229 @@
-//! Where the file is: past the page cache or not, and what the file system does to data.
+//! What is written to: a file without a name in a folder, or a file or device in place; past the page cache or not; and
+//! what is known of the way from there to the medium.
+//!
+//! Invariants: in a folder nothing is touched but a file without a name, which is gone when the program ends, however it
+//! ends; a file or device in place is held, carries nothing that is known, and its path was typed again.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use flaz_bench::detect::{Facts, FileSystem};
 use rustix::fs::{IFlags, OFlags, fcntl_getfl, fcntl_setfl, ioctl_getflags, statvfs};
 
+use super::layers::{self, Kept};
+use super::measure::Sink;
+use crate::bench::permission;
+use crate::error::Failure;
+use crate::safety::Claim;
+use crate::safety::node::{DeviceNumber, Identity};
+
+/// Bytes of one write.
+const RECORD_BYTES: usize = 1 << 20;
 /// File systems that store data as it is.
 const PLAIN: [&str; 8] = ["ext2", "ext3", "ext4", "xfs", "vfat", "exfat", "tmpfs", "nilfs2"];
 /// File systems that compress if they are told to, by an option of the mount or an attribute of the file.
 const TOLD: [&str; 2] = ["btrfs", "f2fs"];
+/// Share of the free space that is used at most, in percent, when the size is not given.
+const FREE_PERCENT_MAX: u64 = 50;
 
-/// Makes writes go past the page cache; whether they do.
-pub fn go_direct(file: &File) -> bool {
-    fcntl_getfl(file).is_ok_and(|flags| fcntl_setfl(file, flags | OFlags::DIRECT).is_ok())
+/// What is written to.
+#[derive(Debug)]
+pub struct Place {
+    file: File,
+    room_bytes: u64,
+    /// Bytes to use if nothing is said.
+    room_default_bytes: u64,
+    facts: Facts,
+    kept: Option<Kept>,
+    _held: Option<Claim>,
 }
 
-/// Free space of the file system of a folder.
-///
-/// # Errors
-/// The system does not tell.
-pub fn free_bytes(folder: &Path) -> io::Result<u64> {
-    let space = statvfs(folder)?;
-    Ok(space.f_bavail.saturating_mul(space.f_frsize))
-}
+impl Place {
+    /// Makes ready to write to `target`; `typed` is its path once more.
+    ///
+    /// # Errors
+    /// It is not to be touched, or cannot be. Nothing was written then.
+    pub fn open(target: &Path, typed: Option<&Path>, buffered: bool) -> Result<Self, Failure> {
+        let looking = || Failure::system(format!("looking at {}", target.display()));
+        let found = fs::metadata(target).map_err(looking())?;
+        let held = permission::to_overwrite(target, typed)?;
+        if let Some(claim) = held {
+            return Self::in_place(target, claim, buffered);
+        }
+        let free = statvfs(target).map_err(|error| looking()(error.into()))?;
+        let room_bytes = free.f_bavail.saturating_mul(free.f_frsize);
+        let file = tempfile::tempfile_in(target)
+            .map_err(Failure::system(format!("making a file in {}", target.display())))?;
+        let direct = !buffered
+            && fcntl_getfl(&file).is_ok_and(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT).is_ok());
+        let mount = FileSystemOf::find(target, &file);
+        Ok(Self {
+            room_bytes,
+            room_default_bytes: room_bytes / 100 * FREE_PERCENT_MAX,
+            facts: mount.facts(direct, found.dev()),
+            kept: None,
+            file,
+            _held: None,
+        })
+    }
 
-/// What is known of the folder and the file in it.
-pub fn facts(folder: &Path, file: &File, direct: bool) -> Facts {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-    let attributes = ioctl_getflags(file).ok();
-    let (file_system, options) = mount_of(&mounts, &folder);
-    Facts {
-        // Others take the flag and use the page cache all the same, as btrfs does for files with checksums.
-        direct: direct && PLAIN.contains(&file_system.as_str()),
-        compression: compression(&file_system, &options, attributes),
-        file_system,
+    fn in_place(target: &Path, claim: Claim, buffered: bool) -> Result<Self, Failure> {
+        let opening = || Failure::system(format!("opening {}", target.display()));
+        let open = |flags: OFlags| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true);
+            options.custom_flags(flags.bits().cast_signed()).open(target)
+        };
+        let (file, direct) = match open(OFlags::DIRECT) {
+            Ok(file) if !buffered => (file, true),
+            _ => (open(OFlags::empty()).map_err(opening())?, false),
+        };
+        let identity = claim.node().identity;
+        if Identity::of(&file.metadata().map_err(opening())?) != Some(identity) {
+            return Err(Failure::Usage(format!(
+                "{}: was replaced by another file just now: try again",
+                target.display()
+            )));
+        }
+        let (facts, kept) = match identity {
+            Identity::Block(number) => {
+                let below = layers::below(Path::new(layers::SYS), number);
+                let facts = Facts {
+                    direct: direct && !below.cached,
+                    file_system: "none".to_owned(),
+                    compression: FileSystem::None,
+                    layers: below.layers,
+                };
+                (facts, Kept::of(Path::new(layers::SYS), number))
+            }
+            Identity::File { device, .. } => (FileSystemOf::find(target, &file).facts(direct, device), None),
+        };
+        Ok(Self {
+            room_bytes: claim.size_bytes(),
+            room_default_bytes: claim.size_bytes(),
+            facts,
+            kept,
+            file,
+            _held: Some(claim),
+        })
+    }
+
+    /// Bytes that there are.
+    pub fn room_bytes(&self) -> u64 {
+        self.room_bytes
+    }
+
+    /// Bytes to use at most if nothing is said.
+    pub fn room_default_bytes(&self) -> u64 {
+        self.room_default_bytes
+    }
+
+    /// What is known of it.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
     }
 }
 
-/// Kind and options of the mount that a folder is in; the last of those with the longest mount point.
-fn mount_of(mounts: &str, folder: &Path) -> (String, String) {
-    let mut found: Option<(usize, String, String)> = None;
+impl Sink for Place {
+    fn write(&mut self, data: &[u8], offset: u64) -> io::Result<Duration> {
+        let begun = Instant::now();
+        for (record, at) in data.chunks(RECORD_BYTES).zip((offset..).step_by(RECORD_BYTES)) {
+            self.file.write_all_at(record, at)?;
+        }
+        self.file.sync_data()?;
+        Ok(begun.elapsed())
+    }
+
+    fn kept_bytes(&mut self) -> Option<u64> {
+        self.kept.as_ref()?.bytes()
+    }
+}
+
+/// The file system that a path is in, and what it does to data.
+#[derive(Debug)]
+pub(super) struct FileSystemOf {
+    pub kind: String,
+    pub compression: FileSystem,
+    source: PathBuf,
+}
+
+impl FileSystemOf {
+    /// Of a folder or file at `path`; `file` is that, or one in it.
+    pub fn find(path: &Path, file: &File) -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mount = mount_of(&mounts, &path);
+        Self {
+            compression: compression(&mount.kind, &mount.options, ioctl_getflags(file).ok()),
+            kind: mount.kind,
+            source: mount.source,
+        }
+    }
+
+    /// The device that it is on; `number` as `stat` says, which of some file systems is no device's.
+    pub fn device(&self, number: u64) -> DeviceNumber {
+        match Identity::at(&self.source) {
+            Some(Identity::Block(source)) => source,
+            _ => DeviceNumber::from_raw(number),
+        }
+    }
+
+    fn facts(self, direct: bool, number: u64) -> Facts {
+        let below = layers::below(Path::new(layers::SYS), self.device(number));
+        Facts {
+            // Others take the flag and use the page cache all the same, as btrfs does for files with checksums.
+            direct: direct && PLAIN.contains(&self.kind.as_str()) && !below.cached,
+            compression: self.compression,
+            file_system: self.kind,
+            layers: below.layers,
+        }
+    }
+}
+
+struct Mount {
+    kind: String,
+    source: PathBuf,
+    options: String,
+}
+
+/// The mount that a path is in; the last of those with the longest mount point.
+fn mount_of(mounts: &str, path: &Path) -> Mount {
+    let mut found: Option<(usize, Mount)> = None;
     for line in mounts.lines() {
         let Some((before, after)) = line.split_once(" - ") else {
             continue;
         };
         let fields: Vec<&str> = before.split(' ').collect();
         let mut behind = after.split(' ');
-        let (Some(point), Some(own), Some(kind), Some(shared)) =
-            (fields.get(4), fields.get(5), behind.next(), behind.nth(1))
-        else {
+        let (Some(point), Some(own), Some(kind), Some(source), Some(shared)) = (
+            fields.get(4),
+            fields.get(5),
+            behind.next(),
+            behind.next(),
+            behind.next(),
+        ) else {
             continue;
         };
         let point = point.replace("\\040", " ");
-        if folder.starts_with(&point) && found.as_ref().is_none_or(|(len, _, _)| *len <= point.len()) {
-            found = Some((point.len(), kind.to_owned(), format!("{own},{shared}")));
+        if path.starts_with(&point) && found.as_ref().is_none_or(|(len, _)| *len <= point.len()) {
+            let mount = Mount {
+                kind: kind.to_owned(),
+                source: source.replace("\\040", " ").into(),
+                options: format!("{own},{shared}"),
+            };
+            found = Some((point.len(), mount));
         }
     }
     found.map_or_else(
-        || ("the file system".to_owned(), String::new()),
-        |(_, kind, options)| (kind, options),
+        || Mount {
+            kind: "the file system".to_owned(),
+            source: PathBuf::new(),
+            options: String::new(),
+        },
+        |(_, mount)| mount,
     )
 }
 
@@ -103,13 +265,11 @@ mod tests {
             ("/mnt/b c", "zfs"),
             ("/mnt/bx", "ext4"),
         ] {
-            assert_eq!(mount_of(MOUNTS, Path::new(folder)).0, kind, "{folder}");
+            assert_eq!(mount_of(MOUNTS, Path::new(folder)).kind, kind, "{folder}");
         }
-        assert!(
-            mount_of(MOUNTS, Path::new("/mnt/b"))
-                .1
-                .contains("compress=zstd:3")
-        );
+        let inner = mount_of(MOUNTS, Path::new("/mnt/b"));
+        assert!(inner.options.contains("compress=zstd:3"));
+        assert_eq!(inner.source, Path::new("/dev/loop0"));
     }
 
     #[test]

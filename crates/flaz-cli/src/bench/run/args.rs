@@ -36,6 +36,7 @@ Examples:
   flaz bench run /mnt/ssd --size 4GiB --runs 3
   flaz bench run /mnt/ssd --tests iops --depth 32 --within 2%
   flaz bench run /dev/sdx --precondition 2 --steady --yes-destroy /dev/sdx
+  flaz bench run /mnt/ssd --family replay --distribution mine.json   after flaz study ~ --distribution mine.json
   flaz bench run --campaign nightly.toml --output tonight.json
   flaz bench run --resume tonight.json")]
 pub struct RunArgs {
@@ -74,14 +75,21 @@ pub struct WantedArgs {
     /// Record sizes, by commas: powers of two from 512 to 64MiB [default: 1MiB]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size::parse)]
     records: Option<Vec<u64>>,
-    /// Compressibility of the data, by commas: percent that compression saves, zeros, random or random-level
+    /// Compressibility of the data, by commas: percent that compression saves, zeros, random, random-level, or replay
     /// [default: 2,50,98]
     #[arg(long, value_name = "LEVELS", value_delimiter = ',', value_parser = level)]
     levels: Option<Vec<Level>>,
-    /// How data of a percentage is made; iozone for comparison with old campaigns, whose true ratio is in the results
+    /// How data of a percentage is made; iozone for comparison with old campaigns, whose true ratio is in the results;
+    /// replay for the level replay alone, with --distribution
     #[arg(long, value_name = "FAMILY", value_enum)]
     family: Option<FamilyArg>,
-    /// Percentage of duplicate 4 KiB chunks in the data
+    /// What the level replay draws from: a file that `flaz study` wrote
+    #[arg(long, value_name = "FILE")]
+    distribution: Option<PathBuf>,
+    /// Unit of duplicates, of drawn levels and of what is replayed: a power of two from 512 to 16MiB [default: 4KiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    chunk: Option<u64>,
+    /// Percentage of duplicate chunks in the data
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     dedup: Option<f64>,
     /// Runs of each cell [default: 10]
@@ -141,6 +149,7 @@ enum FamilyArg {
     Copies,
     Alphabet,
     Iozone,
+    Replay,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -190,7 +199,10 @@ impl RunArgs {
                 FamilyArg::Copies => FamilyWord::Copies,
                 FamilyArg::Alphabet => FamilyWord::Alphabet,
                 FamilyArg::Iozone => FamilyWord::Iozone,
+                FamilyArg::Replay => FamilyWord::Replay,
             }),
+            distribution: args.distribution.clone(),
+            chunk: args.chunk.map(Bytes),
             dedup: args.dedup,
             runs: args.runs,
             within: args.within,

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flaz_load::campaign::Watch;
+use flaz_load::forecast::Surety;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::size::HumanDuration;
@@ -56,7 +57,14 @@ fn show(watch: &Watch, bar: &ProgressBar) {
     let Some(status) = watch.status() else { return };
     let (done, now) = (watch.signals.done.load(Ordering::Relaxed), Instant::now());
     let left = match status.left(done, now) {
-        Some(left) => format!("{} left", HumanDuration(left)),
+        Some(left) => {
+            let how = match left.surety {
+                Surety::Known => "",
+                Surety::About => "about ",
+                Surety::AtLeast => "at least ",
+            };
+            format!("{how}{} left", HumanDuration(left.time))
+        }
         None => "measuring how long it takes".to_owned(),
     };
     if let Some(share) = status.share(done, now) {

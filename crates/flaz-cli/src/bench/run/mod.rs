@@ -2,7 +2,6 @@
 
 pub mod args;
 mod bar;
-mod permission;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use flaz_load::target::Target;
 use flaz_load::visit::Traffic;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::bench::permission;
 use crate::commands::output;
 use crate::error::Failure;
 use crate::host::utc;

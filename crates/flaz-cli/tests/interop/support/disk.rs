@@ -123,6 +123,19 @@ impl Mount {
         Self { path, mounted: true }
     }
 
+    /// As [`Mount::new`], with options of the mount.
+    pub fn with_options(scratch: &Scratch, device: &str, options: &str) -> Self {
+        let path = scratch.place("mnt");
+        std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Program::new("mount")
+            .arg("-o")
+            .arg(options)
+            .arg(device)
+            .arg(&path)
+            .ok();
+        Self { path, mounted: true }
+    }
+
     /// Mounts the file system in a file, through a loop device of its own.
     pub fn of_file(scratch: &Scratch, file: &Path) -> Self {
         let path = scratch.place("mnt");

@@ -3,26 +3,29 @@
 //! Invariants: in a folder nothing is touched but a new folder in it, which goes when the target is dropped; whoever makes a
 //! target of a file or device has seen to it that its contents may go.
 
-use std::fs::{self, File, OpenOptions};
+mod caches;
+mod direct;
+mod scratch;
+
+use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use flaz_device::IoBuf;
-use rustix::fs::{Advice, OFlags};
+use rustix::fs::Advice;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
 use crate::medium::FileMedium;
+use direct::{ALIGNMENTS_BYTES, alignment_of};
+use scratch::Scratch;
+
+pub use caches::{DropCaches, decided};
 
 /// Share of the free space that is used at most, in percent, when the size was not given.
 const FREE_PERCENT_MAX: u64 = 80;
 /// Memory of a machine that does not tell.
 const MEMORY_BYTES: u64 = 8 << 30;
-/// Alignments that direct I/O is tried with.
-const ALIGNMENTS_BYTES: [u64; 2] = [512, 4096];
-/// Where the kernel takes orders to drop its page cache.
-const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// How data goes to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,42 +40,13 @@ pub enum Io {
     Buffered,
 }
 
-/// Whose pages are dropped from the page cache between tests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DropCaches {
-    /// Of the whole system if that is allowed and pages are used, else of the target.
-    #[default]
-    Auto,
-    /// Of the target.
-    Target,
-    /// Of the whole system.
-    System,
-    /// Nobody's.
-    No,
-}
-
 /// What a target is.
 #[derive(Debug)]
 enum Kind {
     /// New files; the folder they are in goes with this.
-    Folder {
-        scratch: tempfile::TempDir,
-        _made: Option<Made>,
-    },
+    Folder(Scratch),
     /// A file or device that was there.
     InPlace { device: bool },
-}
-
-/// A folder that was not there before.
-#[derive(Debug)]
-struct Made(PathBuf);
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        // Somebody may have put something in it meanwhile: then it stays.
-        let _ = fs::remove_dir(&self.0);
-    }
 }
 
 /// What is measured.
@@ -127,7 +101,10 @@ impl Target {
                 );
                 return Err(LoadError::Plan(message));
             }
-            found => folder(path, found.is_none())?,
+            found => {
+                let (scratch, room_bytes) = Scratch::new(path, found.is_none())?;
+                (Kind::Folder(scratch), room_bytes)
+            }
         };
         let mut target = Self {
             kind,
@@ -152,7 +129,7 @@ impl Target {
     #[must_use]
     pub fn place(&self) -> &Path {
         match &self.kind {
-            Kind::Folder { scratch, .. } => scratch.path(),
+            Kind::Folder(scratch) => scratch.path(),
             Kind::InPlace { .. } => &self.path,
         }
     }
@@ -166,7 +143,7 @@ impl Target {
     /// Whether files are made anew for tests that write the first time.
     #[must_use]
     pub fn is_folder(&self) -> bool {
-        matches!(self.kind, Kind::Folder { .. })
+        matches!(self.kind, Kind::Folder(_))
     }
 
     /// Number of writers.
@@ -281,7 +258,7 @@ impl Target {
     /// What direct I/O needs here, in bytes; nothing where there is none.
     fn alignment(&self) -> io::Result<Option<u64>> {
         let path = match &self.kind {
-            Kind::Folder { scratch, .. } => {
+            Kind::Folder(scratch) => {
                 let path = scratch.path().join("probe");
                 let file = File::create(&path)?;
                 file.write_all_at(&[1; 2 * ALIGNMENTS_BYTES[1] as usize], 0)?;
@@ -299,7 +276,7 @@ impl Target {
 
     fn file(&self, writer: usize) -> PathBuf {
         match &self.kind {
-            Kind::Folder { scratch, .. } => scratch.path().join(format!("writer-{writer}")),
+            Kind::Folder(scratch) => scratch.path().join(format!("writer-{writer}")),
             Kind::InPlace { .. } => self.path.clone(),
         }
     }
@@ -360,76 +337,10 @@ impl Target {
                 .map_err(LoadError::at("drop cached pages of", &self.path))?;
         }
         if whose == DropCaches::System {
-            fs::write(DROP_CACHES, "1").map_err(LoadError::at("drop caches by", DROP_CACHES))?;
+            caches::drop_system()?;
         }
         Ok(())
     }
-}
-
-/// What [`DropCaches::Auto`] comes to, where pages are used (`buffered`).
-#[must_use]
-pub fn decided(whose: DropCaches, buffered: bool) -> DropCaches {
-    match whose {
-        DropCaches::Auto => {
-            let allowed = rustix::process::geteuid().is_root()
-                && rustix::fs::access(DROP_CACHES, rustix::fs::Access::WRITE_OK).is_ok();
-            if buffered && allowed {
-                DropCaches::System
-            } else {
-                DropCaches::Target
-            }
-        }
-        other => other,
-    }
-}
-
-/// A new folder in the one at `path`, and the free space there.
-fn folder(path: &Path, missing: bool) -> Result<(Kind, Option<u64>), LoadError> {
-    let absolute = std::path::absolute(path).map_err(LoadError::at("find", path))?;
-    if missing && absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
-        let message = format!(
-            "{}: no such device; a folder is not made under /dev, and `lsblk` lists the devices there are",
-            path.display()
-        );
-        return Err(LoadError::Plan(message));
-    }
-    let made = if missing {
-        fs::create_dir(path).map_err(LoadError::at("make the folder", path))?;
-        Some(Made(path.to_owned()))
-    } else {
-        None
-    };
-    let room = rustix::fs::statvfs(path)
-        .map_err(|error| LoadError::at("find the free space of", path)(error.into()))?;
-    let scratch = tempfile::Builder::new()
-        .prefix("flaz-bench-")
-        .tempdir_in(path)
-        .map_err(LoadError::at("make a folder in", path))?;
-    // Some, as ramfs, have no size at all.
-    let free = (room.f_blocks > 0).then(|| room.f_bavail.saturating_mul(room.f_frsize));
-    Ok((Kind::Folder { scratch, _made: made }, free))
-}
-
-fn alignment_of(path: &Path) -> io::Result<Option<u64>> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .custom_flags(OFlags::DIRECT.bits().cast_signed());
-    let refused = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
-    let file = match options.open(path) {
-        Ok(file) => file,
-        Err(error) if refused(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    for alignment in ALIGNMENTS_BYTES {
-        let mut buffer = IoBuf::new(alignment as usize);
-        match file.read_at(&mut buffer, alignment) {
-            Ok(_) => return Ok(Some(alignment)),
-            Err(error) if refused(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
 }
 
 /// Memory of the machine in bytes.

@@ -1,0 +1,210 @@
+//! Models of drives whose bandwidth counts the bytes that are left: real codecs on the data that is really written, in
+//! virtual time. What they are is known, so that the answers can be held against it.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::time::Duration;
+
+use flaz_bench::detect::{Answer, Detection, Facts, FileSystem, Question, detect};
+use flaz_bench::random::Random;
+use flaz_data::codec::Meter;
+
+use super::measure::{Shape, Sink, measure};
+
+const BLOCK_BYTES: usize = 4096;
+/// What is left of the data passes at this rate.
+const BYTES_PER_S: f64 = 200e6;
+/// Time of a write besides that.
+const OVERHEAD_S: f64 = 200e-6;
+/// Standard deviation of the logarithm of a write's time.
+const NOISE: f64 = 0.03;
+
+struct Drive {
+    /// Codec, and bytes that it is given at a time.
+    codec: Option<(Meter, usize)>,
+    elides_zeros: bool,
+    /// Hashes of the blocks that it has, if it deduplicates.
+    blocks: Option<HashSet<u64>>,
+    /// What it keeps of each place, if it says so; such a drive is as fast with any data.
+    kept: Option<HashMap<u64, usize>>,
+    random: Random,
+}
+
+impl Drive {
+    fn plain() -> Self {
+        Self {
+            codec: None,
+            elides_zeros: false,
+            blocks: None,
+            kept: None,
+            random: Random::named(5, "noise"),
+        }
+    }
+
+    fn compressing(codec: &str, unit_kib: usize) -> Self {
+        let codec = codec.parse().unwrap();
+        Self {
+            codec: Some((Meter::new(codec), unit_kib << 10)),
+            ..Self::plain()
+        }
+    }
+
+    fn left_of(&mut self, data: &[u8]) -> usize {
+        if let Some(blocks) = &mut self.blocks {
+            let is_new = |block: &&[u8]| {
+                let mut hasher = DefaultHasher::new();
+                block.hash(&mut hasher);
+                blocks.insert(hasher.finish())
+            };
+            return data.chunks(BLOCK_BYTES).filter(is_new).count() * BLOCK_BYTES;
+        }
+        let zeros = |unit: &&[u8]| unit.iter().all(|byte| *byte == 0);
+        match &mut self.codec {
+            Some((meter, unit)) => data.chunks(*unit).map(|unit| meter.stored_bytes(unit)).sum(),
+            None if self.elides_zeros => {
+                let written = data.chunks(BLOCK_BYTES).filter(|block| !zeros(block));
+                written.count() * BLOCK_BYTES
+            }
+            None => data.len(),
+        }
+    }
+
+    fn detection(mut self) -> Detection {
+        let shape = Shape {
+            sample_bytes: 2 << 20,
+            slots: 3,
+            rounds: 8,
+            seed: 11,
+        };
+        let samples = measure(&mut self, &shape, || {}).unwrap();
+        let facts = Facts {
+            direct: true,
+            file_system: "none".to_owned(),
+            compression: FileSystem::None,
+            layers: Vec::new(),
+        };
+        detect("model", &samples, facts).unwrap()
+    }
+}
+
+impl Sink for Drive {
+    fn write(&mut self, data: &[u8], offset: u64) -> io::Result<Duration> {
+        assert!(offset.is_multiple_of(data.len() as u64), "samples are aligned");
+        let left = self.left_of(data);
+        let moved = match &mut self.kept {
+            Some(kept) => {
+                kept.insert(offset, left);
+                data.len()
+            }
+            None => left,
+        };
+        let deviate: f64 = (0..12).map(|_| self.random.unit()).sum::<f64>() - 6.0;
+        let seconds = (OVERHEAD_S + moved as f64 / BYTES_PER_S) * (NOISE * deviate).exp();
+        Ok(Duration::from_secs_f64(seconds))
+    }
+
+    fn kept_bytes(&mut self) -> Option<u64> {
+        let kept = self.kept.as_ref()?;
+        Some(kept.values().map(|bytes| *bytes as u64).sum())
+    }
+}
+
+#[track_caller]
+fn answers(found: &Detection, question: Question, answer: Answer, reason: &str) {
+    let finding = found
+        .findings
+        .iter()
+        .find(|finding| finding.question == question)
+        .unwrap_or_else(|| panic!("{question:?} is not answered:\n{}", found.text(false)));
+    assert!(
+        finding.answer == answer && finding.reason.contains(reason),
+        "{question:?}: expected {answer:?} ({reason})\n{}",
+        found.text(false)
+    );
+}
+
+#[test]
+fn a_plain_drive() {
+    let found = Drive::plain().detection();
+    for question in [
+        Question::Compresses,
+        Question::ElidesZeros,
+        Question::Deduplicates,
+    ] {
+        answers(&found, question, Answer::No, "");
+    }
+    assert_eq!(found.findings.len(), 3, "nothing else is asked of it");
+}
+
+#[test]
+fn drives_that_compress() {
+    for (codec, unit_kib, entropy_stage, unit, window) in [
+        ("lz4", 4, Answer::No, "4 KiB at a time", "at least 2 KiB back"),
+        (
+            "zstd:1",
+            32,
+            Answer::Yes,
+            "32 KiB at a time",
+            "at least 16 KiB back",
+        ),
+        ("lz4", 64, Answer::No, "64 KiB at a time", "at least 32 KiB back"),
+        (
+            "zlib:6",
+            256,
+            Answer::Yes,
+            "at least 128 KiB at a time",
+            "32 KiB back, and not 64 KiB",
+        ),
+    ] {
+        let found = Drive::compressing(codec, unit_kib).detection();
+        answers(&found, Question::Compresses, Answer::Yes, "75 %: 3.");
+        answers(
+            &found,
+            Question::ElidesZeros,
+            Answer::Unclear,
+            "compression alone",
+        );
+        answers(&found, Question::Deduplicates, Answer::No, "");
+        answers(&found, Question::EntropyStage, entropy_stage, "");
+        answers(&found, Question::Unit, Answer::Yes, unit);
+        answers(&found, Question::Window, Answer::Yes, window);
+    }
+}
+
+#[test]
+fn drives_that_leave_out_zeros_or_duplicates() {
+    let zeros = Drive {
+        elides_zeros: true,
+        ..Drive::plain()
+    }
+    .detection();
+    answers(&zeros, Question::Compresses, Answer::No, "");
+    answers(&zeros, Question::ElidesZeros, Answer::Yes, "");
+    answers(&zeros, Question::Deduplicates, Answer::No, "");
+    let blocks = Drive {
+        blocks: Some(HashSet::new()),
+        ..Drive::plain()
+    }
+    .detection();
+    answers(&blocks, Question::Compresses, Answer::No, "");
+    answers(&blocks, Question::Deduplicates, Answer::Yes, "");
+}
+
+#[test]
+fn a_drive_that_says_what_it_keeps() {
+    let found = Drive {
+        kept: Some(HashMap::new()),
+        ..Drive::compressing("lz4", 4)
+    }
+    .detection();
+    answers(
+        &found,
+        Question::Compresses,
+        Answer::Yes,
+        "25 %: 0.75, 50 %: 0.50, 75 %: 0.25",
+    );
+    answers(&found, Question::Deduplicates, Answer::No, "keeps 1.00");
+    answers(&found, Question::EntropyStage, Answer::No, "");
+    answers(&found, Question::Unit, Answer::Yes, "4 KiB at a time");
+}
