@@ -18,8 +18,6 @@ const DETACH_MAX: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// Tries to find what is there.
 const TRIES_MAX: u32 = 3;
-/// Share of the time, in percent, in which somebody waits for a processor, from which on rates mean little.
-const BUSY_PERCENT: f64 = 50.0;
 
 /// What `flaz bench detect` finds on `target`, with these words.
 fn detect(target: &str, words: &str) -> Value {
@@ -59,16 +57,13 @@ fn caveat<'a>(found: &'a Value, cause: &str) -> (&'a str, &'a str) {
     )
 }
 
-/// Whether processes wait for a processor most of the time.
-fn too_busy() -> bool {
-    // some avg10=89.05 avg60=88.71 ..
-    let pressure = fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
-    let minute = pressure
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("avg60="));
-    minute
-        .and_then(|share| share.parse().ok())
-        .is_some_and(|share: f64| share > BUSY_PERCENT)
+/// A btrfs that compresses all it is given.
+fn compressing_btrfs(scratch: &Scratch, disk: &Limited) -> Mount {
+    Program::new("mkfs.btrfs")
+        .words("-q -f -m single")
+        .arg(disk.device())
+        .ok();
+    Mount::with_options(scratch, disk.device(), "compress-force=zstd:1")
 }
 
 #[test]
@@ -91,29 +86,25 @@ fn a_plain_device_is_not_taken_for_one_that_compresses() {
     assert!(state == "possible" && why.contains("a file on fuse"), "{found:#}");
 }
 
+/// The rates of a real file system that compresses: on a machine that does something else they may say nothing, or the
+/// wrong thing. What they must come to is tested on models whose bandwidth counts compressed bytes.
 #[test]
-fn btrfs_with_zstd_is_found_on_files_and_below_a_device() {
+#[ignore = "measures: wants an idle machine"]
+fn btrfs_with_zstd_is_found_by_its_rates() {
     if !(need::tools(LIMITED_TOOLS) && need::tools(BTRFS) && need::mounts("btrfs")) {
         return;
     }
     let scratch = Scratch::new();
     let disk = Limited::start(&scratch, DISK_BYTES, "400M");
-    Program::new("mkfs.btrfs")
-        .words("-q -f -m single")
-        .arg(disk.device())
-        .ok();
-    let mount = Mount::with_options(&scratch, disk.device(), "compress-force=zstd:1");
+    let mount = compressing_btrfs(&scratch, &disk);
     let folder = mount.path.to_str().expect("a plain path");
-    // A busy machine may hide what is there, but nothing makes it up.
     let tries = (1..=TRIES_MAX).map(|seed| {
         let words = format!("--buffered --sample 4MiB --size 32MiB --rounds 6 --seed {seed}");
-        let found = detect(folder, &words);
-        assert_ne!(answer(&found, "compresses"), "no", "{found:#}");
-        assert_ne!(answer(&found, "deduplicates"), "yes", "{found:#}");
-        found
+        detect(folder, &words)
     });
     let mut last = None;
     for found in tries {
+        assert_ne!(answer(&found, "deduplicates"), "yes", "{found:#}");
         let done = answer(&found, "compresses") == "yes";
         last = Some(found);
         if done {
@@ -121,14 +112,21 @@ fn btrfs_with_zstd_is_found_on_files_and_below_a_device() {
         }
     }
     let found = last.expect("at least one try");
-    if answer(&found, "compresses") == "yes" {
-        assert_ne!(answer(&found, "entropy-stage"), "no", "{found:#}");
-        assert!(reason(&found, "compresses").contains("75 %: "), "{found:#}");
-    } else if too_busy() {
-        println!("skipped: too much else runs on this machine to tell rates apart");
-    } else {
-        panic!("not found in {TRIES_MAX} tries: {found:#}");
+    assert_eq!(answer(&found, "compresses"), "yes", "{found:#}");
+    assert_ne!(answer(&found, "entropy-stage"), "no", "{found:#}");
+    assert!(reason(&found, "compresses").contains("75 %: "), "{found:#}");
+}
+
+#[test]
+fn a_file_system_that_compresses_is_named_on_files_and_below_a_device() {
+    if !(need::tools(LIMITED_TOOLS) && need::tools(BTRFS) && need::mounts("btrfs")) {
+        return;
     }
+    let scratch = Scratch::new();
+    let disk = Limited::start(&scratch, DISK_BYTES, "400M");
+    let mount = compressing_btrfs(&scratch, &disk);
+    let folder = mount.path.to_str().expect("a plain path");
+    let found = detect(folder, "--buffered --sample 2MiB --size 8MiB --rounds 4");
     let (state, why) = caveat(&found, "file-system compression");
     assert!(state == "present" && why.contains("btrfs"), "{found:#}");
     // The device over a file there has no file system, and is not what compresses.
@@ -136,7 +134,7 @@ fn btrfs_with_zstd_is_found_on_files_and_below_a_device() {
     let file = fs::File::create(&image).expect("a file");
     file.set_len(64 << 20).expect("room");
     let device = Loop::over(&image);
-    let found = overwrite(&device.0, "--sample 4MiB --size 16MiB --rounds 4");
+    let found = overwrite(&device.0, "--sample 2MiB --size 8MiB --rounds 4");
     let (state, why) = caveat(&found, "layers below");
     assert!(state == "present" && why.contains("a file on btrfs"), "{found:#}");
     assert_eq!(
