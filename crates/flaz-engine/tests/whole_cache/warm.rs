@@ -198,7 +198,7 @@ fn an_image_larger_than_what_is_free_makes_room_for_itself() {
 #[test]
 fn a_stop_in_the_middle_of_reclaim_is_in_order() {
     let mut reclaiming = 0;
-    for seed in 0..40 {
+    for seed in 0..80 {
         let rig = Rig::new(
             seed,
             filled_disk(16 << 20, half_random),
