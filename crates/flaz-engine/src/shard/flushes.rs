@@ -10,10 +10,13 @@
 )]
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flaz_device::{DeviceError, Env};
+use flaz_device::{Device, DeviceError, DeviceOp, Env};
+
+use super::{Platform, Shard};
 
 /// How often somebody whose flush has succeeded looks whether those that overlapped it have ended.
 const OVERLAP_STEP: Duration = Duration::from_micros(200);
@@ -89,5 +92,36 @@ impl Flushes {
             env.sleep(OVERLAP_STEP).await;
         }
         self.failures() == failures
+    }
+}
+
+impl<P: Platform> Shard<P> {
+    /// Makes what has landed stable.
+    ///
+    /// # Errors
+    /// This flush failed, or another of the cache device did, of whichever shard: what is stable is then not known, and
+    /// asking again may say yes to what is lost. The device must be given up.
+    pub(super) async fn flush_cache(&self) -> Result<(), DeviceError> {
+        let flushes = self.origin_writes.cache_flushes();
+        flushes.run(self.cache.flush()).await?;
+        if flushes.believed(&self.env, 0).await {
+            return Ok(());
+        }
+        let why = io::Error::other("it failed a flush that another shard asked for");
+        Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
+    }
+
+    /// Flushes the origin for our own sake. What was written to it since there had been `failures` is stable on return.
+    ///
+    /// # Errors
+    /// The flush failed, or another one did meanwhile, and that may have taken our writes with it.
+    pub(super) async fn flush_origin_for(&self, failures: u64) -> Result<(), DeviceError> {
+        let flushes = self.origin_writes.flushes();
+        flushes.run(self.origin.flush()).await?;
+        if flushes.believed(&self.env, failures).await {
+            return Ok(());
+        }
+        let why = io::Error::other("it failed a flush that somebody else asked for meanwhile");
+        Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
     }
 }

@@ -29,6 +29,7 @@ mod admit;
 mod clean;
 mod clock;
 mod contents;
+mod counts;
 mod failure;
 mod flushes;
 mod fragment;
@@ -40,6 +41,7 @@ mod read;
 mod reclaim;
 mod recover;
 mod regions;
+mod sending;
 mod write;
 mod write_back;
 
@@ -47,29 +49,29 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Device, Env, IoBuf};
 
 use crate::codec::{CodecSpec, Decoders, Encoder};
-use crate::format::extent::RecordKind;
 use crate::format::geometry::Geometry;
 use crate::index::{Entry, Index};
 use crate::policy::{Policy, PolicyKind, Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
-use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count, raise};
+use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
 use crate::witness::Witness;
 use admit::Job;
 use clock::WriteClock;
-use flushes::Flushes;
+use counts::Counted;
 use intents::Intents;
 use locks::RangeLocks;
 use log::{Landing, Log, LogIdentity};
 use read::Fetch;
 
 pub(crate) use contents::{ImageContents, read_image, read_state};
+pub use counts::OriginWrites;
 pub(crate) use fragment::unpack as unpack_fragment;
 pub use image::ImageError;
 pub use log::WRITES_IN_FLIGHT_MAX;
@@ -82,103 +84,8 @@ pub const JOBS_MAX: usize = 1024;
 pub const JOB_BYTES_MAX: usize = 8 << 20;
 /// Reads of misses at the origin at a time; further ones wait with their requests, whose number front ends limit.
 pub const ORIGIN_READS_MAX: usize = 256;
-/// Times that an extent is written, where dirty blocks depend on it, before the cache device is given up.
-const EXTENT_TRIES_MAX: u32 = 3;
 /// Failed operations of the cache device after which it is no longer used.
 pub const CACHE_ERRORS_MAX: u64 = 8;
-
-/// What the shards of a cache count of their devices together.
-///
-/// How many writes went to the origin past the cache, and up to which of them it has been flushed: a flush that follows
-/// none need not go to a slow origin at all. How many reads and runs of the cleaners are there now, for they share it.
-/// And which flushes of either device failed, for all rely on them.
-#[derive(Clone, Debug, Default)]
-pub struct OriginWrites(Arc<OriginCounts>);
-
-#[derive(Debug)]
-struct OriginCounts {
-    written: AtomicU64,
-    flushed: AtomicU64,
-    reading: AtomicU64,
-    cleaning: AtomicU64,
-    flushes: Flushes,
-    cache_flushes: Flushes,
-}
-
-impl Default for OriginCounts {
-    fn default() -> Self {
-        Self {
-            // An earlier process may have left something: the first flush always goes to the origin.
-            written: AtomicU64::new(1),
-            flushed: AtomicU64::new(0),
-            reading: AtomicU64::new(0),
-            cleaning: AtomicU64::new(0),
-            flushes: Flushes::default(),
-            cache_flushes: Flushes::default(),
-        }
-    }
-}
-
-/// Counts one more until dropped.
-#[derive(Debug)]
-pub(crate) struct Counted<'a>(&'a AtomicU64);
-
-impl<'a> Counted<'a> {
-    fn new(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl OriginWrites {
-    /// The origin has answered a write, and its client has not heard of it yet.
-    pub(crate) fn wrote(&self) {
-        self.0.written.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// What a flush of the origin that begins now covers; `None` if all of it is stable already.
-    pub(crate) fn unflushed(&self) -> Option<u64> {
-        let written = self.0.written.load(Ordering::Acquire);
-        (self.0.flushed.load(Ordering::Acquire) < written).then_some(written)
-    }
-
-    /// A flush that covers so much was answered.
-    pub(crate) fn flushed(&self, upto: u64) {
-        self.0.flushed.fetch_max(upto, Ordering::AcqRel);
-    }
-
-    /// Flushes of the origin.
-    pub(crate) fn flushes(&self) -> &Flushes {
-        &self.0.flushes
-    }
-
-    /// Flushes of the cache device.
-    fn cache_flushes(&self) -> &Flushes {
-        &self.0.cache_flushes
-    }
-
-    /// A read for clients is under way.
-    pub(crate) fn read(&self) -> Counted<'_> {
-        Counted::new(&self.0.reading)
-    }
-
-    /// Reads for clients that are under way.
-    pub(crate) fn reading(&self) -> u64 {
-        self.0.reading.load(Ordering::Relaxed)
-    }
-
-    /// A run of a cleaner is under way, if there are fewer than `most`.
-    pub(crate) fn clean(&self, most: u64) -> Option<Counted<'_>> {
-        let count = Counted::new(&self.0.cleaning);
-        (self.0.cleaning.load(Ordering::Relaxed) <= most).then_some(count)
-    }
-}
 
 /// What an engine runs on: one type for each seam.
 pub trait Platform: 'static {
@@ -580,168 +487,6 @@ impl<P: Platform> Shard<P> {
             None => {
                 count(&self.stats.counters.admission_full, 1);
                 self.job_slots.acquire(1).await.forget();
-            }
-        }
-    }
-
-    /// Sends queued extents and summaries to the device, as far as the limit allows. Called whenever some were
-    /// queued, so that the peak is that of the queue.
-    fn pump_writes(self: &Rc<Self>) {
-        raise(
-            &self.stats.peaks.cache_writes,
-            self.log.borrow().writes_in_flight() as u64,
-        );
-        loop {
-            let Some(write) = self.log.borrow_mut().take_write() else {
-                return;
-            };
-            let shard = Rc::clone(self);
-            self.env.spawn(async move {
-                let len = write.buf.len() as u64;
-                let result = shard.write_out(write.extent, write.position, write.buf).await;
-                shard.write_ended(
-                    write.region,
-                    write.extent,
-                    (write.ticket, write.landing),
-                    len,
-                    result,
-                );
-                shard.pump_writes();
-            });
-        }
-    }
-
-    /// Writes an extent, or a summary (`extent` is none), once more where much depends on it.
-    async fn write_out(
-        self: &Rc<Self>,
-        extent: Option<Location>,
-        position: u64,
-        mut buf: IoBuf,
-    ) -> Result<(), flaz_device::DeviceError> {
-        // A summary is believed: what it lists must be stable.
-        if extent.is_none()
-            && let Err(error) = self.flush_cache().await
-        {
-            self.give_up("the cache device failed a flush");
-            return Err(error);
-        }
-        let mut tries = 1;
-        loop {
-            let (back, result) = self.cache.write_at(position, buf, false).await;
-            buf = back;
-            match result {
-                Err(error) if self.must_land(extent) => {
-                    if tries == EXTENT_TRIES_MAX {
-                        self.give_up("an extent or a summary could not be written");
-                        return Err(error);
-                    }
-                    self.cache_error(&error);
-                    tries += 1;
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Makes what has landed stable.
-    ///
-    /// # Errors
-    /// This flush failed, or another of the cache device did, of whichever shard: what is stable is then not known, and
-    /// asking again may say yes to what is lost. The device must be given up.
-    async fn flush_cache(&self) -> Result<(), flaz_device::DeviceError> {
-        let flushes = self.origin_writes.cache_flushes();
-        flushes.run(self.cache.flush()).await?;
-        if flushes.believed(&self.env, 0).await {
-            return Ok(());
-        }
-        let why = std::io::Error::other("it failed a flush that another shard asked for");
-        Err(flaz_device::DeviceError::new(
-            flaz_device::DeviceOp::Flush,
-            0,
-            0,
-            why,
-        ))
-    }
-
-    /// Flushes the origin for our own sake. What was written to it since there had been `failures` is stable on return.
-    ///
-    /// # Errors
-    /// The flush failed, or another one did meanwhile, and that may have taken our writes with it.
-    async fn flush_origin_for(&self, failures: u64) -> Result<(), flaz_device::DeviceError> {
-        let flushes = self.origin_writes.flushes();
-        flushes.run(self.origin.flush()).await?;
-        if flushes.believed(&self.env, failures).await {
-            return Ok(());
-        }
-        let why = std::io::Error::other("it failed a flush that somebody else asked for meanwhile");
-        Err(flaz_device::DeviceError::new(
-            flaz_device::DeviceOp::Flush,
-            0,
-            0,
-            why,
-        ))
-    }
-
-    fn write_ended(
-        self: &Rc<Self>,
-        region: u32,
-        extent: Option<Location>,
-        (ticket, landing): (u64, Option<Landing>),
-        len: u64,
-        result: Result<(), flaz_device::DeviceError>,
-    ) {
-        match result {
-            Ok(()) => {
-                let counters = &self.stats.counters;
-                count(&counters.cache_write_bytes, len);
-                if extent.is_some() {
-                    count(&counters.extents_written, 1);
-                }
-            }
-            Err(error) => {
-                self.cache_error(&error);
-                if let Some(extent) = extent {
-                    self.drop_extent(region, extent);
-                    // Behind a missing extent recovery finds nothing: what comes next goes elsewhere.
-                    self.log.borrow_mut().abandon(region);
-                }
-            }
-        }
-        self.log.borrow_mut().written(region, extent, ticket, landing);
-        self.commit_what_waits();
-        self.landed.notify_all();
-        self.room.notify_all();
-        self.idle.notify_all();
-    }
-
-    /// Whether the cache is worth nothing without this write. Where blocks may be dirty, every extent: with one missing,
-    /// what follows it in its region could not be acknowledged. And every summary: where it follows an extent that is
-    /// missing, recovery finds nothing of the region without it.
-    fn must_land(&self, extent: Option<Location>) -> bool {
-        (extent.is_none() || self.has_been_dirty.get()) && !self.failed.get()
-    }
-
-    /// Forgets the blocks of an extent that did not reach the device.
-    fn drop_extent(self: &Rc<Self>, region: u32, extent: Location) {
-        let records = self.log.borrow().records_of(extent);
-        let end = Location(extent.0 + u64::from(self.geometry.extent_bytes) / crate::units::UNIT_BYTES);
-        for record in records
-            .into_iter()
-            .filter_map(|bits| crate::format::extent::Record::unpack(bits).ok())
-        {
-            let block = self.local(record.block);
-            let entry = self.index.borrow().get(block);
-            match entry {
-                // Where the latest contents should be is nothing: reads of the block fail.
-                Some(entry) if entry.dirty() => {}
-                Some(entry) if (extent..end).contains(&entry.location()) => self.drop_if_same(block, entry),
-                // What was to say so is lost, and may be all that did: say it again.
-                None if record.kind == RecordKind::Tombstone => {
-                    let ring = self.log.borrow().regions.ring_of(region);
-                    self.obsolete.borrow_mut().entry(block).or_insert(ring);
-                    self.settle_later(block);
-                }
-                _ => {}
             }
         }
     }

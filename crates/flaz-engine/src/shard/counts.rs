@@ -1,0 +1,99 @@
+//! What the shards of a cache, each on a thread of its own, count together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::flushes::Flushes;
+
+/// What the shards of a cache count of their devices together.
+///
+/// How many writes went to the origin past the cache, and up to which of them it has been flushed: a flush that follows
+/// none need not go to a slow origin at all. How many reads and runs of the cleaners are there now, for they share it.
+/// And which flushes of either device failed, for all rely on them.
+#[derive(Clone, Debug, Default)]
+pub struct OriginWrites(Arc<OriginCounts>);
+
+#[derive(Debug)]
+struct OriginCounts {
+    written: AtomicU64,
+    flushed: AtomicU64,
+    reading: AtomicU64,
+    cleaning: AtomicU64,
+    flushes: Flushes,
+    cache_flushes: Flushes,
+}
+
+impl Default for OriginCounts {
+    fn default() -> Self {
+        Self {
+            // An earlier process may have left something: the first flush always goes to the origin.
+            written: AtomicU64::new(1),
+            flushed: AtomicU64::new(0),
+            reading: AtomicU64::new(0),
+            cleaning: AtomicU64::new(0),
+            flushes: Flushes::default(),
+            cache_flushes: Flushes::default(),
+        }
+    }
+}
+
+/// Counts one more until dropped.
+#[derive(Debug)]
+pub(crate) struct Counted<'a>(&'a AtomicU64);
+
+impl<'a> Counted<'a> {
+    pub(super) fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl OriginWrites {
+    /// The origin has answered a write, and its client has not heard of it yet.
+    pub(crate) fn wrote(&self) {
+        self.0.written.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What a flush of the origin that begins now covers; `None` if all of it is stable already.
+    pub(crate) fn unflushed(&self) -> Option<u64> {
+        let written = self.0.written.load(Ordering::Acquire);
+        (self.0.flushed.load(Ordering::Acquire) < written).then_some(written)
+    }
+
+    /// A flush that covers so much was answered.
+    pub(crate) fn flushed(&self, upto: u64) {
+        self.0.flushed.fetch_max(upto, Ordering::AcqRel);
+    }
+
+    /// Flushes of the origin.
+    pub(crate) fn flushes(&self) -> &Flushes {
+        &self.0.flushes
+    }
+
+    /// Flushes of the cache device.
+    pub(super) fn cache_flushes(&self) -> &Flushes {
+        &self.0.cache_flushes
+    }
+
+    /// A read for clients is under way.
+    pub(crate) fn read(&self) -> Counted<'_> {
+        Counted::new(&self.0.reading)
+    }
+
+    /// Reads for clients that are under way.
+    pub(crate) fn reading(&self) -> u64 {
+        self.0.reading.load(Ordering::Relaxed)
+    }
+
+    /// A run of a cleaner is under way, if there are fewer than `most`.
+    pub(crate) fn clean(&self, most: u64) -> Option<Counted<'_>> {
+        let count = Counted::new(&self.0.cleaning);
+        (self.0.cleaning.load(Ordering::Relaxed) <= most).then_some(count)
+    }
+}

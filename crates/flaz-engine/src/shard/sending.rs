@@ -1,0 +1,136 @@
+//! Extents and summaries on their way to the cache device, and what becomes of those that fail.
+
+use std::rc::Rc;
+
+use flaz_device::{Device, DeviceError, Env, IoBuf};
+
+use super::log::Landing;
+use super::{Platform, Shard};
+use crate::format::extent::{Record, RecordKind};
+use crate::stats::{count, raise};
+use crate::units::{Location, UNIT_BYTES};
+
+/// Times that an extent or a summary is written, where much depends on it, before the cache device is given up.
+const TRIES_MAX: u32 = 3;
+
+impl<P: Platform> Shard<P> {
+    /// Sends queued extents and summaries to the device, as far as the limit allows. Called whenever some were
+    /// queued, so that the peak is that of the queue.
+    pub(super) fn pump_writes(self: &Rc<Self>) {
+        raise(
+            &self.stats.peaks.cache_writes,
+            self.log.borrow().writes_in_flight() as u64,
+        );
+        loop {
+            let Some(write) = self.log.borrow_mut().take_write() else {
+                return;
+            };
+            let shard = Rc::clone(self);
+            self.env.spawn(async move {
+                let len = write.buf.len() as u64;
+                let result = shard.write_out(write.extent, write.position, write.buf).await;
+                shard.write_ended(
+                    write.region,
+                    write.extent,
+                    (write.ticket, write.landing),
+                    len,
+                    result,
+                );
+                shard.pump_writes();
+            });
+        }
+    }
+
+    /// Writes an extent, or a summary (`extent` is none), once more where much depends on it.
+    async fn write_out(
+        self: &Rc<Self>,
+        extent: Option<Location>,
+        position: u64,
+        mut buf: IoBuf,
+    ) -> Result<(), DeviceError> {
+        // A summary is believed: what it lists must be stable.
+        if extent.is_none()
+            && let Err(error) = self.flush_cache().await
+        {
+            self.give_up("the cache device failed a flush");
+            return Err(error);
+        }
+        let mut tries = 1;
+        loop {
+            let (back, result) = self.cache.write_at(position, buf, false).await;
+            buf = back;
+            match result {
+                Err(error) if self.must_land(extent) => {
+                    if tries == TRIES_MAX {
+                        self.give_up("an extent or a summary could not be written");
+                        return Err(error);
+                    }
+                    self.cache_error(&error);
+                    tries += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn write_ended(
+        self: &Rc<Self>,
+        region: u32,
+        extent: Option<Location>,
+        (ticket, landing): (u64, Option<Landing>),
+        len: u64,
+        result: Result<(), DeviceError>,
+    ) {
+        match result {
+            Ok(()) => {
+                let counters = &self.stats.counters;
+                count(&counters.cache_write_bytes, len);
+                if extent.is_some() {
+                    count(&counters.extents_written, 1);
+                }
+            }
+            Err(error) => {
+                self.cache_error(&error);
+                if let Some(extent) = extent {
+                    self.drop_extent(region, extent);
+                    // Behind a missing extent recovery finds nothing: what comes next goes elsewhere.
+                    self.log.borrow_mut().abandon(region);
+                }
+            }
+        }
+        self.log.borrow_mut().written(region, extent, ticket, landing);
+        self.commit_what_waits();
+        self.landed.notify_all();
+        self.room.notify_all();
+        self.idle.notify_all();
+    }
+
+    /// Whether the cache is worth nothing without this write. Where blocks may be dirty, every extent: with one missing,
+    /// what follows it in its region could not be acknowledged. And every summary: where it follows an extent that is
+    /// missing, recovery finds nothing of the region without it.
+    fn must_land(&self, extent: Option<Location>) -> bool {
+        (extent.is_none() || self.has_been_dirty.get()) && !self.failed.get()
+    }
+
+    /// Forgets the blocks of an extent that did not reach the device.
+    fn drop_extent(self: &Rc<Self>, region: u32, extent: Location) {
+        let records = self.log.borrow().records_of(extent);
+        let end = Location(extent.0 + u64::from(self.geometry.extent_bytes) / UNIT_BYTES);
+        for record in records.into_iter().filter_map(|bits| Record::unpack(bits).ok()) {
+            let block = self.local(record.block);
+            let entry = self.index.borrow().get(block);
+            match entry {
+                // Where the latest contents should be is nothing: reads of the block fail.
+                Some(entry) if entry.dirty() => {}
+                Some(entry) if (extent..end).contains(&entry.location()) => self.drop_if_same(block, entry),
+                // What was to say so is lost, and may be all that did: say it again.
+                None if record.kind == RecordKind::Tombstone => {
+                    let ring = self.log.borrow().regions.ring_of(region);
+                    self.obsolete.borrow_mut().entry(block).or_insert(ring);
+                    self.settle_later(block);
+                }
+                _ => {}
+            }
+        }
+    }
+}
