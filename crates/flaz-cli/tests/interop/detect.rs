@@ -57,13 +57,31 @@ fn caveat<'a>(found: &'a Value, cause: &str) -> (&'a str, &'a str) {
     )
 }
 
-/// A btrfs that compresses all it is given.
-fn compressing_btrfs(scratch: &Scratch, disk: &Limited) -> Mount {
-    Program::new("mkfs.btrfs")
-        .words("-q -f -m single")
-        .arg(disk.device())
-        .ok();
-    Mount::with_options(scratch, disk.device(), "compress-force=zstd:1")
+/// A btrfs that compresses all it is given, on a device of limited rate. Taken down from the top.
+struct Compressing {
+    mount: Mount,
+    _disk: Limited,
+    _scratch: Scratch,
+}
+
+impl Compressing {
+    /// `None`: something that it needs is missing, which was said.
+    fn new() -> Option<Self> {
+        if !(need::tools(LIMITED_TOOLS) && need::tools(BTRFS) && need::mounts("btrfs")) {
+            return None;
+        }
+        let scratch = Scratch::new();
+        let disk = Limited::start(&scratch, DISK_BYTES, "400M");
+        Program::new("mkfs.btrfs")
+            .words("-q -f -m single")
+            .arg(disk.device())
+            .ok();
+        Some(Self {
+            mount: Mount::with_options(&scratch, disk.device(), "compress-force=zstd:1"),
+            _disk: disk,
+            _scratch: scratch,
+        })
+    }
 }
 
 #[test]
@@ -91,13 +109,10 @@ fn a_plain_device_is_not_taken_for_one_that_compresses() {
 #[test]
 #[ignore = "measures: wants an idle machine"]
 fn btrfs_with_zstd_is_found_by_its_rates() {
-    if !(need::tools(LIMITED_TOOLS) && need::tools(BTRFS) && need::mounts("btrfs")) {
+    let Some(btrfs) = Compressing::new() else {
         return;
-    }
-    let scratch = Scratch::new();
-    let disk = Limited::start(&scratch, DISK_BYTES, "400M");
-    let mount = compressing_btrfs(&scratch, &disk);
-    let folder = mount.path.to_str().expect("a plain path");
+    };
+    let folder = btrfs.mount.path.to_str().expect("a plain path");
     let tries = (1..=TRIES_MAX).map(|seed| {
         let words = format!("--buffered --sample 4MiB --size 32MiB --rounds 6 --seed {seed}");
         detect(folder, &words)
@@ -119,18 +134,15 @@ fn btrfs_with_zstd_is_found_by_its_rates() {
 
 #[test]
 fn a_file_system_that_compresses_is_named_on_files_and_below_a_device() {
-    if !(need::tools(LIMITED_TOOLS) && need::tools(BTRFS) && need::mounts("btrfs")) {
+    let Some(btrfs) = Compressing::new() else {
         return;
-    }
-    let scratch = Scratch::new();
-    let disk = Limited::start(&scratch, DISK_BYTES, "400M");
-    let mount = compressing_btrfs(&scratch, &disk);
-    let folder = mount.path.to_str().expect("a plain path");
+    };
+    let folder = btrfs.mount.path.to_str().expect("a plain path");
     let found = detect(folder, "--buffered --sample 2MiB --size 8MiB --rounds 4");
     let (state, why) = caveat(&found, "file-system compression");
     assert!(state == "present" && why.contains("btrfs"), "{found:#}");
     // The device over a file there has no file system, and is not what compresses.
-    let image = mount.path.join("image");
+    let image = btrfs.mount.path.join("image");
     let file = fs::File::create(&image).expect("a file");
     file.set_len(64 << 20).expect("room");
     let device = Loop::over(&image);
@@ -142,7 +154,6 @@ fn a_file_system_that_compresses_is_named_on_files_and_below_a_device() {
         "the loop device is cached: {found:#}"
     );
     drop(device);
-    drop(mount);
 }
 
 #[test]

@@ -213,14 +213,8 @@ fn bad(text: impl Into<String>) -> LoadError {
 
 #[cfg(test)]
 mod tests {
+    use super::wanted::tests::wanted;
     use super::*;
-
-    fn wanted() -> Wanted {
-        Wanted {
-            target: Some("/tmp".into()),
-            ..Wanted::default()
-        }
-    }
 
     #[test]
     fn iops_are_of_4_kib_whatever_the_records_are() {

@@ -233,11 +233,11 @@ fn distinct(levels: Vec<Level>) -> Vec<Level> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::pass::Engine;
 
-    fn wanted() -> Wanted {
+    pub(in crate::plan) fn wanted() -> Wanted {
         Wanted {
             target: Some("/tmp".into()),
             ..Wanted::default()

@@ -21,6 +21,23 @@ pub const TOOLS: &[(&str, &str)] = &[
 /// Loop devices and mounts are few and global: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// Waits until a program that was started is ready.
+///
+/// # Panics
+/// If it ends before, or takes too long.
+pub fn wait_ready(program: &str, child: &mut Child, ready: impl Fn() -> bool) {
+    let give_up = Instant::now() + WAIT_MAX;
+    while !ready() {
+        let ended = child.try_wait().expect("a child can be waited for");
+        assert!(ended.is_none(), "{program} ended at once: {ended:?}");
+        assert!(
+            Instant::now() < give_up,
+            "{program} was not ready after {WAIT_MAX:?}"
+        );
+        thread::sleep(POLL);
+    }
+}
+
 /// A block device backed by an export. Taken down when dropped.
 pub struct Disk {
     device: Option<String>,
@@ -50,7 +67,8 @@ impl Disk {
             place,
             _turn: turn,
         };
-        disk.wait_for(&file);
+        let fuse = disk.fuse.as_mut().expect("it was just started");
+        wait_ready("nbdfuse", fuse, || file.exists());
         disk.device = Some(
             Program::new("losetup")
                 .words("--find --show")
@@ -60,22 +78,6 @@ impl Disk {
                 .to_owned(),
         );
         disk
-    }
-
-    fn wait_for(&mut self, file: &Path) {
-        let give_up = Instant::now() + WAIT_MAX;
-        while std::fs::metadata(file).is_err() {
-            let ended = self
-                .fuse
-                .as_mut()
-                .and_then(|fuse| fuse.try_wait().expect("a child can be waited for"));
-            assert!(ended.is_none(), "nbdfuse ended at once: {ended:?}");
-            assert!(
-                Instant::now() < give_up,
-                "nbdfuse was not ready after {WAIT_MAX:?}"
-            );
-            thread::sleep(POLL);
-        }
     }
 
     /// The device, as `/dev/loop3`.

@@ -4,13 +4,10 @@
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
+use super::disk::wait_ready;
 use super::{Program, Scratch};
 
-const WAIT_MAX: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(10);
 /// Packages of what this module runs.
 pub const TOOLS: &[(&str, &str)] = &[
     ("nbdkit", "nbdkit"),
@@ -82,19 +79,8 @@ impl Limited {
             .spawn()
             .expect("setpriv (util-linux) starts");
         self.children.push(child);
-        let give_up = Instant::now() + WAIT_MAX;
-        while !ready() {
-            let ended = self
-                .children
-                .last_mut()
-                .and_then(|child| child.try_wait().ok().flatten());
-            assert!(ended.is_none(), "{program:?} ended at once: {ended:?}");
-            assert!(
-                Instant::now() < give_up,
-                "{program:?} was not ready after {WAIT_MAX:?}"
-            );
-            thread::sleep(POLL);
-        }
+        let child = self.children.last_mut().expect("the one just pushed");
+        wait_ready(program[0], child, ready);
     }
 
     /// The device, as `/dev/loop3`.
