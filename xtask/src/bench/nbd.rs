@@ -302,8 +302,11 @@ fn fills(
         });
     }
     let mut worst = Vec::new();
-    for run in 0..runs.div_ceil(2) {
-        bar.set_message(format!("worst second while reclaiming, run {}", run + 1));
+    for run in 0..runs {
+        bar.set_message(format!(
+            "worst second while reclaiming, run {} of {runs}",
+            run + 1
+        ));
         let log = files.path().join("fill");
         let prefix = format!("--write_bw_log={}", log.display());
         let mut args = random.to_vec();

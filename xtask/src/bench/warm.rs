@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Device, DeviceError, Env, IoBuf};
-use flaz_engine::cache::{CreateOptions, LocalCache, Start, create, read_superblock, write_superblock};
+use flaz_engine::cache::{CreateOptions, LocalCache, Start, create, read_superblock};
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
-use flaz_engine::format::superblock::State;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings};
@@ -31,6 +30,8 @@ use crate::replay::{Data, contents};
 
 /// Regions of each shard that are left free: for the image, and so that nothing is reclaimed.
 const FREE_REGIONS: u64 = 3;
+/// Stripes that are written to before a crash, so that their intents are set; few enough to set none around them.
+const INTENT_STRIPES: u64 = 12;
 /// Stripes that are read into the cache at a time: as much as the queues of admissions take.
 const STRIPES_AT_ONCE: u64 = 4;
 const BLOCK: u64 = 4096;
@@ -249,22 +250,52 @@ async fn start(cache: &Rc<Sparse>, origin: &Rc<MadeUp>, block: u64) -> Result<Wa
     Ok(warm)
 }
 
-/// Makes a clean stop look like a crash, and times the recovery.
-async fn recover(cache: &Rc<Sparse>, origin: &Rc<MadeUp>) -> Result<(f64, Recovered), BenchError> {
-    let mut superblock = read_superblock(&**cache).await?;
-    superblock.state = State::Open;
-    write_superblock(&**cache, &mut superblock).await?;
-    write_superblock(&**cache, &mut superblock).await?;
-    let started = Instant::now();
-    let (open, volume) = open(cache, origin).await?;
-    let seconds = started.elapsed().as_secs_f64();
-    let recovered = open.recovered;
-    if open.start != Start::Recovered || recovered.blocks == 0 {
-        return Err("the start after a crash was not warm".into());
-    }
-    drop(volume);
-    open.stop().await?;
-    Ok((seconds, recovered))
+/// Looks at a cache made before, with a runtime of its own.
+async fn attach(path: &Path, origin_len: u64) -> Result<(Rc<Sparse>, Rc<MadeUp>), BenchError> {
+    let file = FileDevice::open(path, OpenMode::default())?;
+    let data_offset = read_superblock(&file).await?.geometry.data_offset();
+    let cache = Sparse {
+        file,
+        data_offset,
+        storing: Cell::new(true),
+        read_bytes: Cell::new(0),
+    };
+    Ok((Rc::new(cache), Rc::new(MadeUp { len: origin_len })))
+}
+
+/// Starts, writes, and is gone without a stop: the intents of the writes are set.
+fn crash(path: &Path, origin_len: u64) -> Result<(), BenchError> {
+    Runtime::new(Config::default())?.block_on(async {
+        let (cache, origin) = attach(path, origin_len).await?;
+        let (_open, volume) = open(&cache, &origin).await?;
+        let apart = (origin.len / STRIPE_BYTES / INTENT_STRIPES).max(1);
+        for stripe in (0..INTENT_STRIPES).map(|n| n * apart) {
+            let block = stripe * STRIPE_BLOCKS;
+            let mut buf = IoBuf::new(BLOCK as usize);
+            contents(block, Data::TwoToOne, &mut buf);
+            volume.write(block * BLOCK, [buf].into(), false).await?;
+        }
+        Ok(())
+    })
+}
+
+/// Times the start after a crash.
+fn recover(path: &Path, origin_len: u64) -> Result<(f64, Recovered), BenchError> {
+    Runtime::new(Config::default())?.block_on(async {
+        let (cache, origin) = attach(path, origin_len).await?;
+        let started = Instant::now();
+        let (open, volume) = open(&cache, &origin).await?;
+        let seconds = started.elapsed().as_secs_f64();
+        let recovered = open.recovered;
+        if open.start != Start::Recovered || recovered.blocks == 0 || recovered.stripes == 0 {
+            return Err(format!("the start was not that after a crash: {recovered:?}").into());
+        }
+        drop(volume);
+        open.stop().await?;
+        // The tasks of the cache end.
+        Rt.sleep(Duration::from_millis(1)).await;
+        Ok((seconds, recovered))
+    })
 }
 
 /// Rows of warm starts.
@@ -275,26 +306,28 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     let gib: u64 = if options.quick { 1 } else { 10 };
     let files = Files::new(options)?;
     let path = files.path().join("warm.cache");
-    let runtime = Runtime::new(Config::default())?;
     bar.set_message(format!("filling a cache of {gib} GiB"));
     let (mut warm, mut crashed) = (Vec::new(), Vec::new());
     let mut direct = true;
-    runtime.block_on(async {
+    let mut origin_len = 0;
+    Runtime::new(Config::default())?.block_on(async {
         let (cache, origin) = make(&path, gib << 30).await?;
+        origin_len = origin.len;
         direct = cache.file.is_direct();
         let block = fill(&cache, &origin).await?;
         for run in 0..runs {
             bar.set_message(format!("warm start, run {} of {runs}", run + 1));
             warm.push(start(&cache, &origin, block).await?);
         }
-        for run in 0..runs {
-            bar.set_message(format!("start after a crash, run {} of {runs}", run + 1));
-            crashed.push(recover(&cache, &origin).await?);
-        }
         // The tasks of the last cache end.
         Rt.sleep(Duration::from_millis(1)).await;
         Ok::<(), BenchError>(())
     })?;
+    for run in 0..runs {
+        bar.set_message(format!("start after a crash, run {} of {runs}", run + 1));
+        crash(&path, origin_len)?;
+        crashed.push(recover(&path, origin_len)?);
+    }
     let figures = |of: fn(&Warm) -> f64| {
         let all: Vec<f64> = warm.iter().map(of).collect();
         Spread::of(&all).ok_or_else(|| "no runs".to_owned())
@@ -376,5 +409,16 @@ mod tests {
             }
             Rt.sleep(Duration::from_millis(1)).await;
         });
+        drop(runtime);
+        let path = folder.path().join("cache");
+        let mut dropped = 0;
+        for _ in 0..2 {
+            crash(&path, 4 * (64 << 20)).expect("is gone");
+            let (_, recovered) = recover(&path, 4 * (64 << 20)).expect("is recovered");
+            assert!(recovered.stripes >= INTENT_STRIPES, "{recovered:?}");
+            assert!(recovered.blocks > 20_000, "{recovered:?}");
+            dropped += recovered.dropped;
+        }
+        assert!(dropped > 0, "some of the stripes were cached");
     }
 }

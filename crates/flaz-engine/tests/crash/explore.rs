@@ -43,6 +43,13 @@ impl Budget {
         one_in_twice: 12,
     };
 
+    /// Every moment, every plan.
+    pub const ALL: Self = Self {
+        states: u64::MAX,
+        moments: usize::MAX,
+        ..Self::USUAL
+    };
+
     /// For tests of the harness.
     pub const SMALL: Self = Self {
         states: 60,

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use explore::{Base, Budget, Counts, Failure, explore};
 use minimise::minimise;
-use workload::{SCENARIOS_A_BASE, Scenario};
+use workload::{Op, Place, SCENARIOS_A_BASE, Scenario, Step};
 
 /// Crash states of a run of all tests, unless `FLAZ_CRASH_STATES` says otherwise.
 const CRASH_STATES: u64 = 200_000;
@@ -186,6 +186,45 @@ fn no_crash_loses_or_revives_anything() {
         ("tombstones", counts.did.tombstones),
     ] {
         assert!(count > 0 || goal == 0, "no {name} in the whole test");
+    }
+}
+
+/// What is looked at whole: each mode on one shard and on two.
+const SHORT_BASES: u64 = 4;
+
+/// Nothing is sampled: a crash at each device event, and there by each plan.
+#[test]
+fn every_crash_of_a_short_workload_loses_and_revives_nothing() {
+    let place = |spot, first, count| Place { spot, first, count };
+    let write = |place, version, fua| Op::Write { place, version, fua };
+    let ops = [
+        (0, write(place(1, 0, 16), 1, false)),
+        (1, write(place(3, 0, 12), 2, false)),
+        (0, Op::Flush),
+        (0, write(place(1, 4, 12), 3, true)),
+        (
+            1,
+            Op::Trim {
+                place: place(3, 8, 8),
+                fua: false,
+            },
+        ),
+        (1, write(place(3, 0, 8), 4, false)),
+    ];
+    let steps = ops.map(|(client, op)| Step { phase: 0, client, op });
+    for number in 0..SHORT_BASES {
+        let base = Base::new(number).unwrap_or_else(|failure| panic!("{failure}"));
+        let mut scenario = Scenario::of_seed(number * SCENARIOS_A_BASE, &base.shape);
+        scenario.steps = steps.to_vec();
+        (scenario.cache_faults, scenario.origin_faults) = Default::default();
+        let mut counts = Counts::default();
+        if let Err(failure) = explore(&base, &scenario, &Budget::ALL, &mut counts) {
+            panic!("{failure}");
+        }
+        assert!(
+            counts.kills > 100 && counts.power_cuts > 1000,
+            "too little of base {number}: {counts:?}"
+        );
     }
 }
 
