@@ -33,6 +33,7 @@ use crate::size::HumanDuration;
 /// The daemon could not start, failed on its way, or could not stop cleanly.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     check_addresses(args)?;
+    host::prepare();
     let life = Arc::new(Life::default());
     // Before anything is opened: a signal during the start is a stop, not a crash.
     watch_signals(&life)?;

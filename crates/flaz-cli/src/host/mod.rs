@@ -7,6 +7,7 @@
 //! | [`patience`] | when the cache device must answer in time, and when it is waited for |
 //! | [`timed`] | how long flushes and prefetches take |
 //! | [`daemon`] | opening, serving and closing a cache |
+//! | [`process`] | what a server asks of the kernel for its own process |
 //! | [`origin`] | whether an origin is the right one, and how far its cache can be believed |
 //! | [`state`] | what the host remembers about a cache apart from the cache device |
 //! | [`filesystem`] | what an origin's file system says about mounts and writes |
@@ -19,6 +20,7 @@ mod filesystem;
 mod offline;
 mod origin;
 mod patience;
+mod process;
 mod state;
 mod status;
 mod timed;
@@ -27,6 +29,7 @@ mod worker;
 pub use daemon::{CLEAN_WITHIN, Daemon, start};
 pub use filesystem::utc;
 pub use offline::{check, create, dump, identify, offline_status};
+pub use process::prepare;
 pub use state::default_directory;
 
 /// Any error of the host; its message says what was expected, found, and what to do.
