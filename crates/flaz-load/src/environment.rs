@@ -39,7 +39,8 @@ pub fn of(target: &Target) -> Environment {
         found.file_system = if target.is_device() {
             Some("none".to_owned())
         } else {
-            mount.as_ref().map(|mount| mount.kind.clone())
+            let by_mount = mount.as_ref().map(|mount| mount.kind.clone());
+            by_mount.or_else(|| kind_by_magic(place))
         };
         found.mount_options = mount.map(|mount| mount.options);
     }
@@ -124,6 +125,29 @@ fn device(folder: &Path, found: &mut Environment) {
     }
 }
 
+/// Magic numbers of file systems (statfs(2)).
+const MAGICS: [(u64, &str); 11] = [
+    (0xef53, "ext2 to ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xca45_1a4e, "bcachefs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x0102_1994, "tmpfs"),
+    (0x794c_7630, "overlay"),
+    (0x6573_5546, "fuse"),
+    (0x6969, "nfs"),
+    (0x9fa0, "proc"),
+];
+
+/// What the file system says it is: all there is in a changed root, whose own mount no table shows.
+fn kind_by_magic(path: &Path) -> Option<String> {
+    // The type is signed on some machines: 32 bits are what is defined.
+    let magic = u64::from(rustix::fs::statfs(path).ok()?.f_type as u32);
+    let known = MAGICS.iter().find(|(number, _)| *number == magic);
+    Some(known.map_or_else(|| format!("{magic:#x}"), |(_, name)| (*name).to_owned()))
+}
+
 /// The mount that a path is in.
 struct Mount {
     kind: String,
@@ -173,6 +197,17 @@ fn options(of_mount: &str, of_system: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_tells_what_it_is_where_no_mount_does() {
+        assert_eq!(kind_by_magic(Path::new("/proc/self")).as_deref(), Some("proc"));
+        assert_eq!(kind_by_magic(Path::new("/nothing/here")), None);
+        let unseen = "43 42 0:22 / /sys rw,relatime - sysfs sysfs rw\n";
+        assert!(
+            Mount::in_table(unseen, Path::new("/home/x")).is_none(),
+            "a changed root"
+        );
+    }
 
     #[test]
     fn the_mount_of_a_path_is_the_innermost() {

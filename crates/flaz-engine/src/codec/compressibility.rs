@@ -5,8 +5,9 @@
 //! piece of some short windows come again anywhere? If not, there is hardly anything to copy from either. The
 //! first stops at the first sign of order, so that compressible blocks lose little time.
 //!
-//! A [`Detector`] remembers that the blocks before were incompressible: then a smaller sample will do, for such
-//! data comes in long stretches.
+//! A [`Detector`] remembers that the codec made nothing of the blocks before, for such data comes in long stretches: in
+//! them a look decides, later on a smaller one, and elsewhere none is taken. That keeps the price from data that
+//! compresses, and the looks from blocks that shrink a little.
 //!
 //! Invariant: a wrong "incompressible" costs capacity, so every doubt counts as compressible; the codec is
 //! the judge then.
@@ -23,10 +24,12 @@ const RUN_BYTES_QUICK: usize = 3;
 const RUNS_A_LOOK: usize = 8;
 const LOOKS: usize = (BLOCK_BYTES / RUN_STRIDE).div_ceil(RUNS_A_LOOK);
 const VALUES: usize = 256;
-/// Incompressible blocks in a row after which the smaller sample will do.
+/// Blocks in a row that were stored as they are, after which a look decides.
 const STREAK_MIN: u8 = 4;
-/// Of so many blocks of a streak one is looked at in full, which bounds what a wrong streak can cost.
-const FULL_LOOK_EVERY: u8 = 16;
+/// The same after which the smaller sample will do.
+const STREAK_LONG: u8 = 32;
+/// Of so many blocks of a streak the codec gets one, which bounds what a wrong streak can cost.
+const CODEC_EVERY: u8 = 16;
 /// Length of the windows that are looked for in the rest of the block, and distance of the places that are
 /// looked at: no second copy of a whole window can hide between two places.
 const WINDOW_BYTES: usize = 32;
@@ -68,7 +71,7 @@ pub fn looks_incompressible(block: &[u8]) -> bool {
 /// Judges blocks that come one after the other from the same place.
 #[derive(Clone, Debug, Default)]
 pub struct Detector {
-    /// Incompressible blocks since the last other one.
+    /// Blocks stored as they are since one that the codec made smaller.
     streak: u8,
 }
 
@@ -79,20 +82,26 @@ impl Detector {
         Self::default()
     }
 
-    /// As [`looks_incompressible`], at a fraction of its price in the middle of incompressible data.
-    pub fn incompressible(&mut self, block: &[u8]) -> bool {
-        let quick = self.streak >= STREAK_MIN
-            && !self.streak.is_multiple_of(FULL_LOOK_EVERY)
-            && block
-                .try_into()
-                .is_ok_and(collides_like_random::<RUN_BYTES_QUICK>);
-        let verdict = quick || looks_incompressible(block);
-        self.streak = if verdict {
-            self.streak.wrapping_add(1).max(1)
-        } else {
-            0
+    /// Whether the codec need not be asked. What becomes of the block is to be told by [`Self::note`].
+    #[must_use]
+    pub fn incompressible(&self, block: &[u8]) -> bool {
+        let quick = || {
+            let block = block.try_into();
+            block.is_ok_and(collides_like_random::<RUN_BYTES_QUICK>)
         };
-        verdict
+        self.streak >= STREAK_MIN
+            && !self.streak.is_multiple_of(CODEC_EVERY)
+            && (self.streak >= STREAK_LONG && quick() || looks_incompressible(block))
+    }
+
+    /// Takes note of a block that is stored as it is, by whoever's verdict, or of one that was made smaller.
+    pub fn note(&mut self, as_it_is: bool) {
+        self.streak = match (as_it_is, self.streak) {
+            (false, _) => 0,
+            // A streak has no end.
+            (true, u8::MAX) => u8::MAX - CODEC_EVERY + 1,
+            (true, streak) => streak + 1,
+        };
     }
 }
 

@@ -426,26 +426,46 @@ fn what_is_called_incompressible_no_codec_makes_much_smaller() {
 #[test]
 fn a_detector_in_the_middle_of_noise_soon_sees_order() {
     let noise = noise(64 * BLOCK, 77);
+    let mut lz4 = encoder(CodecSpec::LZ4);
+    // As blocks are packed: whether the codec was asked, and what it made of them.
+    let mut pack = |detector: &mut Detector, block: &[u8]| {
+        let asked = !detector.incompressible(block);
+        let smaller = asked && lz4.compress(block, &mut [0; FRAGMENT_MAX]).is_some();
+        detector.note(!smaller);
+        (asked, smaller)
+    };
     let (mut at_once, mut tried) = (0, 0);
     for (kind, block) in orderly_blocks() {
-        if looks_incompressible(&block) {
+        if !pack(&mut Detector::new(), &block).1 {
             continue;
         }
         tried += 1;
-        let mut detector = Detector::new();
-        assert!(
-            noise
-                .chunks_exact(BLOCK)
-                .all(|block| detector.incompressible(block))
-        );
-        let seen_after = (0..16).position(|_| !detector.incompressible(&block));
-        assert!(seen_after.is_some(), "{kind}");
-        at_once += usize::from(seen_after == Some(0));
-        // From then on every block has the full look.
-        assert!(!detector.incompressible(&block), "{kind}");
+        for blocks_before in [5, 20, 60] {
+            let mut detector = Detector::new();
+            let before = noise.chunks_exact(BLOCK).take(blocks_before);
+            let asked = before.filter(|block| pack(&mut detector, block).0).count();
+            assert!(asked <= 4 + blocks_before / 16, "{asked} of {blocks_before}");
+            let seen_after = (0..16).position(|_| pack(&mut detector, &block).1);
+            assert!(seen_after.is_some(), "{kind}");
+            at_once += usize::from(seen_after == Some(0));
+            // From then on the codec has every block.
+            assert!(pack(&mut detector, &block).1, "{kind}");
+        }
     }
     // Repeated noise is beyond the small sample, but most order is not.
-    assert!(at_once * 10 > tried * 6, "{at_once} of {tried}");
+    assert!(at_once * 10 > 3 * tried * 8, "{at_once} of {} times", 3 * tried);
+}
+
+#[test]
+fn a_streak_has_no_end() {
+    let noise = noise(BLOCK, 78);
+    let mut detector = Detector::new();
+    let mut asked = 0;
+    for _ in 0..1600 {
+        asked += usize::from(!detector.incompressible(&noise));
+        detector.note(true);
+    }
+    assert!((100..=104).contains(&asked), "{asked}");
 }
 
 #[test]

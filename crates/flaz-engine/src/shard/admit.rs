@@ -10,10 +10,9 @@ use flaz_device::{Env, IoBuf, Nanos, Priority};
 use futures_util::future::join_all;
 
 use super::clock::Tick;
-use super::fragment::{self, Packed};
+use super::fragment::{Packed, Packer};
 use super::log::Append;
 use super::{JOB_BYTES_MAX, Platform, Shard, Shared, WRITES_IN_FLIGHT_MAX};
-use crate::codec::{CodecSpec, Encoder};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Ring};
 use crate::settings::Mode;
@@ -56,7 +55,7 @@ pub(super) enum Job {
 pub(super) struct Batch {
     pub(super) items: Vec<(Candidate, Packed)>,
     pub(super) bytes: Vec<u8>,
-    pub(super) encoder: (CodecSpec, Box<dyn Encoder + Send>),
+    pub(super) packer: Packer,
 }
 
 impl Batch {
@@ -76,7 +75,7 @@ impl Batch {
                 len,
                 plain_crc,
             } => {
-                debug_assert_eq!(codec, self.encoder.0.id());
+                debug_assert_eq!(codec, self.packer.codec().id());
                 let stored = &self.bytes[start..start + len];
                 let what = Append::Packed {
                     codec,
@@ -99,28 +98,20 @@ impl Batch {
     }
 
     pub(super) fn pack(
-        mut encoder: (CodecSpec, Box<dyn Encoder + Send>),
+        mut packer: Packer,
         data: &[u8],
         candidates: &[Candidate],
         mut bytes: Vec<u8>,
     ) -> Self {
         bytes.clear();
-        let codec = encoder.0.id();
         let items = candidates
             .iter()
             .map(|candidate| {
                 let block = &data[candidate.index * BLOCK_BYTES..][..BLOCK_BYTES];
-                (
-                    *candidate,
-                    fragment::pack(encoder.1.as_mut(), codec, block, &mut bytes),
-                )
+                (*candidate, packer.pack(block, &mut bytes))
             })
             .collect();
-        Self {
-            items,
-            bytes,
-            encoder,
-        }
+        Self { items, bytes, packer }
     }
 }
 
@@ -248,17 +239,17 @@ impl<P: Platform> Shard<P> {
         if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
             for batch in self.pack_spread(&data, &candidates).await {
                 self.store_batch(first, &data, &batch).await;
-                self.return_encoder(batch.encoder);
+                self.return_packer(batch.packer);
             }
             return scratch;
         }
         let mut scratch = scratch;
         for chunk in candidates.chunks(PACK_YIELD_BLOCKS) {
             let started = self.env.now();
-            let batch = Batch::pack(self.take_encoder(), &data, chunk, scratch);
+            let batch = Batch::pack(self.take_packer(), &data, chunk, scratch);
             self.count_packing(started);
             self.store_batch(first, &data, &batch).await;
-            self.return_encoder(batch.encoder);
+            self.return_packer(batch.packer);
             scratch = batch.bytes;
             if candidates.len() > PACK_YIELD_BLOCKS {
                 self.env.yield_now().await;
@@ -285,9 +276,9 @@ impl<P: Platform> Shard<P> {
             .div_ceil(self.env.parallelism())
             .max(PACK_SPLIT_BLOCKS_MIN / 2);
         let jobs = candidates.chunks(share).map(|chunk| {
-            let (chunk, data, encoder) = (chunk.to_vec(), Arc::clone(data), self.take_encoder());
+            let (chunk, data, packer) = (chunk.to_vec(), Arc::clone(data), self.take_packer());
             self.env.compute(Priority::Write, move || {
-                Batch::pack(encoder, &data, &chunk, Vec::new())
+                Batch::pack(packer, &data, &chunk, Vec::new())
             })
         });
         let batches = join_all(jobs).await;

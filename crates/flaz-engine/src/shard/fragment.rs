@@ -2,7 +2,8 @@
 
 use zerocopy::FromBytes;
 
-use crate::codec::{CodecId, Decoders, Encoder};
+use crate::codec::compressibility::{Detector, single_value};
+use crate::codec::{CodecId, CodecSpec, Decoders, Encoder, encoder};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, fragment_checksum};
 use crate::planted::{PlantedBug, planted};
 use crate::units::BLOCK_BYTES;
@@ -26,30 +27,53 @@ pub(super) enum Packed {
     Raw { plain_crc: u32 },
 }
 
-/// Packs one block, appending what the codec makes of it to `out`.
-pub(super) fn pack(encoder: &mut dyn Encoder, codec: CodecId, block: &[u8], out: &mut Vec<u8>) -> Packed {
-    if let Some(value) = crate::codec::compressibility::single_value(block) {
-        return Packed::Fill(value);
+/// An encoder, and what it remembers of the blocks before.
+pub(super) struct Packer {
+    codec: CodecSpec,
+    encoder: Box<dyn Encoder + Send>,
+    detector: Detector,
+}
+
+impl Packer {
+    pub(super) fn new(codec: CodecSpec) -> Self {
+        Self {
+            codec,
+            encoder: encoder(codec),
+            detector: Detector::new(),
+        }
     }
-    let plain_crc = crc32c::crc32c(block);
-    if codec == CodecId::RAW {
-        return Packed::Raw { plain_crc };
+
+    pub(super) fn codec(&self) -> CodecSpec {
+        self.codec
     }
-    let start = out.len();
-    out.resize(start + BLOCK_BYTES - SAVING_BYTES_MIN, 0);
-    match encoder.compress(block, &mut out[start..]) {
-        Some(len) => {
-            out.truncate(start + len);
-            Packed::Compressed {
+
+    /// Packs one block, appending what the codec makes of it to `out`.
+    pub(super) fn pack(&mut self, block: &[u8], out: &mut Vec<u8>) -> Packed {
+        if let Some(value) = single_value(block) {
+            return Packed::Fill(value);
+        }
+        let plain_crc = crc32c::crc32c(block);
+        let codec = self.codec.id();
+        if codec == CodecId::RAW {
+            return Packed::Raw { plain_crc };
+        }
+        let start = out.len();
+        let len = if self.detector.incompressible(block) {
+            None
+        } else {
+            out.resize(start + BLOCK_BYTES - SAVING_BYTES_MIN, 0);
+            self.encoder.compress(block, &mut out[start..])
+        };
+        self.detector.note(len.is_none());
+        out.truncate(start + len.unwrap_or(0));
+        match len {
+            Some(len) => Packed::Compressed {
                 codec,
                 start,
                 len,
                 plain_crc,
-            }
-        }
-        None => {
-            out.truncate(start);
-            Packed::Raw { plain_crc }
+            },
+            None => Packed::Raw { plain_crc },
         }
     }
 }

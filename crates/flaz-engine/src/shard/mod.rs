@@ -54,7 +54,8 @@ use std::sync::atomic::AtomicU64;
 use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Device, Env, IoBuf};
 
-use crate::codec::{CodecSpec, Decoders, Encoder};
+use self::fragment::Packer;
+use crate::codec::Decoders;
 use crate::format::geometry::Geometry;
 use crate::index::{Entry, Index};
 use crate::policy::{Policy, PolicyKind, Ring, RingSizes};
@@ -138,7 +139,7 @@ pub struct Shard<P: Platform> {
     index: RefCell<Index>,
     log: RefCell<Log>,
     policy: RefCell<Box<dyn Policy>>,
-    encoders: RefCell<Vec<(CodecSpec, Box<dyn Encoder + Send>)>>,
+    packers: RefCell<Vec<Packer>>,
     decoders: RefCell<Decoders>,
     clock: WriteClock,
     locks: RangeLocks,
@@ -245,7 +246,7 @@ impl<P: Platform> Shard<P> {
                 },
             )),
             policy: RefCell::new(policy),
-            encoders: RefCell::new(Vec::new()),
+            packers: RefCell::new(Vec::new()),
             decoders: RefCell::new(Decoders::default()),
             clock: WriteClock::new(geometry.shard_len() / BLOCK_BYTES as u64),
             locks: RangeLocks::default(),
@@ -537,17 +538,16 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Takes an encoder for the current codec from the pool, or makes one.
-    fn take_encoder(&self) -> (CodecSpec, Box<dyn Encoder + Send>) {
+    /// Takes a packer for the current codec from the pool, or makes one.
+    fn take_packer(&self) -> Packer {
         let wanted = self.settings.borrow().codec;
-        let mut pool = self.encoders.borrow_mut();
-        pool.retain(|(spec, _)| *spec == wanted);
-        pool.pop()
-            .unwrap_or_else(|| (wanted, crate::codec::encoder(wanted)))
+        let mut pool = self.packers.borrow_mut();
+        pool.retain(|packer| packer.codec() == wanted);
+        pool.pop().unwrap_or_else(|| Packer::new(wanted))
     }
 
-    fn return_encoder(&self, encoder: (CodecSpec, Box<dyn Encoder + Send>)) {
-        self.encoders.borrow_mut().push(encoder);
+    fn return_packer(&self, packer: Packer) {
+        self.packers.borrow_mut().push(packer);
     }
 }
 

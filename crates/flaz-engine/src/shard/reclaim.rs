@@ -187,10 +187,9 @@ impl<P: Platform> Shard<P> {
     async fn move_dirty(self: &Rc<Self>, dirty: &Dirty) -> bool {
         let mut data = IoBuf::new(BLOCK_BYTES);
         let loaded = self.load(dirty.block, dirty.entry, &mut data).await;
-        let (encoder, mut bytes) = (self.take_encoder(), Vec::new());
-        let (codec, mut encoder) = encoder;
-        let packed = fragment::pack(encoder.as_mut(), codec.id(), &data, &mut bytes);
-        self.return_encoder((codec, encoder));
+        let (mut packer, mut bytes) = (self.take_packer(), Vec::new());
+        let packed = packer.pack(&data, &mut bytes);
+        self.return_packer(packer);
         let what = match (&loaded, packed) {
             (Err(_) | Ok(false), _) => Append::LOST,
             (_, fragment::Packed::Fill(value)) => Append::Fill { value, dirty: true },

@@ -100,14 +100,14 @@ impl<P: Platform> Shard<P> {
             if len >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
                 for batch in self.pack_spread(&data, &candidates).await {
                     self.append_dirty(first, &data, &batch, &mut landings).await?;
-                    self.return_encoder(batch.encoder);
+                    self.return_packer(batch.packer);
                 }
             } else {
                 let started = self.env.now();
-                let batch = Batch::pack(self.take_encoder(), &data, &candidates, Vec::new());
+                let batch = Batch::pack(self.take_packer(), &data, &candidates, Vec::new());
                 self.count_packing(started);
                 self.append_dirty(first, &data, &batch, &mut landings).await?;
-                self.return_encoder(batch.encoder);
+                self.return_packer(batch.packer);
             }
             drop(room);
             at += len;
