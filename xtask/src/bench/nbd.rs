@@ -51,7 +51,7 @@ fn random_reads(server: &Server, depth: u32, seconds: f64) -> Result<Measured, B
 
 /// Reads everything until it is all cached.
 fn warm(server: &Server, blocks: u64) -> Result<(), BenchError> {
-    for _ in 0..20 {
+    for _ in 0..100 {
         fio(server, 1.5, &["--rw=read", "--bs=64k", "--iodepth=4"])?;
         let held = server.status()?["live"]["space"]["cached_blocks"]
             .as_u64()

@@ -6,8 +6,8 @@
 //! first stops at the first sign of order, so that compressible blocks lose little time.
 //!
 //! A [`Detector`] remembers that the codec made nothing of the blocks before, for such data comes in long stretches: in
-//! them a look decides, later on a smaller one, and elsewhere none is taken. That keeps the price from data that
-//! compresses, and the looks from blocks that shrink a little.
+//! them a look decides, later on a smaller one at some of the blocks, and elsewhere none is taken. That keeps the price
+//! from data that compresses, and the looks from blocks that shrink a little.
 //!
 //! Invariant: a wrong "incompressible" costs capacity, so every doubt counts as compressible; the codec is
 //! the judge then.
@@ -26,10 +26,13 @@ const LOOKS: usize = (BLOCK_BYTES / RUN_STRIDE).div_ceil(RUNS_A_LOOK);
 const VALUES: usize = 256;
 /// Blocks in a row that were stored as they are, after which a look decides.
 const STREAK_MIN: u8 = 4;
-/// The same after which the smaller sample will do.
+/// The same after which the smaller sample will do, and not at every block.
 const STREAK_LONG: u8 = 32;
 /// Of so many blocks of a streak the codec gets one, which bounds what a wrong streak can cost.
 const CODEC_EVERY: u8 = 16;
+const CODEC_EVERY_LONG: u8 = 32;
+/// Of so many blocks of a request one is looked at, the first for sure: what it holds is of one kind.
+const LOOK_EVERY: u8 = 4;
 /// Length of the windows that are looked for in the rest of the block, and distance of the places that are
 /// looked at: no second copy of a whole window can hide between two places.
 const WINDOW_BYTES: usize = 32;
@@ -73,6 +76,8 @@ pub fn looks_incompressible(block: &[u8]) -> bool {
 pub struct Detector {
     /// Blocks stored as they are since one that the codec made smaller.
     streak: u8,
+    /// Blocks of this request that nobody looked at since one that was.
+    unseen: u8,
 }
 
 impl Detector {
@@ -82,16 +87,29 @@ impl Detector {
         Self::default()
     }
 
+    /// The next block is of another request.
+    pub fn next_request(&mut self) {
+        self.unseen = LOOK_EVERY;
+    }
+
     /// Whether the codec need not be asked. What becomes of the block is to be told by [`Self::note`].
-    #[must_use]
-    pub fn incompressible(&self, block: &[u8]) -> bool {
+    pub fn incompressible(&mut self, block: &[u8]) -> bool {
+        let long = self.streak >= STREAK_LONG;
+        let codec_every = if long { CODEC_EVERY_LONG } else { CODEC_EVERY };
+        if self.streak < STREAK_MIN || self.streak.is_multiple_of(codec_every) {
+            self.unseen = 0;
+            return false;
+        }
+        if long && self.unseen + 1 < LOOK_EVERY {
+            self.unseen += 1;
+            return true;
+        }
+        self.unseen = 0;
         let quick = || {
             let block = block.try_into();
             block.is_ok_and(collides_like_random::<RUN_BYTES_QUICK>)
         };
-        self.streak >= STREAK_MIN
-            && !self.streak.is_multiple_of(CODEC_EVERY)
-            && (self.streak >= STREAK_LONG && quick() || looks_incompressible(block))
+        long && quick() || looks_incompressible(block)
     }
 
     /// Takes note of a block that is stored as it is, by whoever's verdict, or of one that was made smaller.
@@ -99,7 +117,7 @@ impl Detector {
         self.streak = match (as_it_is, self.streak) {
             (false, _) => 0,
             // A streak has no end.
-            (true, u8::MAX) => u8::MAX - CODEC_EVERY + 1,
+            (true, u8::MAX) => u8::MAX - CODEC_EVERY_LONG + 1,
             (true, streak) => streak + 1,
         };
     }

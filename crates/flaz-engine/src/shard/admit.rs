@@ -104,6 +104,7 @@ impl Batch {
         mut bytes: Vec<u8>,
     ) -> Self {
         bytes.clear();
+        packer.next_request();
         let items = candidates
             .iter()
             .map(|candidate| {

@@ -47,6 +47,11 @@ impl Packer {
         self.codec
     }
 
+    /// The next block is of another request.
+    pub(super) fn next_request(&mut self) {
+        self.detector.next_request();
+    }
+
     /// Packs one block, appending what the codec makes of it to `out`.
     pub(super) fn pack(&mut self, block: &[u8], out: &mut Vec<u8>) -> Packed {
         if let Some(value) = single_value(block) {

@@ -188,6 +188,7 @@ impl<P: Platform> Shard<P> {
         let mut data = IoBuf::new(BLOCK_BYTES);
         let loaded = self.load(dirty.block, dirty.entry, &mut data).await;
         let (mut packer, mut bytes) = (self.take_packer(), Vec::new());
+        packer.next_request();
         let packed = packer.pack(&data, &mut bytes);
         self.return_packer(packer);
         let what = match (&loaded, packed) {
