@@ -68,7 +68,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    fn new() -> Self {
+    /// Nothing yet.
+    pub fn new() -> Self {
         let latency_us =
             Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("constant bounds that are valid");
         Self {
@@ -97,18 +98,30 @@ impl Observed {
         self.slices[slice] += 1;
     }
 
+    /// What another client saw meanwhile.
     fn merge(&mut self, other: &Self) {
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.bytes_read += other.bytes_read;
-        self.bytes_written += other.bytes_written;
-        self.latency_us += &other.latency_us;
+        self.count(other);
         if self.slices.len() < other.slices.len() {
             self.slices.resize(other.slices.len(), 0);
         }
         for (sum, count) in self.slices.iter_mut().zip(&other.slices) {
             *sum += count;
         }
+    }
+
+    /// What was seen afterwards.
+    pub fn follow(&mut self, next: &Self) {
+        self.count(next);
+        self.elapsed += next.elapsed;
+        self.slices.extend(&next.slices);
+    }
+
+    fn count(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+        self.latency_us += &other.latency_us;
     }
 }
 

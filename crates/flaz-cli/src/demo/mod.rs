@@ -1,13 +1,13 @@
 //! `flaz demo`: what a compressed cache is worth, on data of this machine, in a minute, without root.
 //!
 //! Real files are laid on an emulated hard disk. The same read-mostly requests of several clients then go
-//! through a real NBD socket three times: without a cache, with a cache that does not compress, and with one
-//! that does, the SSD a quarter of the data. Every byte read is checked. The result is a table, a page
+//! through a real NBD socket to three servers in turns: without a cache, with a cache that does not compress, and with
+//! one that does, the SSD a quarter of the data. Every byte read is checked. The result is a table, a page
 //! ([`page`]) and, on request, JSON ([`outcome`]).
 //!
 //! How to read it: [`dataset`] makes the image, [`workload`] the requests, [`clients`] send them over [`nbd`]
 //! and check the answers with the [`oracle`], [`server`] drives the real program as child processes,
-//! [`session`] puts these together to one run.
+//! [`session`] puts these together.
 //!
 //! Invariants: everything made lies in one folder ([`scratch`]) that is gone at the end, whatever the end;
 //! no child outlives the program ([`interrupt`]); a run with wrong data never makes a report.
@@ -53,7 +53,7 @@ use workload::Workload;
 const EMULATED_DISK: &str = "an emulated hard disk (12.6 ms a random access, 100 MB/s)";
 /// A random access to it, with the transfer of some KiB.
 const DISK_ACCESS_US: f64 = 12_700.0;
-/// Room for logs, sockets and metadata beside image, disk and cache.
+/// Room for logs, sockets and metadata beside image, disks and caches.
 const SLACK_BYTES: u64 = 16 << 20;
 /// About how long it takes to collect the files.
 const COLLECT: Duration = Duration::from_secs(3);
@@ -104,7 +104,9 @@ fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<Outcome, DemoError> {
     let begin = Instant::now();
     let program = std::env::current_exe().map_err(DemoError::file("find", "the program itself"))?;
     let flaz = Flaz::new(program, interrupt);
-    let needed = 2 * plan.data_bytes + plan.ssd_bytes_for(plan.data_bytes) + SLACK_BYTES;
+    let variants = Variant::ALL.len() as u64;
+    let needed =
+        (1 + variants) * plan.data_bytes + variants * plan.ssd_bytes_for(plan.data_bytes) + SLACK_BYTES;
     let scratch = Scratch::create(plan.folder.as_deref(), needed, plan.keep, interrupt)?;
     let mut progress = Progress::start(COLLECT + Session::time_planned(plan.measured));
     if plan.keep {
@@ -134,10 +136,7 @@ fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<Outcome, DemoError> {
         measured: plan.measured,
         interrupt,
     };
-    let mut runs = Vec::new();
-    for (variant, name) in Variant::ALL.into_iter().zip(["1", "2", "3"]) {
-        runs.push(session.run(variant, scratch.subfolder(name)?, &mut progress)?);
-    }
+    let runs = session.run(&scratch, &mut progress)?;
     interrupt.check()?;
     let parameters = Parameters {
         ssd_bytes: session.ssd_bytes,

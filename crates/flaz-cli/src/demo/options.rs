@@ -31,7 +31,7 @@ const HTML_DEFAULT: &str = "flaz-demo.html";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Lays files of this machine on an emulated hard disk and sends the same requests through a real NBD socket \
-three times: without a cache, with an uncompressed cache, with a compressed one. Takes about a minute and \
+to three servers in turns: without a cache, with an uncompressed cache, with a compressed one. Takes about a minute and \
 needs no root. Files are only read; everything made is removed at the end, also after Ctrl-C.
 
 Examples:

@@ -1,12 +1,13 @@
-//! One run of the workload: lay out the disk, start the cache, warm it up, restart it on the slow disk, measure,
-//! check everything.
+//! The runs of the workload. For each variant: lay out the disk, start the cache, warm it up, restart it on the slow
+//! disk; then measure all of them in turns; then check everything.
+//!
+//! In turns, so that a machine that is busy with something else for a while is so for all three.
 //!
 //! The warm-up runs on an origin at full speed, because on a disk of 79 requests a second it would take a
 //! quarter of an hour. Then the server is stopped cleanly and started again with the disk slowed down: the cache is warm, as
 //! after any clean stop. Without a cache there is nothing to warm up.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -18,13 +19,17 @@ use super::oracle::{BLOCK_BYTES, Oracle};
 use super::outcome::{Holdings, Latency, Run, Variant};
 use super::progress::Progress;
 use super::sampler::{Sample, Sampler, hit_ratios};
+use super::scratch::Scratch;
 use super::server::{Flaz, Place, Server};
 use super::workload::Workload;
 use crate::report::LiveReport;
 
-/// Phases by number: each has its own sequence of requests.
+/// Phases by number: each has its own sequence of requests. Those from [`PHASE_MEASURED`] on are the turns.
 const PHASE_WARMUP: u32 = 0;
 const PHASE_MEASURED: u32 = 1;
+/// Turns at most, and how long one is at least.
+const TURNS_MAX: f64 = 4.0;
+const TURN_MIN: Duration = Duration::from_secs(1);
 /// Hit ratios are means over this time, so that the few requests of a slow disk make a line and no cloud.
 pub const WINDOW_S: f64 = 2.0;
 /// The same for the warm-up, which is quick.
@@ -63,13 +68,67 @@ struct Measured {
     counters: LiveReport,
 }
 
-impl Session<'_> {
-    /// Runs one variant in `folder`, which exists and is empty, and leaves it without the large files.
+/// A variant whose server is up, on the slow disk.
+struct Contender<'a> {
+    variant: Variant,
+    place: Place,
+    oracle: Oracle<'a>,
+    server: Server<'a>,
+    cpu_before: f64,
+    warmup: Option<Measured>,
+    turns: Vec<Measured>,
+}
+
+impl<'a> Session<'a> {
+    /// Runs all variants, each in a folder of its own, and leaves these without the large files.
     ///
     /// # Errors
     /// Whatever went wrong; wrong data above all.
-    pub fn run(&self, variant: Variant, folder: PathBuf, progress: &mut Progress) -> Result<Run, DemoError> {
-        let place = Place::new(&folder);
+    pub fn run(&self, scratch: &Scratch, progress: &mut Progress) -> Result<Vec<Run>, DemoError> {
+        let mut contenders = Vec::new();
+        for (variant, name) in Variant::ALL.into_iter().zip(["1", "2", "3"]) {
+            let place = Place::new(&scratch.subfolder(name)?);
+            contenders.push(self.prepare(variant, place, progress)?);
+        }
+        let (turns, turn) = self.turns();
+        for number in 0..turns {
+            for contender in &mut contenders {
+                let title = contender.variant.title();
+                progress.step(
+                    format!(
+                        "{title}: measuring on the slow disk, turn {} of {turns}",
+                        number + 1
+                    ),
+                    turn,
+                );
+                let measured = self.phase(
+                    contender.variant,
+                    PHASE_MEASURED + number,
+                    Until::Elapsed(turn),
+                    &contender.server,
+                    &contender.oracle,
+                    progress,
+                )?;
+                contender.turns.push(measured);
+            }
+        }
+        let runs = contenders.into_iter();
+        runs.map(|contender| self.finish(contender, turn, progress))
+            .collect()
+    }
+
+    /// How many turns, and how long each is.
+    fn turns(&self) -> (u32, Duration) {
+        let turns = (self.measured.as_secs_f64() / TURN_MIN.as_secs_f64()).clamp(1.0, TURNS_MAX) as u32;
+        (turns, self.measured / turns)
+    }
+
+    fn prepare(
+        &self,
+        variant: Variant,
+        place: Place,
+        progress: &mut Progress,
+    ) -> Result<Contender<'a>, DemoError> {
         let oracle = Oracle::new(&self.data.checksums);
         progress.step(format!("{}: laying out the disk", variant.title()), LAYOUT);
         self.lay_out(&place)?;
@@ -99,19 +158,41 @@ impl Session<'_> {
                 Some(warmup)
             }
         };
-        progress.step(
-            format!("{}: measuring on the slow disk", variant.title()),
-            self.measured,
-        );
         let server = self.flaz.serve(&place, mode, true)?;
-        let until = Until::Elapsed(self.measured);
-        let measured = self.phase(variant, PHASE_MEASURED, until, &server, &oracle, progress)?;
-        server.stop()?;
+        Ok(Contender {
+            variant,
+            oracle,
+            cpu_before: server.cpu_seconds()?,
+            server,
+            place,
+            warmup,
+            turns: Vec::new(),
+        })
+    }
 
+    /// Stops a server and checks everything.
+    fn finish(
+        &self,
+        contender: Contender<'_>,
+        turn: Duration,
+        progress: &mut Progress,
+    ) -> Result<Run, DemoError> {
+        let Contender {
+            variant,
+            place,
+            oracle,
+            server,
+            cpu_before,
+            warmup,
+            turns,
+        } = contender;
         progress.step(
             format!("{}: checking what is on the disks", variant.title()),
             CHECK,
         );
+        let mut measured = joined(turns, turn, server.counters()?);
+        measured.cpu_s = server.cpu_seconds()? - cpu_before;
+        server.stop()?;
         check_disk(&place.origin, self.data.blocks(), &oracle, self.interrupt)?;
         let fragments_verified = match variant {
             Variant::NoCache => 0,
@@ -148,7 +229,7 @@ impl Session<'_> {
     ) -> Result<Measured, DemoError> {
         let name = match number {
             PHASE_WARMUP => format!("the warm-up, {}", variant.title()),
-            _ => format!("the measured phase, {}", variant.title()),
+            turn => format!("turn {turn} of the measured phase, {}", variant.title()),
         };
         let phase = Phase {
             name: &name,
@@ -270,6 +351,32 @@ impl Session<'_> {
     }
 }
 
+/// Turns put together, as if there had been nothing between them.
+fn joined(turns: Vec<Measured>, turn: Duration, counters: LiveReport) -> Measured {
+    let mut all = Measured {
+        observed: Observed::new(),
+        samples: Vec::new(),
+        cpu_s: 0.0,
+        counters,
+    };
+    for (mut measured, number) in turns.into_iter().zip(0_u32..) {
+        let begin = (turn * number).as_secs_f64();
+        let requests = all.observed.requests();
+        // The first sample of a turn is a zero that nobody counted.
+        let counted = measured.samples.iter().skip(usize::from(number > 0));
+        all.samples.extend(counted.map(|sample| Sample {
+            second: begin + sample.second.min(turn.as_secs_f64()),
+            requests: requests + sample.requests,
+            ..*sample
+        }));
+        // Requests that were under way at the end fall into a slice after it: it is not whole, so it is not shown.
+        let whole = (turn.as_secs_f64() / SLICE.as_secs_f64()) as usize;
+        measured.observed.slices.resize(whole, 0);
+        all.observed.follow(&measured.observed);
+    }
+    all
+}
+
 /// Rough times of the steps that are not measured, for the progress bar alone.
 const LAYOUT: Duration = Duration::from_millis(700);
 const WARMUP: Duration = Duration::from_millis(5000);
@@ -342,7 +449,6 @@ fn latency_cdf(observed: &Observed) -> Vec<(f64, f64)> {
 
 fn iops_series(slices: &[u32], measured: Duration) -> Vec<(f64, f64)> {
     let slice_s = SLICE.as_secs_f64();
-    // Requests that were under way at the end fall into a slice after it: it is not whole, so it is not shown.
     let whole = (measured.as_secs_f64() / slice_s) as usize;
     let mut slices = slices.to_vec();
     slices.resize(whole, 0);

@@ -89,8 +89,8 @@ fn header(outcome: &Outcome) -> String {
     ];
     let mut text = format!(
         "<header>\n<p class=\"kicker\">flaz demo</p>\n<h1>{}</h1>\n\
-         <p class=\"lead\">{} of {} on {}; the SSD takes {}, {:.0} % of that. The same requests, three times, \
-         through a real NBD socket. {}</p>\n<ul class=\"tiles\">\n",
+         <p class=\"lead\">{} of {} on {}; the SSD takes {}, {:.0} % of that. The same requests to all three, \
+         in turns, through a real NBD socket. {}</p>\n<ul class=\"tiles\">\n",
         prose(&outcome.headline()),
         HumanBytes(outcome.data.bytes),
         escape(&outcome.data.source),
