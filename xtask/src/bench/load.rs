@@ -90,7 +90,6 @@ fn theirs(path: &Path, case: &Case, bytes: u64, seed: u64) -> Result<f64, BenchE
         "--direct=1",
         "--output-format=json",
     ])
-    .arg("--buffer_compress_percentage=50")
     .arg("--allow_file_create=0")
     .arg("--overwrite=1")
     .arg(format!("--filename={}", path.display()))
