@@ -35,6 +35,30 @@ fn a_plain_file_is_not_taken_for_anything_else() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
 }
 
+/// Runs on a plain file without a *yes*.
+const PLAIN_RUNS: u32 = 20;
+
+#[test]
+fn no_run_on_a_plain_file_says_yes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    for seed in 1..=PLAIN_RUNS {
+        let seed = seed.to_string();
+        let output = detect(&[
+            path, "--sample", "1MiB", "--size", "4MiB", "--rounds", "5", "--seed", &seed, "--json",
+        ]);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{err}");
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        if found["facts"]["compression"] != "cannot" {
+            return;
+        }
+        for finding in found["findings"].as_array().unwrap() {
+            assert_ne!(finding["answer"], "yes", "seed {seed}: {finding}");
+        }
+    }
+}
+
 #[test]
 fn a_file_is_written_in_place_once_its_path_was_typed_again() {
     let folder = tempfile::tempdir().unwrap();

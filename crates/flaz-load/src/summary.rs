@@ -9,6 +9,8 @@ use flaz_bench::unit::{Rate, WholeBytes};
 
 use crate::flags::half_width_pct;
 
+/// Half an interval that is shown, in percent of the median; wider ones say nothing, as those of two runs do.
+const HALF_WIDTH_SHOWN_PCT: f64 = 1000.0;
 /// Chunk of which the page says what codecs make.
 const CHUNK_BYTES: u64 = 4096;
 
@@ -145,7 +147,8 @@ fn rate(cell: &CampaignCell, values: &[f64]) -> String {
 }
 
 fn interval(cell: &CampaignCell) -> String {
-    half_width_pct(&cell.samples).map_or("-".to_owned(), |half| format!("+-{half:.1} %"))
+    let half = half_width_pct(&cell.samples).filter(|half| *half < HALF_WIDTH_SHOWN_PCT);
+    half.map_or("-".to_owned(), |half| format!("+-{half:.1} %"))
 }
 
 fn deviation(cell: &CampaignCell) -> String {

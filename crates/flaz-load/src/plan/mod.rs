@@ -25,6 +25,8 @@ pub const RECORD_BYTES_MIN: u64 = 512;
 pub const RECORD_BYTES_MAX: u64 = 64 << 20;
 /// Largest pool of data in memory.
 pub const POOL_BYTES_MAX: u64 = 64 << 30;
+/// Smallest pool with duplicates in it.
+pub const POOL_BYTES_DEDUP_MIN: u64 = 64 << 20;
 /// Chunk of data if none is asked for.
 const CHUNK_BYTES: u64 = 4096;
 /// Levels of one campaign.
@@ -149,6 +151,13 @@ impl Plan {
         within("writers", self.writers as u64, 1, WRITERS_MAX as u64)?;
         within("depth", self.depth as u64, 1, DEPTH_MAX as u64)?;
         within("pool", self.pool_bytes, 1 << 20, POOL_BYTES_MAX)?;
+        if self.dedup_pct > 0.0 && self.pool_bytes < POOL_BYTES_DEDUP_MIN {
+            return Err(bad(format!(
+                "dedup: expected a pool of {POOL_BYTES_DEDUP_MIN} bytes at least, for the first 4 MiB of it repeat nothing, \
+                 found {}",
+                self.pool_bytes
+            )));
+        }
         if self.engine == EngineWord::Sync && self.depth > 1 {
             return Err(bad(format!(
                 "a depth of {} with the engine sync: expected the engine io_uring, or depth 1",
@@ -257,6 +266,9 @@ mod tests {
         assert!(told(|w| w.depth = Some(5000)).contains("depth"));
         assert!(told(|w| w.pool = Some(Bytes(1))).contains("pool"));
         assert!(told(|w| w.dedup = Some(99.5)).contains("99%"));
+        assert!(
+            told(|w| (w.dedup, w.pool) = (Some(10.0), Some(Bytes(8 << 20)))).contains("pool of 67108864")
+        );
         assert!(told(|w| w.levels = Some(vec!["lots".parse().unwrap()])).contains("lots"));
         assert!(
             told(|w| {

@@ -218,12 +218,17 @@ impl Target {
         let twice = memory_bytes().unwrap_or(MEMORY_BYTES).saturating_mul(2);
         self.notes.push(if twice > most {
             format!(
-                "size: {} and not twice the memory ({}), for there is no more room",
-                gib(most),
-                gib(twice)
+                "size: {}, {}, and not twice the memory ({})",
+                short(most),
+                if self.is_folder() {
+                    "for there is no more room"
+                } else {
+                    "all of the target"
+                },
+                short(twice)
             )
         } else {
-            format!("size: {}, twice the memory", gib(twice))
+            format!("size: {}, twice the memory", short(twice))
         });
         twice.min(most)
     }
@@ -352,8 +357,14 @@ pub fn memory_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+/// In the largest unit of which there is one at least.
+fn short(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, power)| bytes >> power > 0);
+    unit.map_or_else(
+        || format!("{bytes} B"),
+        |(name, power)| format!("{:.1} {name}", bytes as f64 / (1u64 << power) as f64),
+    )
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ pub struct WantedArgs {
     /// target's
     #[arg(long, value_name = "WHOSE", value_enum)]
     drop_caches: Option<DropArg>,
-    /// Read everything back after each test, outside of the time, and compare
+    /// Read everything back after each group of tests, outside of the time, and compare
     #[arg(long)]
     verify: bool,
     /// What order and data are drawn from [default: 1]
