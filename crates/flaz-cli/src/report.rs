@@ -173,8 +173,8 @@ pub struct OperationReport {
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// Latency from arrival to answer.
-    pub latency_us: LatencyReport,
+    /// Latency from arrival to answer; absent where none was measured: inner operations are counted without a clock.
+    pub latency_us: Option<LatencyReport>,
 }
 
 /// Latency in microseconds, from a histogram with bounded error.
@@ -220,7 +220,7 @@ pub struct AdmissionReport {
     pub admitted_blocks: u64,
     /// Blocks put in by writes.
     pub written_blocks: u64,
-    /// Blocks not admitted, by reason: `sequential`, `first-touch`, `overtaken-by-write`, `queue-full`, ..
+    /// Blocks not admitted, by reason: `sequential`, `policy`, `overtaken-by-write`, `queue-full`, ..
     pub refused_blocks: BTreeMap<String, u64>,
 }
 

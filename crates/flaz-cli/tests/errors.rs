@@ -368,6 +368,12 @@ fn an_origin_that_is_smaller_or_missing_or_another_one() {
         ],
         "--origin other",
     );
+    // Of another one its size says nothing.
+    scratch.file("small").set_len(SIZE / 4).unwrap();
+    refuse(
+        &["small is not the origin that this cache was created for"],
+        "--origin small",
+    );
     refuse(
         &["none", "No such file", "present place with --origin"],
         "--origin none",

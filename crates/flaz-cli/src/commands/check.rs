@@ -50,7 +50,7 @@ fn advice(may_be_dirty: bool) -> &'static str {
          flush`; the blocks listed as fragment-dirty cannot be: write them anew on the served disk, or give up all that \
          is not on the origin with `flaz serve --discard-cache --discard-dirty`"
     } else {
-        "the cache reads such blocks from the origin; `flaz create --force` makes it new"
+        "blocks whose copies are damaged are read from the origin; `flaz create --force` makes the cache new"
     }
 }
 

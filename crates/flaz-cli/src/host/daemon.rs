@@ -111,12 +111,19 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     // A second daemon in one process keeps the first one's pool.
     let _ = compute::configure(cores);
+    let shards = superblock.geometry.shard_count;
+    if let Some(wanted) = spec.threads.filter(|wanted| *wanted > shards) {
+        tracing::warn!(
+            "--threads {wanted}: {shards} are started, for a cache of {shards} shards has work for no more (their number is \
+             chosen at flaz create --shards)"
+        );
+    }
     let threads = spec
         .threads
         // The other half is for the kernel's side of the sockets, codecs and clients: on a small machine a second thread
         // costs every other request at depth 1 two hand-overs, and gains nothing at depth 32.
         .unwrap_or(cores.div_ceil(2) as u32)
-        .clamp(1, superblock.geometry.shard_count);
+        .clamp(1, shards);
     let workers = Workers::start(
         threads,
         &device,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use flaz_device::Device;
-use flaz_device::file::{FileDevice, OpenMode};
+use flaz_device::file::{FileDevice, OpenMode, locked_by};
 use flaz_device::rt::{Config, Runtime};
 use flaz_engine::cache::{self, CacheError, CreateOptions};
 use flaz_engine::check::{Finding, Thing, walk};
@@ -99,7 +99,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
 /// What the superblock says, for a cache that nobody serves; `live` is absent.
 ///
 /// # Errors
-/// The device cannot be read, or holds no valid superblock.
+/// The device cannot be read, holds no valid superblock, or is in use: then what it says is of the past.
 pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
     let superblock = superblock_of(cache)?;
     let state = match superblock.state {
@@ -107,6 +107,16 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
         State::Open => CacheState::Unclean,
         State::Empty => CacheState::New,
     };
+    if state == CacheState::Unclean
+        && let Some(holder) = locked_by(cache)
+    {
+        return Err(format!(
+            "{} is in use by {holder}, which was not found where it would listen: if it is served with --control, name \
+             that socket with --control",
+            cache.display()
+        )
+        .into());
+    }
     let mut warnings = Vec::new();
     if state == CacheState::Unclean {
         warnings.push("the cache was not stopped in order: the next start reads its log back".to_owned());

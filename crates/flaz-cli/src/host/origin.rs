@@ -36,24 +36,7 @@ pub(super) fn open_origin(
     }
     let origin = FileDevice::open(path, mode)
         .map_err(|error| format!("origin: {error} (give its present place with --origin)"))?;
-    let expected = superblock.geometry.origin_len;
-    if origin.len() < expected {
-        return Err(format!(
-            "origin {} is smaller than when the cache was created: expected {expected} bytes, found {}; restore it, or \
-             create the cache anew",
-            path.display(),
-            origin.len()
-        )
-        .into());
-    }
-    if origin.len() > expected {
-        tracing::warn!(
-            "origin {} has grown from {expected} to {} bytes: the first {expected} are served; create the cache anew to \
-             serve all of it",
-            path.display(),
-            origin.len()
-        );
-    }
+    // First: what another origin's size is says nothing.
     let identity = origin.identity();
     warn_if_weak(&origin);
     if identity.id != superblock.origin_identity {
@@ -71,6 +54,24 @@ pub(super) fn open_origin(
         }
         superblock.origin_identity.clone_from(&identity.id);
         superblock.origin_path = path.display().to_string();
+    }
+    let expected = superblock.geometry.origin_len;
+    if origin.len() < expected {
+        return Err(format!(
+            "origin {} is smaller than when the cache was created: expected {expected} bytes, found {}; restore it, or \
+             create the cache anew",
+            path.display(),
+            origin.len()
+        )
+        .into());
+    }
+    if origin.len() > expected {
+        tracing::warn!(
+            "origin {} has grown from {expected} to {} bytes: the first {expected} are served; create the cache anew to \
+             serve all of it",
+            path.display(),
+            origin.len()
+        );
     }
     Ok(origin)
 }

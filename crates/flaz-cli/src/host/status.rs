@@ -215,15 +215,16 @@ fn daemon_report(daemon: &Daemon) -> DaemonReport {
     }
 }
 
-fn latency(summary: LatencySummary) -> LatencyReport {
-    LatencyReport {
+fn latency(summary: LatencySummary) -> Option<LatencyReport> {
+    // A clock tells a microsecond at least.
+    (summary.max_us > 0.0).then_some(LatencyReport {
         mean: summary.mean_us,
         p50: summary.p50_us,
         p90: summary.p90_us,
         p99: summary.p99_us,
         p999: summary.p999_us,
         max: summary.max_us,
-    }
+    })
 }
 
 /// Requests as clients sent them, and those that failed, are counted by the NBD server; their latency inside the engine by
@@ -241,7 +242,6 @@ fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
     };
     let rest =
         |operation, count, errors, took: &Latency| one(operation, count, 0, errors, latency(took.summary()));
-    let none = LatencyReport::default();
     let (hit, miss) = (latencies.read_hit.summary(), latencies.read_miss.summary());
     vec![
         one(
@@ -285,21 +285,21 @@ fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
             counts.origin_reads,
             counts.origin_read_bytes,
             counts.origin_read_errors,
-            none,
+            None,
         ),
         one(
             "origin-write",
             counts.origin_writes,
             counts.origin_write_bytes,
             counts.origin_errors - counts.origin_read_errors,
-            none,
+            None,
         ),
         one(
             "cache-read",
             counts.cache_reads,
             counts.cache_read_bytes,
             counts.cache_read_errors,
-            none,
+            None,
         ),
     ]
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Page, geometry, seconds, settings};
-use crate::report::{CacheState, LiveReport, OperationReport, StatusReport};
+use crate::report::{CacheState, LatencyReport, LiveReport, OperationReport, StatusReport};
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
 
 /// The page of `flaz status`.
@@ -339,12 +339,10 @@ fn operations(page: &mut Page, operations: &[OperationReport]) {
         page.line("(none yet)", "");
     }
     for operation in operations.iter().filter(shown) {
-        // Operations inside are counted without a clock.
-        let us = |value: f64| match operation.latency_us.max {
-            0.0 => "-".to_owned(),
-            _ => HumanMicros(value).to_string(),
+        let us = |value: fn(&LatencyReport) -> f64| {
+            let latency = operation.latency_us.as_ref();
+            latency.map_or_else(|| "-".to_owned(), |it| HumanMicros(value(it)).to_string())
         };
-        let latency = &operation.latency_us;
         let cells = [
             HumanCount(operation.count).to_string(),
             if operation.bytes == 0 {
@@ -352,12 +350,12 @@ fn operations(page: &mut Page, operations: &[OperationReport]) {
             } else {
                 HumanBytes(operation.bytes).to_string()
             },
-            us(latency.mean),
-            us(latency.p50),
-            us(latency.p90),
-            us(latency.p99),
-            us(latency.p999),
-            us(latency.max),
+            us(|it| it.mean),
+            us(|it| it.p50),
+            us(|it| it.p90),
+            us(|it| it.p99),
+            us(|it| it.p999),
+            us(|it| it.max),
             HumanCount(operation.errors).to_string(),
         ];
         page.line(&operation.operation, &row(cells));

@@ -7,14 +7,14 @@ use crate::report::*;
 use crate::settings::{Codec, Mode, Policy};
 
 pub(crate) fn example() -> StatusReport {
-    let latency_us = LatencyReport {
+    let latency_us = Some(LatencyReport {
         mean: 31.5,
         p50: 25.0,
         p90: 48.0,
         p99: 130.0,
         p999: 2200.0,
         max: 13_100.0,
-    };
+    });
     let read = OperationReport {
         operation: "read".to_owned(),
         count: 1_234_567,

@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
 
 const TOOLS: &[(&str, &str)] = &[("fio", "fio"), ("nbdcopy", "libnbd-bin")];
@@ -106,4 +108,22 @@ fn an_emulated_device_is_said_loudly() {
     let warnings = status["warnings"].as_array().map_or(0, Vec::len);
     assert_eq!(warnings, 2, "{status:#}");
     server.stop();
+}
+
+#[test]
+fn a_status_that_finds_no_daemon_says_who_has_the_cache() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    // It listens where nobody looks who does not know.
+    let server = Server::start(&scratch, &cache, "");
+    let status = || Program::flaz().words("status").arg(&cache.path);
+    let said = status().fails();
+    assert!(
+        said.contains("is in use by process") && said.contains("--control"),
+        "{said}"
+    );
+    server.end_by(Signal::KILL);
+    let said = status().ok();
+    assert!(said.contains("did NOT stop cleanly"), "{said}");
 }

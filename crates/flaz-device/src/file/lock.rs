@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -89,6 +90,19 @@ fn holders_in(locks: &str, device: u64, inode: u64) -> Vec<String> {
     }
 }
 
+/// Living processes that hold a lock on the file, for a message; `None`: nobody that can be seen. Takes no lock itself, so
+/// that it is in nobody's way.
+#[must_use]
+pub fn locked_by(path: &Path) -> Option<String> {
+    let stat = rustix::fs::stat(path).ok()?;
+    let alive: Vec<String> = holder_ids(stat.st_dev, stat.st_ino)
+        .iter()
+        .filter(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(false))
+        .map(|pid| process(pid))
+        .collect();
+    (!alive.is_empty()).then(|| alive.join(", "))
+}
+
 /// The same for a message: "process 12 (qemu)".
 pub(super) fn holders(device: u64, inode: u64) -> String {
     let mut names: Vec<String> = holder_ids(device, inode).iter().map(|pid| process(pid)).collect();
@@ -141,6 +155,18 @@ pub(super) fn users(major: u32, minor: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_holds_a_file_is_told_without_touching_its_lock() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert_eq!(locked_by(file.path()), None);
+        let fd = OwnedFd::from(file.reopen().expect("opens"));
+        assert!(take(&fd, false).expect("locks"));
+        assert_eq!(locked_by(file.path()).as_deref(), Some("this process itself"));
+        drop(fd);
+        assert_eq!(locked_by(file.path()), None);
+        assert_eq!(locked_by(Path::new("/nothing/here")), None);
+    }
 
     #[test]
     fn files_of_one_number_on_two_devices_are_told_apart() {

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub use identity::Identity;
+pub use lock::locked_by;
 pub use open::{OpenError, OpenMode};
 pub use status::Run;
 
