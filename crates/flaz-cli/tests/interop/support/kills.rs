@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use super::data::Numbers;
 use super::ledger::Violation;
 use super::load::{CLIENTS, Load, Stopped};
+use super::nbd::Client;
 use super::{Cache, CacheSpec, Scratch, ServeMode, Server};
 
 const ORIGIN_BYTES: u64 = 16 << 20;
@@ -116,8 +117,10 @@ impl<'a> Kills<'a> {
             let _stopped = Stopped(load);
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|_| {
-                    let (seed, socket) = (numbers.next(), &shim.socket);
-                    scope.spawn(move || load.run_client(socket, seed))
+                    // Before the first kill: the shim has no patience with a server that is away when a client comes.
+                    let client = Client::connect(&shim.socket).expect("the server is up");
+                    let seed = numbers.next();
+                    scope.spawn(move || load.run_connected(client, seed))
                 })
                 .collect();
             while more(load, *kills) && clients.iter().all(|client| !client.is_finished()) {

@@ -102,10 +102,18 @@ impl Load {
     /// # Errors
     /// When a read returns what it may not, or a request fails while the server lives.
     pub fn run_client(&self, socket: &Path, seed: u64) -> Result<(), Violation> {
+        match Client::connect(socket) {
+            Ok(client) => self.run_connected(client, seed),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The same on a connection.
+    ///
+    /// # Errors
+    /// As [`Self::run_client`].
+    pub fn run_connected(&self, mut client: Client, seed: u64) -> Result<(), Violation> {
         let mut numbers = Numbers::new(seed);
-        let Ok(mut client) = Client::connect(socket) else {
-            return Ok(());
-        };
         let mut sent = HashMap::new();
         while !self.stop.load(Ordering::Relaxed) {
             let ended = self.send_batch(&mut client, &mut numbers, &mut sent);
