@@ -232,6 +232,11 @@ fn what_cannot_be_studied_is_refused() {
     scratch.refused("study /dev/null", FAILURE, &["neither a file nor a directory"]);
     scratch.refused("study .", FAILURE, &["nothing to study"]);
     fs::write(scratch.path("file"), [1; 100]).unwrap();
+    scratch.refused(
+        "study file --distribution none/d.json",
+        FAILURE,
+        &["none/d.json", "expected a folder"],
+    );
     scratch.refused("study file --codec lzma", USAGE, &["lz4, lzo, zstd[:LEVEL]"]);
     scratch.refused("study file --codec zstd:99", USAGE, &["-7 to 19"]);
     scratch.refused("study file --cache 0", USAGE, &["--cache"]);
@@ -246,8 +251,9 @@ fn what_cannot_be_studied_is_refused() {
         .collect::<String>();
     scratch.refused(&format!("study file{many}"), USAGE, &["at most 6"]);
     // The study was made and is shown; only its file is missing.
-    let output = scratch.run("study file --distribution no/d.json");
+    fs::create_dir(scratch.path("folder")).unwrap();
+    let output = scratch.run("study file --distribution folder");
     assert_eq!(output.status.code(), Some(FAILURE));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("Studied"));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the distribution no/d.json"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the distribution folder"));
 }

@@ -45,7 +45,7 @@ fn no_run_on_a_plain_file_says_yes() {
     for seed in 1..=PLAIN_RUNS {
         let seed = seed.to_string();
         let output = detect(&[
-            path, "--sample", "1MiB", "--size", "4MiB", "--rounds", "5", "--seed", &seed, "--json",
+            path, "--sample", "2MiB", "--size", "4MiB", "--rounds", "5", "--seed", &seed, "--json",
         ]);
         let err = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{err}");

@@ -79,6 +79,7 @@ fn environment(campaign: &Campaign) -> String {
         }
     };
     let other = |name: &str| found.other.get(name);
+    let streams = campaign.cells.iter().any(|cell| cell.key.test.starts_with('f'));
     let word = |name: &str| other(name).and_then(|value| value.as_str()).map(str::to_owned);
     line(
         "Campaign",
@@ -102,10 +103,10 @@ fn environment(campaign: &Campaign) -> String {
             other("direct_io")
                 .and_then(serde_json::Value::as_bool)
                 .map(|direct| {
-                    if direct {
-                        "direct I/O"
-                    } else {
-                        "through the page cache"
+                    match (direct, streams) {
+                        (true, false) => "direct I/O",
+                        (true, true) => "direct I/O (fread, fwrite and the like through the page cache)",
+                        (false, _) => "through the page cache",
                     }
                     .to_owned()
                 }),

@@ -82,6 +82,10 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
     if args.cache == Some(0) {
         return Err(Failure::Usage("--cache: expected a size above 0".into()));
     }
+    // What cannot be written at the end is told now, not after a terabyte.
+    if let Some(path) = &args.distribution {
+        output::can_hold(path)?;
+    }
     let options = StudyOptions {
         paths: args.paths.clone(),
         exact: args.exact,

@@ -16,7 +16,7 @@ pub fn prepare() {
     }
     match configure_io_flusher_behavior(true) {
         Ok(()) => tracing::debug!("memory comes without waiting for file systems (PR_SET_IO_FLUSHER)"),
-        Err(error) => tracing::info!(
+        Err(error) => tracing::debug!(
             %error,
             "not marked as a process that I/O waits for (PR_SET_IO_FLUSHER needs CAP_SYS_RESOURCE): if memory gets \
              short where the exported device is mounted or swapped to, both may wait for each other"
