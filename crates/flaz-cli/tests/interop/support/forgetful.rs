@@ -10,16 +10,13 @@
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Scratch;
+use super::disk::wait_ready;
 use super::nbd;
 
-const WAIT_MAX: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(5);
 /// Packages of what this module runs.
 pub const TOOLS: &[(&str, &str)] = &[
     ("nbdkit", "nbdkit"),
@@ -154,17 +151,8 @@ struct Ended(Option<Child>);
 
 impl Ended {
     fn wait_until(&mut self, name: &str, ready: impl Fn() -> bool) {
-        let give_up = Instant::now() + WAIT_MAX;
-        while !ready() {
-            let child = self.0.as_mut().expect("it was not given away");
-            let ended = child.try_wait().expect("a child can be waited for");
-            assert!(ended.is_none(), "{name} ended at once: {ended:?}");
-            assert!(
-                Instant::now() < give_up,
-                "{name} was not ready after {WAIT_MAX:?}"
-            );
-            thread::sleep(POLL);
-        }
+        let child = self.0.as_mut().expect("it was not given away");
+        wait_ready(name, child, ready);
     }
 
     fn keep(mut self) -> Child {

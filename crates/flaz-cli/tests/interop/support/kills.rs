@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::data::Numbers;
+use super::disk::wait_ready;
 use super::ledger::Violation;
 use super::load::{CLIENTS, Load, Stopped};
 use super::nbd::Client;
@@ -53,15 +54,10 @@ impl Shim {
             .stderr(Stdio::null())
             .spawn()
             .expect("setpriv (util-linux) starts");
-        let shim = Self { child, socket };
-        let give_up = Instant::now() + WAIT_MAX;
-        while UnixStream::connect(&shim.socket).is_err() {
-            assert!(
-                Instant::now() < give_up,
-                "nbdkit was not ready after {WAIT_MAX:?}"
-            );
-            thread::sleep(POLL);
-        }
+        let mut shim = Self { child, socket };
+        wait_ready("nbdkit", &mut shim.child, || {
+            UnixStream::connect(&shim.socket).is_ok()
+        });
         shim
     }
 }
