@@ -11,7 +11,7 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::codec::CodecSpec;
-use crate::fingerprint::{FINGERPRINT_BYTES, fingerprint};
+use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint, fingerprint};
 use crate::format::FormatError;
 use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::intent::IntentSector;
@@ -19,7 +19,9 @@ use crate::format::superblock::{State, Superblock};
 use crate::planted::{PlantedBug, planted};
 use crate::router::LocalShards;
 use crate::settings::{AfterCrash, Mode, Settings};
-use crate::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered, Shard, ShardParts};
+use crate::shard::{
+    ImageError, OriginWrites, Platform, RecoverError, Recovered, Shard, ShardParts, any_intent,
+};
 use crate::stats::StatsSnapshot;
 use crate::units::Epoch;
 use crate::volume::IoError;
@@ -75,16 +77,18 @@ pub enum CacheError {
         /// Bytes found.
         found: u64,
     },
-    /// The origin is not as it was at the last clean stop.
+    /// The origin is not as it was when it was served last.
     #[error(
-        "the origin has been changed since the cache was stopped (its first {bytes} bytes, and those of its partitions, \
+        "the origin has been changed since {since} (its first {bytes} bytes, and those of its partitions, \
          have the fingerprint {found:#010x}, expected {expected:#010x}): what is cached may be old; start with \
          --discard-cache to go on with an empty cache, and never write to an origin past its cache"
     )]
     OriginChanged {
+        /// Since when.
+        since: &'static str,
         /// Bytes that were compared at the start, and at that of each partition.
         bytes: u64,
-        /// Fingerprint at the stop.
+        /// Fingerprint then.
         expected: u32,
         /// Fingerprint now.
         found: u32,
@@ -299,19 +303,23 @@ pub enum Start {
     Empty,
 }
 
+fn how_to_start(superblock: &Superblock) -> Start {
+    match superblock.state {
+        State::Clean => Start::Warm(superblock.epoch),
+        // Given up: what is there has been overtaken by writes that went past it.
+        State::Open if superblock.valid_from_epoch > superblock.epoch => Start::Cold,
+        State::Open => Start::Recovered,
+        State::Empty => Start::Empty,
+    }
+}
+
 /// Marks the cache as being served, in a new epoch, and says how it starts. What a crash of this opening leaves is what
 /// the superblock was told before.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
 pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<Start, CacheError> {
-    let start = match superblock.state {
-        State::Clean => Start::Warm(superblock.epoch),
-        // Given up: what is there has been overtaken by writes that went past it.
-        State::Open if superblock.valid_from_epoch > superblock.epoch => Start::Cold,
-        State::Open => Start::Recovered,
-        State::Empty => Start::Empty,
-    };
+    let start = how_to_start(superblock);
     superblock.state = State::Open;
     superblock.epoch =
         Epoch(superblock.epoch.0.checked_add(1).ok_or_else(|| {
@@ -374,6 +382,20 @@ pub async fn settle_origin<O: Device>(origin: &O) -> Result<(), CacheError> {
     origin.flush().await.map_err(CacheError::Origin)
 }
 
+/// Puts what the origin begins with into the superblock: for [`Memory::of`] at an opening, for [`mark_clean`] at a stop.
+/// Where nothing can be compared, nothing is refused.
+pub async fn look_at_origin<O: Device>(origin: &O, superblock: &mut Superblock) -> Option<Fingerprint> {
+    let found = match fingerprint(origin).await {
+        Ok(found) => Some(found),
+        Err(error) => {
+            tracing::warn!("whether the origin is changed past the cache will not be seen: {error}");
+            None
+        }
+    };
+    superblock.origin_fingerprint = found.as_ref().map(|found| found.value);
+    found
+}
+
 /// Marks what is on a cache device that failed while it was served as never to be used again.
 ///
 /// # Errors
@@ -385,26 +407,48 @@ pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Res
     write_superblock(cache, superblock).await
 }
 
-/// Whether the origin is what it was at the last clean stop, as far as that can be told. To be asked before
+/// Whether the origin is what it was when it was served last, as far as that can be told: by the superblock after a clean
+/// stop, after a crash by what the host remembers, unless clients may have been writing there. To be asked before
 /// [`open_superblock`].
 ///
 /// # Errors
 /// [`CacheError::OriginChanged`], or [`CacheError::Origin`] when the origin fails.
-pub async fn check_origin<O: Device>(origin: &O, superblock: &Superblock) -> Result<(), CacheError> {
-    let Some(expected) = superblock
-        .origin_fingerprint
-        .filter(|_| superblock.state == State::Clean)
-    else {
-        return Ok(());
+pub async fn check_origin<C: Device, O: Device>(
+    cache: &C,
+    origin: &O,
+    superblock: &Superblock,
+    memory: Option<Memory>,
+) -> Result<(), CacheError> {
+    let start = how_to_start(superblock);
+    // An opening that could not be noted leaves what an earlier one noted.
+    let noted = memory.filter(|memory| memory.epoch == superblock.epoch);
+    let (since, expected) = match start {
+        Start::Warm(_) => ("the cache was stopped", superblock.origin_fingerprint),
+        Start::Recovered => (
+            "the crash of the cache's last server",
+            noted.and_then(|memory| memory.origin),
+        ),
+        Start::Cold | Start::Empty => return Ok(()),
     };
+    let Some(expected) = expected else { return Ok(()) };
     let found = fingerprint(origin).await?;
-    if found == expected {
+    if found.value == expected {
+        return Ok(());
+    }
+    if start == Start::Recovered
+        && !planted(PlantedBug::OriginComparedIntended)
+        && any_intent(cache, &superblock.geometry, &found.stripes).await
+    {
+        tracing::info!(
+            "whether the origin was changed since the crash cannot be told: its clients were writing where that would show"
+        );
         return Ok(());
     }
     Err(CacheError::OriginChanged {
+        since,
         bytes: FINGERPRINT_BYTES.min(origin.len()),
         expected: expected.get(),
-        found: found.get(),
+        found: found.value.get(),
     })
 }
 
@@ -565,7 +609,7 @@ impl<P: Platform> LocalCache<P> {
         };
         let belief = believe(&mut superblock, memory)?;
         if belief == Belief::Whole {
-            check_origin(&*origin, &superblock).await?;
+            check_origin(&*cache, &*origin, &superblock, memory).await?;
         }
         superblock.dirty |= write_back;
         let mut start = match (belief, open_superblock(&*cache, &mut superblock).await?) {
@@ -628,7 +672,11 @@ impl<P: Platform> LocalCache<P> {
             settle_origin(&*origin).await?;
         }
         if let Some(witness) = &witness {
-            witness.note(Memory::of(&superblock)).await;
+            let found = look_at_origin(&*origin, &mut superblock).await;
+            let noted = witness.note(Memory::of(&superblock)).await;
+            if let Some(found) = found.filter(|_| noted) {
+                origin_writes.watch_from(&found);
+            }
         }
         for shard in &shards {
             shard.permit_write_back(superblock.dirty);
@@ -652,9 +700,7 @@ impl<P: Platform> LocalCache<P> {
     pub async fn permit_write_back(&mut self) -> Result<(), CacheError> {
         mark_dirty(&*self.cache, &mut self.superblock).await?;
         if let Some(witness) = &self.witness {
-            let lost = witness.recall().await.is_some_and(|memory| memory.lost);
-            let memory = Memory::of(&self.superblock);
-            witness.note(Memory { lost, ..memory }).await;
+            witness.note_dirty(self.superblock.generation).await;
         }
         for shard in self.shards.iter() {
             shard.permit_write_back(true);
@@ -721,7 +767,7 @@ impl<P: Platform> LocalCache<P> {
         for shard in self.shards.iter() {
             shard.save().await?;
         }
-        self.superblock.origin_fingerprint = fingerprint(&*self.origin).await.ok();
+        look_at_origin(&*self.origin, &mut self.superblock).await;
         // Saving may have cleaned the last ones.
         self.superblock.dirty = self.shards.iter().any(|shard| shard.dirty_blocks() > 0);
         if !planted(PlantedBug::CleanBeforeImage) {

@@ -8,11 +8,14 @@
 //! within the origin; their numbers are bounded below. As the length of a sector is not told by an MBR, both usual ones
 //! are tried: a place too many makes the checksum cover more than it must, and no more. Layouts: UEFI 2.10 section 5.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use flaz_device::{Device, IoBuf};
 
 use crate::cache::CacheError;
+use crate::volume::STRIPE_BYTES;
 
 /// Bytes that a fingerprint covers at the start of the origin and of each partition: the superblocks of ext4, xfs and
 /// btrfs, partition tables.
@@ -35,6 +38,43 @@ pub struct Partition {
     pub number: u32,
     /// Where it begins, in bytes; inside the origin.
     pub start: u64,
+}
+
+/// What an origin begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// CRC-32C of its first 128 KiB and of those of each partition. Never zero.
+    pub value: NonZeroU32,
+    /// The stripes that were looked at: as long as nobody writes there it stays the same.
+    pub stripes: BTreeSet<u64>,
+}
+
+/// Reads an origin, and notes where.
+struct Reader<'a, O> {
+    origin: &'a O,
+    stripes: RefCell<BTreeSet<u64>>,
+}
+
+impl<'a, O: Device> Reader<'a, O> {
+    fn new(origin: &'a O) -> Self {
+        Self {
+            origin,
+            stripes: RefCell::default(),
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.origin.len()
+    }
+
+    async fn read(&self, start: u64, len: u64) -> Result<Vec<u8>, CacheError> {
+        let end = start.saturating_add(len).min(self.origin.len());
+        if start < end {
+            let stripes = start / STRIPE_BYTES..end.div_ceil(STRIPE_BYTES);
+            self.stripes.borrow_mut().extend(stripes);
+        }
+        read_start(self.origin, start, len).await
+    }
 }
 
 /// Reads bytes of an origin, fewer where it ends.
@@ -60,7 +100,11 @@ pub async fn read_start<O: Device>(origin: &O, start: u64, len: u64) -> Result<V
 /// # Errors
 /// [`CacheError::Origin`] when the origin fails.
 pub async fn partitions<O: Device>(origin: &O) -> Result<Vec<Partition>, CacheError> {
-    let start = read_start(origin, 0, 2 * SECTOR_BYTES[1]).await?;
+    partitions_of(&Reader::new(origin)).await
+}
+
+async fn partitions_of<O: Device>(origin: &Reader<'_, O>) -> Result<Vec<Partition>, CacheError> {
+    let start = origin.read(0, 2 * SECTOR_BYTES[1]).await?;
     let mut found = Vec::new();
     for sector in SECTOR_BYTES {
         gpt(origin, &start, sector, &mut found).await?;
@@ -74,23 +118,26 @@ pub async fn partitions<O: Device>(origin: &O) -> Result<Vec<Partition>, CacheEr
     Ok(found)
 }
 
-/// Tells an origin that was mounted or written to from one that was left alone: CRC-32C of its first 128 KiB and of those
-/// of each partition. Never zero.
+/// Tells an origin that was mounted or written to from one that was left alone.
 ///
 /// # Errors
 /// [`CacheError::Origin`] when the origin fails.
-pub async fn fingerprint<O: Device>(origin: &O) -> Result<NonZeroU32, CacheError> {
-    let mut crc = crc32c::crc32c(&read_start(origin, 0, FINGERPRINT_BYTES).await?);
-    for partition in partitions(origin).await? {
-        let bytes = read_start(origin, partition.start, FINGERPRINT_BYTES).await?;
+pub async fn fingerprint<O: Device>(origin: &O) -> Result<Fingerprint, CacheError> {
+    let reader = Reader::new(origin);
+    let mut crc = crc32c::crc32c(&reader.read(0, FINGERPRINT_BYTES).await?);
+    for partition in partitions_of(&reader).await? {
+        let bytes = reader.read(partition.start, FINGERPRINT_BYTES).await?;
         crc = crc32c::crc32c_append(crc, &bytes);
     }
-    Ok(NonZeroU32::new(crc).unwrap_or(NonZeroU32::MIN))
+    Ok(Fingerprint {
+        value: NonZeroU32::new(crc).unwrap_or(NonZeroU32::MIN),
+        stripes: reader.stripes.into_inner(),
+    })
 }
 
 /// Adds what a GPT lists, if there is one whose sectors have this length.
 async fn gpt<O: Device>(
-    origin: &O,
+    origin: &Reader<'_, O>,
     start: &[u8],
     sector: u64,
     found: &mut Vec<Partition>,
@@ -109,7 +156,7 @@ async fn gpt<O: Device>(
         return Ok(());
     };
     let len = u64::from(count.min(GPT_ENTRIES_MAX)) * u64::from(entry_bytes);
-    let table = read_start(origin, at, len).await?;
+    let table = origin.read(at, len).await?;
     for (entry, number) in table.chunks_exact(entry_bytes as usize).zip(1..) {
         let used = entry[..16].iter().any(|byte| *byte != 0);
         if let Some(start) = le64(entry, 32).checked_mul(sector).filter(|_| used) {
@@ -147,7 +194,7 @@ fn boot_record(sector: &[u8]) -> Option<[MbrEntry; 4]> {
 
 /// Adds what an MBR lists, its sectors taken to have this length.
 async fn mbr<O: Device>(
-    origin: &O,
+    origin: &Reader<'_, O>,
     start: &[u8],
     sector: u64,
     found: &mut Vec<Partition>,
@@ -171,7 +218,7 @@ async fn mbr<O: Device>(
 
 /// Adds the partitions in an extended one: a chain of boot records, each with one partition and the place of the next.
 async fn logical<O: Device>(
-    origin: &O,
+    origin: &Reader<'_, O>,
     extended: u64,
     sector: u64,
     found: &mut Vec<Partition>,
@@ -181,7 +228,7 @@ async fn logical<O: Device>(
         if record * sector >= origin.len() {
             break;
         }
-        let Some([inside, next, ..]) = boot_record(&read_start(origin, record * sector, 512).await?) else {
+        let Some([inside, next, ..]) = boot_record(&origin.read(record * sector, 512).await?) else {
             break;
         };
         if inside.kind != 0 && inside.first != 0 {

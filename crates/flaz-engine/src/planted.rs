@@ -56,6 +56,10 @@ pub enum PlantedBug {
     IntentClearedUnflushed,
     /// An intent is cleared before the log is stable.
     IntentClearedBeforeLog,
+    /// An intent of a watched stripe is cleared, and what the origin begins with is not noted.
+    OriginNotNoted,
+    /// What the origin begins with is compared after a crash, whether or not clients were writing there.
+    OriginComparedIntended,
     /// Recovery keeps the blocks of stripes with writes in flight.
     IntendedKept,
     /// Recovery takes records over in another order than that in which they were written.
@@ -117,6 +121,8 @@ impl PlantedBug {
         Self::IntentNotStable,
         Self::IntentClearedUnflushed,
         Self::IntentClearedBeforeLog,
+        Self::OriginNotNoted,
+        Self::OriginComparedIntended,
         Self::IntendedKept,
         Self::RecordsOutOfOrder,
         Self::TombstonesForgotten,

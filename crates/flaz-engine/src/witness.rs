@@ -13,6 +13,8 @@
 //! | lost | nothing on it is used | dirty blocks are, for nothing newer is on the origin; clean ones are not |
 //! | older than it was | nothing on it is used | refused: writes that were acknowledged may be missing |
 
+use std::num::NonZeroU32;
+
 use futures_util::future::LocalBoxFuture;
 
 use crate::format::superblock::Superblock;
@@ -29,6 +31,9 @@ pub struct Memory {
     pub lost: bool,
     /// It may hold blocks that are newer than the origin.
     pub dirty: bool,
+    /// [`Fingerprint`](crate::fingerprint::Fingerprint) of the origin, as far as that opening had noted it: see
+    /// [`Witness::note_origin`].
+    pub origin: Option<NonZeroU32>,
 }
 
 impl Memory {
@@ -40,6 +45,7 @@ impl Memory {
             epoch: superblock.epoch,
             lost: false,
             dirty: superblock.dirty,
+            origin: superblock.origin_fingerprint,
         }
     }
 }
@@ -49,8 +55,16 @@ pub trait Witness: 'static {
     /// What was noted last about this cache, if anything can be known.
     fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>>;
 
-    /// Notes this, durably. False: it could not be noted.
+    /// Notes this, durably. Before shards are started, and after they have stopped. False: it could not be noted.
     fn note(&self, memory: Memory) -> LocalBoxFuture<'_, bool>;
+
+    /// Notes, durably, that the cache may hold blocks that are newer than the origin from now on, and the generation of
+    /// the superblock that says so. False: it could not be noted.
+    fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool>;
+
+    /// Notes, durably, the fingerprint that the origin has now. Of two calls that one counts whose `ticket` is higher,
+    /// in whatever order they come: shards make them, each on its own. False: it could not be noted.
+    fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool>;
 
     /// Notes, durably, that what the device holds must never be used again. False: it could not be noted.
     fn note_lost(&self) -> LocalBoxFuture<'_, bool>;

@@ -11,10 +11,9 @@ use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
 use flaz_engine::cache::{
-    Belief, CacheError, Start, check_origin, mark_clean, mark_dirty, mark_empty, mark_void, open_superblock,
-    read_superblock, settle_origin, start_cold, without_image, without_log,
+    Belief, CacheError, Start, check_origin, look_at_origin, mark_clean, mark_dirty, mark_empty, mark_void,
+    open_superblock, read_superblock, settle_origin, start_cold, without_image, without_log,
 };
-use flaz_engine::fingerprint::fingerprint;
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::settings::AfterCrash;
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
@@ -147,7 +146,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     }
     let belief = believe_host(spec, &mut superblock, memory, &state)?;
     if !spec.discard_cache && belief == Belief::Whole {
-        let checked = runtime.block_on(check_origin(&origin, &superblock));
+        let checked = runtime.block_on(check_origin(&cache, &origin, &superblock, memory));
         checked.map_err(|error| explain(error, &runtime, &origin, &state))?;
     }
     let write_back = spec.mode == Mode::WriteBack;
@@ -173,7 +172,11 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     }
     let recovery = started.elapsed();
     // Before anything can reach the origin that the cache device might miss.
-    state.note(Memory::of(&superblock), None);
+    let found = runtime.block_on(look_at_origin(&origin, &mut superblock));
+    let noted = state.note(Memory::of(&superblock), None);
+    if let Some(found) = found.filter(|_| noted) {
+        workers.origin_writes.watch_from(&found);
+    }
     state.note_cache_of(&superblock.origin_identity);
     workers.start_shards()?;
     let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;
@@ -251,6 +254,7 @@ struct Workers {
     mailboxes: Vec<Sender<Order>>,
     joins: Vec<JoinHandle<()>>,
     counters: Vec<Arc<Counters>>,
+    origin_writes: OriginWrites,
 }
 
 impl Drop for Workers {
@@ -279,8 +283,8 @@ impl Workers {
             mailboxes: mailboxes.clone(),
             joins: Vec::new(),
             counters: Vec::new(),
+            origin_writes: OriginWrites::default(),
         };
-        let origin_writes = OriginWrites::default();
         let export = Arc::new(Export::new(size).read_only(spec.read_only));
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let counters = Arc::new(Counters::default());
@@ -298,7 +302,7 @@ impl Workers {
                 state: Arc::clone(state),
                 service,
                 mailboxes: mailboxes.clone(),
-                origin_writes: origin_writes.clone(),
+                origin_writes: workers.origin_writes.clone(),
                 inbox,
             };
             let (ready, told) = mpsc::channel();
@@ -687,7 +691,7 @@ impl Daemon {
             runtime.block_on(mark_void(&cache, &mut superblock))?;
         }
         saved?;
-        superblock.origin_fingerprint = runtime.block_on(fingerprint(&self.origin)).ok();
+        runtime.block_on(look_at_origin(&self.origin, &mut superblock));
         superblock.dirty = dirty > 0;
         if dirty > 0 {
             tracing::warn!(

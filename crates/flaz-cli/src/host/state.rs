@@ -1,9 +1,9 @@
 //! What this host remembers about a cache: a small file named by the cache's UUID, in the state directory.
 //!
 //! It outlives the cache device, and so it can say what the device cannot: that it was given up and has missed writes,
-//! or that it is older than it was. `flaz_engine::witness` has the rules. It also says which file system the origin had
-//! at the last clean stop, to tell the user what changed. Without it everything works; a warning says what is then not
-//! found.
+//! or that it is older than it was, or, after a crash, what its origin began with. `flaz_engine::witness` has the rules.
+//! It also says which file system the origin had at the last clean stop, to tell the user what changed. Without it
+//! everything works; a warning says what is then not found.
 //!
 //! A second file, named by the origin's identity, says which cache served that origin last: with two caches of one origin,
 //! what one holds is out of date once the other was used.
@@ -12,9 +12,10 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
+use std::num::NonZeroU32;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flaz_device::rt::compute;
 use flaz_engine::units::Epoch;
@@ -45,6 +46,9 @@ struct Record {
     /// It may hold blocks that are newer than the origin.
     #[serde(default)]
     dirty: bool,
+    /// What the origin began with, as a checksum, at the opening of `epoch` or since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin_fingerprint: Option<NonZeroU32>,
     /// What the origin held at the last clean stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<FileSystem>,
@@ -56,7 +60,17 @@ pub struct StateFile {
     uuid: Uuid,
     /// `None`: there is nowhere to keep it.
     path: Option<PathBuf>,
-    record: Mutex<Option<Record>>,
+    held: Mutex<Held>,
+}
+
+/// What was noted last.
+#[derive(Debug, Default)]
+struct Held {
+    record: Option<Record>,
+    /// Of the last note of the origin since the cache was opened.
+    ticket: u64,
+    /// That it cannot be noted has been said.
+    failing: bool,
 }
 
 /// Where state is kept if the user does not say: `$STATE_DIRECTORY` (systemd), `/var/lib/flaz` for root, else
@@ -91,7 +105,7 @@ impl StateFile {
         let nothing = Self {
             uuid,
             path: None,
-            record: Mutex::new(None),
+            held: Mutex::default(),
         };
         let without =
             "a cache device that comes back after a failure, or from an old copy, will not be recognised";
@@ -115,27 +129,34 @@ impl StateFile {
         Self {
             uuid,
             path: Some(path),
-            record: Mutex::new(record),
+            held: Mutex::new(Held {
+                record,
+                ..Held::default()
+            }),
         }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was noted, if anything.
     #[must_use]
     pub fn recall(&self) -> Option<Memory> {
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        record.as_ref().map(|record| Memory {
+        self.held().record.as_ref().map(|record| Memory {
             generation: record.generation,
             epoch: Epoch(record.epoch),
             lost: record.lost,
             dirty: record.dirty,
+            origin: record.origin_fingerprint,
         })
     }
 
     /// The file system that the origin had at the last clean stop, if it is known.
     #[must_use]
     pub fn origin(&self) -> Option<FileSystem> {
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        record.as_ref().and_then(|record| record.origin.clone())
+        let held = self.held();
+        held.record.as_ref().and_then(|record| record.origin.clone())
     }
 
     /// The cache through which an origin was served last, if it is known.
@@ -180,53 +201,77 @@ impl StateFile {
         Some(self.path.as_ref()?.with_file_name(name))
     }
 
-    /// Notes how far the superblock has come, and at a clean stop what the origin holds. False, with a warning: it
-    /// could not be noted.
+    /// Notes how far the superblock has come and what the origin begins with, and at a clean stop what it holds. False,
+    /// with a warning: it could not be noted.
     pub fn note(&self, memory: Memory, origin: Option<FileSystem>) -> bool {
-        self.change(|record| {
+        let held = &mut *self.held();
+        held.ticket = 0;
+        self.change(held, |record| {
             record.generation = memory.generation;
             record.epoch = memory.epoch.0;
             record.lost = memory.lost;
             record.dirty = memory.dirty;
+            record.origin_fingerprint = memory.origin;
             record.origin = origin;
         })
     }
 
     /// Notes that the cache device must never be believed again. False, with a warning: it could not be noted.
     pub fn note_lost(&self) -> bool {
-        self.change(|record| record.lost = true)
+        self.change(&mut self.held(), |record| record.lost = true)
     }
 
     /// Notes that the cache, which is served, may hold blocks that are newer than the origin from now on. False, with a
     /// warning: it could not be noted.
     pub fn note_dirty(&self, generation: u64) -> bool {
-        self.change(|record| {
+        self.change(&mut self.held(), |record| {
             record.generation = generation;
             record.dirty = true;
         })
     }
 
-    fn change(&self, change: impl FnOnce(&mut Record)) -> bool {
+    /// Notes what the origin begins with now, unless somebody who looked later has done so. False, with a warning the
+    /// first time: it could not be noted.
+    pub fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> bool {
+        let held = &mut *self.held();
+        if ticket < held.ticket {
+            return true;
+        }
+        let known = held.record.as_ref().and_then(|record| record.origin_fingerprint);
+        if known != Some(fingerprint)
+            && !self.change(held, |record| record.origin_fingerprint = Some(fingerprint))
+        {
+            return false;
+        }
+        held.ticket = ticket;
+        true
+    }
+
+    /// Changes the file. `held` is locked while it is written: one writer at a time.
+    fn change(&self, held: &mut Held, change: impl FnOnce(&mut Record)) -> bool {
         let Some(path) = &self.path else { return false };
-        // Held while the file is written: one writer at a time.
-        let mut held = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut record = held.clone().unwrap_or(Record {
+        let mut record = held.record.clone().unwrap_or(Record {
             version: VERSION,
             uuid: self.uuid,
             generation: 0,
             epoch: 0,
             lost: false,
             dirty: false,
+            origin_fingerprint: None,
             origin: None,
         });
         change(&mut record);
         match write(path, &record) {
             Ok(()) => {
-                *held = Some(record);
+                held.record = Some(record);
+                held.failing = false;
                 true
             }
             Err(error) => {
-                tracing::warn!("{} cannot be written: {error}", path.display());
+                // The origin is noted again and again.
+                if !std::mem::replace(&mut held.failing, true) {
+                    tracing::warn!("{} cannot be written: {error}", path.display());
+                }
                 false
             }
         }
@@ -295,6 +340,16 @@ impl Witness for HostWitness {
         compute::blocking(move || state.note(memory, None)).boxed_local()
     }
 
+    fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool> {
+        let state = Arc::clone(&self.0);
+        compute::blocking(move || state.note_dirty(generation)).boxed_local()
+    }
+
+    fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool> {
+        let state = Arc::clone(&self.0);
+        compute::blocking(move || state.note_origin(ticket, fingerprint)).boxed_local()
+    }
+
     fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
         let state = Arc::clone(&self.0);
         compute::blocking(move || state.note_lost()).boxed_local()
@@ -311,7 +366,31 @@ mod tests {
             epoch: Epoch(3),
             lost: false,
             dirty: false,
+            origin: None,
         }
+    }
+
+    #[test]
+    fn of_two_looks_at_the_origin_the_later_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let uuid = Uuid::from_u128(7);
+        let state = StateFile::open(Some(directory.path()), uuid);
+        let noted = || {
+            let memory = StateFile::open(Some(directory.path()), uuid).recall().unwrap();
+            memory.origin.map(NonZeroU32::get)
+        };
+        assert!(state.note(memory(1), None));
+        assert_eq!(noted(), None);
+        let print = |value| NonZeroU32::new(value).unwrap();
+        for (ticket, value, expected) in [(2, 20, 20), (1, 10, 20), (4, 20, 20), (3, 30, 20), (5, 50, 50)] {
+            assert!(state.note_origin(ticket, print(value)));
+            assert_eq!(noted(), Some(expected), "ticket {ticket}");
+        }
+        // The next opening counts anew, and forgets.
+        assert!(state.note(memory(2), None));
+        assert_eq!(noted(), None);
+        assert!(state.note_origin(1, print(60)));
+        assert_eq!(noted(), Some(60));
     }
 
     #[test]
@@ -373,6 +452,7 @@ mod tests {
             let state = StateFile::open(place, Uuid::from_u128(7));
             assert_eq!(state.recall(), None);
             assert!(!state.note(memory(1), None));
+            assert!(!state.note_origin(1, NonZeroU32::MIN));
             assert!(!state.note_lost());
         }
     }

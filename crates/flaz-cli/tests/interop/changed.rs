@@ -1,5 +1,7 @@
-//! An origin with a real file system is mounted past its cache: refused while it is mounted, and refused afterwards, with
-//! what changed and the way out. A cache file that was put back to an older copy is recognised.
+//! An origin with a real file system is mounted past its cache, after a clean stop or a kill: refused while it is mounted,
+//! and refused afterwards, with what changed and the way out. A cache file that was put back to an older copy is recognised.
+
+use rustix::process::Signal;
 
 use crate::support::nbd::Client;
 use crate::support::{Cache, CacheSpec, Mount, Program, Scratch, Server, need};
@@ -53,7 +55,14 @@ fn serve(scratch: &Scratch, cache: &Cache, words: &str) -> Program {
         .limit_s(30)
 }
 
-fn a_mount_past_the_cache_is_refused(kind: &FileSystem) {
+/// How the server ended before somebody mounted its origin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Stop,
+    Kill,
+}
+
+fn a_mount_past_the_cache_is_refused(kind: &FileSystem, end: End) {
     let (maker, words) = kind.make.split_once(' ').expect("a program and its options");
     let wanted = [(maker, kind.package), ("mount", "mount"), ("losetup", "mount")];
     if !(need::tools(&wanted) && need::mounts(kind.name)) {
@@ -63,7 +72,23 @@ fn a_mount_past_the_cache_is_refused(kind: &FileSystem) {
     let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
     Program::new(maker).words(words).arg(&origin).ok();
     let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
-    Server::start(&scratch, &cache, "").stop();
+    let server = Server::start(&scratch, &cache, "");
+    // Something is written until the end, if not where it would show.
+    let mut client = Client::connect(server.socket()).expect("connects");
+    let data = client.read(ORIGIN_BYTES / 2, 4096).expect("reads");
+    client.write(ORIGIN_BYTES / 2, &data).expect("writes");
+    drop(client);
+    match end {
+        End::Stop => server.stop(),
+        End::Kill => assert!(!server.end_by(Signal::KILL).success()),
+    }
+    // Left alone it is accepted.
+    let server = Server::start(&scratch, &cache, "");
+    assert!(server.started_warm(), "{}", server.log());
+    match end {
+        End::Stop => server.stop(),
+        End::Kill => assert!(!server.end_by(Signal::KILL).success()),
+    }
 
     let mount = Mount::of_file(&scratch, &origin);
     for words in ["", "--discard-cache"] {
@@ -77,16 +102,40 @@ fn a_mount_past_the_cache_is_refused(kind: &FileSystem) {
     mount.unmount();
 
     let said = serve(&scratch, &cache, "").fails();
-    assert!(said.contains("has been changed since"), "{said}");
     assert!(said.contains("--discard-cache"), "{said}");
-    let mut rest = said.as_str();
-    for told in kind.told {
-        let at = rest
-            .find(told)
-            .unwrap_or_else(|| panic!("'{told}' is not said: {said}"));
-        rest = &rest[at..];
+    match end {
+        End::Stop => {
+            assert!(
+                said.contains("has been changed since the cache was stopped"),
+                "{said}"
+            );
+            let mut rest = said.as_str();
+            for told in kind.told {
+                let at = rest
+                    .find(told)
+                    .unwrap_or_else(|| panic!("'{told}' is not said: {said}"));
+                rest = &rest[at..];
+            }
+            its_notes_are_not_needed(&scratch, &cache, kind);
+        }
+        End::Kill => {
+            assert!(said.contains("has been changed since the crash"), "{said}");
+            assert!(said.contains(&format!("it holds {} now", kind.name)), "{said}");
+            assert_eq!(serve(&scratch, &cache, "").fails(), said, "asked again");
+        }
     }
-    // Asked again, and without its notes, it says what it can.
+
+    let server = Server::start(&scratch, &cache, "--discard-cache");
+    assert!(!server.started_warm());
+    server.stop();
+    let server = Server::start(&scratch, &cache, "");
+    assert!(server.started_warm());
+    server.stop();
+    cache.check();
+}
+
+/// Without them the change is found by the superblock, and less is said of it.
+fn its_notes_are_not_needed(scratch: &Scratch, cache: &Cache, kind: &FileSystem) {
     let elsewhere = format!("--state-dir {}", scratch.place("other-state").display());
     let said = Program::flaz()
         .arg("serve")
@@ -99,29 +148,36 @@ fn a_mount_past_the_cache_is_refused(kind: &FileSystem) {
         .limit_s(30)
         .fails();
     assert!(said.contains(&format!("it holds {} now", kind.name)), "{said}");
-
-    let server = Server::start(&scratch, &cache, "--discard-cache");
-    assert!(!server.started_warm());
-    server.stop();
-    let server = Server::start(&scratch, &cache, "");
-    assert!(server.started_warm());
-    server.stop();
-    cache.check();
 }
 
 #[test]
 fn an_ext4_that_was_mounted_past_the_cache_is_refused() {
-    a_mount_past_the_cache_is_refused(&EXT4);
+    a_mount_past_the_cache_is_refused(&EXT4, End::Stop);
 }
 
 #[test]
 fn an_xfs_that_was_mounted_past_the_cache_is_refused() {
-    a_mount_past_the_cache_is_refused(&XFS);
+    a_mount_past_the_cache_is_refused(&XFS, End::Stop);
 }
 
 #[test]
 fn a_btrfs_that_was_mounted_past_the_cache_is_refused() {
-    a_mount_past_the_cache_is_refused(&BTRFS);
+    a_mount_past_the_cache_is_refused(&BTRFS, End::Stop);
+}
+
+#[test]
+fn an_ext4_that_was_mounted_past_the_cache_after_a_kill_is_refused() {
+    a_mount_past_the_cache_is_refused(&EXT4, End::Kill);
+}
+
+#[test]
+fn an_xfs_that_was_mounted_past_the_cache_after_a_kill_is_refused() {
+    a_mount_past_the_cache_is_refused(&XFS, End::Kill);
+}
+
+#[test]
+fn a_btrfs_that_was_mounted_past_the_cache_after_a_kill_is_refused() {
+    a_mount_past_the_cache_is_refused(&BTRFS, End::Kill);
 }
 
 /// The table stays as it was; the file system behind it does not.

@@ -111,7 +111,8 @@ pub struct Superblock {
     pub dirty: bool,
     /// Codec for new blocks unless told otherwise.
     pub codec: CodecSpec,
-    /// What the origin began with at a clean stop: see [`crate::fingerprint::fingerprint`]. On the device only while *clean*.
+    /// What the origin began with at a clean stop, or at this opening: see [`crate::fingerprint`]. On the device only while
+    /// *clean*.
     pub origin_fingerprint: Option<NonZeroU32>,
     /// What tells the origin from another one.
     pub origin_identity: String,

@@ -349,6 +349,10 @@ impl<P: Platform> Shard<P> {
                 .map(|(place, dirty)| self.load_dirty(dirty, place));
             there.extend(join_all(reads.collect::<Vec<_>>()).await);
         }
+        let _intent = match self.intend_cleaning(first.block).await {
+            Ok(intent) => intent,
+            Err(error) => return (written, Err(error)),
+        };
         let mut at = 0;
         while at < run.len() {
             let zero = is_zero(run[at].entry);

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::flushes::Flushes;
+use super::watch::Watch;
+use crate::fingerprint::Fingerprint;
 
 /// What the shards of a cache count of their devices together.
 ///
 /// How many writes went to the origin past the cache, and up to which of them it has been flushed: a flush that follows
 /// none need not go to a slow origin at all. How many reads and runs of the cleaners are there now, for they share it.
-/// And which flushes of either device failed, for all rely on them.
+/// Which flushes of either device failed, for all rely on them. And what of the origin is watched, for any of them may
+/// write there.
 #[derive(Clone, Debug, Default)]
 pub struct OriginWrites(Arc<OriginCounts>);
 
@@ -21,6 +24,7 @@ struct OriginCounts {
     cleaning: AtomicU64,
     flushes: Flushes,
     cache_flushes: Flushes,
+    watch: Watch,
 }
 
 impl Default for OriginCounts {
@@ -33,6 +37,7 @@ impl Default for OriginCounts {
             cleaning: AtomicU64::new(0),
             flushes: Flushes::default(),
             cache_flushes: Flushes::default(),
+            watch: Watch::default(),
         }
     }
 }
@@ -55,6 +60,22 @@ impl Drop for Counted<'_> {
 }
 
 impl OriginWrites {
+    /// From now on the witness is told of every change of what the origin begins with; `fingerprint` has been noted.
+    /// Before shards are started.
+    pub fn watch_from(&self, fingerprint: &Fingerprint) {
+        self.0.watch.begin(&fingerprint.stripes);
+    }
+
+    /// What of the origin is watched.
+    pub(super) fn watch(&self) -> &Watch {
+        &self.0.watch
+    }
+
+    /// Whether a run of a cleaner is under way.
+    pub(super) fn cleaning(&self) -> bool {
+        self.0.cleaning.load(Ordering::Relaxed) > 0
+    }
+
     /// The origin has answered a write, and its client has not heard of it yet.
     pub(crate) fn wrote(&self) {
         self.0.written.fetch_add(1, Ordering::AcqRel);

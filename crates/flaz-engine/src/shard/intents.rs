@@ -7,7 +7,8 @@
 //! copies void are stable.
 //!
 //! Setting is what writers wait for: one task writes all wishes that came while the last write was on its way.
-//! Clearing is done in rounds, for stripes that were left alone for a while.
+//! Clearing is done in rounds, for stripes that were left alone for a while. That a bit is clear says something of the
+//! origin, too, where it is watched: see [`watch`](super::watch).
 //!
 //! The same sectors carry how much of each open region is known to be stable ([`DurableMark`]), so that recovery
 //! notices when damage took away what was there.
@@ -29,7 +30,8 @@ use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
 use crate::stats::count;
-use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
+use crate::units::{BlockNumber, LocalBlock, STRIPE_BLOCKS, Sequence};
+use crate::volume::IoError;
 
 /// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
@@ -169,6 +171,21 @@ impl Intents {
         self.durable.set(marks);
     }
 
+    /// A write to a stripe begins: from now on its bit is not cleared.
+    fn enter(&self, stripe: u64) -> Intent<'_> {
+        let mut in_flight = self.in_flight.borrow_mut();
+        match in_flight.iter_mut().find(|(other, _)| *other == stripe) {
+            Some((_, count)) => *count += 1,
+            None => in_flight.push((stripe, 1)),
+        }
+        drop(in_flight);
+        self.written.borrow_mut().set(stripe);
+        Intent {
+            intents: self,
+            stripe,
+        }
+    }
+
     fn next_generation(&self) -> u64 {
         self.generation.set(self.generation.get() + 1);
         self.generation.get()
@@ -199,6 +216,30 @@ impl Intents {
         }
         buf
     }
+}
+
+/// Whether the intent of one of these stripes, by their numbers on the origin, is set on a cache that is not served. A
+/// sector that cannot be read, or does not check, counts as set.
+pub(crate) async fn any_intent<C: Device>(cache: &C, geometry: &Geometry, stripes: &BTreeSet<u64>) -> bool {
+    for &stripe in stripes {
+        let (shard, block) = BlockNumber(stripe * STRIPE_BLOCKS).in_shard(geometry.shard_count);
+        let local = block.0 / STRIPE_BLOCKS;
+        let (page, within) = (
+            page_of(local),
+            (local / INTENT_STRIPES) as usize * 512 % PAGE_BYTES,
+        );
+        let position = geometry.shard_intent_offset(shard) + page * PAGE_BYTES as u64;
+        let (buf, result) = cache.read_at(position, IoBuf::new(PAGE_BYTES)).await;
+        let number = geometry.shard_intent_len() / 512 * u64::from(shard) + local / INTENT_STRIPES;
+        let sector = buf[within..within + 512].try_into().expect("512 bytes");
+        let clear = result.is_ok()
+            && IntentSector::parse(sector, number as u32)
+                .is_ok_and(|sector| !sector.has(local % INTENT_STRIPES));
+        if !clear {
+            return true;
+        }
+    }
+    false
 }
 
 fn page_of(stripe: u64) -> u64 {
@@ -233,15 +274,7 @@ impl<P: Platform> Shard<P> {
     pub(super) async fn intend(&self, block: LocalBlock) -> Intent<'_> {
         let stripe = block.0 / STRIPE_BLOCKS;
         let intents = &self.intents;
-        {
-            let mut in_flight = intents.in_flight.borrow_mut();
-            match in_flight.iter_mut().find(|(other, _)| *other == stripe) {
-                Some((_, count)) => *count += 1,
-                None => in_flight.push((stripe, 1)),
-            }
-        }
-        intents.written.borrow_mut().set(stripe);
-        let intent = Intent { intents, stripe };
+        let intent = intents.enter(stripe);
         let mut waited = false;
         loop {
             let ready = if self.after_crash == AfterCrash::Cold {
@@ -267,6 +300,31 @@ impl<P: Platform> Shard<P> {
             waited = true;
             intents.changed.notified().await;
         }
+    }
+
+    /// The same for a copy that the cleaner brings to the origin. Recovery needs none there; whoever looks at a watched
+    /// stripe does.
+    ///
+    /// # Errors
+    /// The cache device has been given up: what it says of this stripe is not known.
+    pub(super) async fn intend_cleaning(
+        self: &Rc<Self>,
+        block: LocalBlock,
+    ) -> Result<Option<Intent<'_>>, IoError> {
+        let stripe = block.0 / STRIPE_BLOCKS;
+        if !self.is_watched(stripe) {
+            return Ok(None);
+        }
+        let intent = self.intents.enter(stripe);
+        // Not by way of the task: it may have ended with the shard, which still cleans what is in its way.
+        while !self.intents.set.borrow().has(stripe) {
+            if self.failed.get() {
+                return Err(self.cache_failed());
+            }
+            self.set_intents(&[stripe]).await;
+            self.intents.changed.notify_all();
+        }
+        Ok(Some(intent))
     }
 
     fn intent_position(&self, page: u64) -> u64 {
@@ -453,6 +511,7 @@ impl<P: Platform> Shard<P> {
         if !flushed || !logged {
             return;
         }
+        let noted = candidates.iter().any(|&stripe| self.is_watched(stripe)) && self.note_origin().await;
         let mut pages = Vec::new();
         let permit = intents.sectors.acquire(1).await;
         if self.failed.get() {
@@ -462,7 +521,8 @@ impl<P: Platform> Shard<P> {
         {
             let (mut set, written) = (intents.set.borrow_mut(), intents.written.borrow());
             for stripe in candidates {
-                if !written.has(stripe) && !self.has_obsolete(stripe) {
+                let untold = !noted && self.is_watched(stripe);
+                if !written.has(stripe) && !self.has_obsolete(stripe) && !untold {
                     set.clear(stripe);
                     if pages.last() != Some(&page_of(stripe)) {
                         pages.push(page_of(stripe));
@@ -539,12 +599,22 @@ impl<P: Platform> Shard<P> {
         true
     }
 
-    /// After a clean stop nothing is in flight: clears every bit that is set.
+    /// After a clean stop nothing is in flight: clears every bit that is set. (But for watched ones of which the host
+    /// cannot be told: until the superblock says that the stop was clean, this is what a crash leaves.)
     pub(super) async fn clear_all_intents(&self) -> Result<(), DeviceError> {
+        let mut watched: Vec<u64> = self.intents.set.borrow().iter().collect();
+        watched.retain(|&stripe| self.is_watched(stripe));
+        if !watched.is_empty() && self.note_origin().await {
+            watched.clear();
+        }
         let permit = self.intents.sectors.acquire(1).await;
         let mut pages: Vec<u64> = self.intents.set.borrow().iter().map(page_of).collect();
         pages.dedup();
-        self.intents.set.borrow_mut().clear_all();
+        {
+            let mut set = self.intents.set.borrow_mut();
+            set.clear_all();
+            watched.into_iter().for_each(|stripe| set.set(stripe));
+        }
         for page in pages {
             self.write_intents(page, &[], false).await?;
         }

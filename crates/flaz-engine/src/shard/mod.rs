@@ -12,6 +12,7 @@
 //! | [`intents`], [`recover`] | what makes a start after a crash warm |
 //! | [`log`], [`regions`], [`fragment`] | where fragments lie, and what they look like |
 //! | [`clock`], [`locks`] | what keeps stale data out |
+//! | [`watch`] | noting what the origin begins with |
 //! | [`failure`] | giving a cache device up |
 //!
 //! Invariants:
@@ -42,6 +43,7 @@ mod reclaim;
 mod recover;
 mod regions;
 mod sending;
+mod watch;
 mod write;
 mod write_back;
 
@@ -75,6 +77,7 @@ pub(crate) use contents::{ImageContents, read_image, read_state};
 pub use counts::OriginWrites;
 pub(crate) use fragment::unpack as unpack_fragment;
 pub use image::ImageError;
+pub(crate) use intents::any_intent;
 pub use log::WRITES_IN_FLIGHT_MAX;
 pub use recover::{RecoverError, Recovered};
 pub(crate) use regions::RegionState;

@@ -150,6 +150,7 @@ pub fn explore(
         budget: *budget,
         rng: Rng::new(scenario.seed ^ 0xe4b1),
         block: super::number_from_env("FLAZ_BLOCK"),
+        forgetful_host: scenario.forgetful_host,
         counts: Counts::default(),
         path: Vec::new(),
     };
@@ -198,6 +199,7 @@ struct Explorer<'a> {
     rng: Rng,
     /// A block to tell about.
     block: Option<u64>,
+    forgetful_host: bool,
     counts: Counts,
     path: Vec<String>,
 }
@@ -219,6 +221,7 @@ impl Explorer<'_> {
             stop: self.rng.below(4) == 0,
             cache_faults: scenario.cache_faults,
             origin_faults: scenario.origin_faults,
+            forgetful_host: scenario.forgetful_host,
             ..Script::default()
         };
         self.path = vec![format!("in the workload of {} steps", scenario.steps.len())];
@@ -323,6 +326,7 @@ impl Explorer<'_> {
         };
         let script = Script {
             seed,
+            forgetful_host: self.forgetful_host,
             read_first,
             plain: !lives_on,
             steps: &steps,
@@ -347,6 +351,7 @@ impl Explorer<'_> {
             self.counts.twice += 1;
             let other = Script {
                 seed: mix(seed),
+                forgetful_host: self.forgetful_host,
                 read_first: true,
                 plain: true,
                 ..Script::default()
@@ -415,5 +420,6 @@ fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
         origin,
         ground: Rc::clone(ground),
         past: moment.past,
+        memory: moment.memory,
     }
 }

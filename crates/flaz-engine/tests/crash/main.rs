@@ -9,12 +9,14 @@
 //! | `sectors` | contents that say which write they are from |
 //! | `oracle` | what each sector may hold, now and after a crash |
 //! | `workload` | sizes and requests, as data made from a seed |
-//! | `run` | one life of a cache on two disks |
+//! | `run`, `host` | one life of a cache on two disks, and what its host remembers |
 //! | `explore` | crashes of a life, lives after them |
 //! | `minimise` | smaller workloads that still fail |
 //! | `planted` | defects on purpose, all of which are found |
 
 mod explore;
+#[path = "../support/host.rs"]
+mod host;
 mod minimise;
 mod oracle;
 #[cfg(feature = "planted-bugs")]
@@ -257,7 +259,11 @@ fn equal_seeds_give_equal_runs() {
 /// promised to be survived; it must be seen.
 #[test]
 fn a_lying_flush_of_the_origin_is_found_and_the_workload_gets_small() {
-    let adapt = |scenario: &mut Scenario| scenario.origin_faults.flush_lie_ppm = 1_000_000;
+    // A host that remembers would refuse an origin that has lost what it began with.
+    let adapt = |scenario: &mut Scenario| {
+        scenario.origin_faults.flush_lie_ppm = 1_000_000;
+        scenario.forgetful_host = true;
+    };
     let (counts, failure) = explore_all(20_000, &|| {}, &adapt);
     let failure = failure.unwrap_or_else(|| panic!("not found in {} crash states", counts.states));
     let base = Base::new(Scenario::base_of(failure.seed)).unwrap_or_else(|failure| panic!("{failure}"));

@@ -9,15 +9,17 @@ use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, Thing, walk};
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::router::{CachedVolume, LocalShards};
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::Counts;
 use flaz_engine::volume::{IoError, Volume, segment_lens};
+use flaz_engine::witness::Memory;
 use flaz_sim::{
     DeviceEvent, DiskConfig, DiskImage, DiskMoment, EventStage, FaultRates, Halt, Sim, SimDisk, SimEnv,
 };
 use futures_util::future::{join_all, try_join_all};
 
+use super::host::{Host, Notes};
 use super::oracle::{Crash, Ground, Oracle, Spot};
 use super::sectors::{BLOCK_SECTORS, Print, SECTOR, describe, print_of};
 use super::workload::{Op, Place, Scenario, Shape, Step};
@@ -43,6 +45,8 @@ pub struct Start {
     pub origin: DiskImage,
     pub ground: Rc<Ground>,
     pub past: Past,
+    /// What the host remembers.
+    pub memory: Option<Memory>,
 }
 
 /// What came before, as far as it matters to what may be demanded.
@@ -68,6 +72,7 @@ pub struct Moment {
     pub past: Past,
     pub cache: DiskMoment,
     pub origin: DiskMoment,
+    pub memory: Option<Memory>,
 }
 
 /// What happens in a life.
@@ -87,6 +92,8 @@ pub struct Script<'a> {
     pub watch_end: bool,
     pub cache_faults: FaultRates,
     pub origin_faults: FaultRates,
+    /// The host notes nothing.
+    pub forgetful_host: bool,
 }
 
 /// A life that went as it should.
@@ -113,6 +120,7 @@ impl Life {
             origin: end.origin.cut(|_, _| true),
             ground: Rc::new(ground.settled()),
             past: end.past,
+            memory: end.memory,
         }
     }
 }
@@ -140,11 +148,13 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
     );
     let oracle = Rc::new(Oracle::new(Rc::clone(&shape.spots), Rc::clone(&start.ground)));
     let past = Rc::new(Cell::new(start.past));
+    let host = Host::remembering(start.memory);
     let watcher = Rc::new(Watcher {
         cache: Rc::clone(&cache),
         origin: Rc::clone(&origin),
         oracle: Rc::clone(&oracle),
         past: Rc::clone(&past),
+        host: Rc::clone(&host),
         moments: RefCell::default(),
     });
     if script.watch {
@@ -159,6 +169,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         origin: Rc::clone(&origin),
         oracle: Rc::clone(&oracle),
         past,
+        host,
         warm: None,
         doing: "opening the cache",
         did: Counts::default(),
@@ -195,6 +206,7 @@ struct Watcher {
     origin: Rc<SimDisk>,
     oracle: Rc<Oracle>,
     past: Rc<Cell<Past>>,
+    host: Rc<Host>,
     moments: RefCell<Vec<Moment>>,
 }
 
@@ -231,6 +243,7 @@ impl Watcher {
             past,
             cache: self.cache.moment(),
             origin: self.origin.moment(),
+            memory: self.host.memory(),
         });
     }
 }
@@ -243,6 +256,7 @@ struct Living<'a> {
     origin: Rc<SimDisk>,
     oracle: Rc<Oracle>,
     past: Rc<Cell<Past>>,
+    host: Rc<Host>,
     warm: Option<bool>,
     /// For a life that does not end.
     doing: &'static str,
@@ -320,13 +334,21 @@ impl Living<'_> {
             stopped: false,
             ..self.past.get()
         });
-        let cache =
-            match LocalCache::open(self.env.clone(), cache, Rc::clone(&origin), settings.clone()).await {
-                Ok(cache) => cache,
-                // Rather no service than old data.
-                Err(CacheError::DirtyUnreadable { .. }) if past.damaged => return Ok(None),
-                Err(error) => return Err(format!("the cache does not open: {error}")),
-            };
+        self.host.broken.set(self.script.forgetful_host);
+        let cache = LocalCache::open_witnessed(
+            self.env.clone(),
+            cache,
+            Rc::clone(&origin),
+            settings.clone(),
+            AfterCrash::Warm,
+            Some(Notes::of(&self.host, Some(&self.env))),
+        );
+        let cache = match cache.await {
+            Ok(cache) => cache,
+            // Rather no service than old data.
+            Err(CacheError::DirtyUnreadable { .. }) if past.damaged => return Ok(None),
+            Err(error) => return Err(format!("the cache does not open: {error}")),
+        };
         let stopped = matches!(cache.start, flaz_engine::cache::Start::Warm(_));
         let warm = cache.stats().holdings.cached_blocks > 0;
         if past.stopped && !past.damaged && !stopped {
@@ -682,6 +704,7 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
         origin: DiskImage::new(origin_config),
         ground: Rc::new(Ground::known(&shape.spots, |_| Print::of_version(0))),
         past: Past::default(),
+        memory: None,
     };
     for turn in 0..FILL_TURNS_MAX {
         let filler = Scenario::filler(base, turn, shape);

@@ -128,6 +128,12 @@ impl Shape {
                         + rng.below((STRIPE_SECTORS / 2 - reserved - count) / BLOCK_SECTORS) * BLOCK_SECTORS
                 }
             };
+            // Where it shows that an origin was changed, more often than chance would have it.
+            let first = if stripe == 0 && base.is_multiple_of(3) {
+                BLOCK_SECTORS * SPOT_BLOCKS_MAX
+            } else {
+                first
+            };
             let first = stripe * STRIPE_SECTORS + first / BLOCK_SECTORS * BLOCK_SECTORS;
             let count = if stripe == 7 {
                 origin_len / SECTOR as u64 - first
@@ -172,6 +178,8 @@ pub struct Scenario {
     pub steps: Vec<Step>,
     pub cache_faults: FaultRates,
     pub origin_faults: FaultRates,
+    /// The host notes nothing.
+    pub forgetful_host: bool,
 }
 
 impl Scenario {
@@ -214,6 +222,7 @@ impl Scenario {
             steps,
             cache_faults,
             origin_faults: FaultRates::default(),
+            forgetful_host: false,
         }
     }
 
@@ -248,6 +257,7 @@ impl Scenario {
             steps,
             cache_faults: FaultRates::default(),
             origin_faults: FaultRates::default(),
+            forgetful_host: false,
         }
     }
 }

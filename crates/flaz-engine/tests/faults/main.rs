@@ -5,13 +5,14 @@
 //!
 //! | module | what fails |
 //! |---|---|
-//! | `world` | nothing: two disks, a witness, a cache, and blocks that say which write they are from |
+//! | `world`, `host` | nothing: two disks, a witness, a cache, and blocks that say which write they are from |
 //! | `crashes` | the process or the power, at every event of a start, of a reclaim |
 //! | `damage` | bits, places of writes, parts of extents |
 //! | `errors` | single writes and flushes of the cache device |
 //! | `full` | room: on the device, in the queues |
 //! | `stalls` | a device stops answering, and comes back or does not |
 //! | `origin` | the origin fails, goes and comes back |
+//! | `changed` | nothing: somebody writes to the origin past the cache while it is off |
 //! | `lost` | the cache device is away, another one, an older one, back after it was given up |
 //! | `random` | both devices, at any time, then the process or the power |
 //! | `orderings` | nothing: what must come before what, and what a crash in between leaves |
@@ -20,11 +21,14 @@
 //! Every test runs in every mode of [`world::MODES`] in which its row makes sense.
 
 mod back;
+mod changed;
 mod crashes;
 mod damage;
 mod errors;
 mod flushes;
 mod full;
+#[path = "../support/host.rs"]
+mod host;
 mod lost;
 mod orderings;
 mod origin;

@@ -19,11 +19,11 @@ use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume};
-use flaz_engine::witness::{Memory, Witness};
+use flaz_engine::witness::Memory;
 use flaz_sim::{CrashPlan, DiskConfig, DiskImage, DiskMoment, EventStage, Rng, Sim, SimDisk, SimEnv};
-use futures_util::FutureExt;
-use futures_util::future::LocalBoxFuture;
 use uuid::Uuid;
+
+use crate::host::{Host, Notes};
 
 /// Modes of a cache in which writes are acknowledged when the origin has them.
 pub const MODES: [Mode; 2] = [Mode::WriteThrough, Mode::WriteAround];
@@ -77,55 +77,6 @@ pub fn version_of(block: u64, data: &[u8]) -> u64 {
         number(0)
     );
     version
-}
-
-/// A host's memory: always durable, unless it is told to fail.
-#[derive(Default)]
-pub struct Host {
-    memory: Cell<Option<Memory>>,
-    pub broken: Cell<bool>,
-    /// Notes that were made of a lost cache.
-    pub noted_lost: Cell<u32>,
-}
-
-impl Host {
-    pub fn memory(&self) -> Option<Memory> {
-        self.memory.get()
-    }
-}
-
-/// The host as the engine sees it.
-struct Notes(Rc<Host>);
-
-impl Witness for Notes {
-    fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>> {
-        async { self.0.memory.get().filter(|_| !self.0.broken.get()) }.boxed_local()
-    }
-
-    fn note(&self, memory: Memory) -> LocalBoxFuture<'_, bool> {
-        async move {
-            if !self.0.broken.get() {
-                self.0.memory.set(Some(memory));
-            }
-            !self.0.broken.get()
-        }
-        .boxed_local()
-    }
-
-    fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
-        async {
-            if self.0.broken.get() {
-                return false;
-            }
-            self.0.noted_lost.set(self.0.noted_lost.get() + 1);
-            self.0.memory.set(Some(Memory {
-                lost: true,
-                ..self.0.memory.get().unwrap_or_default()
-            }));
-            true
-        }
-        .boxed_local()
-    }
 }
 
 /// What happened at a disk, and how both were then.
@@ -258,10 +209,7 @@ impl World {
             cache: SimDisk::from_image(&env, &cache),
             origin: SimDisk::from_image(&env, &origin),
             sim,
-            host: Rc::new(Host {
-                memory: Cell::new(memory),
-                ..Host::default()
-            }),
+            host: Host::remembering(memory),
             mode: self.mode,
             geometry: self.geometry,
             dirty_percent: self.dirty_percent.clone(),
@@ -304,7 +252,7 @@ impl World {
             Rc::clone(&origin),
             self.settings(),
             AfterCrash::Warm,
-            Some(Rc::new(Notes(Rc::clone(&self.host)))),
+            Some(Notes::of(&self.host, None)),
         )
         .await?;
         let volume = CachedVolume::new(cache.shards(), origin, BLOCKS * BLOCK, 0);

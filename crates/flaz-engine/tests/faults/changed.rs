@@ -1,0 +1,388 @@
+//! The origin is written to past the cache, by whoever mounts it while nobody serves it: after a clean stop, after a crash.
+
+use flaz_device::{Env, IoBuf};
+use flaz_engine::cache::{CacheError, Start};
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::Volume;
+
+use crate::world::{BLOCK, CLEARED, Found, Left, Live, MODES, STRIPE, World};
+
+const ALL_MODES: [Mode; 3] = [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack];
+/// In the superblock of an ext4: its mount count.
+const MOUNTED: u64 = 1024 + 52;
+
+/// Another boot finds these disks; `mounted` says where somebody has written to the origin before.
+///
+/// # Errors
+/// What the cache says if it does not open.
+fn start(world: &World, found: &Found, mounted: Option<u64>) -> Result<Start, CacheError> {
+    let next = world.boot(77, found.clone());
+    if let Some(at) = mounted {
+        next.origin.poke(at, b"mounted");
+    }
+    next.sim
+        .block_on(async { next.try_open().await.map(|live| live.cache.start) })
+}
+
+/// As it was, the cache opens warm; changed, it is refused.
+fn is_compared(world: &World, found: &Found, at: u64) {
+    let about = format!("{}, {} shards", world.mode, world.geometry.shard_count);
+    let begun = start(world, found, None).unwrap_or_else(|error| panic!("{about}: {error}"));
+    assert_eq!(begun, Start::Recovered, "{about}");
+    let error = start(world, found, Some(at)).expect_err(&about);
+    let text = error.to_string();
+    assert!(
+        text.contains("has been changed since the crash") && text.contains("--discard-cache"),
+        "{text}"
+    );
+}
+
+/// The cache's process dies, or the power fails and what nobody flushed is gone from the origin. (That intents are clear
+/// need not be stable on the cache device: nothing is compared then.)
+fn crashed(world: &World) -> [Found; 2] {
+    Left::ALL.map(|left| {
+        let (cache, origin) = (world.cache.moment(), world.origin.moment());
+        (
+            cache.cut(Left::Everything.plan().chooser()),
+            origin.cut(left.plan().chooser()),
+            world.host.memory(),
+        )
+    })
+}
+
+async fn write(live: &Live, offset: u64, bytes: &[u8]) {
+    let data = vec![IoBuf::copy_of(bytes)].into();
+    live.volume
+        .write(offset, data, false)
+        .await
+        .expect("the origin is well");
+}
+
+#[test]
+fn an_origin_that_was_changed_while_the_cache_was_off_is_refused() {
+    for mode in MODES {
+        let world = World::new(4, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            live.stop().await.expect("stops in order");
+            world.origin.poke(1024 + 48, b"mounted");
+            let error = world.try_open().await.err().expect("changed");
+            let text = error.to_string();
+            assert!(
+                text.contains("has been changed since") && text.contains("--discard-cache"),
+                "{text}"
+            );
+            world
+                .try_open()
+                .await
+                .err()
+                .expect("asking again changes nothing");
+        });
+    }
+}
+
+/// A partition that was mounted changes nothing in the table.
+#[test]
+fn an_origin_with_a_partition_that_was_changed_is_refused() {
+    for table in [gpt(MIB), mbr(MIB), extended(MIB)] {
+        let world = World::new(5, Mode::WriteThrough);
+        world.sim.block_on(async {
+            for (at, bytes) in &table {
+                world.origin.poke(*at, bytes);
+            }
+            let live = world.open().await;
+            live.stop().await.expect("stops in order");
+            let live = world.open().await;
+            live.stop().await.expect("unchanged, and stops in order");
+            world.origin.poke(3 * MIB + 2048, b"behind what is looked at");
+            let live = world.open().await;
+            live.stop().await.expect("not seen, and stops in order");
+            world.origin.poke(2 * MIB + 1024 + 48, b"mounted");
+            let error = world.try_open().await.err().expect("changed");
+            assert!(error.to_string().contains("has been changed since"), "{error}");
+        });
+    }
+}
+
+/// Tables that name places beyond the origin, each other, and themselves: the cache starts and stops all the same.
+#[test]
+fn hostile_partition_tables_end_and_are_harmless() {
+    let mut tables = Vec::new();
+    for value in [0, 1, 7, 0x7fff_ffff, 0xffff_ffff, u64::MAX / 512, u64::MAX] {
+        for field in [72, 80, 84] {
+            let mut table = gpt(MIB);
+            table[1].1[field..field + 4].copy_from_slice(&(value as u32).to_le_bytes());
+            if field == 72 {
+                table[1].1[72..80].copy_from_slice(&value.to_le_bytes());
+            }
+            tables.push(table);
+        }
+        let mut table = gpt(MIB);
+        for entry in table[2].1.chunks_exact_mut(128) {
+            entry[0] = 1;
+            entry[32..40].copy_from_slice(&value.to_le_bytes());
+        }
+        tables.push(table);
+        let mut table = extended(MIB);
+        // A chain that comes back to itself, or leads away.
+        for (_, record) in &mut table {
+            record[446 + 16 + 4] = 5;
+            record[446 + 16 + 8..][..4].copy_from_slice(&(value as u32).to_le_bytes());
+        }
+        tables.push(table);
+    }
+    for table in tables {
+        let world = World::new(6, Mode::WriteThrough);
+        world.sim.block_on(async {
+            for (at, bytes) in &table {
+                world.origin.poke(*at, bytes);
+            }
+            let live = world.open().await;
+            live.stop().await.expect("stops in order");
+            let live = world.open().await;
+            assert!(matches!(live.cache.start, Start::Warm(_)));
+            live.stop().await.expect("stops in order");
+        });
+    }
+}
+
+#[test]
+fn an_origin_that_was_changed_after_a_crash_is_refused() {
+    for (mode, shards) in ALL_MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 3)]) {
+        let world = World::shards(10, mode, shards);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            for block in (0..40).chain(STRIPE..STRIPE + 8) {
+                live.write(block).await;
+            }
+            live.volume.flush().await.expect("flushes");
+            live.cleaned().await;
+            live.env.sleep(CLEARED).await;
+            // Elsewhere it does not matter.
+            for block in 3 * STRIPE..3 * STRIPE + 16 {
+                live.write(block).await;
+            }
+        });
+        for found in crashed(&world) {
+            is_compared(&world, &found, MOUNTED);
+        }
+    }
+}
+
+/// Asking again changes nothing, and going on with an empty cache is the way out; with dirty blocks it would lose them.
+#[test]
+fn an_origin_that_was_changed_after_a_crash_is_refused_again() {
+    let world = World::new(11, Mode::WriteBack);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.write(2 * STRIPE).await;
+        live.volume.flush().await.expect("flushes");
+    });
+    let next = world.reboot(12);
+    let before = next.origin.peek(MOUNTED, 7);
+    next.sim.block_on(async {
+        next.origin.poke(MOUNTED, b"mounted");
+        for _ in 0..3 {
+            let error = next.try_open().await.err().expect("changed");
+            assert!(matches!(error, CacheError::OriginChanged { .. }), "{error}");
+        }
+        next.origin.poke(MOUNTED, &before);
+        let live = next.open().await;
+        live.read(2 * STRIPE).await;
+    });
+}
+
+/// The rule itself, at every event of a life: writes where it shows and elsewhere, rounds of clearing, a clean stop. Nobody
+/// writes past the cache: whatever a crash leaves is accepted. Where somebody does, it is refused, or clients were writing
+/// there.
+#[test]
+fn at_every_event_an_origin_that_was_left_alone_is_accepted() {
+    for (mode, shards) in ALL_MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
+        let world = World::shards(13, mode, shards);
+        let moments = world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            let moments = world.watch();
+            for round in 0..3 {
+                for block in [0, 1, 20, STRIPE + 1, 3 * STRIPE] {
+                    live.write(block + round).await;
+                }
+                live.volume.flush().await.expect("flushes");
+                live.cleaned().await;
+                live.env.sleep(CLEARED).await;
+                live.write(STRIPE).await;
+            }
+            live.stop().await.expect("stops in order");
+            world.unwatch();
+            moments.take()
+        });
+        let (mut refused, mut open) = (0, 0);
+        for moment in &moments {
+            for (cache, origin) in [
+                (Left::Everything, Left::Everything),
+                (Left::Everything, Left::Nothing),
+                (Left::Nothing, Left::Everything),
+                (Left::Nothing, Left::Nothing),
+            ] {
+                let found = moment.cut(cache, origin);
+                start(&world, &found, None).unwrap_or_else(|error| {
+                    panic!(
+                        "{mode}, event {}, {:?} of {} at {}: {error}",
+                        moment.number, moment.stage, moment.op, moment.offset
+                    )
+                });
+                match start(&world, &found, Some(MOUNTED)) {
+                    Ok(_) => open += 1,
+                    Err(CacheError::OriginChanged { .. }) => refused += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        assert!(
+            refused > 100 && open > 20,
+            "{mode}: {refused} refused, {open} not"
+        );
+    }
+}
+
+/// A table of partitions that clients write while they are served names other places to look at.
+#[test]
+fn a_partition_that_was_made_while_served_is_compared_after_a_crash() {
+    for mode in ALL_MODES {
+        for table in [gpt(MIB), mbr(MIB), extended(MIB)] {
+            let world = World::shards(14, mode, 2);
+            let pair = 2 * MIB / BLOCK..2 * MIB / BLOCK + 8;
+            world.sim.block_on(async {
+                let live = world.open().await;
+                for (at, bytes) in &table {
+                    write(&live, *at, bytes).await;
+                }
+                for round in 0..3 {
+                    for block in pair.clone() {
+                        write(&live, block * BLOCK, &[round; BLOCK as usize]).await;
+                    }
+                    live.volume.flush().await.expect("flushes");
+                    live.cleaned().await;
+                    live.env.sleep(CLEARED).await;
+                }
+            });
+            for found in crashed(&world) {
+                is_compared(&world, &found, 2 * MIB + MOUNTED);
+            }
+        }
+    }
+}
+
+/// What the host could not be told must not count: the intents stay until it is.
+#[test]
+fn a_host_that_notes_nothing_refuses_nothing() {
+    for (from_the_start, mode) in [false, true]
+        .into_iter()
+        .flat_map(|b| ALL_MODES.map(|mode| (b, mode)))
+    {
+        let world = World::new(15, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            live.stop().await.expect("stops in order");
+            world.host.broken.set(from_the_start);
+            let live = world.open().await;
+            world.host.broken.set(true);
+            for block in 0..8 {
+                live.write(block).await;
+            }
+            live.volume.flush().await.expect("flushes");
+            live.cleaned().await;
+            live.env.sleep(CLEARED).await;
+        });
+        world.host.broken.set(false);
+        for found in crashed(&world) {
+            assert_eq!(start(&world, &found, None).expect("left alone"), Start::Recovered);
+            // Not seen: nobody can know.
+            start(&world, &found, Some(MOUNTED)).expect("not compared");
+        }
+        // Once it is told again, it is compared again.
+        if !from_the_start {
+            let [found, _] = crashed(&world);
+            let next = world.boot(16, found);
+            next.sim.block_on(async {
+                let live = next.open().await;
+                live.env.sleep(CLEARED).await;
+            });
+            for found in crashed(&next) {
+                is_compared(&next, &found, MOUNTED);
+            }
+        }
+    }
+}
+
+/// A cache that is given up lets writes go past it without intents: what was noted before is then old.
+#[test]
+fn a_cache_that_was_given_up_says_nothing_of_its_origin() {
+    for mode in MODES {
+        let world = World::new(17, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            live.env.sleep(CLEARED).await;
+            world.cache.set_dead(true);
+            for block in 0..64 {
+                // Until it is given up some fail.
+                live.try_write(block).await.ok();
+            }
+            live.volume.flush().await.expect("the origin is well");
+            assert!(live.failed());
+        });
+        world.cache.set_dead(false);
+        for found in crashed(&world) {
+            start(&world, &found, None).expect("left alone");
+        }
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// What to write where.
+type Table = Vec<(u64, Vec<u8>)>;
+
+fn boot_record(entries: &[(u8, u64)]) -> Vec<u8> {
+    let mut sector = vec![0; 512];
+    for (entry, (kind, start)) in sector[446..].chunks_exact_mut(16).zip(entries) {
+        entry[4] = *kind;
+        entry[8..12].copy_from_slice(&u32::try_from(start / 512).expect("small").to_le_bytes());
+        entry[12..16].copy_from_slice(&64u32.to_le_bytes());
+    }
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+/// Two partitions, the second one at two of a unit.
+fn mbr(unit: u64) -> Table {
+    vec![(0, boot_record(&[(0x83, unit), (0x83, 2 * unit)]))]
+}
+
+/// An extended partition with two logical ones, the second one at two of a unit.
+fn extended(unit: u64) -> Table {
+    vec![
+        (0, boot_record(&[(0x0f, unit / 2)])),
+        (unit / 2, boot_record(&[(0x83, unit / 8), (5, unit / 4)])),
+        (unit * 3 / 4, boot_record(&[(0x83, unit * 5 / 4)])),
+    ]
+}
+
+/// A GPT in sectors of 512 bytes, the second partition at two of a unit.
+fn gpt(unit: u64) -> Table {
+    let mut header = vec![0; 512];
+    header[..8].copy_from_slice(b"EFI PART");
+    header[72..80].copy_from_slice(&2u64.to_le_bytes());
+    header[80..84].copy_from_slice(&128u32.to_le_bytes());
+    header[84..88].copy_from_slice(&128u32.to_le_bytes());
+    let mut entries = vec![0; 128 * 128];
+    for (entry, start) in entries.chunks_exact_mut(128).zip([unit, 2 * unit]) {
+        entry[..16].fill(0x5e);
+        entry[32..40].copy_from_slice(&(start / 512).to_le_bytes());
+    }
+    vec![(0, boot_record(&[(0xee, 512)])), (512, header), (1024, entries)]
+}

@@ -1,0 +1,126 @@
+//! A host that remembers what it is told about a cache: durably, at once or after a while, or not at all.
+
+use std::cell::Cell;
+use std::num::NonZeroU32;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::Env;
+use flaz_engine::witness::{Memory, Witness};
+use flaz_sim::SimEnv;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+
+/// Longest time that a slow host takes to note something, in microseconds.
+const SLOW_US_MAX: u64 = 20_000;
+
+/// A host's memory.
+#[derive(Default)]
+pub struct Host {
+    memory: Cell<Option<Memory>>,
+    ticket: Cell<u64>,
+    /// It notes nothing, and knows nothing.
+    pub broken: Cell<bool>,
+    /// Notes that were made of a lost cache.
+    pub noted_lost: Cell<u32>,
+}
+
+impl Host {
+    pub fn remembering(memory: Option<Memory>) -> Rc<Self> {
+        Rc::new(Self {
+            memory: Cell::new(memory),
+            ..Self::default()
+        })
+    }
+
+    pub fn memory(&self) -> Option<Memory> {
+        self.memory.get()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Memory)) -> bool {
+        if self.broken.get() {
+            return false;
+        }
+        let mut memory = self.memory.get().unwrap_or_default();
+        change(&mut memory);
+        self.memory.set(Some(memory));
+        true
+    }
+}
+
+/// The host as the engine sees it.
+pub struct Notes {
+    host: Rc<Host>,
+    /// What keeps the time of a host that takes a while for each note.
+    slow: Option<SimEnv>,
+}
+
+impl Notes {
+    /// Of a host that takes a while, as `slow` keeps the time, or of one that takes none.
+    pub fn of(host: &Rc<Host>, slow: Option<&SimEnv>) -> Rc<Self> {
+        Rc::new(Self {
+            host: Rc::clone(host),
+            slow: slow.cloned(),
+        })
+    }
+
+    async fn take_a_while(&self) {
+        if let Some(env) = &self.slow {
+            let us = env.random_u64() % SLOW_US_MAX;
+            env.sleep(Duration::from_micros(us)).await;
+        }
+    }
+}
+
+impl Witness for Notes {
+    fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>> {
+        async { self.host.memory.get().filter(|_| !self.host.broken.get()) }.boxed_local()
+    }
+
+    fn note(&self, new: Memory) -> LocalBoxFuture<'_, bool> {
+        async move {
+            self.take_a_while().await;
+            self.host.ticket.set(0);
+            self.host.change(|memory| *memory = new)
+        }
+        .boxed_local()
+    }
+
+    fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool> {
+        async move {
+            self.take_a_while().await;
+            self.host.change(|memory| {
+                memory.generation = generation;
+                memory.dirty = true;
+            })
+        }
+        .boxed_local()
+    }
+
+    fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool> {
+        async move {
+            self.take_a_while().await;
+            if ticket < self.host.ticket.get() {
+                return true;
+            }
+            let noted = self.host.change(|memory| memory.origin = Some(fingerprint));
+            if noted {
+                self.host.ticket.set(ticket);
+            }
+            noted
+        }
+        .boxed_local()
+    }
+
+    fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
+        async {
+            self.take_a_while().await;
+            let noted = self.host.change(|memory| memory.lost = true);
+            self.host
+                .noted_lost
+                .set(self.host.noted_lost.get() + u32::from(noted));
+            noted
+        }
+        .boxed_local()
+    }
+}
