@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::nbd::Client;
+use crate::support::nbd::{Client, Command};
 use crate::support::{Cache, CacheSpec, Mount, Program, Scratch, Server, need};
 
 /// The least that mkfs.xfs takes is 300 MiB.
@@ -75,7 +75,7 @@ fn a_mount_past_the_cache_is_refused(kind: &FileSystem, end: End) {
     let server = Server::start(&scratch, &cache, "");
     // Something is written until the end, if not where it would show.
     let mut client = Client::connect(server.socket()).expect("connects");
-    let data = client.read(ORIGIN_BYTES / 2, 4096).expect("reads");
+    let data = client.call(Command::Read, ORIGIN_BYTES / 2, 4096).expect("reads");
     client.write(ORIGIN_BYTES / 2, &data).expect("writes");
     drop(client);
     match end {
