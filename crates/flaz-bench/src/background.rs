@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::campaign_file::{Achieved, Campaign};
+use crate::campaign_file::{Achieved, Campaign, CampaignCell};
 use crate::cell::CellKey;
 use crate::import::Imported;
 use crate::layout::decimal_bytes;
@@ -67,7 +67,7 @@ impl Background {
                 .map(|cell| (cell.key.clone(), cell.order.clone()))
                 .collect(),
             environment: lines,
-            notes: Vec::new(),
+            notes: notes_of(&campaign.cells),
         }
     }
 
@@ -80,11 +80,85 @@ impl Background {
     }
 }
 
+/// What the campaign found out about its own cells.
+fn notes_of(cells: &[CampaignCell]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let drifts = || {
+        let drifting = |cell: &'_ CampaignCell| cell.drift.map(|drift| drift.change_pct);
+        cells.iter().filter_map(move |cell| Some((cell, drifting(cell)?)))
+    };
+    if let Some((cell, change)) = drifts().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) {
+        notes.push(format!(
+            "{} of {} cells drifted from the first run to the last, more than chance would have it; most of all {}, by \
+             {change:+.1} %.",
+            drifts().count(),
+            cells.len(),
+            cell.key
+        ));
+    }
+    let restless = cells.iter().filter(|cell| cell.steady == Some(false)).count();
+    if restless > 0 {
+        notes.push(format!(
+            "{restless} of {} cells were in no steady state (as SNIA defines it) in their last five runs.",
+            cells.len()
+        ));
+    }
+    let excess = |cell: &CampaignCell| {
+        let pairs = cell.naive.iter().zip(&cell.samples);
+        pairs
+            .filter(|(_, sample)| **sample > 0.0)
+            .map(|(naive, sample)| naive / sample)
+            .max_by(f64::total_cmp)
+    };
+    let naive = cells.iter().filter_map(|cell| Some((cell, excess(cell)?)));
+    if let Some((cell, most)) = naive.max_by(|a, b| a.1.total_cmp(&b.1)) {
+        notes.push(format!(
+            "Several writers: rates are what all of them moved from the first one's start to the last one's end. The sum of \
+             their own rates (the naive bandwidth) is up to {most:.2} times that, in {}.",
+            cell.key
+        ));
+    }
+    notes
+}
+
 /// A value as one would say it.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign_file::Drift;
+
+    #[test]
+    fn what_a_campaign_found_out_is_said() {
+        let cell = |test| CampaignCell::new(test, 4096, "50".parse().unwrap(), vec![100.0, 200.0]);
+        let mut cells = vec![cell("read"), cell("write"), cell("reread")];
+        assert_eq!(notes_of(&cells), [""; 0]);
+        for (at, change_pct) in [(0, 3.0), (1, -12.5)] {
+            cells[at].drift = Some(Drift {
+                change_pct,
+                adjusted_p: 0.01,
+            });
+        }
+        cells[2].steady = Some(false);
+        cells[0].steady = Some(true);
+        cells[1].naive = vec![110.0, 250.0];
+        let notes = notes_of(&cells);
+        assert_eq!(notes.len(), 3, "{notes:?}");
+        assert!(
+            notes[0].starts_with("2 of 3 cells drifted") && notes[0].contains("-12.5 %"),
+            "{notes:?}"
+        );
+        assert!(notes[1].starts_with("1 of 3 cells"), "{notes:?}");
+        assert!(
+            notes[2].contains("up to 1.25 times") && notes[2].contains("write"),
+            "{notes:?}"
+        );
     }
 }

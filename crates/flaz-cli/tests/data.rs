@@ -135,6 +135,7 @@ fn iozone_is_labelled_with_its_true_ratio() {
 fn data_that_cannot_be_made_is_refused() {
     let scratch = Scratch::new();
     scratch.refused("bench data --level 101", USAGE, &["--level", "0 to 100"]);
+    scratch.refused("bench data --family zeros --level 30", USAGE, &["--level is for"]);
     scratch.refused("bench data --family zip", USAGE, &["random-level"]);
     scratch.refused("bench data --chunk 5000", USAGE, &["power of two"]);
     scratch.refused("bench data --dedup 100", USAGE, &["99%"]);

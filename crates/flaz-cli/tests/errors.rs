@@ -485,7 +485,7 @@ fn a_daemon_that_refuses() {
     );
     scratch
         .run("set --control s mode=write-around")
-        .refused(FAILURE, &["the daemon refuses: the cache device failed"]);
+        .refused(FAILURE, &["the daemon reports: the cache device failed"]);
     scratch
         .run("stop --control s")
         .refused(FAILURE, &["not closed cleanly: no space"]);

@@ -331,6 +331,7 @@ fn an_interrupted_campaign_goes_on_and_measures_nothing_twice() {
         );
     }
     scratch.refused("--resume out.json", USAGE, &["is done"]);
+    assert!(scratch.names("disk").is_empty(), "nothing is left");
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub struct LevelError(String);
 impl Level {
     /// Nothing.
     pub const ZERO: Self = Self(0.0);
+    /// One half.
+    pub const HALF: Self = Self(50.0);
 
     /// A share of `percent`.
     ///

@@ -44,9 +44,9 @@ pub struct BenchDataArgs {
     /// How the data is made
     #[arg(long, value_name = "FAMILY", value_enum, default_value_t = FamilyArg::Run)]
     family: FamilyArg,
-    /// Share of the space to be saved: 0 to 100 percent
-    #[arg(long, value_name = "PERCENT", default_value = "50%")]
-    level: Level,
+    /// Families run, copies, alphabet and iozone: share of the space to be saved, 0 to 100 percent [default: 50%]
+    #[arg(long, value_name = "PERCENT")]
+    level: Option<Level>,
     /// Unit of duplicates, of drawn levels and of records: a power of two from 512 to 16MiB
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = size::parse)]
     chunk: u64,
@@ -100,7 +100,7 @@ enum FamilyArg {
 pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
     let spec = DataSpec {
         family: family(args)?,
-        level: args.level,
+        level: args.level.unwrap_or(Level::HALF),
         chunk_bytes: args.chunk,
         dedup: args.dedup,
         seed: Seed {
@@ -155,6 +155,17 @@ fn family(args: &BenchDataArgs) -> Result<Family, Failure> {
     }
     if args.distribution.is_some() && args.family != FamilyArg::Replay {
         return Err(Failure::Usage("--distribution is for --family replay".into()));
+    }
+    let levelled = [
+        FamilyArg::Run,
+        FamilyArg::Copies,
+        FamilyArg::Alphabet,
+        FamilyArg::Iozone,
+    ];
+    if args.level.is_some() && !levelled.contains(&args.family) {
+        return Err(Failure::Usage(
+            "--level is for --family run, copies, alphabet and iozone: the others have theirs".into(),
+        ));
     }
     Ok(match args.family {
         FamilyArg::Run => Family::Run,

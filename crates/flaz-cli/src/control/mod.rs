@@ -108,8 +108,8 @@ pub enum ControlError {
         /// What is wrong with it.
         detail: String,
     },
-    /// The daemon says no.
-    #[error("the daemon refuses: {message}")]
+    /// The daemon says no, or that it could not.
+    #[error("the daemon reports: {message}")]
     Refused {
         /// In the daemon's words.
         message: String,

@@ -88,7 +88,7 @@ fn questions_are_answered_in_turn() {
     let error = client
         .ask(&Request::Set(SettingsPatch::default()), ANSWER)
         .unwrap_err();
-    assert_eq!(error.to_string(), "the daemon refuses: not on a Sunday");
+    assert_eq!(error.to_string(), "the daemon reports: not on a Sunday");
     assert_eq!(
         client.ask(&Request::Stop { wait: true }, ANSWER).unwrap(),
         Reply::Done

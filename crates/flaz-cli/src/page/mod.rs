@@ -35,12 +35,13 @@ impl Page {
 
 fn geometry(cache: &CacheReport) -> String {
     format!(
-        "format {}, {} regions of {}, extents of {}, {} shards",
+        "format {}, {} regions of {}, extents of {}, {} shard{}",
         cache.format_version,
         HumanCount(cache.regions),
         HumanBytes(cache.region_bytes),
         HumanBytes(cache.extent_bytes),
-        cache.shards
+        cache.shards,
+        if cache.shards == 1 { "" } else { "s" }
     )
 }
 

@@ -149,3 +149,124 @@ pub(crate) fn unpack(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::units::{BlockNumber, Location, Sequence};
+
+    const IDENTITY: FragmentIdentity = FragmentIdentity {
+        cache: 0x1234_5678,
+        volume: 0,
+        block: BlockNumber(42),
+        location: Location(7),
+        fill: Sequence(9),
+    };
+
+    /// A fragment as the log lays it out.
+    fn fragment(codec: &str, block: &[u8]) -> Vec<u8> {
+        let mut packer = Packer::new(codec.parse().expect("a codec"));
+        let mut out = Vec::new();
+        let (codec, stored, plain_crc) = match packer.pack(block, &mut out) {
+            Packed::Compressed {
+                codec,
+                start,
+                len,
+                plain_crc,
+            } => (codec, out[start..start + len].to_vec(), plain_crc),
+            Packed::Raw { plain_crc } => (CodecId::RAW, block.to_vec(), plain_crc),
+            Packed::Fill(_) => unreachable!("no block here is of one value"),
+        };
+        let header = FragmentHeader {
+            checksum: fragment_checksum(&IDENTITY, stored.len() as u16, codec, plain_crc).into(),
+            stored: (stored.len() as u16).into(),
+            codec: codec.0,
+            flags: 0,
+        };
+        [header.as_bytes(), &stored].concat()
+    }
+
+    fn blocks() -> [Vec<u8>; 3] {
+        let text = b"a line of text, as in every other file; "
+            .iter()
+            .copied()
+            .cycle();
+        let mut state = 1u32;
+        let noise = std::iter::repeat_with(move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        });
+        let half: Vec<u8> = noise
+            .clone()
+            .take(1500)
+            .chain(text.clone())
+            .take(BLOCK_BYTES)
+            .collect();
+        [
+            text.take(BLOCK_BYTES).collect(),
+            half,
+            noise.take(BLOCK_BYTES).collect(),
+        ]
+    }
+
+    /// With each codec: what comes out is an error, or the block (there are several ways to write one down).
+    #[test]
+    fn every_bit_of_a_fragment_may_be_wrong() {
+        for codec in ["none", "lz4", "lzo", "zlib", "zstd"] {
+            let mut refused = 0;
+            for block in blocks() {
+                let whole = fragment(codec, &block);
+                let (mut decoders, mut found) = (Decoders::default(), vec![0; BLOCK_BYTES]);
+                unpack(&mut decoders, &whole, &IDENTITY, &mut found).expect("it is as it was written");
+                assert!(found == block, "{codec}");
+                for bit in 0..whole.len() * 8 {
+                    let mut wrong = whole.clone();
+                    wrong[bit / 8] ^= 1 << (bit % 8);
+                    match unpack(&mut decoders, &wrong, &IDENTITY, &mut found) {
+                        Ok(()) => assert!(found == block, "{codec}: bit {bit} gives another block"),
+                        Err(_) => refused += 1,
+                    }
+                }
+                for len in 0..whole.len() {
+                    unpack(&mut decoders, &whole[..len], &IDENTITY, &mut found).expect_err("cut short");
+                }
+            }
+            assert!(refused > 10_000, "{codec}: only {refused} were refused");
+        }
+    }
+
+    #[test]
+    fn a_fragment_of_another_place_or_cache_is_refused() {
+        let [block, ..] = blocks();
+        let whole = fragment("lz4", &block);
+        let others = [
+            FragmentIdentity { cache: 1, ..IDENTITY },
+            FragmentIdentity {
+                volume: 1,
+                ..IDENTITY
+            },
+            FragmentIdentity {
+                block: BlockNumber(43),
+                ..IDENTITY
+            },
+            FragmentIdentity {
+                location: Location(8),
+                ..IDENTITY
+            },
+            FragmentIdentity {
+                fill: Sequence(10),
+                ..IDENTITY
+            },
+        ];
+        for other in others {
+            let mut found = vec![0; BLOCK_BYTES];
+            let error = unpack(&mut Decoders::default(), &whole, &other, &mut found).expect_err("another");
+            assert!(
+                matches!(error, FragmentError::Checksum { .. }),
+                "{other:?}: {error}"
+            );
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! | module | question |
 //! |---|---|
+//! | [`bytes`] | do requests of any bytes do what a plain array does? |
 //! | [`golden`] | is the format on the device what it was? |
 //! | [`flips`] | does damage of any byte stay without harm? |
 //! | [`hostile`] | do images with valid checksums and absurd values stay without harm? |
@@ -11,6 +12,7 @@
 //! | [`status`] | are the figures of the status page true? |
 //! | [`warm`] | is everything there after a clean stop? |
 
+mod bytes;
 mod flips;
 mod full_disk;
 mod golden;

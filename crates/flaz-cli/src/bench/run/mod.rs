@@ -96,7 +96,15 @@ fn resumed(args: &RunArgs, path: &Path) -> Result<Campaign, Failure> {
             path.display()
         )));
     }
-    Ok(Campaign::read(path).map_err(LoadError::from)?)
+    let campaign = Campaign::read(path).map_err(LoadError::from)?;
+    // Before anything is made to measure on.
+    if campaign.progress.is_none() && !campaign.cells.is_empty() {
+        return Err(Failure::Usage(format!(
+            "{0}: this campaign is done; expected one that was interrupted (flaz bench report {0} shows it)",
+            path.display()
+        )));
+    }
+    Ok(campaign)
 }
 
 /// Says what is going to happen.
