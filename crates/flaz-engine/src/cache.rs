@@ -79,13 +79,21 @@ pub enum CacheError {
     },
     /// The origin is not as it was when it was served last.
     #[error(
-        "the origin has been changed since {since} (its first {bytes} bytes, and those of its partitions, \
-         have the fingerprint {found:#010x}, expected {expected:#010x}): what is cached may be old; start with \
-         --discard-cache to go on with an empty cache, and never write to an origin past its cache"
+        "the origin has been changed since {since} (its first {bytes} bytes, and those of its partitions, have the \
+         fingerprint {found:#010x}, expected {expected:#010x}): what is cached may be old{}, and never write to an origin \
+         past its cache",
+        if *dirty {
+            ", and writes that have not reached the origin no longer fit it; start with --discard-cache --discard-dirty \
+             to give all of it up"
+        } else {
+            "; start with --discard-cache to go on with an empty cache"
+        }
     )]
     OriginChanged {
         /// Since when.
-        since: &'static str,
+        since: Served,
+        /// The cache may hold blocks that are newer than the origin.
+        dirty: bool,
         /// Bytes that were compared at the start, and at that of each partition.
         bytes: u64,
         /// Fingerprint then.
@@ -120,6 +128,24 @@ pub enum CacheError {
     /// The index image of a shard could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
+}
+
+/// How serving a cache ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// It was stopped in order.
+    UntilStop,
+    /// Its server was killed, or the power failed.
+    UntilCrash,
+}
+
+impl std::fmt::Display for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::UntilStop => "the cache was stopped",
+            Self::UntilCrash => "the crash of the cache's last server",
+        })
+    }
 }
 
 /// What to do about two bad slots: a cache that was one may hold what the origin lacks.
@@ -382,10 +408,14 @@ pub async fn settle_origin<O: Device>(origin: &O) -> Result<(), CacheError> {
     origin.flush().await.map_err(CacheError::Origin)
 }
 
-/// Puts what the origin begins with into the superblock: for [`Memory::of`] at an opening, for [`mark_clean`] at a stop.
-/// Where nothing can be compared, nothing is refused.
+/// Puts what the origin begins with, and keeps, into the superblock: for [`Memory::of`] at an opening, for [`mark_clean`] at
+/// a stop. Where it fails, nothing will be compared, and nothing refused.
 pub async fn look_at_origin<O: Device>(origin: &O, superblock: &mut Superblock) -> Option<Fingerprint> {
-    let found = match fingerprint(origin).await {
+    let look = async {
+        origin.flush().await.map_err(CacheError::Origin)?;
+        fingerprint(origin).await
+    };
+    let found = match look.await {
         Ok(found) => Some(found),
         Err(error) => {
             tracing::warn!("whether the origin is changed past the cache will not be seen: {error}");
@@ -419,23 +449,27 @@ pub async fn check_origin<C: Device, O: Device>(
     superblock: &Superblock,
     memory: Option<Memory>,
 ) -> Result<(), CacheError> {
-    let start = how_to_start(superblock);
     // An opening that could not be noted leaves what an earlier one noted.
     let noted = memory.filter(|memory| memory.epoch == superblock.epoch);
-    let (since, expected) = match start {
-        Start::Warm(_) => ("the cache was stopped", superblock.origin_fingerprint),
-        Start::Recovered => (
-            "the crash of the cache's last server",
-            noted.and_then(|memory| memory.origin),
-        ),
+    let (since, expected) = match how_to_start(superblock) {
+        Start::Warm(_) => (Served::UntilStop, superblock.origin_fingerprint),
+        Start::Recovered => (Served::UntilCrash, noted.and_then(|memory| memory.origin)),
         Start::Cold | Start::Empty => return Ok(()),
     };
     let Some(expected) = expected else { return Ok(()) };
-    let found = fingerprint(origin).await?;
+    let found = match fingerprint(origin).await {
+        Ok(found) => found,
+        // A power cut may have torn a sector that clients were writing: what is cached of it must be had.
+        Err(error) if since == Served::UntilCrash => {
+            tracing::warn!("whether the origin was changed since the crash cannot be told: {error}");
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
     if found.value == expected {
         return Ok(());
     }
-    if start == Start::Recovered
+    if since == Served::UntilCrash
         && !planted(PlantedBug::OriginComparedIntended)
         && any_intent(cache, &superblock.geometry, &found.stripes).await
     {
@@ -446,6 +480,7 @@ pub async fn check_origin<C: Device, O: Device>(
     }
     Err(CacheError::OriginChanged {
         since,
+        dirty: superblock.dirty,
         bytes: FINGERPRINT_BYTES.min(origin.len()),
         expected: expected.get(),
         found: found.value.get(),
@@ -673,10 +708,10 @@ impl<P: Platform> LocalCache<P> {
         }
         if let Some(witness) = &witness {
             let found = look_at_origin(&*origin, &mut superblock).await;
-            let noted = witness.note(Memory::of(&superblock)).await;
-            if let Some(found) = found.filter(|_| noted) {
-                origin_writes.watch_from(&found);
+            if let Some(found) = &found {
+                origin_writes.watch_from(found);
             }
+            witness.note(Memory::of(&superblock)).await;
         }
         for shard in &shards {
             shard.permit_write_back(superblock.dirty);

@@ -50,7 +50,8 @@ impl Memory {
     }
 }
 
-/// Notes that survive the cache device, the process and the power. None of its calls may wait for ever.
+/// Notes that survive the cache device, the process and the power. None of its calls may wait for ever. Where one says that
+/// something could not be noted, it may have been all the same.
 pub trait Witness: 'static {
     /// What was noted last about this cache, if anything can be known.
     fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>>;

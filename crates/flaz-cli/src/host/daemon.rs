@@ -173,10 +173,10 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let recovery = started.elapsed();
     // Before anything can reach the origin that the cache device might miss.
     let found = runtime.block_on(look_at_origin(&origin, &mut superblock));
-    let noted = state.note(Memory::of(&superblock), None);
-    if let Some(found) = found.filter(|_| noted) {
+    if let Some(found) = found.filter(|_| state.has_place()) {
         workers.origin_writes.watch_from(&found);
     }
+    state.note(Memory::of(&superblock), None);
     state.note_cache_of(&superblock.origin_identity);
     workers.start_shards()?;
     let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;

@@ -15,9 +15,10 @@ use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flaz_device::rt::compute;
+use flaz_device::rt::oneshot;
 use flaz_engine::units::Epoch;
 use flaz_engine::witness::{Memory, Witness};
 use futures_util::FutureExt;
@@ -31,6 +32,9 @@ use super::filesystem::FileSystem;
 const VERSION: u32 = 1;
 /// Longest file that is read, in bytes; a real one has some hundred.
 const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Notes of the origin that are under way at a time, each on a thread.
+const NOTES_MAX: usize = 16;
 
 /// Characters of an origin's identity in the name of its file; a checksum of all of it follows.
 const IDENTITY_CHARS_MAX: usize = 80;
@@ -61,6 +65,8 @@ pub struct StateFile {
     /// `None`: there is nowhere to keep it.
     path: Option<PathBuf>,
     held: Mutex<Held>,
+    /// Notes of the origin under way.
+    noting: AtomicUsize,
 }
 
 /// What was noted last.
@@ -69,7 +75,7 @@ struct Held {
     record: Option<Record>,
     /// Of the last note of the origin since the cache was opened.
     ticket: u64,
-    /// That it cannot be noted has been said.
+    /// The last note failed, which has been said. What the file holds is not known.
     failing: bool,
 }
 
@@ -106,6 +112,7 @@ impl StateFile {
             uuid,
             path: None,
             held: Mutex::default(),
+            noting: AtomicUsize::new(0),
         };
         let without =
             "a cache device that comes back after a failure, or from an old copy, will not be recognised";
@@ -133,11 +140,18 @@ impl StateFile {
                 record,
                 ..Held::default()
             }),
+            noting: AtomicUsize::new(0),
         }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is somewhere to keep it.
+    #[must_use]
+    pub fn has_place(&self) -> bool {
+        self.path.is_some()
     }
 
     /// What was noted, if anything.
@@ -238,7 +252,7 @@ impl StateFile {
             return true;
         }
         let known = held.record.as_ref().and_then(|record| record.origin_fingerprint);
-        if known != Some(fingerprint)
+        if (known != Some(fingerprint) || held.failing)
             && !self.change(held, |record| record.origin_fingerprint = Some(fingerprint))
         {
             return false;
@@ -329,6 +343,48 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 /// The state file as the shards of a thread reach it, without blocking the thread.
 pub struct HostWitness(pub Arc<StateFile>);
 
+impl HostWitness {
+    /// Makes a note on a thread of its own: notes are rare, and one that a file system holds up must not hold up anything
+    /// else.
+    fn note_by(&self, note: impl FnOnce(&StateFile) -> bool + Send + 'static) -> LocalBoxFuture<'_, bool> {
+        let state = Arc::clone(&self.0);
+        let (reply, answer) = oneshot();
+        let thread = std::thread::Builder::new()
+            .name("flaz-note".to_owned())
+            .spawn(move || {
+                // Whoever asked may have gone on without.
+                let _ = reply.send(note(&state));
+            });
+        async move {
+            match thread {
+                Ok(_) => answer.recv().await.unwrap_or(false),
+                Err(error) => {
+                    tracing::warn!("a note cannot be made: {error}");
+                    false
+                }
+            }
+        }
+        .boxed_local()
+    }
+}
+
+/// A note of the origin that is under way. Shards make them again and again, and a file system may hold them up for long.
+struct Turn(Arc<StateFile>);
+
+impl Turn {
+    fn take(state: &Arc<StateFile>) -> Option<Self> {
+        let turn = Self(Arc::clone(state));
+        let before = state.noting.fetch_add(1, Ordering::Relaxed);
+        (before < NOTES_MAX).then_some(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.noting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Witness for HostWitness {
     fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>> {
         let memory = self.0.recall();
@@ -336,23 +392,25 @@ impl Witness for HostWitness {
     }
 
     fn note(&self, memory: Memory) -> LocalBoxFuture<'_, bool> {
-        let state = Arc::clone(&self.0);
-        compute::blocking(move || state.note(memory, None)).boxed_local()
+        self.note_by(move |state| state.note(memory, None))
     }
 
     fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool> {
-        let state = Arc::clone(&self.0);
-        compute::blocking(move || state.note_dirty(generation)).boxed_local()
+        self.note_by(move |state| state.note_dirty(generation))
     }
 
     fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool> {
-        let state = Arc::clone(&self.0);
-        compute::blocking(move || state.note_origin(ticket, fingerprint)).boxed_local()
+        let Some(turn) = Turn::take(&self.0) else {
+            return async { false }.boxed_local();
+        };
+        self.note_by(move |state| {
+            let _turn = turn;
+            state.note_origin(ticket, fingerprint)
+        })
     }
 
     fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
-        let state = Arc::clone(&self.0);
-        compute::blocking(move || state.note_lost()).boxed_local()
+        self.note_by(StateFile::note_lost)
     }
 }
 
@@ -391,6 +449,23 @@ mod tests {
         assert_eq!(noted(), None);
         assert!(state.note_origin(1, print(60)));
         assert_eq!(noted(), Some(60));
+    }
+
+    /// What failed may have been written: what is known to be in the file is nothing then.
+    #[test]
+    fn after_a_note_that_failed_the_next_is_written_whatever_it_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, uuid) = (directory.path().join("state"), Uuid::from_u128(7));
+        let state = StateFile::open(Some(&place), uuid);
+        let print = |value| NonZeroU32::new(value).unwrap();
+        assert!(state.note(memory(1), None));
+        assert!(state.note_origin(1, print(10)));
+        std::fs::remove_dir_all(&place).unwrap();
+        assert!(!state.note_origin(2, print(20)));
+        std::fs::create_dir(&place).unwrap();
+        assert!(state.note_origin(3, print(10)));
+        let recalled = StateFile::open(Some(&place), uuid).recall();
+        assert_eq!(recalled.unwrap().origin, Some(print(10)));
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! - So nothing newer may reach the origin past the cache before that record is stable: see [`Shard::settle_cleaned`].
 //! - No two writes of one block to the origin are under way at a time, for the older could land last.
 //!
+//! It sets no intents, for its records say what a crash leaves, but where the origin is watched: see [`watch`](super::watch).
+//!
 //! The pace follows the share of the dirty limit that is used: below a quarter the cleaner lets writes gather and
 //! waits for a quiet origin, above it speeds up, and at the limit writers wait for it.
 
@@ -349,6 +351,7 @@ impl<P: Platform> Shard<P> {
                 .map(|(place, dirty)| self.load_dirty(dirty, place));
             there.extend(join_all(reads.collect::<Vec<_>>()).await);
         }
+        let _run = self.origin_writes.watch().run();
         let _intent = match self.intend_cleaning(first.block).await {
             Ok(intent) => intent,
             Err(error) => return (written, Err(error)),

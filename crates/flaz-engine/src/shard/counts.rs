@@ -60,8 +60,8 @@ impl Drop for Counted<'_> {
 }
 
 impl OriginWrites {
-    /// From now on the witness is told of every change of what the origin begins with; `fingerprint` has been noted.
-    /// Before shards are started.
+    /// From now on the witness is told of every change of what the origin begins with; `fingerprint` is noted now, as well
+    /// as that can be. Before shards are started.
     pub fn watch_from(&self, fingerprint: &Fingerprint) {
         self.0.watch.begin(&fingerprint.stripes);
     }
@@ -69,11 +69,6 @@ impl OriginWrites {
     /// What of the origin is watched.
     pub(super) fn watch(&self) -> &Watch {
         &self.0.watch
-    }
-
-    /// Whether a run of a cleaner is under way.
-    pub(super) fn cleaning(&self) -> bool {
-        self.0.cleaning.load(Ordering::Relaxed) > 0
     }
 
     /// The origin has answered a write, and its client has not heard of it yet.

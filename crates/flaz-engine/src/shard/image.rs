@@ -259,8 +259,8 @@ impl<P: Platform> Shard<P> {
                 what,
             }
         })?;
-        // Nothing was in flight, so no bit is set. But their marks may name regions that will be reclaimed, and new pages
-        // must count more than the old ones.
+        // Nothing was in flight, so no bit is set but where the host could not be told what the origin begins with. But
+        // their marks may name regions that will be reclaimed, and new pages must count more than the old ones.
         let loaded = self.load_intents().await;
         loaded.map_err(|source| ImageError::Device {
             shard: self.number,

@@ -24,6 +24,7 @@ use flaz_device::{Device, DeviceError, Env, IoBuf, Nanos};
 use futures_util::future::{Either, select};
 use zerocopy::IntoBytes;
 
+use super::watch::Noted;
 use super::{Platform, Shard};
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
@@ -31,10 +32,12 @@ use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
 use crate::stats::count;
 use crate::units::{BlockNumber, LocalBlock, STRIPE_BLOCKS, Sequence};
-use crate::volume::IoError;
+use crate::volume::{IoError, STRIPE_BYTES};
 
 /// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
+/// Time after a note that failed until the next.
+const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// Sets that follow each other faster than this are a workload that goes everywhere: then the stripes around those that
 /// are wanted are set as well, twice as many each time, for it will come to them anyway.
 const SETS_CLOSE: Duration = Duration::from_millis(50);
@@ -103,6 +106,10 @@ pub(super) struct Intents {
     written: RefCell<Stripes>,
     /// Writes in flight, by stripe.
     in_flight: RefCell<Vec<(u64, u32)>>,
+    /// How many of them are those of clients; the others are the cleaner's.
+    clients: Cell<u32>,
+    /// Until then the host is not asked again to note what the origin begins with.
+    note_again: Cell<Nanos>,
     /// How many sets have followed each other closely, and when the last one was.
     close_sets: Cell<u32>,
     last_set: Cell<Nanos>,
@@ -133,6 +140,8 @@ impl Intents {
             wanted: RefCell::new(Vec::new()),
             written: RefCell::new(Stripes::none(stripes)),
             in_flight: RefCell::new(Vec::new()),
+            clients: Cell::new(0),
+            note_again: Cell::new(Nanos(0)),
             close_sets: Cell::new(0),
             last_set: Cell::new(Nanos(0)),
             generation: Cell::new(1),
@@ -147,9 +156,9 @@ impl Intents {
         }
     }
 
-    /// Whether a write waits or is in flight.
+    /// Whether a write of a client waits or is in flight.
     pub(super) fn writing(&self) -> bool {
-        !self.in_flight.borrow().is_empty()
+        self.clients.get() > 0
     }
 
     /// Stripes whose bit is set.
@@ -172,7 +181,7 @@ impl Intents {
     }
 
     /// A write to a stripe begins: from now on its bit is not cleared.
-    fn enter(&self, stripe: u64) -> Intent<'_> {
+    fn enter(&self, stripe: u64, of_client: bool) -> Intent<'_> {
         let mut in_flight = self.in_flight.borrow_mut();
         match in_flight.iter_mut().find(|(other, _)| *other == stripe) {
             Some((_, count)) => *count += 1,
@@ -180,9 +189,11 @@ impl Intents {
         }
         drop(in_flight);
         self.written.borrow_mut().set(stripe);
+        self.clients.set(self.clients.get() + u32::from(of_client));
         Intent {
             intents: self,
             stripe,
+            of_client,
         }
     }
 
@@ -219,9 +230,11 @@ impl Intents {
 }
 
 /// Whether the intent of one of these stripes, by their numbers on the origin, is set on a cache that is not served. A
-/// sector that cannot be read, or does not check, counts as set.
+/// sector that cannot be read, or does not check, counts as set. (Behind what the cache serves of its origin nobody writes
+/// through it.)
 pub(crate) async fn any_intent<C: Device>(cache: &C, geometry: &Geometry, stripes: &BTreeSet<u64>) -> bool {
-    for &stripe in stripes {
+    let served = geometry.origin_len.div_ceil(STRIPE_BYTES);
+    for &stripe in stripes.range(..served) {
         let (shard, block) = BlockNumber(stripe * STRIPE_BLOCKS).in_shard(geometry.shard_count);
         let local = block.0 / STRIPE_BLOCKS;
         let (page, within) = (
@@ -250,6 +263,7 @@ fn page_of(stripe: u64) -> u64 {
 pub(super) struct Intent<'a> {
     intents: &'a Intents,
     stripe: u64,
+    of_client: bool,
 }
 
 impl Drop for Intent<'_> {
@@ -263,6 +277,8 @@ impl Drop for Intent<'_> {
         if in_flight[at].1 == 0 {
             in_flight.swap_remove(at);
         }
+        let clients = &self.intents.clients;
+        clients.set(clients.get() - u32::from(self.of_client));
         // It ended now: what it wrote must be flushed by a later round than one that has begun.
         self.intents.written.borrow_mut().set(self.stripe);
     }
@@ -274,7 +290,7 @@ impl<P: Platform> Shard<P> {
     pub(super) async fn intend(&self, block: LocalBlock) -> Intent<'_> {
         let stripe = block.0 / STRIPE_BLOCKS;
         let intents = &self.intents;
-        let intent = intents.enter(stripe);
+        let intent = intents.enter(stripe, true);
         let mut waited = false;
         loop {
             let ready = if self.after_crash == AfterCrash::Cold {
@@ -306,7 +322,7 @@ impl<P: Platform> Shard<P> {
     /// stripe does.
     ///
     /// # Errors
-    /// The cache device has been given up: what it says of this stripe is not known.
+    /// The cache device fails. Once it is given up, what it says of this stripe is not known.
     pub(super) async fn intend_cleaning(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -315,14 +331,20 @@ impl<P: Platform> Shard<P> {
         if !self.is_watched(stripe) {
             return Ok(None);
         }
-        let intent = self.intents.enter(stripe);
+        let intent = self.intents.enter(stripe, false);
         // Not by way of the task: it may have ended with the shard, which still cleans what is in its way.
-        while !self.intents.set.borrow().has(stripe) {
-            if self.failed.get() {
-                return Err(self.cache_failed());
+        let set = || self.intents.set.borrow().has(stripe);
+        if !set() && !self.failed.get() {
+            if let Err(error) = self.set_intents(&[stripe]).await {
+                return Err(IoError::CacheFailed(format!(
+                    "an intent could not be written: {error}"
+                )));
             }
-            self.set_intents(&[stripe]).await;
             self.intents.changed.notify_all();
+        }
+        // In memory all are set then.
+        if self.failed.get() {
+            return Err(self.cache_failed());
         }
         Ok(Some(intent))
     }
@@ -347,7 +369,9 @@ impl<P: Platform> Shard<P> {
                 shard.intents.wishes.notified().await;
                 continue;
             }
-            shard.set_intents(&wanted).await;
+            if shard.set_intents(&wanted).await.is_err() {
+                shard.give_up("an intent could not be written");
+            }
             shard.intents.changed.notify_all();
         }
     }
@@ -377,7 +401,11 @@ impl<P: Platform> Shard<P> {
         all
     }
 
-    async fn set_intents(self: &Rc<Self>, wanted: &[u64]) {
+    /// Sets bits, and more around them, stable on return.
+    ///
+    /// # Errors
+    /// The device's.
+    async fn set_intents(self: &Rc<Self>, wanted: &[u64]) -> Result<(), DeviceError> {
         let wanted = &self.widen(wanted)[..];
         let mut pages: Vec<u64> = wanted.iter().map(|&stripe| page_of(stripe)).collect();
         pages.sort_unstable();
@@ -386,8 +414,7 @@ impl<P: Platform> Shard<P> {
         for page in pages {
             if let Err(error) = self.write_intents(page, wanted, true).await {
                 self.cache_error(&error);
-                self.give_up("an intent could not be written");
-                return;
+                return Err(error);
             }
             let mut set = self.intents.set.borrow_mut();
             for &stripe in wanted.iter().filter(|&&stripe| page_of(stripe) == page) {
@@ -395,6 +422,7 @@ impl<P: Platform> Shard<P> {
             }
         }
         drop(permit);
+        Ok(())
     }
 
     /// Writes a page of the bitmap: what is set, and `also`. The caller holds the permit.
@@ -485,7 +513,10 @@ impl<P: Platform> Shard<P> {
         let failures = self.origin_writes.flushes().failures();
         let candidates: Vec<u64> = {
             let (set, mut written) = (intents.set.borrow(), intents.written.borrow_mut());
-            let settled = |stripe: u64| !written.has(stripe) && !self.has_obsolete(stripe);
+            let told = self.env.now() >= intents.note_again.get();
+            let settled = |stripe: u64| {
+                !written.has(stripe) && !self.has_obsolete(stripe) && (told || !self.is_watched(stripe))
+            };
             let candidates = set.iter().filter(|&stripe| settled(stripe)).collect();
             written.clear_all();
             for (stripe, _) in &*intents.in_flight.borrow() {
@@ -506,12 +537,14 @@ impl<P: Platform> Shard<P> {
             }
             self.idle.notified().await;
         }
+        let ticket = self.origin_writes.watch().ticket();
         let flushed = planted(PlantedBug::IntentClearedUnflushed) || self.flush_origin(failures).await;
         let logged = planted(PlantedBug::IntentClearedBeforeLog) || self.make_log_stable().await;
         if !flushed || !logged {
             return;
         }
-        let noted = candidates.iter().any(|&stripe| self.is_watched(stripe)) && self.note_origin().await;
+        let watched = candidates.iter().any(|&stripe| self.is_watched(stripe));
+        let noted = watched && self.noted(ticket).await;
         let mut pages = Vec::new();
         let permit = intents.sectors.acquire(1).await;
         if self.failed.get() {
@@ -537,6 +570,16 @@ impl<P: Platform> Shard<P> {
             }
         }
         drop(permit);
+    }
+
+    /// Whether the host has noted what the origin begins with. Where it cannot, it is not asked again for a while, and
+    /// nothing is flushed for its sake.
+    async fn noted(&self, ticket: u64) -> bool {
+        let outcome = self.note_origin(ticket).await;
+        if outcome == Noted::Failed {
+            self.intents.note_again.set(self.env.now().after(NOTE_PAUSE));
+        }
+        outcome == Noted::Yes
     }
 
     fn has_obsolete(&self, stripe: u64) -> bool {
@@ -604,8 +647,14 @@ impl<P: Platform> Shard<P> {
     pub(super) async fn clear_all_intents(&self) -> Result<(), DeviceError> {
         let mut watched: Vec<u64> = self.intents.set.borrow().iter().collect();
         watched.retain(|&stripe| self.is_watched(stripe));
-        if !watched.is_empty() && self.note_origin().await {
-            watched.clear();
+        if !watched.is_empty() {
+            let (ticket, failures) = (
+                self.origin_writes.watch().ticket(),
+                self.origin_writes.flushes().failures(),
+            );
+            if self.flush_origin_for(failures).await.is_ok() && self.noted(ticket).await {
+                watched.clear();
+            }
         }
         let permit = self.intents.sectors.acquire(1).await;
         let mut pages: Vec<u64> = self.intents.set.borrow().iter().map(page_of).collect();

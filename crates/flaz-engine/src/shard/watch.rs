@@ -8,12 +8,13 @@
 //!
 //! - Whoever writes to a watched stripe of the origin sets its intent before; the cleaner, too, though recovery knows
 //!   of its writes otherwise.
-//! - Intents of watched stripes are cleared only after the origin was flushed, then looked at, and the outcome noted.
-//!   Looks carry tickets, taken before: a later look has seen all that an earlier one was to see, so it does no harm
-//!   that the later one counts.
+//! - Intents of watched stripes are cleared only after a ticket was taken, the origin flushed and looked at, and the
+//!   outcome noted, in this order. A look with a later ticket has seen all that an earlier one was to see, so it does no
+//!   harm that the later one counts.
 //! - Where a look finds that the fingerprint depends on stripes that were not watched, for clients have changed a table
-//!   of partitions, these are watched from now on and nothing is noted: a look that is noted has begun after every
-//!   stripe that it saw was watched, and after the last run of a cleaner that did not know of it.
+//!   of partitions, these are watched from now on and nothing is noted: the ticket of a look that is noted was taken when
+//!   every stripe that it saw was watched, and every run of a cleaner that did not know of it had ended.
+//! - Of a note that fails nobody knows whether it landed: the intents stay until a later one succeeds.
 
 #![expect(
     clippy::disallowed_types,
@@ -47,11 +48,33 @@ struct State {
     /// Of the whole origin.
     stripes: BTreeSet<u64>,
     everything: bool,
-    /// Runs of cleaners may be under way that began before the last stripe was added.
-    unsettled: bool,
+    /// Counts looks and runs of cleaners.
+    tickets: u64,
+    /// Runs of cleaners under way.
+    runs: BTreeSet<u64>,
+    /// The last ticket when a stripe was added, while runs may be under way that began before.
+    added: Option<u64>,
     /// Looks with tickets up to this one may have seen what was not watched yet.
     settled: u64,
-    tickets: u64,
+}
+
+impl State {
+    fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+}
+
+/// A run of a cleaner, from before it asks what is watched until its writes have ended.
+pub(super) struct Run<'a> {
+    watch: &'a Watch,
+    number: u64,
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.watch.state().runs.remove(&self.number);
+    }
 }
 
 impl Watch {
@@ -70,27 +93,46 @@ impl Watch {
         state.everything || state.stripes.contains(&stripe)
     }
 
-    /// A number for a look that begins now.
-    fn ticket(&self) -> u64 {
+    /// A run of a cleaner begins.
+    pub(super) fn run(&self) -> Run<'_> {
         let mut state = self.state();
-        state.tickets += 1;
-        state.tickets
+        let number = state.ticket();
+        state.runs.insert(number);
+        drop(state);
+        Run { watch: self, number }
     }
 
-    /// Whether all that a look saw has been watched since before it began. What has not is watched from now on.
-    fn covers(&self, ticket: u64, seen: &BTreeSet<u64>, cleaning: impl FnOnce() -> bool) -> bool {
+    /// A number for a look. The origin is to be flushed after it was taken, and before the look.
+    pub(super) fn ticket(&self) -> u64 {
+        self.state().ticket()
+    }
+
+    /// Whether all that a look saw was watched when its ticket was taken. What was not is watched from now on.
+    fn covers(&self, ticket: u64, seen: &BTreeSet<u64>) -> bool {
         let mut state = self.state();
         if !state.everything && !seen.is_subset(&state.stripes) {
             state.stripes.extend(seen);
             state.everything = state.stripes.len() > STRIPES_MAX;
-            state.unsettled = true;
+            state.added = Some(state.tickets);
         }
-        if state.unsettled {
-            state.unsettled = cleaning();
+        if let Some(added) = state.added {
             state.settled = state.tickets;
+            if state.runs.first().is_none_or(|&run| run > added) {
+                state.added = None;
+            }
         }
         ticket > state.settled
     }
+}
+
+/// What became of a look at the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Noted {
+    Yes,
+    /// Other places are watched than when it began: a next one can be noted.
+    NotYet,
+    /// The origin cannot be read, or the host takes no note.
+    Failed,
 }
 
 impl<P: Platform> Shard<P> {
@@ -100,29 +142,29 @@ impl<P: Platform> Shard<P> {
         self.origin_writes.watch().has(block.0 / STRIPE_BLOCKS)
     }
 
-    /// Notes what the origin begins with now, for some of the watched stripes, whose writes have ended and are stable.
-    /// False: that could not be, and the intents of watched stripes must stay.
-    pub(super) async fn note_origin(&self) -> bool {
-        let Some(witness) = &self.witness else { return true };
+    /// Notes what the origin begins with now. The origin was flushed since `ticket` was taken. But for [`Noted::Yes`] the
+    /// intents of watched stripes must stay.
+    pub(super) async fn note_origin(&self, ticket: u64) -> Noted {
+        let Some(witness) = &self.witness else {
+            return Noted::Yes;
+        };
         if planted(PlantedBug::OriginNotNoted) {
-            return true;
+            return Noted::Yes;
         }
-        let watch = self.origin_writes.watch();
-        let ticket = watch.ticket();
         let Fingerprint { value, stripes } = match fingerprint(&*self.origin).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(shard = self.number, %error, "what the origin begins with cannot be read");
-                return false;
+                return Noted::Failed;
             }
         };
-        if !watch.covers(ticket, &stripes, || self.origin_writes.cleaning()) {
-            return false;
+        if !self.origin_writes.watch().covers(ticket, &stripes) {
+            return Noted::NotYet;
         }
         let late = pin!(self.env.sleep(NOTE_WITHIN));
         match select(witness.note_origin(ticket, value), late).await {
-            Either::Left((noted, _)) => noted,
-            Either::Right(_) => false,
+            Either::Left((true, _)) => Noted::Yes,
+            Either::Left((false, _)) | Either::Right(_) => Noted::Failed,
         }
     }
 }
@@ -131,9 +173,9 @@ impl<P: Platform> Shard<P> {
 mod tests {
     use super::*;
 
-    fn look(watch: &Watch, seen: &[u64], cleaning: bool) -> bool {
+    fn look(watch: &Watch, seen: &[u64]) -> bool {
         let ticket = watch.ticket();
-        watch.covers(ticket, &seen.iter().copied().collect(), || cleaning)
+        watch.covers(ticket, &seen.iter().copied().collect())
     }
 
     #[test]
@@ -141,17 +183,22 @@ mod tests {
         let watch = Watch::default();
         watch.begin(&BTreeSet::from([0]));
         assert!(watch.has(0) && !watch.has(7));
-        assert!(look(&watch, &[0], true));
+        let unaware = watch.run();
+        assert!(look(&watch, &[0]));
         let early = watch.ticket();
-        assert!(!look(&watch, &[0, 7], true), "7 was not");
+        assert!(!look(&watch, &[0, 7]), "7 was not");
         assert!(watch.has(7));
-        assert!(!look(&watch, &[0, 7], true), "a cleaner may not know");
+        let aware = watch.run();
+        assert!(!look(&watch, &[0, 7]), "a cleaner does not know");
         let before_its_end = watch.ticket();
-        assert!(!look(&watch, &[0, 7], false), "it may have ended just now");
-        assert!(look(&watch, &[0, 7], true));
+        drop(unaware);
+        assert!(!look(&watch, &[0, 7]), "it may have ended just now");
+        assert!(look(&watch, &[0, 7]), "this one knows");
         for ticket in [early, before_its_end] {
-            assert!(!watch.covers(ticket, &BTreeSet::from([0]), || false), "{ticket}");
+            assert!(!watch.covers(ticket, &BTreeSet::from([0])), "{ticket}");
         }
+        drop(aware);
+        assert!(watch.state().runs.is_empty());
     }
 
     #[test]
@@ -160,9 +207,9 @@ mod tests {
         watch.begin(&BTreeSet::from([0]));
         for stripe in 1..=STRIPES_MAX as u64 {
             assert!(!watch.has(stripe));
-            assert!(!look(&watch, &[0, stripe], false));
+            assert!(!look(&watch, &[0, stripe]));
         }
         assert!(watch.has(1 << 40));
-        assert!(look(&watch, &[1 << 41], false));
+        assert!(look(&watch, &[1 << 41]));
     }
 }

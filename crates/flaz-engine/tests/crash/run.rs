@@ -27,6 +27,9 @@ use super::workload::{Op, Place, Scenario, Shape, Step};
 /// Steps of the executor after which a life counts as endless: about ten times what the longest takes.
 const STEPS_MAX: u64 = 2_000_000;
 
+/// Longest time that the host takes to note something.
+const NOTE_TAKES_MAX: Duration = Duration::from_millis(20);
+
 /// Times that the filler is run at most until the cache of a base is full.
 const FILL_TURNS_MAX: u64 = 12;
 
@@ -335,13 +338,14 @@ impl Living<'_> {
             ..self.past.get()
         });
         self.host.broken.set(self.script.forgetful_host);
+        self.host.takes.set(NOTE_TAKES_MAX);
         let cache = LocalCache::open_witnessed(
             self.env.clone(),
             cache,
             Rc::clone(&origin),
             settings.clone(),
             AfterCrash::Warm,
-            Some(Notes::of(&self.host, Some(&self.env))),
+            Some(Notes::of(&self.host, &self.env)),
         );
         let cache = match cache.await {
             Ok(cache) => cache,

@@ -1,11 +1,13 @@
 //! The origin is written to past the cache, by whoever mounts it while nobody serves it: after a clean stop, after a crash.
 
-use flaz_device::{Env, IoBuf};
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, Start};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 
-use crate::world::{BLOCK, CLEARED, Found, Left, Live, MODES, STRIPE, World};
+use crate::world::{BLOCK, BLOCKS, CLEARED, Found, Left, Live, MODES, STRIPE, World};
 
 const ALL_MODES: [Mode; 3] = [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack];
 /// In the superblock of an ext4: its mount count.
@@ -315,6 +317,109 @@ fn a_host_that_notes_nothing_refuses_nothing() {
                 is_compared(&next, &found, MOUNTED);
             }
         }
+    }
+}
+
+/// Of a note that failed nobody knows whether it was made.
+#[test]
+fn a_host_that_notes_what_it_says_it_could_not_refuses_nothing() {
+    for (first, mode) in [
+        (0, Mode::WriteThrough),
+        (1, Mode::WriteBack),
+        (2, Mode::WriteThrough),
+    ] {
+        let world = World::new(18, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            live.stop().await.expect("stops in order");
+            // From the opening on, or later.
+            world.host.unsure.set(first == 0);
+            let live = world.open().await;
+            for round in 0..3 {
+                world.host.unsure.set(round >= first);
+                for block in 0..8 {
+                    live.write(block).await;
+                }
+                live.volume.flush().await.expect("flushes");
+                live.cleaned().await;
+                live.env.sleep(CLEARED).await;
+            }
+        });
+        for found in crashed(&world) {
+            start(&world, &found, None).expect("left alone");
+        }
+    }
+}
+
+/// A note may land long after nobody waits for it any more.
+#[test]
+fn late_notes_refuse_nothing() {
+    for (seed, mode) in (20..30).flat_map(|seed| ALL_MODES.map(|mode| (seed, mode))) {
+        let world = World::shards(seed, mode, 3);
+        let moments = world.sim.block_on(async {
+            let live = world.open().await;
+            for (at, bytes) in gpt(MIB) {
+                write(&live, at, &bytes).await;
+            }
+            let moments = world.watch();
+            world.host.takes.set(Duration::from_secs(40));
+            for round in 0..12 {
+                let stripe = (round + seed) % 3;
+                write(&live, stripe * MIB + 32768, &[round as u8; 4096]).await;
+                live.volume.flush().await.expect("flushes");
+                live.env.sleep(CLEARED / 4 * (1 + (round as u32 + 1) % 3)).await;
+            }
+            world.unwatch();
+            moments.take()
+        });
+        for moment in &moments {
+            for (cache, origin) in [
+                (Left::Everything, Left::Nothing),
+                (Left::Everything, Left::Everything),
+            ] {
+                start(&world, &moment.cut(cache, origin), None)
+                    .unwrap_or_else(|error| panic!("{mode}, seed {seed}, event {}: {error}", moment.number));
+            }
+        }
+    }
+}
+
+/// What a power cut tears can be read again when it is written again, as the cleaner does.
+#[test]
+fn an_origin_whose_beginning_cannot_be_read_after_a_crash_is_not_compared() {
+    for mode in ALL_MODES {
+        let world = World::new(19, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            live.write(3).await;
+            live.volume.flush().await.expect("flushes");
+        });
+        let next = world.reboot(20);
+        next.origin.fail_nth(DeviceOp::Read, 1);
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert_eq!(live.cache.start, Start::Recovered);
+            live.check_all().await;
+        });
+    }
+}
+
+/// Nobody writes there through the cache, so no intent tells of it, and none is looked for.
+#[test]
+fn a_partition_behind_what_is_served_is_compared_after_a_crash() {
+    let world = World::of_origin(21, Mode::WriteThrough, 2, BLOCKS * BLOCK + 4 * MIB);
+    let behind = BLOCKS * BLOCK + 2 * MIB;
+    world.sim.block_on(async {
+        for (at, bytes) in mbr(behind / 2) {
+            world.origin.poke(at, &bytes);
+        }
+        let live = world.open().await;
+        live.warm(STRIPE..STRIPE + 64).await;
+    });
+    for found in crashed(&world) {
+        is_compared(&world, &found, behind + MOUNTED);
     }
 }
 

@@ -167,6 +167,11 @@ impl World {
         Self::on(seed, mode, DiskConfig::fast(CACHE_LEN), count)
     }
 
+    /// An origin that has grown since the cache was made.
+    pub fn of_origin(seed: u64, mode: Mode, shards: u32, origin_len: u64) -> Self {
+        Self::of(seed, mode, DiskConfig::fast(CACHE_LEN), shards, origin_len)
+    }
+
     /// A cache device that takes so long for every flush.
     pub fn with_flushes_of(seed: u64, mode: Mode, latency: Duration) -> Self {
         let cache = DiskConfig {
@@ -178,9 +183,13 @@ impl World {
 
     /// A cache device of any kind.
     pub fn on(seed: u64, mode: Mode, cache: DiskConfig, shards: u32) -> Self {
+        Self::of(seed, mode, cache, shards, BLOCKS * BLOCK)
+    }
+
+    fn of(seed: u64, mode: Mode, cache: DiskConfig, shards: u32, origin_len: u64) -> Self {
         let origin = DiskConfig {
             background: Some(Arc::new(pristine)),
-            ..DiskConfig::fast(BLOCKS * BLOCK)
+            ..DiskConfig::fast(origin_len)
         };
         let sim = Sim::new(seed);
         let env = sim.env();
@@ -252,7 +261,7 @@ impl World {
             Rc::clone(&origin),
             self.settings(),
             AfterCrash::Warm,
-            Some(Notes::of(&self.host, None)),
+            Some(Notes::of(&self.host, &env)),
         )
         .await?;
         let volume = CachedVolume::new(cache.shards(), origin, BLOCKS * BLOCK, 0);

@@ -11,9 +11,6 @@ use flaz_sim::SimEnv;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 
-/// Longest time that a slow host takes to note something, in microseconds.
-const SLOW_US_MAX: u64 = 20_000;
-
 /// A host's memory.
 #[derive(Default)]
 pub struct Host {
@@ -21,6 +18,10 @@ pub struct Host {
     ticket: Cell<u64>,
     /// It notes nothing, and knows nothing.
     pub broken: Cell<bool>,
+    /// It says of each note that it failed, and has made it.
+    pub unsure: Cell<bool>,
+    /// Longest time that a note takes.
+    pub takes: Cell<Duration>,
     /// Notes that were made of a lost cache.
     pub noted_lost: Cell<u32>,
 }
@@ -44,30 +45,29 @@ impl Host {
         let mut memory = self.memory.get().unwrap_or_default();
         change(&mut memory);
         self.memory.set(Some(memory));
-        true
+        !self.unsure.get()
     }
 }
 
 /// The host as the engine sees it.
 pub struct Notes {
     host: Rc<Host>,
-    /// What keeps the time of a host that takes a while for each note.
-    slow: Option<SimEnv>,
+    env: SimEnv,
 }
 
 impl Notes {
-    /// Of a host that takes a while, as `slow` keeps the time, or of one that takes none.
-    pub fn of(host: &Rc<Host>, slow: Option<&SimEnv>) -> Rc<Self> {
+    pub fn of(host: &Rc<Host>, env: &SimEnv) -> Rc<Self> {
         Rc::new(Self {
             host: Rc::clone(host),
-            slow: slow.cloned(),
+            env: env.clone(),
         })
     }
 
     async fn take_a_while(&self) {
-        if let Some(env) = &self.slow {
-            let us = env.random_u64() % SLOW_US_MAX;
-            env.sleep(Duration::from_micros(us)).await;
+        let longest = self.host.takes.get().as_micros() as u64;
+        if longest > 0 {
+            let us = self.env.random_u64() % longest;
+            self.env.sleep(Duration::from_micros(us)).await;
         }
     }
 }
