@@ -198,12 +198,7 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 24) as u8
         });
-        let half: Vec<u8> = noise
-            .clone()
-            .take(1500)
-            .chain(text.clone())
-            .take(BLOCK_BYTES)
-            .collect();
+        let half: Vec<u8> = noise.take(1500).chain(text.clone()).take(BLOCK_BYTES).collect();
         [
             text.take(BLOCK_BYTES).collect(),
             half,
