@@ -220,6 +220,8 @@ fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
     signal(&child, Signal::TERM);
     let output = finish(child);
     assert!(!output.status.success());
+    // Seen when the rest fails.
+    println!("{}", String::from_utf8_lossy(&output.stderr));
     rig.assert_clean();
 }
 

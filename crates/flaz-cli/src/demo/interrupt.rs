@@ -18,6 +18,8 @@ use super::error::DemoError;
 
 /// How often waiting code looks whether it should stop.
 pub const POLL: Duration = Duration::from_millis(20);
+/// How long the second signal goes on removing what others put into the folder meanwhile.
+const ABANDON_MAX: Duration = Duration::from_secs(5);
 
 /// Shared by everybody who may have to stop. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -111,12 +113,26 @@ impl Interrupt {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends everybody and removes the folder. Other threads of this program go on meanwhile; as the folder gets another
+    /// name first, they can make nothing more in it.
     fn abandon(&self) {
         let mut left_behind = self.left_behind();
         left_behind.children.values_mut().for_each(end);
-        if let Some(folder) = &left_behind.folder {
-            // Nobody is left to tell of a failure but the caller's terminal, which has the exit status.
-            let _ = std::fs::remove_dir_all(folder);
+        let Some(folder) = &left_behind.folder else {
+            return;
+        };
+        let mut name = folder.clone().into_os_string();
+        name.push(".removed");
+        let renamed = PathBuf::from(name);
+        let folder = match std::fs::rename(folder, &renamed) {
+            Ok(()) => &renamed,
+            Err(_) => folder,
+        };
+        let give_up = Instant::now() + ABANDON_MAX;
+        // A file that is being made may come behind the back of whoever empties a folder. Nobody is left to tell of a
+        // failure but the caller's terminal, which has the exit status.
+        while std::fs::remove_dir_all(folder).is_err() && folder.exists() && Instant::now() < give_up {
+            std::thread::sleep(POLL);
         }
     }
 }
@@ -189,6 +205,32 @@ mod tests {
             Err(DemoError::Interrupted)
         ));
         assert!(start.elapsed() < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn abandoning_outlasts_those_who_still_write() {
+        for _ in 0..20 {
+            let interrupt = Interrupt::default();
+            let folder = tempfile::tempdir().expect("a temporary folder").keep();
+            interrupt.remember_folder(Some(folder.clone()));
+            let writer = std::thread::spawn({
+                let folder = folder.clone();
+                move || {
+                    for number in 0_u64.. {
+                        let run = folder.join(number.to_string());
+                        if std::fs::create_dir(&run).is_err() {
+                            return;
+                        }
+                        // It may be gone by now.
+                        let _ = std::fs::write(run.join("file"), b"x");
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(5));
+            interrupt.abandon();
+            assert!(!folder.exists());
+            writer.join().expect("it ends when the folder is gone");
+        }
     }
 
     #[test]

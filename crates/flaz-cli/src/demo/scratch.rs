@@ -98,6 +98,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         if !self.keep
             && let Err(error) = std::fs::remove_dir_all(&self.path)
+            && error.kind() != std::io::ErrorKind::NotFound
         {
             eprintln!(
                 "flaz demo: cannot remove {}: {error}; please remove it yourself",
