@@ -14,6 +14,8 @@ use futures_util::future::{join, join_all};
 use crate::world::{CLEARED, MODES, STRIPE, TIMEOUT, TIMEOUT_MOST, World};
 
 const LONG: Duration = Duration::from_secs(600);
+/// A block of a stripe that tells nothing of the origin's fingerprint: a host that notes nothing keeps the others' set.
+const UNWATCHED: u64 = STRIPE + 3;
 
 #[test]
 fn reads_go_to_the_origin_when_the_cache_device_does_not_answer() {
@@ -136,7 +138,7 @@ fn a_late_write_does_not_undo_the_mark_of_a_cache_that_was_given_up() {
             let live = world.open().await;
             live.warm(0..512).await;
             live.env.sleep(CLEARED).await;
-            live.write(3).await;
+            live.write(UNWATCHED).await;
             live.stored().await;
             // The log is stable, and the round is about to write its page.
             let (cache, armed) = (world.cache.clone(), Cell::new(true));
@@ -153,7 +155,7 @@ fn a_late_write_does_not_undo_the_mark_of_a_cache_that_was_given_up() {
             });
             live.env.sleep(Duration::from_secs(60)).await;
             assert!(live.failed(), "seed {seed}: the page was not written in time");
-            for block in [3, 4, STRIPE + 1] {
+            for block in [UNWATCHED, UNWATCHED + 1, UNWATCHED + STRIPE] {
                 live.write(block).await;
             }
             world.unwatch();
@@ -171,7 +173,7 @@ fn the_mark_of_a_cache_that_is_given_up_waits_for_a_page_of_intents_that_is_bein
         let live = world.open().await;
         live.warm(0..512).await;
         live.env.sleep(CLEARED).await;
-        live.write(3).await;
+        live.write(UNWATCHED).await;
         live.stored().await;
         let (cache, stage) = (world.cache.clone(), Rc::new(Cell::new(0)));
         let (intents, seen) = (world.geometry.intent_offset(), Rc::clone(&stage));
@@ -200,13 +202,13 @@ fn the_mark_of_a_cache_that_is_given_up_waits_for_a_page_of_intents_that_is_bein
         while stage.get() < 3 {
             live.env.sleep(Duration::from_millis(10)).await;
         }
-        for block in 0..16 {
+        for block in UNWATCHED + 1..UNWATCHED + 16 {
             live.read(block).await;
         }
         assert!(live.failed());
-        live.write(3).await;
+        live.write(UNWATCHED).await;
         live.env.sleep(Duration::from_secs(10)).await;
-        live.write(4).await;
+        live.write(UNWATCHED + 1).await;
         world.unwatch();
     });
     world.reboot(21).check();
