@@ -204,6 +204,11 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::{Mutex, PoisonError};
+
+    /// A process that is being started holds a copy of every descriptor of this one until its program runs: a socket
+    /// that another test has closed is then still listened on.
+    static STARTING: Mutex<()> = Mutex::new(());
 
     fn unix(dir: &tempfile::TempDir) -> (PathBuf, NbdAddress) {
         let path = dir.path().join("s");
@@ -223,6 +228,7 @@ mod tests {
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+        let _nobody_starts = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
         let living = UnixListener::bind(&path).unwrap();
@@ -243,10 +249,12 @@ mod tests {
         let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         rustix::net::bind(&fd, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         // Who listens is who said so last: a process that has ended.
+        let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let listened = std::process::Command::new("perl")
             .args(["-e", "listen(STDIN, 5) or exit 1"])
             .stdin(fd.try_clone().unwrap())
             .status();
+        drop(starting);
         if !listened.is_ok_and(|status| status.success()) {
             println!("skipped: perl is not installed");
             return;
