@@ -126,6 +126,7 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     let blocks = data.len() as u64 / 4096;
     drop(data);
     let mut rows = hits(&program, &files, options, runs, seconds, blocks, bar)?;
+    rows.extend(random_hits(&program, &files, options, runs, seconds, bar)?);
     rows.extend(fills(&program, &files, options, runs, seconds, bar)?);
     rows.extend(intents(&program, &files, runs, seconds, bar)?);
     Ok(rows)
@@ -218,6 +219,63 @@ fn hits(
     Ok(rows)
 }
 
+/// One figure of what was measured.
+type Figure = fn(&Measured) -> f64;
+
+/// Hits of data that does not compress, beside no compression.
+fn random_hits(
+    program: &Path,
+    files: &Files,
+    options: &Options,
+    runs: usize,
+    seconds: f64,
+    bar: &indicatif::ProgressBar,
+) -> Result<Vec<Row>, BenchError> {
+    let mut data = vec![0; (options.data_mib << 20) as usize];
+    flaz_sim::Rng::new(1).fill(&mut data);
+    for name in ["random-lz4", "random-none"] {
+        std::fs::write(files.path().join(format!("{name}.origin")), &data)?;
+    }
+    let blocks = data.len() as u64 / 4096;
+    drop(data);
+    let cache_mib = options.data_mib * 3 / 2;
+    let lz4 = Server::flaz(program, files.path(), "random-lz4", "lz4", cache_mib)?;
+    let none = Server::flaz(program, files.path(), "random-none", "none", cache_mib)?;
+    bar.set_message("warming the caches with random data");
+    warm(&lz4, blocks)?;
+    warm(&none, blocks)?;
+    let mut rows = Vec::new();
+    for depth in [1, 32] {
+        let (mut ours, mut plain) = (Vec::new(), Vec::new());
+        for run in 0..runs {
+            bar.set_message(format!(
+                "hits of random data at depth {depth}, run {} of {runs}",
+                run + 1
+            ));
+            ours.push(random_reads(&lz4, depth, seconds)?);
+            plain.push(random_reads(&none, depth, seconds)?);
+        }
+        let what = format!("4 KiB random-read hits of random data, depth {depth}, IOPS");
+        let figures: [(String, &str, Figure); 2] = [
+            (what, "0.97", |measured| measured.operations_per_s),
+            ("the same, server CPU an operation".to_owned(), "-", |measured| {
+                measured.cpu_us
+            }),
+        ];
+        for (what, budget, figure) in figures {
+            let all = |of: &[Measured]| of.iter().map(figure).collect::<Vec<_>>();
+            rows.push(Row {
+                what,
+                peer: "flaz --codec none".into(),
+                budget,
+                reached: Spread::of_ratios(&all(&ours), &all(&plain)).ok_or_else(|| "no runs".into()),
+                unit: "x",
+            });
+        }
+    }
+    Ok(rows)
+}
+
 /// What intents cost writers: random writes over a large range, where nearly every one is the first to its stripe, and
 /// over a hot one.
 fn intents(
@@ -277,20 +335,30 @@ fn fills(
     let cache_mib = (options.data_mib / 4).max(32);
     let lz4 = Server::flaz(program, files.path(), "fill-lz4", "lz4", cache_mib)?;
     let none = Server::flaz(program, files.path(), "fill-none", "none", cache_mib)?;
-    let random = ["--rw=randwrite", "--bs=64k", "--iodepth=8", "--refill_buffers"];
+    let random = ["--rw=randwrite", "--iodepth=8", "--refill_buffers"];
     let mut rows = Vec::new();
-    for (what, extra) in [
+    for (what, size, extra) in [
         (
-            "fill with data that compresses 2:1, MB/s",
+            "fill with data that compresses 2:1, 64 KiB, MB/s",
+            "--bs=64k",
             "--buffer_compress_percentage=50",
         ),
-        ("fill with random data, MB/s", "--buffer_compress_percentage=0"),
+        (
+            "fill with random data, 64 KiB, MB/s",
+            "--bs=64k",
+            "--buffer_compress_percentage=0",
+        ),
+        (
+            "fill with random data, 4 KiB, MB/s",
+            "--bs=4k",
+            "--buffer_compress_percentage=0",
+        ),
     ] {
         let (mut ours, mut plain) = (Vec::new(), Vec::new());
         for run in 0..runs {
             bar.set_message(format!("{what}, run {} of {runs}", run + 1));
             for (server, figures) in [(&lz4, &mut ours), (&none, &mut plain)] {
-                let args: Vec<&str> = random.iter().copied().chain([extra]).collect();
+                let args: Vec<&str> = random.iter().copied().chain([size, extra]).collect();
                 let report = fio(server, seconds, &args)?;
                 figures.push(report["jobs"][0]["write"]["bw_bytes"].as_f64().unwrap_or(0.0));
             }
@@ -314,7 +382,12 @@ fn fills(
         let log = files.path().join("fill");
         let prefix = format!("--write_bw_log={}", log.display());
         let mut args = random.to_vec();
-        args.extend(["--buffer_compress_percentage=50", "--log_avg_msec=1000", &prefix]);
+        args.extend([
+            "--bs=64k",
+            "--buffer_compress_percentage=50",
+            "--log_avg_msec=1000",
+            &prefix,
+        ]);
         fio(&lz4, seconds.max(1.0) * 5.0, &args)?;
         let text = std::fs::read_to_string(files.path().join("fill_bw.1.log"))?;
         let figures: Vec<f64> = text
