@@ -60,6 +60,7 @@ pub fn starts(target: &Target) -> Vec<Vec<u8>> {
         "void-mark" => of(Kind::Void, &[0]),
         "index-image" => of(Kind::Image, &[]),
         "codec" => streams(),
+        "fragment" => streams().iter().map(|stream| of_stream(stream)).collect(),
         "nbd-handshake" => handshakes(),
         "nbd-requests" => vec![[&[3][..], &[0; 28].repeat(4)].concat()],
         _ => Vec::new(),
@@ -76,6 +77,13 @@ fn streams() -> Vec<Vec<u8>> {
         }
     }
     all
+}
+
+/// A stream behind the header of a fragment, whose checksum is to be made right.
+fn of_stream(stream: &[u8]) -> Vec<u8> {
+    let (codec, stored) = stream.split_first().expect("a codec comes first");
+    let len = (stored.len() as u16).to_le_bytes();
+    [&[0; 5][..], &len, &[*codec, 0], stored].concat()
 }
 
 fn handshakes() -> Vec<Vec<u8>> {

@@ -3,8 +3,11 @@
 //! The first byte of an input says whether the structure is sealed before it is read, so that a fuzzer need not find
 //! checksums by chance.
 
-use flaz_engine::codec::Decoders;
-use flaz_engine::format::extent::{ExtentHeader, Record, RecordKind, records};
+use flaz_engine::codec::{CodecId, Decoders};
+use flaz_engine::format::extent::{
+    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, RecordKind,
+    fragment_checksum, records,
+};
 use flaz_engine::format::geometry::{Geometry, GeometryWish, PAGE_BYTES};
 use flaz_engine::format::intent::{INTENT_STRIPES, IntentSector};
 use flaz_engine::format::shard_state::ShardState;
@@ -12,7 +15,9 @@ use flaz_engine::format::summary::{Summary, check_extents, summary_bytes};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::format::void::{VOID_MARK_BYTES, VoidMark};
 use flaz_engine::settings::AfterCrash;
-use zerocopy::IntoBytes;
+use flaz_engine::shard::unpack_fragment;
+use flaz_engine::units::{BLOCK_BYTES, BlockNumber, Location, Sequence};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::structure::{Kind, seal};
 
@@ -119,6 +124,50 @@ pub fn extent(data: &[u8]) {
     let listed: Vec<u64> = records(&bytes, header.record_count).collect();
     header.write(&listed, header_bytes, &mut again);
     assert_eq!(ExtentHeader::parse(&again, header_bytes), Ok(header));
+}
+
+/// A fragment: its header and what it stores.
+///
+/// # Panics
+/// If what comes out depends on what was in the buffer before, or a fragment that is well is refused.
+pub fn fragment(data: &[u8]) {
+    const IDENTITY: FragmentIdentity = FragmentIdentity {
+        cache: 0x1234_5678,
+        volume: 0,
+        block: BlockNumber(42),
+        location: Location(7),
+        fill: Sequence(9),
+    };
+    let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
+    let mut bytes = rest.to_vec();
+    let decoders = &mut Decoders::default();
+    let mut expected = None;
+    if mode & 1 == 0
+        && let Ok((header, stored)) = FragmentHeader::read_from_prefix(&bytes)
+        && let Some(stored) = stored.get(..usize::from(header.stored.get()))
+    {
+        let (codec, mut block) = (CodecId(header.codec), vec![0; BLOCK_BYTES]);
+        let whole = if codec == CodecId::RAW {
+            stored.len() == BLOCK_BYTES && {
+                block.copy_from_slice(stored);
+                true
+            }
+        } else {
+            (1..=BLOCK_BYTES).contains(&stored.len())
+                && decoders.decompress(codec, stored, &mut block).is_ok()
+        };
+        let checksum = fragment_checksum(&IDENTITY, header.stored.get(), codec, crc32c::crc32c(&block));
+        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        expected = (whole && header.flags == 0).then_some(block);
+    }
+    let mut unpack = |fill: u8| {
+        let mut block = vec![fill; BLOCK_BYTES];
+        unpack_fragment(decoders, &bytes, &IDENTITY, &mut block).map(|()| block)
+    };
+    let (first, second) = (unpack(0).ok(), unpack(0xa5).ok());
+    assert!(first == second, "earlier contents show through");
+    assert!(expected.is_none() || first == expected, "it is well, and refused");
+    assert!(first.is_none() || bytes.len() > FRAGMENT_HEADER_BYTES);
 }
 
 /// A region's summary, at the end of the input.

@@ -45,13 +45,14 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     target("cache", |data| _ = life::cache_life(data), 256, 2000),
     target("index-image", |data| _ = life::index_image(data), 8192, 300),
     target("superblock", formats::superblock, 4097, 20_000),
     target("shard-state", formats::shard_state, 4097, 20_000),
     target("intent", formats::intent, 513, 20_000),
     target("extent", formats::extent, 16_384, 10_000),
+    target("fragment", formats::fragment, 4105, 20_000),
     target("summary", formats::summary, 4097, 20_000),
     target("void-mark", formats::void_mark, 65, 20_000),
     target("codec", codecs::codec_stream, 4097, 10_000),

@@ -52,6 +52,7 @@ fn fixed_structures() {
         "shard-state",
         "intent",
         "extent",
+        "fragment",
         "summary",
         "void-mark",
     ] {

@@ -85,17 +85,32 @@ impl Packer {
 
 /// Why a fragment is not what the index promised.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FragmentError {
+pub enum FragmentError {
+    /// It is cut short.
     #[error("fragment ends after {found} bytes, expected {expected}")]
-    Truncated { expected: usize, found: usize },
+    Truncated {
+        /// Bytes that its header speaks of.
+        expected: usize,
+        /// Bytes that are there.
+        found: usize,
+    },
+    /// No fragment stores so many bytes.
     #[error("fragment has an impossible length of {0} bytes")]
     Length(u16),
+    /// No fragment has such flags.
     #[error("fragment has unknown flags {0:#x}")]
     Flags(u8),
+    /// Its codec makes no block of it.
     #[error("fragment does not decode: {0}")]
     Codec(String),
+    /// It is damaged, or that of another block, place, filling or cache.
     #[error("fragment checksum mismatch (stored {stored:#010x}, computed {computed:#010x})")]
-    Checksum { stored: u32, computed: u32 },
+    Checksum {
+        /// In its header.
+        stored: u32,
+        /// What it should be.
+        computed: u32,
+    },
 }
 
 /// The header and the stored bytes of the fragment at the start of `bytes`.
@@ -119,10 +134,11 @@ pub(super) fn split(bytes: &[u8]) -> Result<(FragmentHeader, &[u8]), FragmentErr
     Ok((header, stored))
 }
 
-/// Restores a block from the fragment at the start of `bytes` and checks that it is the right one.
+/// Restores a block from the fragment at the start of `bytes` and checks that it is the right one. `block` has 4096 bytes.
 ///
-/// On an error `block` holds nothing that may be used.
-pub(crate) fn unpack(
+/// # Errors
+/// [`FragmentError`]; `block` holds nothing then that may be used.
+pub fn unpack(
     decoders: &mut Decoders,
     bytes: &[u8],
     identity: &FragmentIdentity,

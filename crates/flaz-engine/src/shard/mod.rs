@@ -75,7 +75,7 @@ use read::Fetch;
 
 pub(crate) use contents::{ImageContents, read_image, read_state};
 pub use counts::OriginWrites;
-pub(crate) use fragment::unpack as unpack_fragment;
+pub use fragment::{FragmentError, unpack as unpack_fragment};
 pub use image::ImageError;
 pub(crate) use intents::any_intent;
 pub use log::WRITES_IN_FLIGHT_MAX;
