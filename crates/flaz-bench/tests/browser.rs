@@ -10,6 +10,11 @@ use std::process::Command;
 use flaz_bench::report::{Options, report};
 use serde_json::Value;
 
+use campaigns::Rig;
+
+#[path = "support/campaigns.rs"]
+mod campaigns;
+
 /// Longer than a browser takes on a slow and busy machine.
 const PATIENCE_S: &str = "300";
 
@@ -153,19 +158,17 @@ fn ask(browser: &Path, page: &str, size: &str, more: &[&str]) -> Value {
     .unwrap()
 }
 
-#[test]
-fn the_page_is_laid_out_legibly_in_light_and_dark() {
-    let Some(browser) = browser() else { return };
-    let page = page();
+/// In light and dark nothing is cut off, lies over something else, or is hard to tell from its paper.
+fn check_legible(browser: &Path, page: &str, drawings: u64) {
     let dark = "--blink-settings=preferredColorScheme=0";
     for (size, more, paper) in [
         ("1240,1600", &[][..], "light"),
         ("1240,1600", &[dark][..], "dark"),
     ] {
-        let answer = ask(&browser, &page, size, more);
+        let answer = ask(browser, page, size, more);
         assert_eq!(answer["faults"], Value::Array(Vec::new()), "{paper}: {answer}");
         assert_eq!(answer["overflow"], 0, "{answer}");
-        assert!(answer["drawings"].as_u64().unwrap() >= 20, "{answer}");
+        assert!(answer["drawings"].as_u64().unwrap() >= drawings, "{answer}");
         assert!(answer["shapes"].as_u64().unwrap() > 150, "{answer}");
         let number = |name: &str| answer[name].as_f64().unwrap();
         assert_eq!(number("paper") < 0.5, paper == "dark", "{answer}");
@@ -178,6 +181,24 @@ fn the_page_is_laid_out_legibly_in_light_and_dark() {
             assert!(contrast.as_f64().unwrap() > 2.4, "{paper}: {answer}");
         }
     }
+}
+
+#[test]
+fn the_page_is_laid_out_legibly_in_light_and_dark() {
+    let Some(browser) = browser() else { return };
+    check_legible(&browser, &page(), 20);
+}
+
+/// What published tables and imports lack: how compressible the data was, a hundred runs, what the machine was.
+#[test]
+fn the_page_of_campaigns_is_laid_out_legibly() {
+    let Some(browser) = browser() else { return };
+    let page = Rig::new().report(&["after.json"], Some("before.json")).html("0");
+    assert!(page.contains("id=\"data\"") && page.contains("id=\"environment\""));
+    check_legible(&browser, &page, 8);
+    let answer = ask(&browser, &page, "500,900", &[]);
+    assert_eq!(answer["overflow"], 0, "{answer}");
+    assert_eq!(answer["faults"], Value::Array(Vec::new()), "{answer}");
 }
 
 #[test]

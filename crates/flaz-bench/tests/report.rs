@@ -3,91 +3,20 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use flaz_bench::campaign_file::{Achieved, Campaign, CampaignCell};
-use flaz_bench::random::Random;
-use flaz_bench::report::{Look, Options, Report, cells_csv, charts, report};
+use flaz_bench::campaign_file::{Campaign, CampaignCell};
+use flaz_bench::report::{Look, Options, cells_csv, charts, report};
 use flaz_bench::results::open_results;
-use flaz_bench::unit::Unit;
 use flaz_page::well_formed::elements;
+
+#[path = "support/campaigns.rs"]
+mod campaigns;
+
+use campaigns::Rig;
 
 const PLAIN: Look = Look {
     colour: false,
     blocks: false,
 };
-
-/// Two campaigns of one device, the second with a faster write at 98 % and a slower random read.
-struct Rig(tempfile::TempDir);
-
-impl Rig {
-    fn new() -> Self {
-        let rig = Self(tempfile::tempdir().unwrap());
-        rig.write("before.json", "Before <1> & \"x\"", 1, 1.0);
-        rig.write("after.json", "After", 2, 1.08);
-        rig
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, file: &str, name: &str, seed: u64, factor: f64) {
-        let mut campaign = Campaign::new(seed);
-        campaign.name = Some(name.to_owned());
-        campaign.environment.kernel = Some("6.1.0 <x>".to_owned());
-        campaign.environment.memory_bytes = Some(16 << 30);
-        let mut random = Random::stream(seed, 0);
-        let mut order = 0;
-        for (test, base) in [
-            ("write", 2.5e8),
-            ("random_read", 1.2e8),
-            ("iops_random_read", 9e4),
-        ] {
-            for record in [4096u64, 65_536, 1 << 20] {
-                for (level, gain) in [("98", 1.9), ("50", 1.3), ("2", 1.0), ("random", 0.98)] {
-                    let changed = match (test, level) {
-                        ("write", "98") => factor,
-                        ("random_read", _) => 2.0 - factor,
-                        _ => 1.0,
-                    };
-                    let runs = if test == "random_read" { 100 } else { 10 };
-                    let size = (record as f64 / 4096.0).powf(0.1);
-                    let samples = (0..runs).map(|_| {
-                        let noise: f64 = (0..6).map(|_| random.unit() - 0.5).sum();
-                        base * gain * changed * size * (1.0 + 0.01 * noise)
-                    });
-                    let mut cell = CampaignCell::new(test, record, level.parse().unwrap(), samples.collect());
-                    if test.starts_with("iops") {
-                        cell.unit = Unit::OperationsPerSecond;
-                    }
-                    cell.order = (order..).take(runs).collect();
-                    order += runs as u32;
-                    if let Some(asked) = cell.key.level.percent() {
-                        for (codec, chunk_bytes) in [("lz4", 4096), ("zstd-1", 4096), ("lz4", 1 << 20)] {
-                            cell.achieved.push(Achieved {
-                                codec: codec.to_owned(),
-                                chunk_bytes,
-                                saved_pct: asked - 0.4,
-                                spread_pct: 0.3,
-                            });
-                        }
-                    }
-                    campaign.cells.push(cell);
-                }
-            }
-        }
-        fs::write(self.path(file), campaign.to_json().unwrap()).unwrap();
-    }
-
-    fn report(&self, files: &[&str], baseline: Option<&str>) -> Report {
-        let files: Vec<PathBuf> = files.iter().map(|file| self.path(file)).collect();
-        let baseline = baseline.map(|file| self.path(file));
-        let options = Options {
-            resamples: 300,
-            ..Options::default()
-        };
-        report(&files, baseline.as_deref(), &options).unwrap()
-    }
-}
 
 fn published(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
