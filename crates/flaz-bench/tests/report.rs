@@ -176,6 +176,16 @@ fn a_terminal_sees_small_charts() {
         blocks: true,
     });
     assert!(rich.contains('█') && rich.contains("\x1b["));
+    // What stands in the column depends on what is known.
+    let table = report_of_table();
+    assert!(plain.contains(" median ") && !plain.contains(" mean "), "{plain}");
+    assert!(table.contains(" mean ") && !table.contains(" median "), "{table}");
+}
+
+/// The terminal's text of a published table, which has means alone.
+fn report_of_table() -> String {
+    let table = published("sf1222-throughput.csv");
+    report(&[table], None, &ten_runs()).unwrap().text(PLAIN)
 }
 
 #[test]

@@ -68,9 +68,9 @@ struct Moved {
     bw: f64,
 }
 
-/// Whether this is fio's JSON.
+/// Whether this is fio's JSON, complete or not.
 pub(super) fn is_output(text: &str) -> bool {
-    text.contains("\"fio version\"") && text.contains("\"jobs\"")
+    text.contains("\"fio version\"")
 }
 
 /// Reads outputs.
@@ -333,6 +333,14 @@ mod tests {
     fn runs(text: &str) -> Vec<(String, f64)> {
         let runs = read(text).unwrap().runs;
         runs.iter().map(|run| (run.key.to_string(), run.value)).collect()
+    }
+
+    #[test]
+    fn an_output_without_jobs_is_one_of_fio_all_the_same() {
+        let text = "{\n\"fio version\": \"fio-3.33\" }\n";
+        assert!(is_output(text));
+        let (_, problem) = read(text).unwrap_err();
+        assert!(matches!(&problem, Problem::Foreign { program: "fio", what } if what.contains("no job")));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Report {
         }
         heads.extend([
             ("", Align::Left),
-            ("median", Align::Right),
+            (name_of_middle(rows), Align::Right),
             ("spread", Align::Right),
             ("runs", Align::Right),
         ]);
@@ -142,6 +142,16 @@ impl Report {
             table.push(row);
         }
         table
+    }
+}
+
+/// What the column of [`middle`] holds.
+fn name_of_middle(rows: &[(usize, &Source, &CellSummary)]) -> &'static str {
+    let medians = rows.iter().filter(|(_, _, cell)| cell.median.is_some()).count();
+    match medians {
+        0 if !rows.is_empty() => "mean",
+        some if some < rows.len() => "median or mean",
+        _ => "median",
     }
 }
 
