@@ -288,7 +288,7 @@ fn recover(path: &Path, origin_len: u64) -> Result<(f64, Recovered), BenchError>
         let seconds = started.elapsed().as_secs_f64();
         let recovered = open.recovered;
         if open.start != Start::Recovered || recovered.blocks == 0 || recovered.stripes == 0 {
-            return Err(format!("the start was not that after a crash: {recovered:?}").into());
+            return Err(format!("the start was not that after a crash but {:?}: {recovered:?}", open.start).into());
         }
         drop(volume);
         open.stop().await?;
