@@ -409,16 +409,21 @@ pub async fn settle_origin<O: Device>(origin: &O) -> Result<(), CacheError> {
 }
 
 /// Puts what the origin begins with, and keeps, into the superblock: for [`Memory::of`] at an opening, for [`mark_clean`] at
-/// a stop. Where it fails, nothing will be compared, and nothing refused.
-pub async fn look_at_origin<O: Device>(origin: &O, superblock: &mut Superblock) -> Option<Fingerprint> {
-    let look = async {
-        origin.flush().await.map_err(CacheError::Origin)?;
-        fingerprint(origin).await
+/// a stop. Where it fails, nothing will be compared, and nothing refused. If it is the flush that fails, what an earlier
+/// process was told to have written may be gone: the next client that asks for a flush hears of it.
+pub async fn look_at_origin<O: Device>(
+    origin: &O,
+    writes: &OriginWrites,
+    superblock: &mut Superblock,
+) -> Option<Fingerprint> {
+    let unseen = |error: &dyn std::fmt::Display| {
+        tracing::warn!("whether the origin is changed past the cache will not be seen: {error}");
     };
-    let found = match look.await {
-        Ok(found) => Some(found),
+    let found = match writes.flushes().run(origin.flush()).await {
+        Ok(()) => fingerprint(origin).await.inspect_err(|error| unseen(error)).ok(),
         Err(error) => {
-            tracing::warn!("whether the origin is changed past the cache will not be seen: {error}");
+            unseen(&error);
+            writes.flushes().leave_untold(error);
             None
         }
     };
@@ -661,6 +666,7 @@ impl<P: Platform> LocalCache<P> {
                         geometry: superblock.geometry,
                         cache_id: superblock.cache_id(),
                         epoch: superblock.epoch,
+                        valid_from: superblock.valid_from_epoch,
                         after_crash: superblock.after_crash,
                         env: env.clone(),
                         cache: Rc::clone(&cache),
@@ -687,7 +693,7 @@ impl<P: Platform> LocalCache<P> {
                 if belief == Belief::DirtyAlone {
                     shard.distrust().await?;
                 }
-                match shard.recover(superblock.valid_from_epoch, || ()).await {
+                match shard.recover(|| ()).await {
                     Ok(part) => recovered.add(&part),
                     Err(error) => {
                         start = without_log(&superblock, &error)?;
@@ -707,7 +713,7 @@ impl<P: Platform> LocalCache<P> {
             settle_origin(&*origin).await?;
         }
         if let Some(witness) = &witness {
-            let found = look_at_origin(&*origin, &mut superblock).await;
+            let found = look_at_origin(&*origin, &origin_writes, &mut superblock).await;
             if let Some(found) = &found {
                 origin_writes.watch_from(found);
             }
@@ -802,7 +808,8 @@ impl<P: Platform> LocalCache<P> {
         for shard in self.shards.iter() {
             shard.save().await?;
         }
-        look_at_origin(&*self.origin, &mut self.superblock).await;
+        // Nobody is left to be told of a failure, and nothing was written since the flush of the last shard.
+        look_at_origin(&*self.origin, &OriginWrites::default(), &mut self.superblock).await;
         // Saving may have cleaned the last ones.
         self.superblock.dirty = self.shards.iter().any(|shard| shard.dirty_blocks() > 0);
         if !planted(PlantedBug::CleanBeforeImage) {

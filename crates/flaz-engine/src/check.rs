@@ -220,7 +220,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     let generation = sector.generation.get();
                     if let Some(newest) = newest.get_mut(number / sectors_a_shard as usize)
                         && generation >= newest.0
-                        && sector.epoch.get() > 0
+                        && sector.epoch.get() >= self.superblock.valid_from_epoch.0
                     {
                         *newest = (generation, sector.durable());
                     }

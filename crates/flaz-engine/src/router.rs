@@ -337,7 +337,8 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         for part in join_all(parts).await {
             outcome = outcome.and(part.map(|_| ()));
         }
-        outcome
+        let untold = writes.flushes().take_untold();
+        outcome.and(untold.map_or(Ok(()), |error| Err(IoError::Origin(error))))
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {

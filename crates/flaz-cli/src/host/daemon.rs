@@ -172,7 +172,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     }
     let recovery = started.elapsed();
     // Before anything can reach the origin that the cache device might miss.
-    let found = runtime.block_on(look_at_origin(&origin, &mut superblock));
+    let found = runtime.block_on(look_at_origin(&origin, &workers.origin_writes, &mut superblock));
     if let Some(found) = found.filter(|_| state.has_place()) {
         workers.origin_writes.watch_from(&found);
     }
@@ -364,11 +364,9 @@ impl Workers {
         distrust: bool,
     ) -> Result<Result<(), RecoverError>, HostError> {
         let started = Instant::now();
-        let valid_from = superblock.valid_from_epoch;
         let geometry = &superblock.geometry;
         let progress = recovery_bar(u64::from(geometry.shard_count) * u64::from(geometry.regions_per_shard));
         let parts = ask_all(&self.mailboxes, RECOVER_WITHIN, |reply| Order::Recover {
-            valid_from,
             distrust,
             progress: progress.clone(),
             reply,
@@ -552,6 +550,9 @@ impl Daemon {
     pub fn set(&self, patch: &SettingsPatch) -> Result<Settings, HostError> {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = settings.patched(patch);
+        if next.mode == Mode::WriteBack && self.detaching.load(Ordering::Relaxed) {
+            return Err("the cache is being detached: no writes are kept back any more".into());
+        }
         if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
             let runtime = Runtime::new(Config::default())?;
             let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -616,6 +617,16 @@ impl Daemon {
     /// # Errors
     /// Something cannot be brought to the origin; the cache is then still needed.
     pub fn detach(&self) -> Result<(), HostError> {
+        // From now on nobody sets write-back again.
+        self.detaching.store(true, Ordering::Relaxed);
+        let done = self.bring_all();
+        if done.is_err() {
+            self.detaching.store(false, Ordering::Relaxed);
+        }
+        done
+    }
+
+    fn bring_all(&self) -> Result<(), HostError> {
         self.set(&SettingsPatch {
             mode: Some(crate::settings::Mode::WriteThrough),
             ..SettingsPatch::default()
@@ -631,7 +642,6 @@ impl Daemon {
         if left > 0 {
             return Err(damaged(left));
         }
-        self.detaching.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -691,7 +701,12 @@ impl Daemon {
             runtime.block_on(mark_void(&cache, &mut superblock))?;
         }
         saved?;
-        runtime.block_on(look_at_origin(&self.origin, &mut superblock));
+        // Nobody is left to be told of a failure, and nothing was written since the flush of the last shard.
+        runtime.block_on(look_at_origin(
+            &self.origin,
+            &OriginWrites::default(),
+            &mut superblock,
+        ));
         superblock.dirty = dirty > 0;
         if dirty > 0 {
             tracing::warn!(
@@ -707,6 +722,16 @@ impl Daemon {
         }
         let held = file_system(&runtime, &self.origin);
         self.state.note(Memory::of(&superblock), held);
+        if self.detaching.load(Ordering::Relaxed) && dirty > 0 {
+            // A write that had begun before the mode was changed, and was acknowledged after the cleaner's last round.
+            return Err(format!(
+                "{} of writes arrived while the cache was being detached and are on {} alone: keep it, serve it again, and \
+                 detach it once more",
+                HumanBytes(dirty * BLOCK_BYTES as u64),
+                self.spec.cache.display()
+            )
+            .into());
+        }
         Ok(())
     }
 }

@@ -275,9 +275,11 @@ impl StateFile {
             origin: None,
         });
         change(&mut record);
-        match write(path, &record) {
+        let written = write(path, &record);
+        // Also what could not be written: the next one that can be must not say the opposite.
+        held.record = Some(record);
+        match written {
             Ok(()) => {
-                held.record = Some(record);
                 held.failing = false;
                 true
             }
@@ -466,6 +468,29 @@ mod tests {
         assert!(state.note_origin(3, print(10)));
         let recalled = StateFile::open(Some(&place), uuid).recall();
         assert_eq!(recalled.unwrap().origin, Some(print(10)));
+    }
+
+    #[test]
+    fn what_could_not_be_noted_is_noted_with_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, uuid) = (directory.path().join("state"), Uuid::from_u128(7));
+        let state = StateFile::open(Some(&place), uuid);
+        let print = NonZeroU32::new(10).unwrap();
+        assert!(state.note(memory(1), None));
+        std::fs::remove_dir_all(&place).unwrap();
+        assert!(!state.note(memory(2), None));
+        assert!(!state.note_dirty(9));
+        assert!(!state.note_lost());
+        std::fs::create_dir(&place).unwrap();
+        assert!(state.note_origin(1, print));
+        let expected = Memory {
+            generation: 9,
+            lost: true,
+            dirty: true,
+            origin: Some(print),
+            ..memory(2)
+        };
+        assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(expected));
     }
 
     #[test]

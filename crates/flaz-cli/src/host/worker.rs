@@ -50,7 +50,6 @@ pub enum Order {
     },
     /// Read the log back after a crash; with `distrust` only what is dirty is kept.
     Recover {
-        valid_from: Epoch,
         distrust: bool,
         progress: ProgressBar,
         reply: OneSender<Result<Recovered, RecoverError>>,
@@ -255,7 +254,6 @@ async fn serve(parts: WorkerParts) {
                 });
             }
             Order::Recover {
-                valid_from,
                 distrust,
                 progress,
                 reply,
@@ -268,7 +266,7 @@ async fn serve(parts: WorkerParts) {
                             let shard = shard.number();
                             return Err(RecoverError::Device { shard, source });
                         }
-                        shard.recover(valid_from, || progress.inc(1)).await
+                        shard.recover(|| progress.inc(1)).await
                     });
                     let mut total = Recovered::default();
                     for part in futures_util::future::join_all(parts).await {
@@ -371,6 +369,7 @@ fn build(
                     geometry: superblock.geometry,
                     cache_id: superblock.cache_id(),
                     epoch: superblock.epoch,
+                    valid_from: superblock.valid_from_epoch,
                     after_crash: superblock.after_crash,
                     env: Rt,
                     cache: Rc::clone(&cache),

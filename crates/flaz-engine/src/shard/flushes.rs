@@ -30,6 +30,8 @@ struct State {
     begun: u64,
     under_way: BTreeSet<u64>,
     failures: u64,
+    /// A failure that nobody had asked for, and that clients must hear of.
+    untold: Option<DeviceError>,
 }
 
 /// A flush under way. It has failed unless it is said to have succeeded, also if nobody waits for its end.
@@ -56,6 +58,16 @@ impl Flushes {
     /// Number of flushes that failed.
     pub(crate) fn failures(&self) -> u64 {
         self.state().failures
+    }
+
+    /// Keeps the failure of a flush that no client asked for, for the next one who asks for a flush.
+    pub(crate) fn leave_untold(&self, error: DeviceError) {
+        self.state().untold = Some(error);
+    }
+
+    /// The failure that clients have not heard of, once.
+    pub(crate) fn take_untold(&self) -> Option<DeviceError> {
+        self.state().untold.take()
     }
 
     /// Awaits a flush, or a write that is stable on return, for some devices make it so by a flush.

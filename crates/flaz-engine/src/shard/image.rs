@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{Device, IoBuf};
+use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
 
 use super::contents::{CHUNK_BYTES, HEADER_BYTES, ImageContents, MAGIC, read_image, read_state};
 use super::regions::RegionState;
@@ -112,9 +112,14 @@ impl<P: Platform> Shard<P> {
         }
         // What is cached must be what the origin keeps, whatever happens to its power after the stop.
         if !planted(PlantedBug::OriginNotFlushedAtStop) {
-            let failures = self.origin_writes.flushes().failures();
-            let flushed = self.flush_origin_for(failures).await;
-            flushed.map_err(|source| ImageError::Origin { shard, source })?;
+            let origin = |source| ImageError::Origin { shard, source };
+            let failures = self.doubt_what_a_flush_lost();
+            if self.is_in_doubt() {
+                let why =
+                    std::io::Error::other("it failed a flush, and may have lost what it was sent before");
+                return Err(origin(DeviceError::new(DeviceOp::Flush, 0, 0, why)));
+            }
+            self.flush_origin_for(failures).await.map_err(origin)?;
         }
         let image = self.fit_image().await?;
         let regions: Vec<u32> = {

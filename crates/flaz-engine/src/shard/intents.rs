@@ -104,6 +104,10 @@ pub(super) struct Intents {
     wanted: RefCell<Vec<u64>>,
     /// Stripes written since the last round began.
     written: RefCell<Stripes>,
+    /// Stripes of which a failed flush may have lost writes.
+    doubtful: RefCell<Stripes>,
+    /// Failed flushes of the origin, at the last look.
+    failures: Cell<u64>,
     /// Writes in flight, by stripe.
     in_flight: RefCell<Vec<(u64, u32)>>,
     /// How many of them are those of clients; the others are the cleaner's.
@@ -139,6 +143,8 @@ impl Intents {
             set: RefCell::new(Stripes::none(stripes)),
             wanted: RefCell::new(Vec::new()),
             written: RefCell::new(Stripes::none(stripes)),
+            doubtful: RefCell::new(Stripes::none(stripes)),
+            failures: Cell::new(0),
             in_flight: RefCell::new(Vec::new()),
             clients: Cell::new(0),
             note_again: Cell::new(Nanos(0)),
@@ -510,12 +516,14 @@ impl<P: Platform> Shard<P> {
     /// One round: the stripes that were not written since the last one, if nothing about them is open.
     pub(super) async fn clear_intents(self: &Rc<Self>) {
         let intents = &self.intents;
-        let failures = self.origin_writes.flushes().failures();
+        let failures = self.doubt_what_a_flush_lost();
         let candidates: Vec<u64> = {
             let (set, mut written) = (intents.set.borrow(), intents.written.borrow_mut());
+            let doubtful = intents.doubtful.borrow();
             let told = self.env.now() >= intents.note_again.get();
             let settled = |stripe: u64| {
-                !written.has(stripe) && !self.has_obsolete(stripe) && (told || !self.is_watched(stripe))
+                let free = !written.has(stripe) && !self.has_obsolete(stripe) && !doubtful.has(stripe);
+                free && (told || !self.is_watched(stripe))
             };
             let candidates = set.iter().filter(|&stripe| settled(stripe)).collect();
             written.clear_all();
@@ -570,6 +578,23 @@ impl<P: Platform> Shard<P> {
             }
         }
         drop(permit);
+    }
+
+    /// A flush of the origin that failed may have taken with it what was written since the one before, and no later one
+    /// brings that back: what is set by now is never cleared in this opening. Returns how many failed so far.
+    pub(super) fn doubt_what_a_flush_lost(&self) -> u64 {
+        let intents = &self.intents;
+        let failures = self.origin_writes.flushes().failures();
+        if intents.failures.replace(failures) != failures {
+            let (set, mut doubtful) = (intents.set.borrow(), intents.doubtful.borrow_mut());
+            set.iter().for_each(|stripe| doubtful.set(stripe));
+        }
+        failures
+    }
+
+    /// Whether the origin may have lost writes that the cache has.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.intents.doubtful.borrow().len > 0
     }
 
     /// Whether the host has noted what the origin begins with. Where it cannot, it is not asked again for a while, and
@@ -671,7 +696,9 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Reads the bitmap that a crash left. A sector that does not check counts as all ones.
+    /// Reads the bitmap that a crash left. A sector that does not check counts as all ones. Marks of openings before a cold
+    /// start name regions that nobody looks for any more; their bits count, for the flush of the origin that comes after a
+    /// cold start may not have been.
     pub(super) async fn load_intents(&self) -> Result<[DurableMark; 2], DeviceError> {
         let (start, len) = (
             self.geometry.shard_intent_offset(self.number),
@@ -696,7 +723,7 @@ impl<P: Platform> Shard<P> {
                             .filter(|stripe| sector.has(stripe - first))
                             .for_each(|stripe| set.set(stripe));
                         let generation = sector.generation.get();
-                        if generation >= newest.0 && sector.epoch.get() > 0 {
+                        if generation >= newest.0 && sector.epoch.get() >= self.valid_from.0 {
                             newest = (generation, sector.durable());
                         }
                     }

@@ -111,6 +111,8 @@ pub struct ShardParts<P: Platform> {
     pub cache_id: u32,
     /// This opening.
     pub epoch: Epoch,
+    /// The first opening whose log and marks are of any account: what earlier ones left was given up.
+    pub valid_from: Epoch,
     /// What a crash of it leaves; the superblock must say the same.
     pub after_crash: AfterCrash,
     /// Surroundings.
@@ -133,6 +135,7 @@ pub struct Shard<P: Platform> {
     geometry: Geometry,
     cache_id: u32,
     epoch: Epoch,
+    valid_from: Epoch,
     env: P::Env,
     cache: Rc<P::Cache>,
     origin: Rc<P::Origin>,
@@ -218,6 +221,7 @@ impl<P: Platform> Shard<P> {
             geometry,
             cache_id,
             epoch,
+            valid_from,
             after_crash,
             env,
             cache,
@@ -233,6 +237,7 @@ impl<P: Platform> Shard<P> {
             geometry,
             cache_id,
             epoch,
+            valid_from,
             env,
             cache,
             origin,

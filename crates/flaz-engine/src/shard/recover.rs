@@ -181,12 +181,8 @@ impl<P: Platform> Shard<P> {
     ///
     /// # Errors
     /// [`RecoverError`]: the shard is then to be thrown away, and the cache to start cold.
-    pub async fn recover(
-        self: &Rc<Self>,
-        valid_from: Epoch,
-        tell: impl Fn(),
-    ) -> Result<Recovered, RecoverError> {
-        let shard = self.number;
+    pub async fn recover(self: &Rc<Self>, tell: impl Fn()) -> Result<Recovered, RecoverError> {
+        let (shard, valid_from) = (self.number, self.valid_from);
         let device = |source| RecoverError::Device { shard, source };
         let marks = self.load_intents().await.map_err(device)?;
         let mut outcome = Recovered {

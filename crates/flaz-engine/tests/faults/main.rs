@@ -29,6 +29,7 @@ mod flushes;
 mod full;
 #[path = "../support/host.rs"]
 mod host;
+mod lives;
 mod lost;
 mod orderings;
 mod origin;
