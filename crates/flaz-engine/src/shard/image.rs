@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
+use flaz_device::{Device, IoBuf};
 
 use super::contents::{CHUNK_BYTES, HEADER_BYTES, ImageContents, MAGIC, read_image, read_state};
 use super::regions::RegionState;
@@ -112,14 +112,9 @@ impl<P: Platform> Shard<P> {
         }
         // What is cached must be what the origin keeps, whatever happens to its power after the stop.
         if !planted(PlantedBug::OriginNotFlushedAtStop) {
-            let origin = |source| ImageError::Origin { shard, source };
             let failures = self.doubt_what_a_flush_lost();
-            if self.is_in_doubt() {
-                let why =
-                    std::io::Error::other("it failed a flush, and may have lost what it was sent before");
-                return Err(origin(DeviceError::new(DeviceOp::Flush, 0, 0, why)));
-            }
-            self.flush_origin_for(failures).await.map_err(origin)?;
+            let flushed = self.flush_origin_for(failures).await;
+            flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
         let regions: Vec<u32> = {
@@ -264,24 +259,38 @@ impl<P: Platform> Shard<P> {
                 what,
             }
         })?;
-        // Nothing was in flight, so no bit is set but where the host could not be told what the origin begins with. But
-        // their marks may name regions that will be reclaimed, and new pages must count more than the old ones.
+        // Nothing was in flight, so no bit is set but where a flush of the origin failed, or where the host could not be
+        // told what the origin begins with. But their marks may name regions that will be reclaimed, and new pages must
+        // count more than the old ones.
         let loaded = self.load_intents().await;
         loaded.map_err(|source| ImageError::Device {
             shard: self.number,
             source,
         })?;
-        let mut log = self.log.borrow_mut();
-        log.regions = contents.regions;
-        log.next_sequence = state.next_sequence;
-        for region in contents.open {
-            let ring = log.regions.ring_of(region.number);
-            log.reopen(ring, region.number, region.extents, region.records);
+        {
+            let mut log = self.log.borrow_mut();
+            log.regions = contents.regions;
+            log.next_sequence = state.next_sequence;
+            for region in contents.open {
+                let ring = log.regions.ring_of(region.number);
+                log.reopen(ring, region.number, region.extents, region.records);
+            }
+            // All of it was stable when the superblock said that the cache was clean.
+            self.intents.set_durable(log.durable_marks());
         }
-        // All of it was stable when the superblock said that the cache was clean.
-        self.intents.set_durable(log.durable_marks());
         *self.index.borrow_mut() = contents.index;
         self.inherit_dirty();
+        if self.intents.set_count() > 0 {
+            let dropped = self.drop_intended().await.map_err(|error| {
+                tracing::warn!(%error, "what the origin may have lost cannot be dropped");
+                ImageError::Failed { shard: self.number }
+            })?;
+            tracing::warn!(
+                shard = self.number,
+                dropped,
+                "blocks are dropped that the origin may have lost in a failed flush"
+            );
+        }
         Ok(contents.refused)
     }
 }

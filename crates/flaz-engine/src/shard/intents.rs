@@ -445,15 +445,13 @@ impl<P: Platform> Shard<P> {
         self.intents.on_medium.borrow_mut().extend(marks);
         count(&self.stats.counters.intent_writes, 1);
         count(&self.stats.counters.cache_write_bytes, buf.len() as u64);
-        let result = self
-            .cache
-            .write_at(
-                self.intent_position(page),
-                buf,
-                stable && !planted(PlantedBug::IntentNotStable),
-            )
-            .await
-            .1;
+        let fua = stable && !planted(PlantedBug::IntentNotStable);
+        let write = async { self.cache.write_at(self.intent_position(page), buf, fua).await.1 };
+        // Some devices make a write stable by a flush, and everybody relies on all of those.
+        let result = match stable {
+            true => self.origin_writes.cache_flushes().run(write).await,
+            false => write.await,
+        };
         if result.is_ok() && stable {
             // Its generation is the highest.
             let mut on_medium = self.intents.on_medium.borrow_mut();
@@ -592,11 +590,6 @@ impl<P: Platform> Shard<P> {
         failures
     }
 
-    /// Whether the origin may have lost writes that the cache has.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.intents.doubtful.borrow().len > 0
-    }
-
     /// Whether the host has noted what the origin begins with. Where it cannot, it is not asked again for a while, and
     /// nothing is flushed for its sake.
     async fn noted(&self, ticket: u64) -> bool {
@@ -667,8 +660,9 @@ impl<P: Platform> Shard<P> {
         true
     }
 
-    /// After a clean stop nothing is in flight: clears every bit that is set. (But for watched ones of which the host
-    /// cannot be told: until the superblock says that the stop was clean, this is what a crash leaves.)
+    /// After a clean stop nothing is in flight: clears every bit that is set. (But for those of which a failed flush may
+    /// have lost writes, and watched ones of which the host cannot be told: until the superblock says that the stop was
+    /// clean, this is what a crash leaves.)
     pub(super) async fn clear_all_intents(&self) -> Result<(), DeviceError> {
         let mut watched: Vec<u64> = self.intents.set.borrow().iter().collect();
         watched.retain(|&stripe| self.is_watched(stripe));
@@ -685,9 +679,10 @@ impl<P: Platform> Shard<P> {
         let mut pages: Vec<u64> = self.intents.set.borrow().iter().map(page_of).collect();
         pages.dedup();
         {
-            let mut set = self.intents.set.borrow_mut();
+            let (mut set, doubtful) = (self.intents.set.borrow_mut(), self.intents.doubtful.borrow());
             set.clear_all();
-            watched.into_iter().for_each(|stripe| set.set(stripe));
+            let kept = watched.into_iter().chain(doubtful.iter());
+            kept.for_each(|stripe| set.set(stripe));
         }
         for page in pages {
             self.write_intents(page, &[], false).await?;

@@ -660,7 +660,7 @@ impl<P: Platform> Shard<P> {
 
     /// Drops the blocks of stripes whose intent is set, and says so in the log. The bits stay until a round of
     /// clearing finds that stable.
-    async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
+    pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
         let mut intended: Vec<(LocalBlock, Ring)> = {
             let index = self.index.borrow();
             index

@@ -4,6 +4,7 @@ use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{Start, mark_empty};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
+use flaz_engine::witness::Memory;
 
 use crate::world::{BLOCK, CLEARED, Left, STRIPE, World, contents};
 
@@ -34,11 +35,15 @@ fn marks_of_a_life_that_was_given_up_bind_no_later_one() {
                     let mut superblock = live_and_stop(&world).await;
                     if detached {
                         mark_empty(&world.cache, &mut superblock).await.expect("marked");
-                    } else {
-                        world.host.lose();
                     }
                 });
-                let mut next = world.reboot(50);
+                // Or it was given up, as far as the host knows.
+                let (cache, origin, memory) = world.now();
+                let memory = memory.map(|memory| Memory {
+                    lost: !detached,
+                    ..memory
+                });
+                let mut next = world.boot(50, (cache, origin, memory));
                 next.mode = mode;
                 next.sim.block_on(async {
                     let live = next.open().await;
@@ -94,7 +99,7 @@ fn a_flush_of_the_origin_that_fails_at_an_opening_is_told_to_the_next_who_asks()
 /// A flush that fails may take what was written before with it, and a later one that succeeds does not bring it back.
 #[test]
 fn intents_of_what_a_failed_flush_may_have_lost_stay() {
-    let (mut lost, mut stopped) = (0, 0);
+    let mut lost = 0;
     for seed in 0..40 {
         let world = World::new(80 + seed, Mode::WriteThrough);
         let block = 2 * STRIPE + 3;
@@ -111,7 +116,7 @@ fn intents_of_what_a_failed_flush_may_have_lost_stay() {
                 live.env.sleep(CLEARED).await;
             }
             if stop {
-                stopped += u64::from(live.stop().await.is_err());
+                live.stop().await.expect("stops in order");
             }
         });
         let cut = (
@@ -134,8 +139,5 @@ fn intents_of_what_a_failed_flush_may_have_lost_stay() {
             assert!(same, "seed {seed}: the cache has what its origin lost");
         });
     }
-    assert!(
-        lost > 5 && stopped == 20,
-        "{lost} lost, {stopped} stops were in doubt"
-    );
+    assert!(lost > 5, "{lost} lost");
 }

@@ -38,12 +38,6 @@ impl Host {
         self.memory.get()
     }
 
-    /// As if the cache had been given up.
-    #[allow(dead_code, reason = "not every user of this file loses one")]
-    pub fn lose(&self) {
-        self.change(|memory| memory.lost = true);
-    }
-
     fn change(&self, change: impl FnOnce(&mut Memory)) -> bool {
         if self.broken.get() {
             return false;
