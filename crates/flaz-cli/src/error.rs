@@ -12,6 +12,7 @@ use flaz_bench::error::BenchError;
 use flaz_load::error::LoadError;
 
 use crate::control::ControlError;
+use crate::demo::DemoError;
 use crate::safety::SafetyError;
 use crate::settings::SettingError;
 
@@ -116,6 +117,18 @@ impl Failure {
             Self::Bench(error) if error.is_usage() => EXIT_USAGE,
             Self::Load(error) if error.is_usage() => EXIT_USAGE,
             _ => EXIT_FAILURE,
+        }
+    }
+}
+
+impl From<DemoError> for Failure {
+    fn from(error: DemoError) -> Self {
+        match error {
+            DemoError::Usage(message) => Self::Usage(format!("demo: {message}")),
+            error => Self::Other {
+                what: "demo",
+                source: error.into(),
+            },
         }
     }
 }

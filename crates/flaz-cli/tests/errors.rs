@@ -548,6 +548,102 @@ fn a_filter_that_is_none_is_said_and_survived() {
     assert!(err.contains("no daemon listens"), "{err}");
 }
 
+/// What a command reads, it does not write to: the path may be another one for the same file.
+#[test]
+fn an_output_that_is_an_input_is_refused_and_stays_as_it_is() {
+    let scratch = Scratch::new();
+    scratch.file("junk");
+    fs::hard_link(scratch.path("junk"), scratch.path("same")).unwrap();
+    std::os::unix::fs::symlink("junk", scratch.path("link")).unwrap();
+    for output in ["junk", "./junk", "same", "link"] {
+        scratch
+            .run(&format!("study junk --distribution {output}"))
+            .refused(USAGE, &["found the same as junk", "choose another name"]);
+    }
+    let table = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../flaz-bench/tests/data/sf1222-throughput.csv"
+    );
+    let table = fs::read(table).unwrap();
+    fs::create_dir(scratch.path("runs")).unwrap();
+    for name in ["cells.csv", "runs/1.json"] {
+        fs::write(scratch.path(name), &table).unwrap();
+    }
+    for (line, input) in [
+        ("cells.csv --runs 10 --output cells.csv", "cells.csv"),
+        ("cells.csv --runs 10 --csv-dir .", "cells.csv"),
+        ("none --baseline cells.csv --output ./cells.csv", "cells.csv"),
+        ("runs --output runs/1.json", "runs/1.json"),
+    ] {
+        scratch
+            .run(&format!("bench report {line}"))
+            .refused(USAGE, &[&format!("found the same as {input}")]);
+    }
+    scratch
+        .run("bench report none --svg-dir . --csv-dir . --output none/")
+        .refused(USAGE, &["none/ has no name of a file at its end"]);
+    fs::write(
+        scratch.path("d.json"),
+        "{\"schema\":\"flaz-distribution/1\",\"source\":\"home\",\"measured_bytes\":81920,\"duplicate_percent\":0,\"sizes\":[{\
+         \"chunk_bytes\":4096,\"zero_chunks\":5,\"rows\":[{\"lz4_percent\":30,\"zstd_percent\":45,\"chunks\":15}]}]}",
+    )
+    .unwrap();
+    scratch
+        .run("bench data --family replay --distribution d.json --output d.json")
+        .refused(USAGE, &["found the same as d.json"]);
+    scratch
+        .run("demo --html page --json=./page")
+        .refused(USAGE, &["./page: would be written twice"]);
+    assert_eq!(fs::read(scratch.path("cells.csv")).unwrap(), table);
+    assert!(
+        fs::read(scratch.path("junk"))
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+}
+
+#[test]
+fn a_served_cache_and_its_origin_are_not_overwritten_with_results() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    fs::write(scratch.path("data"), [1; 100_000]).unwrap();
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let mut server = scratch
+        .command("serve cache")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(server.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let refusals: Vec<_> = ["cache", "origin"]
+        .into_iter()
+        .flat_map(|place| {
+            [
+                scratch.run(&format!("bench data --size 1M --output {place}")),
+                scratch.run(&format!("study data --distribution {place}")),
+            ]
+        })
+        .collect();
+    let stopped = scratch.run("stop cache");
+    server.wait().unwrap();
+    assert!(line.starts_with("ready: "), "{line}");
+    for refusal in refusals {
+        refusal.refused(
+            FAILURE,
+            &["is not free; nothing was written", "locked by another process"],
+        );
+    }
+    stopped.succeeded();
+    scratch.run("check cache").succeeded();
+    assert_eq!(fs::metadata(scratch.path("origin")).unwrap().len(), SIZE);
+    scratch
+        .run("bench data --size 1M --output cache")
+        .refused(FAILURE, &["flaz cache"]);
+}
+
 #[test]
 fn man_pages_and_completions() {
     let scratch = Scratch::new();

@@ -14,6 +14,7 @@ use flaz_data::study::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output;
+use super::output_file::OutputFiles;
 use crate::error::Failure;
 use crate::size;
 
@@ -83,9 +84,11 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("--cache: expected a size above 0".into()));
     }
     // What cannot be written at the end is told now, not after a terabyte.
-    if let Some(path) = &args.distribution {
-        output::can_hold(path)?;
-    }
+    let distribution = args
+        .distribution
+        .as_deref()
+        .map(|path| OutputFiles::beside(&args.paths).take(path))
+        .transpose()?;
     let options = StudyOptions {
         paths: args.paths.clone(),
         exact: args.exact,
@@ -115,11 +118,8 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
     } else {
         output::print(&study::page::study(&report))?;
     }
-    match &args.distribution {
-        Some(path) => report.distribution.write(path).map_err(|error| Failure::Other {
-            what: "study",
-            source: error.into(),
-        }),
+    match distribution {
+        Some(file) => file.write(&report.distribution.to_json().map_err(Failure::system("study"))?),
         None => Ok(()),
     }
 }

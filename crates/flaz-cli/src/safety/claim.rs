@@ -377,6 +377,8 @@ fn lock(file: &File) -> std::io::Result<bool> {
                 std::thread::sleep(Duration::from_millis(20))
             }
             Err(Errno::WOULDBLOCK) => return Ok(false),
+            // A file system without locks (some network ones): nothing to take, and nobody to conflict with.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(true),
             Err(error) => return Err(error.into()),
         }
     }
