@@ -166,7 +166,7 @@ fn words_that_are_none() {
         &[],
         &["sf1222-throughput.csv", "does not say how many runs", "--runs N"],
     );
-    compare(&["--runs", "1"], &["1 is not in 2.."]);
+    compare(&["--runs", "1"], &["a whole number from 2 to"]);
     compare(&["--runs", "ten"], &["ten"]);
     compare(&["--rule", "gut"], &["gut", "welch, stddev"]);
     compare(&["--delta", "100"], &["0 to below 100"]);

@@ -171,7 +171,7 @@ fn create_with_words_that_are_none() {
     create("--size -1").refused(USAGE, &["-1"]);
     create("--extent-size 48KiB").refused(USAGE, &["expected 32KiB, 64KiB, 128KiB or 256KiB"]);
     create("--region-size x").refused(USAGE, &["'x' is not a size"]);
-    create("--shards 0").refused(USAGE, &["0 is not in 1..=256"]);
+    create("--shards 0").refused(USAGE, &["'0'", "a whole number from 1 to 256"]);
     assert!(
         fs::read_dir(scratch.folder.path()).unwrap().next().is_none(),
         "nothing was made"
@@ -642,6 +642,55 @@ fn a_served_cache_and_its_origin_are_not_overwritten_with_results() {
     scratch
         .run("bench data --size 1M --output cache")
         .refused(FAILURE, &["flaz cache"]);
+}
+
+/// What begins with a minus sign is a value, which is refused with what was expected instead.
+#[test]
+fn negative_values_are_told_what_was_expected() {
+    let scratch = Scratch::new();
+    for (line, part) in [
+        ("serve c --device-timeout -1", "from 0.1 seconds to a year, or 0"),
+        ("serve c --sequential-cutoff -5", "'-5' is negative"),
+        ("serve c --sequential-cutoff -5K", "'-5K' is negative"),
+        ("serve c --threads -1", "a whole number from 1 to 1024"),
+        ("create c --origin o --size -1", "'-1' is negative"),
+        ("create c --origin o --size --force", "'--force' is not a size"),
+        ("status c --watch -3", "from 0.1 seconds to a year"),
+        ("stop c --timeout -1", "from 0.1 seconds to a year"),
+        ("bench compare a b --delta -1", "from 0 to below 100"),
+        ("bench compare a b --delta -1%", "from 0 to below 100"),
+        (
+            "bench data --seed -1",
+            "a whole number from 0 to 18446744073709551615",
+        ),
+        ("bench data --level -5%", "0 to 100"),
+        ("bench run . --depth -1", "a whole number from 1 to 4096"),
+        ("demo --skew -1", "a number from 0 to 3"),
+    ] {
+        scratch.run(line).refused(USAGE, &["invalid value '-", part]);
+    }
+}
+
+#[test]
+fn numbers_that_are_none_are_told_the_bounds() {
+    let scratch = Scratch::new();
+    for (line, part) in [
+        (
+            "bench data --threads 0",
+            "'0' for '--threads <N>': expected a whole number from 1 to 1024",
+        ),
+        ("study . --threads x", "expected a whole number from 1 to 1024"),
+        ("study . --samples 1", "expected a whole number from 64 to"),
+        (
+            "bench compare a b --seed x",
+            "'x' for '--seed <N>': expected a whole number from 0 to",
+        ),
+        ("bench detect . --rounds 1.5", "expected a whole number from"),
+        ("bench run . --writers 0", "expected a whole number from 1 to 256"),
+        ("demo --clients many", "expected a whole number from 1 to 64"),
+    ] {
+        scratch.run(line).refused(USAGE, &[part]);
+    }
 }
 
 #[test]

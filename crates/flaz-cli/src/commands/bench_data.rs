@@ -13,6 +13,7 @@ use flaz_data::{Codec, DataSpec, Distribution, Family, Generator, Level, Pool, S
 use super::output_file::OutputFiles;
 use super::{output, study};
 use crate::error::Failure;
+use crate::number::whole;
 use crate::size;
 
 /// Bytes made in memory to measure the generator when nothing is written.
@@ -62,13 +63,13 @@ pub struct BenchDataArgs {
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size::parse)]
     size: u64,
     /// Number of the campaign, which the data is a function of
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Number of the run in the campaign
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u64::MAX))]
     run: u64,
     /// Threads that make the data [default: one a core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(study::THREADS))]
     threads: Option<NonZeroUsize>,
     /// Where to write it: a file, or - for standard output
     #[arg(long, value_name = "FILE")]

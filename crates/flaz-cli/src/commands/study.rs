@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -15,8 +16,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output;
 use super::output_file::OutputFiles;
+use crate::args::THREADS_MAX;
 use crate::error::Failure;
+use crate::number::whole;
 use crate::size;
+
+/// Threads that can be asked for.
+pub(super) const THREADS: RangeInclusive<NonZeroUsize> =
+    NonZeroUsize::MIN..=NonZeroUsize::new(THREADS_MAX as usize).unwrap();
 
 /// `flaz study`.
 #[derive(Args, Debug)]
@@ -55,13 +62,13 @@ pub struct StudyArgs {
     within: f64,
     /// Most windows of 1 MiB to read
     #[arg(long, value_name = "N", default_value_t = WINDOWS_MAX_DEFAULT, conflicts_with = "exact",
-        value_parser = clap::value_parser!(u64).range(64..=WINDOWS_MAX))]
+        value_parser = whole(64..=WINDOWS_MAX))]
     samples: u64,
     /// What decides which windows are drawn
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Threads that read and compress [default: one a core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<NonZeroUsize>,
     /// Print JSON
     #[arg(long)]
