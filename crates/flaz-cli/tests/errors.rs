@@ -693,6 +693,32 @@ fn numbers_that_are_none_are_told_the_bounds() {
     }
 }
 
+/// As `flaz --help` promises: what the words of the command line alone make impossible is wrong usage.
+#[test]
+fn options_that_cannot_be_had_are_wrong_usage() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    for (line, part) in [
+        ("demo --size 1K", "--size: expected 8.00 MiB to"),
+        ("demo --cache-size 1K", "--cache-size: expected 4.00 MiB to"),
+        ("demo --codec none", "name a codec that compresses"),
+        (
+            "create cache --origin origin --size 32M --region-size 64KiB",
+            "region size is 65536, expected a power of two",
+        ),
+        (
+            "create cache --origin origin --size 32M --shards 200",
+            "fewer --shards",
+        ),
+    ] {
+        scratch.run(line).refused(USAGE, &[part]);
+        assert!(!scratch.path("cache").exists(), "{line}");
+    }
+    scratch
+        .run("create cache --origin origin --size 1M")
+        .refused(FAILURE, &["a larger cache device"]);
+}
+
 #[test]
 fn man_pages_and_completions() {
     let scratch = Scratch::new();
