@@ -719,6 +719,43 @@ fn options_that_cannot_be_had_are_wrong_usage() {
         .refused(FAILURE, &["a larger cache device"]);
 }
 
+/// The system says that there is no such file; what was expected and what to do is said as well.
+#[test]
+fn paths_that_lead_nowhere_are_told_what_was_expected() {
+    let scratch = Scratch::new();
+    scratch.file("file");
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    for command in ["serve", "status", "detach", "flush", "stop", "check"] {
+        scratch.run(&format!("{command} none")).refused(
+            FAILURE,
+            &["none: no such cache device: make one with `flaz create`"],
+        );
+        scratch.run(&format!("{command} .")).refused(
+            FAILURE,
+            &["expected a block device or a regular file, found a directory"],
+        );
+    }
+    let nowhere = "expected a path that leads somewhere";
+    for (line, part) in [
+        ("serve cache --nbd unix:none/x.sock", nowhere),
+        ("bench compare none none", nowhere),
+        ("bench claim none --claim write=1MB/s", nowhere),
+        ("bench report none", nowhere),
+        ("bench run --resume none", nowhere),
+        ("bench run --campaign none", nowhere),
+        ("bench data --family replay --distribution none", nowhere),
+        ("study none", nowhere),
+        ("bench report file/x", "found a file: check the path"),
+        ("bench run --campaign .", "found a folder: name a file in it"),
+    ] {
+        scratch.run(line).refused(FAILURE, &[part]);
+    }
+    scratch
+        .run("bench report file --output .")
+        .refused(USAGE, &[". is a folder: expected a file"]);
+}
+
 #[test]
 fn man_pages_and_completions() {
     let scratch = Scratch::new();

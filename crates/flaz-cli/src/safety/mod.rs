@@ -20,7 +20,7 @@ pub mod signatures;
 use std::path::PathBuf;
 
 pub use claim::{
-    Claim, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin, uses_text,
+    Claim, cache, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin, uses_text,
 };
 pub use node::Node;
 
