@@ -411,6 +411,7 @@ fn an_empty_device_is_measured_in_place() {
         serde_json::from_slice(&std::fs::read(rig.path("out.json")).unwrap()).unwrap();
     assert_eq!(campaign["environment"]["target_kind"], "device");
     assert_eq!(campaign["environment"]["file_system"], "none");
+    assert!(campaign["environment"]["free_bytes"].is_null());
     assert_eq!(campaign["cells"].as_array().unwrap().len(), 3);
     let mut found = [0; 6];
     File::open(&rig.device)

@@ -382,6 +382,9 @@ fn a_file_is_overwritten_only_when_its_path_is_typed_again() {
     scratch.succeeded(&format!("mine --yes-destroy mine {options}"));
     let after = fs::read(scratch.path("mine")).unwrap();
     assert!(after.len() == 1 << 20 && after.iter().any(|byte| *byte != 0));
+    let environment = &scratch.campaign("out.json")["environment"];
+    assert_eq!(environment["target_kind"], "file");
+    assert!(environment["free_bytes"].as_u64().unwrap() > 0, "{environment}");
 }
 
 #[test]
