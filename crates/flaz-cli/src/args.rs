@@ -1,14 +1,16 @@
 //! Commands and options, and the help a user reads. No behaviour here.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::bench::args::BenchArgs;
 use crate::commands::study::StudyArgs;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
+use crate::number::whole;
 use crate::settings::{AfterCrash, Codec, Emulation, Mode, NbdAddress, Policy, parse_dirty_limit};
 use crate::size;
 
@@ -110,7 +112,7 @@ pub struct CreateArgs {
     pub region_size: Option<u64>,
     /// Number of shards, fixed for the life of the cache; at least as many as threads will serve it
     /// [default: by size]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=SHARDS_MAX))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
     pub shards: Option<u32>,
     /// Create CACHE as a (sparse) regular file of this size if it is not there
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -125,9 +127,9 @@ pub struct CreateArgs {
 }
 
 /// Most shards a cache can have.
-const SHARDS_MAX: i64 = flaz_engine::format::geometry::SHARDS_MAX as i64;
+const SHARDS_MAX: u32 = flaz_engine::format::geometry::SHARDS_MAX;
 /// Most threads a daemon can have.
-pub const THREADS_MAX: i64 = 1024;
+pub const THREADS_MAX: u32 = 1024;
 /// Most NBD addresses a daemon can have.
 pub const NBD_ADDRESSES_MAX: usize = 16;
 
@@ -168,7 +170,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Mode::WriteThrough)]
     pub mode: Mode,
     /// Threads that drive shards [default: one for every two cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=THREADS_MAX))]
     pub threads: Option<u32>,
     /// Which blocks are admitted, and which survive
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = Policy::S3Fifo)]
@@ -422,10 +424,37 @@ fn device_timeout(text: &str) -> Result<Duration, String> {
     interval(text).map_err(|expected| format!("{expected}, or 0 to wait for ever"))
 }
 
+/// Values that may have a unit behind the number: what begins with a minus sign is not known by its digits alone.
+const WITH_UNITS: [&str; 5] = ["SIZE", "SIZES", "LEVELS", "PERCENT", "PCT"];
+
+/// Reads the command line.
+///
+/// # Errors
+/// Help, the version, or what is wrong with it.
+pub fn parse<I>(args: I) -> Result<Cli, clap::Error>
+where
+    I: IntoIterator<Item: Into<OsString> + Clone>,
+{
+    let mut command = with_negative_values(Cli::command());
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// No option is a number: so a negative one is a value, which is refused by what reads it, with what was expected.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    let negative = |arg: clap::Arg| {
+        if arg.is_positional() || !arg.get_action().takes_values() {
+            return arg;
+        }
+        let names = arg.get_value_names().unwrap_or_default();
+        let with_unit = names.iter().any(|name| WITH_UNITS.contains(&name.as_str()));
+        arg.allow_negative_numbers(true).allow_hyphen_values(with_unit)
+    };
+    command.mut_args(negative).mut_subcommands(with_negative_values)
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

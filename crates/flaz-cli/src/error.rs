@@ -12,6 +12,7 @@ use flaz_bench::error::BenchError;
 use flaz_load::error::LoadError;
 
 use crate::control::ControlError;
+use crate::demo::DemoError;
 use crate::safety::SafetyError;
 use crate::settings::SettingError;
 
@@ -120,6 +121,18 @@ impl Failure {
     }
 }
 
+impl From<DemoError> for Failure {
+    fn from(error: DemoError) -> Self {
+        match error {
+            DemoError::Usage(message) => Self::Usage(format!("demo: {message}")),
+            error => Self::Other {
+                what: "demo",
+                source: error.into(),
+            },
+        }
+    }
+}
+
 /// The message of `error` with its causes, each said once.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
@@ -136,10 +149,36 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// What to do about a path that leads to nothing or to something else, of which the system says only that much.
+fn way_out(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref().map(io::Error::kind);
+        match kind {
+            Some(io::ErrorKind::NotFound) => {
+                return Some(
+                    "expected a path that leads somewhere: check its spelling, and that its folders are there",
+                );
+            }
+            Some(io::ErrorKind::IsADirectory) => {
+                return Some("expected a file, found a folder: name a file in it");
+            }
+            Some(io::ErrorKind::NotADirectory) => {
+                return Some("expected folders in front of the last '/', found a file: check the path");
+            }
+            _ => cause = error.source(),
+        }
+    }
+    None
+}
+
 /// Prints a failure; the exit status to end with.
 pub fn report(failure: &Failure) -> ExitCode {
     // Standard error may be closed too; there is nobody left to tell then.
-    let _ = writeln!(io::stderr(), "flaz: {}", chain(failure));
+    let _ = match way_out(failure) {
+        Some(way_out) => writeln!(io::stderr(), "flaz: {}; {way_out}", chain(failure)),
+        None => writeln!(io::stderr(), "flaz: {}", chain(failure)),
+    };
     ExitCode::from(failure.exit_status())
 }
 
@@ -203,6 +242,21 @@ mod tests {
         assert_eq!(chain(&failure), "reading /x: Permission denied (os error 13)");
         let host = Failure::host("check", Path::new("/c"))(Box::new(Repeats(Inner)));
         assert_eq!(chain(&host), "check /c: outer of inner");
+    }
+
+    #[test]
+    fn paths_that_lead_nowhere_have_a_way_out() {
+        for (number, part) in [
+            (2, "leads somewhere"),
+            (20, "found a file"),
+            (21, "found a folder"),
+        ] {
+            let failure = Failure::system("reading /x")(io::Error::from_raw_os_error(number));
+            assert!(way_out(&failure).unwrap().contains(part), "{failure}");
+            let within = Failure::host("check", Path::new("/c"))(Box::new(failure));
+            assert!(way_out(&within).unwrap().contains(part), "{within}");
+        }
+        assert_eq!(way_out(&Repeats(Inner)), None);
     }
 
     #[test]

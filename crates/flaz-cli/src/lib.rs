@@ -10,7 +10,7 @@
 //! | [`demo`] | `flaz demo` |
 //! | [`bench`] | `flaz bench` |
 //! | [`report`], [`page`] | what a cache says about itself, and that on a page for people |
-//! | [`settings`], [`size`] | words and numbers as people write them |
+//! | [`settings`], [`size`], [`number`] | words and numbers as people write them |
 //! | [`log`], [`error`] | what goes to standard error, and the exit status |
 //!
 //! Results go to standard output, everything else to standard error. Exit status: 0 done, 1 failed, 2 wrong
@@ -24,6 +24,7 @@ pub mod demo;
 pub mod error;
 pub mod host;
 pub mod log;
+pub mod number;
 pub mod page;
 pub mod report;
 pub mod safety;
@@ -33,8 +34,6 @@ pub mod size;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::error::Failure;
 
 /// Runs the program with `args`, the first of which is its own name, and says how it ended.
@@ -43,7 +42,7 @@ where
     I: IntoIterator<Item: Into<OsString> + Clone>,
 {
     error::replace_panic_message();
-    let cli = match args::Cli::try_parse_from(args) {
+    let cli = match args::parse(args) {
         Ok(cli) => cli,
         Err(refused) => return error::usage(&refused),
     };

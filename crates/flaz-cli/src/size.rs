@@ -52,7 +52,8 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     if trimmed.is_empty() {
         return Err(SizeError::Empty);
     }
-    if trimmed.starts_with(['-', '−']) {
+    let negative = trimmed.strip_prefix(['-', '−']);
+    if negative.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
         return Err(SizeError::Negative(text.to_owned()));
     }
     let number_len = trimmed
@@ -260,10 +261,12 @@ mod tests {
         let text = |t: &str| t.to_owned();
         assert_eq!(parse(""), Err(E::Empty));
         assert_eq!(parse("  "), Err(E::Empty));
-        for nonsense in ["G", "lots", ".5G", "1.G", "1.2.3", "."] {
+        for nonsense in ["G", "lots", ".5G", "1.G", "1.2.3", ".", "-", "--force"] {
             assert_eq!(parse(nonsense), Err(E::NotANumber(text(nonsense))));
         }
-        assert_eq!(parse("-1"), Err(E::Negative(text("-1"))));
+        for negative in ["-1", "-5K"] {
+            assert_eq!(parse(negative), Err(E::Negative(text(negative))));
+        }
         for (given, unit) in [
             ("1X", "X"),
             ("1KiBs", "KiBs"),

@@ -166,7 +166,7 @@ fn words_that_are_none() {
         &[],
         &["sf1222-throughput.csv", "does not say how many runs", "--runs N"],
     );
-    compare(&["--runs", "1"], &["1 is not in 2.."]);
+    compare(&["--runs", "1"], &["a whole number from 2 to"]);
     compare(&["--runs", "ten"], &["ten"]);
     compare(&["--rule", "gut"], &["gut", "welch, stddev"]);
     compare(&["--delta", "100"], &["0 to below 100"]);
@@ -286,6 +286,35 @@ fn a_report_writes_what_it_is_asked_for() {
     let on_stdout = succeeded(&[&words[..], &["-o", "-"]].concat());
     assert_eq!(on_stdout, html);
     assert!(succeeded(&words).contains("add --output page.html"));
+}
+
+/// Neither is replaced: whoever reads the one, or has the other open, would see nothing.
+#[test]
+fn a_page_goes_to_pipes_and_to_where_standard_output_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let means = means();
+    let words = ["report", &means, "--runs", "10", "-o"];
+    let page = succeeded(&[&words[..], &["-"]].concat());
+    let piped = succeeded(&[&words[..], &["/dev/stdout"]].concat());
+    assert!(piped.starts_with(&page) && piped.ends_with("Written: /dev/stdout\n"));
+    let out = folder.path().join("out");
+    let status = Command::new(env!("CARGO_BIN_EXE_flaz"))
+        .arg("bench")
+        .args(words)
+        .arg("/dev/stdout")
+        .stdout(fs::File::create(&out).unwrap())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert_eq!(fs::read_to_string(&out).unwrap(), piped);
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read_to_string(fifo).unwrap()
+    });
+    succeeded(&[&words[..], &[fifo.to_str().unwrap()]].concat());
+    assert_eq!(reader.join().unwrap(), page);
 }
 
 #[test]

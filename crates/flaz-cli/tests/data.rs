@@ -251,10 +251,15 @@ fn what_cannot_be_studied_is_refused() {
         .map(|level| format!(" --codec zlib:{level}"))
         .collect::<String>();
     scratch.refused(&format!("study file{many}"), USAGE, &["at most 6"]);
-    // The study was made and is shown; only its file is missing.
     fs::create_dir(scratch.path("folder")).unwrap();
-    let output = scratch.run("study file --distribution folder");
+    scratch.refused(
+        "study file --distribution folder",
+        USAGE,
+        &["folder is a folder", "expected a file"],
+    );
+    // The study was made and is shown; only its file is missing.
+    let output = scratch.run("study file --distribution /dev/full");
     assert_eq!(output.status.code(), Some(FAILURE));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("Studied"));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the distribution folder"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("writing /dev/full: No space left"));
 }

@@ -2,7 +2,7 @@
 //! them each test says so and passes.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -296,9 +296,46 @@ fn devices_are_studied_and_never_written_with_made_data() {
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(report["total_bytes"], SIZE);
     assert_eq!(report["zeroes"]["percent"], 100.0 * 63.0 / 64.0);
-    let (status, text) = flaz(&["bench", "data", "--size", "1MiB", "--output", device]);
-    assert_eq!(status, Some(2), "{text}");
-    assert!(text.contains("is a block device"), "{text}");
+    let link = rig.path("cells.csv");
+    std::os::unix::fs::symlink(device, &link).unwrap();
+    let (link, folder) = (link.to_str().unwrap(), rig.folder.path().to_str().unwrap());
+    let means = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../flaz-bench/tests/data/sf1222-throughput.csv"
+    );
+    let image = rig.path("image");
+    let study = image.to_str().unwrap();
+    let report = ["bench", "report", means, "--runs", "10"];
+    for place in [device, link] {
+        let json = format!("--json={place}");
+        for words in [
+            &["bench", "data", "--size", "1MiB", "--output", place][..],
+            &["study", study, "--distribution", place],
+            &[&report[..], &["--output", place]].concat(),
+            &[&report[..], &["--csv-dir", folder]].concat(),
+            &["demo", "--html", place],
+            &["demo", "--no-html", &json],
+        ] {
+            let (status, text) = flaz(words);
+            assert_eq!(status, Some(2), "{words:?}: {text}");
+            assert!(text.contains("is a block device"), "{words:?}: {text}");
+        }
+    }
+    for words in [
+        &["study", means, "--distribution", study][..],
+        &["bench", "data", "--size", "1MiB", "--output", study],
+    ] {
+        let (status, text) = flaz(words);
+        assert_eq!(status, Some(1), "{words:?}: {text}");
+        assert!(text.contains("behind the loop device"), "{words:?}: {text}");
+    }
+    let mut found = vec![0; 1 << 20];
+    File::open(&rig.device)
+        .unwrap()
+        .read_exact_at(&mut found, 8 << 20)
+        .unwrap();
+    assert!(found == block, "nothing was written");
+    assert!(std::fs::metadata(device).unwrap().file_type().is_block_device());
 }
 
 /// `flaz bench run` on a device with its path typed again: its status, and what it says.
@@ -374,6 +411,7 @@ fn an_empty_device_is_measured_in_place() {
         serde_json::from_slice(&std::fs::read(rig.path("out.json")).unwrap()).unwrap();
     assert_eq!(campaign["environment"]["target_kind"], "device");
     assert_eq!(campaign["environment"]["file_system"], "none");
+    assert!(campaign["environment"]["free_bytes"].is_null());
     assert_eq!(campaign["cells"].as_array().unwrap().len(), 3);
     let mut found = [0; 6];
     File::open(&rig.device)

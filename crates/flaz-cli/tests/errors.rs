@@ -171,7 +171,7 @@ fn create_with_words_that_are_none() {
     create("--size -1").refused(USAGE, &["-1"]);
     create("--extent-size 48KiB").refused(USAGE, &["expected 32KiB, 64KiB, 128KiB or 256KiB"]);
     create("--region-size x").refused(USAGE, &["'x' is not a size"]);
-    create("--shards 0").refused(USAGE, &["0 is not in 1..=256"]);
+    create("--shards 0").refused(USAGE, &["'0'", "a whole number from 1 to 256"]);
     assert!(
         fs::read_dir(scratch.folder.path()).unwrap().next().is_none(),
         "nothing was made"
@@ -546,6 +546,214 @@ fn a_filter_that_is_none_is_said_and_survived() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(err.contains("FLAZ_LOG='a=b=c' is not understood"), "{err}");
     assert!(err.contains("no daemon listens"), "{err}");
+}
+
+/// What a command reads, it does not write to: the path may be another one for the same file.
+#[test]
+fn an_output_that_is_an_input_is_refused_and_stays_as_it_is() {
+    let scratch = Scratch::new();
+    scratch.file("junk");
+    fs::hard_link(scratch.path("junk"), scratch.path("same")).unwrap();
+    std::os::unix::fs::symlink("junk", scratch.path("link")).unwrap();
+    for output in ["junk", "./junk", "same", "link"] {
+        scratch
+            .run(&format!("study junk --distribution {output}"))
+            .refused(USAGE, &["found the same as junk", "choose another name"]);
+    }
+    let table = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../flaz-bench/tests/data/sf1222-throughput.csv"
+    );
+    let table = fs::read(table).unwrap();
+    fs::create_dir(scratch.path("runs")).unwrap();
+    for name in ["cells.csv", "runs/1.json"] {
+        fs::write(scratch.path(name), &table).unwrap();
+    }
+    for (line, input) in [
+        ("cells.csv --runs 10 --output cells.csv", "cells.csv"),
+        ("cells.csv --runs 10 --csv-dir .", "cells.csv"),
+        ("none --baseline cells.csv --output ./cells.csv", "cells.csv"),
+        ("runs --output runs/1.json", "runs/1.json"),
+    ] {
+        scratch
+            .run(&format!("bench report {line}"))
+            .refused(USAGE, &[&format!("found the same as {input}")]);
+    }
+    scratch
+        .run("bench report none --svg-dir . --csv-dir . --output none/")
+        .refused(USAGE, &["none/ has no name of a file at its end"]);
+    fs::write(
+        scratch.path("d.json"),
+        "{\"schema\":\"flaz-distribution/1\",\"source\":\"home\",\"measured_bytes\":81920,\"duplicate_percent\":0,\"sizes\":[{\
+         \"chunk_bytes\":4096,\"zero_chunks\":5,\"rows\":[{\"lz4_percent\":30,\"zstd_percent\":45,\"chunks\":15}]}]}",
+    )
+    .unwrap();
+    scratch
+        .run("bench data --family replay --distribution d.json --output d.json")
+        .refused(USAGE, &["found the same as d.json"]);
+    scratch
+        .run("demo --html page --json=./page")
+        .refused(USAGE, &["./page: would be written twice"]);
+    assert_eq!(fs::read(scratch.path("cells.csv")).unwrap(), table);
+    assert!(
+        fs::read(scratch.path("junk"))
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+}
+
+#[test]
+fn a_served_cache_and_its_origin_are_not_overwritten_with_results() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    fs::write(scratch.path("data"), [1; 100_000]).unwrap();
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let mut server = scratch
+        .command("serve cache")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(server.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let refusals: Vec<_> = ["cache", "origin"]
+        .into_iter()
+        .flat_map(|place| {
+            [
+                scratch.run(&format!("bench data --size 1M --output {place}")),
+                scratch.run(&format!("study data --distribution {place}")),
+            ]
+        })
+        .collect();
+    let stopped = scratch.run("stop cache");
+    server.wait().unwrap();
+    assert!(line.starts_with("ready: "), "{line}");
+    for refusal in refusals {
+        refusal.refused(
+            FAILURE,
+            &["is not free; nothing was written", "locked by another process"],
+        );
+    }
+    stopped.succeeded();
+    scratch.run("check cache").succeeded();
+    assert_eq!(fs::metadata(scratch.path("origin")).unwrap().len(), SIZE);
+    scratch
+        .run("bench data --size 1M --output cache")
+        .refused(FAILURE, &["flaz cache"]);
+}
+
+/// What begins with a minus sign is a value, which is refused with what was expected instead.
+#[test]
+fn negative_values_are_told_what_was_expected() {
+    let scratch = Scratch::new();
+    for (line, part) in [
+        ("serve c --device-timeout -1", "from 0.1 seconds to a year, or 0"),
+        ("serve c --sequential-cutoff -5", "'-5' is negative"),
+        ("serve c --sequential-cutoff -5K", "'-5K' is negative"),
+        ("serve c --threads -1", "a whole number from 1 to 1024"),
+        ("create c --origin o --size -1", "'-1' is negative"),
+        ("create c --origin o --size --force", "'--force' is not a size"),
+        ("status c --watch -3", "from 0.1 seconds to a year"),
+        ("stop c --timeout -1", "from 0.1 seconds to a year"),
+        ("bench compare a b --delta -1", "from 0 to below 100"),
+        ("bench compare a b --delta -1%", "from 0 to below 100"),
+        (
+            "bench data --seed -1",
+            "a whole number from 0 to 18446744073709551615",
+        ),
+        ("bench data --level -5%", "0 to 100"),
+        ("bench run . --depth -1", "a whole number from 1 to 4096"),
+        ("demo --skew -1", "a number from 0 to 3"),
+    ] {
+        scratch.run(line).refused(USAGE, &["invalid value '-", part]);
+    }
+}
+
+#[test]
+fn numbers_that_are_none_are_told_the_bounds() {
+    let scratch = Scratch::new();
+    for (line, part) in [
+        (
+            "bench data --threads 0",
+            "'0' for '--threads <N>': expected a whole number from 1 to 1024",
+        ),
+        ("study . --threads x", "expected a whole number from 1 to 1024"),
+        ("study . --samples 1", "expected a whole number from 64 to"),
+        (
+            "bench compare a b --seed x",
+            "'x' for '--seed <N>': expected a whole number from 0 to",
+        ),
+        ("bench detect . --rounds 1.5", "expected a whole number from"),
+        ("bench run . --writers 0", "expected a whole number from 1 to 256"),
+        ("demo --clients many", "expected a whole number from 1 to 64"),
+    ] {
+        scratch.run(line).refused(USAGE, &[part]);
+    }
+}
+
+/// As `flaz --help` promises: what the words of the command line alone make impossible is wrong usage.
+#[test]
+fn options_that_cannot_be_had_are_wrong_usage() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    for (line, part) in [
+        ("demo --size 1K", "--size: expected 8.00 MiB to"),
+        ("demo --cache-size 1K", "--cache-size: expected 4.00 MiB to"),
+        ("demo --codec none", "name a codec that compresses"),
+        (
+            "create cache --origin origin --size 32M --region-size 64KiB",
+            "region size is 65536, expected a power of two",
+        ),
+        (
+            "create cache --origin origin --size 32M --shards 200",
+            "fewer --shards",
+        ),
+    ] {
+        scratch.run(line).refused(USAGE, &[part]);
+        assert!(!scratch.path("cache").exists(), "{line}");
+    }
+    scratch
+        .run("create cache --origin origin --size 1M")
+        .refused(FAILURE, &["a larger cache device"]);
+}
+
+/// The system says that there is no such file; what was expected and what to do is said as well.
+#[test]
+fn paths_that_lead_nowhere_are_told_what_was_expected() {
+    let scratch = Scratch::new();
+    scratch.file("file");
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    for command in ["serve", "status", "detach", "flush", "stop", "check"] {
+        scratch.run(&format!("{command} none")).refused(
+            FAILURE,
+            &["none: no such cache device: make one with `flaz create`"],
+        );
+        scratch.run(&format!("{command} .")).refused(
+            FAILURE,
+            &["expected a block device or a regular file, found a directory"],
+        );
+    }
+    let nowhere = "expected a path that leads somewhere";
+    for (line, part) in [
+        ("serve cache --nbd unix:none/x.sock", nowhere),
+        ("bench compare none none", nowhere),
+        ("bench claim none --claim write=1MB/s", nowhere),
+        ("bench report none", nowhere),
+        ("bench run --resume none", nowhere),
+        ("bench run --campaign none", nowhere),
+        ("bench data --family replay --distribution none", nowhere),
+        ("study none", nowhere),
+        ("bench report file/x", "found a file: check the path"),
+        ("bench run --campaign .", "found a folder: name a file in it"),
+    ] {
+        scratch.run(line).refused(FAILURE, &[part]);
+    }
+    scratch
+        .run("bench report file --output .")
+        .refused(USAGE, &[". is a folder: expected a file"]);
 }
 
 #[test]

@@ -382,6 +382,9 @@ fn a_file_is_overwritten_only_when_its_path_is_typed_again() {
     scratch.succeeded(&format!("mine --yes-destroy mine {options}"));
     let after = fs::read(scratch.path("mine")).unwrap();
     assert!(after.len() == 1 << 20 && after.iter().any(|byte| *byte != 0));
+    let environment = &scratch.campaign("out.json")["environment"];
+    assert_eq!(environment["target_kind"], "file");
+    assert!(environment["free_bytes"].as_u64().unwrap() > 0, "{environment}");
 }
 
 #[test]
@@ -418,6 +421,19 @@ fn refusals_say_what_was_expected() {
     scratch.refused("disk --output there.json", USAGE, &["is there already"]);
     scratch.refused("--resume there.json", FAILURE, &["there.json"]);
     scratch.refused("--resume none.json", FAILURE, &["none.json"]);
+    let output = scratch.run("disk --size 1MiB --output nodir/o.json");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(FAILURE), "{err}");
+    assert!(
+        err.starts_with("flaz: writing nodir/o.json: ") && err.contains("expected a folder"),
+        "before anything is said to be measured: {err}"
+    );
+    for name in ["", "  "] {
+        let output = scratch.command("disk --name").arg(name).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(USAGE), "{err}");
+        assert!(err.contains("--name: expected"), "{err}");
+    }
     fs::write(
         scratch.path("other.json"),
         "{\"format\":\"flaz-campaign-1\",\"seed\":1,\"cells\":[]}",

@@ -8,7 +8,7 @@
 //! Invariant: a distribution that was read is in bounds and has chunks at each of its sizes.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -64,14 +64,12 @@ pub struct Row {
     pub chunks: u64,
 }
 
-/// A distribution that cannot be read or written.
+/// A distribution that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DistributionError {
     /// The file.
-    #[error("cannot {action} the distribution {}", path.display())]
+    #[error("cannot read the distribution {}", path.display())]
     File {
-        /// What was tried: "read" or "write".
-        action: &'static str,
         /// Its path.
         path: PathBuf,
         /// What the system said.
@@ -94,7 +92,6 @@ impl Distribution {
     /// The file cannot be read, or it is none.
     pub fn read(path: &Path) -> Result<Self, DistributionError> {
         let failed = |source| DistributionError::File {
-            action: "read",
             path: path.to_owned(),
             source,
         };
@@ -110,21 +107,14 @@ impl Distribution {
         })
     }
 
-    /// Writes it, as JSON.
+    /// The text of its file.
     ///
     /// # Errors
-    /// The file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), DistributionError> {
-        let failed = |source| DistributionError::File {
-            action: "write",
-            path: path.to_owned(),
-            source,
-        };
-        let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
+    /// What JSON cannot express.
+    pub fn to_json(&self) -> io::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
-        File::create(path)
-            .and_then(|mut file| file.write_all(&text))
-            .map_err(failed)
+        Ok(text)
     }
 
     /// Reads the text of a file.

@@ -44,7 +44,7 @@ pub fn of(target: &Target) -> Environment {
         };
         found.mount_options = mount.map(|mount| mount.options);
     }
-    if target.is_folder()
+    if !target.is_device()
         && let Ok(room) = rustix::fs::statvfs(place)
     {
         found.free_bytes = Some(room.f_bavail.saturating_mul(room.f_frsize));

@@ -9,6 +9,7 @@ use flaz_bench::comparison::SEED;
 use crate::bench::detect::DetectArgs;
 use crate::bench::run::args::RunArgs;
 use crate::commands::bench_data::BenchDataArgs;
+use crate::number::whole;
 
 /// `flaz bench`.
 #[derive(Args, Debug)]
@@ -72,7 +73,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "RULE", value_enum, default_value_t = RuleArg::Welch)]
     pub rule: RuleArg,
     /// Runs that the means of a table are of
-    #[arg(long, value_name = "N", value_parser = runs())]
+    #[arg(long, value_name = "N", value_parser = whole(2..=SUMMARY_RUNS_MAX))]
     pub runs: Option<u32>,
     /// The margin: a difference of so many percent does not matter
     #[arg(long, value_name = "PCT", default_value = "1", value_parser = percent, conflicts_with = "aa")]
@@ -82,7 +83,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "A/A-CAMPAIGN")]
     pub aa: Vec<PathBuf>,
     /// Seed of the resampling that gives the intervals
-    #[arg(long, value_name = "N", default_value_t = SEED)]
+    #[arg(long, value_name = "N", default_value_t = SEED, value_parser = whole(0..=u64::MAX))]
     pub seed: u64,
     /// Print JSON: counts, and each cell with all its tests
     #[arg(long)]
@@ -131,7 +132,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FOLDER")]
     pub csv_dir: Option<PathBuf>,
     /// Runs that the means of a table are of
-    #[arg(long, value_name = "N", value_parser = runs())]
+    #[arg(long, value_name = "N", value_parser = whole(2..=SUMMARY_RUNS_MAX))]
     pub runs: Option<u32>,
     /// The margin: a difference of so many percent from the baseline does not matter
     #[arg(long, value_name = "PCT", default_value = "1", value_parser = percent, conflicts_with = "aa")]
@@ -140,7 +141,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "A/A-CAMPAIGN", requires = "baseline")]
     pub aa: Vec<PathBuf>,
     /// Seed of the resampling that gives the intervals
-    #[arg(long, value_name = "N", default_value_t = SEED)]
+    #[arg(long, value_name = "N", default_value_t = SEED, value_parser = whole(0..=u64::MAX))]
     pub seed: u64,
     /// Print JSON instead of the summary
     #[arg(long)]
@@ -175,10 +176,10 @@ pub struct ClaimArgs {
     #[command(flatten)]
     pub claims: ClaimsArgs,
     /// Runs that the means of a table are of
-    #[arg(long, value_name = "N", value_parser = runs())]
+    #[arg(long, value_name = "N", value_parser = whole(2..=SUMMARY_RUNS_MAX))]
     pub runs: Option<u32>,
     /// Seed of the resampling that gives the intervals
-    #[arg(long, value_name = "N", default_value_t = SEED)]
+    #[arg(long, value_name = "N", default_value_t = SEED, value_parser = whole(0..=u64::MAX))]
     pub seed: u64,
     /// Print JSON
     #[arg(long)]
@@ -195,10 +196,6 @@ pub struct ClaimsArgs {
     /// A file of claims
     #[arg(long, value_name = "FILE")]
     pub claims: Option<PathBuf>,
-}
-
-fn runs() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(2..=i64::from(SUMMARY_RUNS_MAX))
 }
 
 fn percent(text: &str) -> Result<f64, String> {

@@ -9,6 +9,7 @@ use flaz_bench::report::{self, Look, Options, cells_csv, charts};
 
 use super::args::ReportArgs;
 use crate::commands::output;
+use crate::commands::output_file::{OutputFile, OutputFiles};
 use crate::error::Failure;
 
 /// Runs `flaz bench report`.
@@ -22,6 +23,11 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
             "--json and --output - both write to standard output: give the page a file".to_owned(),
         ));
     }
+    let mut files = OutputFiles::beside(&inputs(args));
+    let page_file = match &args.output {
+        Some(path) if !to_stdout => Some(files.take(path)?),
+        _ => None,
+    };
     let options = Options {
         runs: args.runs,
         margin: if args.aa.is_empty() {
@@ -33,30 +39,31 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
         ..Options::default()
     };
     let report = report::report(&args.files, args.baseline.as_deref(), &options)?;
-    let mut written: Vec<PathBuf> = Vec::new();
+    let mut drafts: Vec<(OutputFile, String)> = Vec::new();
     if let Some(directory) = &args.svg_dir {
-        let files = charts(&report)
-            .0
-            .into_iter()
-            .map(|chart| (format!("{}.svg", chart.id), chart.svg()));
-        write_all(directory, files, &mut written)?;
+        for chart in charts(&report).0 {
+            let file = in_folder(&mut files, directory, &format!("{}.svg", chart.id))?;
+            drafts.push((file, chart.svg()));
+        }
     }
     if let Some(directory) = &args.csv_dir {
-        let files = charts(&report)
-            .0
-            .into_iter()
-            .map(|chart| (format!("{}.csv", chart.id), chart.csv));
-        let cells = ("cells.csv".to_owned(), cells_csv(&report));
-        write_all(directory, files.chain([cells]), &mut written)?;
+        for chart in charts(&report).0 {
+            let file = in_folder(&mut files, directory, &format!("{}.csv", chart.id))?;
+            drafts.push((file, chart.csv));
+        }
+        drafts.push((in_folder(&mut files, directory, "cells.csv")?, cells_csv(&report)));
     }
     let page = || report.html(env!("CARGO_PKG_VERSION"));
-    match &args.output {
-        Some(_) if to_stdout => return output::print(&page()),
-        Some(path) => {
-            write(path, &page())?;
-            written.push(path.clone());
-        }
-        None => {}
+    if let Some(file) = page_file {
+        drafts.push((file, page()));
+    }
+    let mut written: Vec<PathBuf> = Vec::new();
+    for (file, text) in drafts {
+        written.push(file.path().to_owned());
+        file.write(text.as_bytes())?;
+    }
+    if to_stdout {
+        return output::print(&page());
     }
     if args.json {
         return output::print_json(&report, true);
@@ -78,20 +85,21 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     output::print(&text)
 }
 
-fn write_all(
-    directory: &Path,
-    files: impl Iterator<Item = (String, String)>,
-    written: &mut Vec<PathBuf>,
-) -> Result<(), Failure> {
-    fs::create_dir_all(directory).map_err(Failure::system(format!("creating {}", directory.display())))?;
-    for (name, content) in files {
-        let path = directory.join(name);
-        write(&path, &content)?;
-        written.push(path);
-    }
-    Ok(())
+/// All files that are read: those named, and those in folders that are named.
+fn inputs(args: &ReportArgs) -> Vec<PathBuf> {
+    let named = args.files.iter().chain(&args.baseline).chain(&args.aa);
+    let within = |folder: &PathBuf| {
+        // One that cannot be read is told when it should be.
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    named
+        .flat_map(|path| within(path).into_iter().chain([path.clone()]))
+        .collect()
 }
 
-fn write(path: &Path, content: &str) -> Result<(), Failure> {
-    fs::write(path, content).map_err(Failure::system(format!("writing {}", path.display())))
+/// The place of a file in a folder, which is made if it is not there.
+fn in_folder(files: &mut OutputFiles, folder: &Path, name: &str) -> Result<OutputFile, Failure> {
+    fs::create_dir_all(folder).map_err(Failure::system(format!("creating {}", folder.display())))?;
+    files.take(&folder.join(name))
 }

@@ -1,9 +1,7 @@
 //! `flaz bench data`: data of a known compressibility, to a file or a pipe, and what codecs really make of it.
 
-use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,8 +10,10 @@ use flaz_data::page::DataReport;
 use flaz_data::spec::DISTANCE_BYTES_DEFAULT;
 use flaz_data::{Codec, DataSpec, Distribution, Family, Generator, Level, Pool, Seed};
 
+use super::output_file::OutputFiles;
 use super::{output, study};
 use crate::error::Failure;
+use crate::number::whole;
 use crate::size;
 
 /// Bytes made in memory to measure the generator when nothing is written.
@@ -63,13 +63,13 @@ pub struct BenchDataArgs {
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size::parse)]
     size: u64,
     /// Number of the campaign, which the data is a function of
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Number of the run in the campaign
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u64::MAX))]
     run: u64,
     /// Threads that make the data [default: one a core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(study::THREADS))]
     threads: Option<NonZeroUsize>,
     /// Where to write it: a file, or - for standard output
     #[arg(long, value_name = "FILE")]
@@ -127,7 +127,7 @@ pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
         }
         Some(path) => {
             let failed = || Failure::system(format!("writing {}", path.display()));
-            let mut file = create(path)?;
+            let mut file = OutputFiles::beside(&args.distribution).take(path)?.open()?;
             written(&generator, args.size, threads, &mut file).map_err(failed())?
         }
     };
@@ -191,18 +191,6 @@ fn distribution(path: Option<&Path>) -> Result<Distribution, Failure> {
         what: "bench data",
         source: error.into(),
     })
-}
-
-/// A file to write to; a device is refused.
-fn create(path: &Path) -> Result<File, Failure> {
-    if fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
-        return Err(Failure::Usage(format!(
-            "{} is a block device, whose contents would be lost: expected a file; if they may go, use --output - and \
-             redirect it there",
-            path.display()
-        )));
-    }
-    File::create(path).map_err(Failure::system(format!("creating {}", path.display())))
 }
 
 fn written(

@@ -1,9 +1,14 @@
 //! `flaz create`: checks everything, then formats.
 
+use std::error::Error;
+
+use flaz_engine::cache::CacheError;
+use flaz_engine::format::FormatError;
+
 use super::output;
 use super::spec::CreateSpec;
 use crate::args::CreateArgs;
-use crate::error::Failure;
+use crate::error::{Failure, chain};
 use crate::host;
 use crate::page;
 use crate::safety;
@@ -37,6 +42,13 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
             if made && let Err(error) = std::fs::remove_file(&args.cache) {
                 tracing::warn!("{} was made but cannot be removed: {error}", args.cache.display());
             }
+            if is_asked_for(args, error.as_ref()) {
+                return Err(Failure::Usage(format!(
+                    "create {}: {}",
+                    args.cache.display(),
+                    chain(error.as_ref())
+                )));
+            }
             return Err(Failure::host("create", &args.cache)(error));
         }
     };
@@ -46,4 +58,16 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     } else {
         output::print(&page::created(&report))
     }
+}
+
+/// Whether options ask for a layout that cannot be: without them it would be the device that is too small.
+fn is_asked_for(args: &CreateArgs, error: &(dyn Error + Send + Sync + 'static)) -> bool {
+    let of_layout = |error: &CacheError| match error {
+        CacheError::Format(FormatError::Field { what, field, .. }) => {
+            *what == "geometry" && !["sector size", "origin size", "device size"].contains(field)
+        }
+        _ => false,
+    };
+    let asked = args.region_size.is_some() || args.shards.is_some();
+    asked && error.downcast_ref().is_some_and(of_layout)
 }

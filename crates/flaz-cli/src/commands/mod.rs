@@ -8,6 +8,7 @@ mod dump;
 mod generate;
 mod life;
 pub(crate) mod output;
+pub(crate) mod output_file;
 mod serve;
 mod set;
 pub mod spec;
@@ -34,10 +35,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Stop(args) => stop::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
-        Command::Demo(args) => crate::demo::run(&args).map_err(|error| Failure::Other {
-            what: "demo",
-            source: error.into(),
-        }),
+        Command::Demo(args) => crate::demo::run(&args),
         Command::Bench(args) => crate::bench::run(&args),
         Command::Study(args) => study::run(&args),
         Command::Generate(args) => generate::run(&args),

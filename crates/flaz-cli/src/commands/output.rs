@@ -1,7 +1,6 @@
 //! Standard output: a closed pipe is a quiet end, anything else a failure.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 
 use serde::Serialize;
 
@@ -22,25 +21,6 @@ pub fn print(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(Failure::output)
-}
-
-/// Whether a file can be made at `path`: its folder is there and may be written to.
-///
-/// # Errors
-/// It cannot.
-pub fn can_hold(path: &Path) -> Result<(), Failure> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    match tempfile::tempfile_in(folder.unwrap_or(Path::new("."))) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Failure::Other {
-            what: "file to write",
-            source: format!(
-                "{}: {error}: expected a folder that is there and may be written to",
-                path.display()
-            )
-            .into(),
-        }),
-    }
 }
 
 /// Prints `value` as JSON, indented or on one line, and a line's end.

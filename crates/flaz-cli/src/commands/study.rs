@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -14,8 +15,15 @@ use flaz_data::study::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output;
+use super::output_file::OutputFiles;
+use crate::args::THREADS_MAX;
 use crate::error::Failure;
+use crate::number::whole;
 use crate::size;
+
+/// Threads that can be asked for.
+pub(super) const THREADS: RangeInclusive<NonZeroUsize> =
+    NonZeroUsize::MIN..=NonZeroUsize::new(THREADS_MAX as usize).unwrap();
 
 /// `flaz study`.
 #[derive(Args, Debug)]
@@ -54,13 +62,13 @@ pub struct StudyArgs {
     within: f64,
     /// Most windows of 1 MiB to read
     #[arg(long, value_name = "N", default_value_t = WINDOWS_MAX_DEFAULT, conflicts_with = "exact",
-        value_parser = clap::value_parser!(u64).range(64..=WINDOWS_MAX))]
+        value_parser = whole(64..=WINDOWS_MAX))]
     samples: u64,
     /// What decides which windows are drawn
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Threads that read and compress [default: one a core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<NonZeroUsize>,
     /// Print JSON
     #[arg(long)]
@@ -83,9 +91,11 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("--cache: expected a size above 0".into()));
     }
     // What cannot be written at the end is told now, not after a terabyte.
-    if let Some(path) = &args.distribution {
-        output::can_hold(path)?;
-    }
+    let distribution = args
+        .distribution
+        .as_deref()
+        .map(|path| OutputFiles::beside(&args.paths).take(path))
+        .transpose()?;
     let options = StudyOptions {
         paths: args.paths.clone(),
         exact: args.exact,
@@ -115,11 +125,8 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
     } else {
         output::print(&study::page::study(&report))?;
     }
-    match &args.distribution {
-        Some(path) => report.distribution.write(path).map_err(|error| Failure::Other {
-            what: "study",
-            source: error.into(),
-        }),
+    match distribution {
+        Some(file) => file.write(&report.distribution.to_json().map_err(Failure::system("study"))?),
         None => Ok(()),
     }
 }

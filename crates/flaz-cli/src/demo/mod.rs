@@ -33,12 +33,14 @@ mod table;
 mod workload;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub use error::DemoError;
 pub use options::DemoArgs;
 
+use crate::commands::output_file::OutputFiles;
+use crate::error::Failure;
 use dataset::DataSet;
 use interrupt::{Interrupt, SignalWatch};
 use options::Plan;
@@ -62,24 +64,24 @@ const COLLECT: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// Anything that kept it from its end; what it had made is removed before this returns.
-pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
+pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let plan = args.plan()?;
     let interrupt = Interrupt::default();
     let signals = SignalWatch::start(&interrupt)?;
     // A place that cannot be written to is found now, not after a minute.
-    for path in plan.html.iter().chain(&plan.json) {
-        drop(draft(path)?);
-    }
+    let mut files = OutputFiles::default();
+    let mut take = |path: &Option<PathBuf>| path.as_deref().map(|path| files.take(path)).transpose();
+    let (html_file, json_file) = (take(&plan.html)?, take(&plan.json)?);
     let outcome = measure(&plan, &interrupt);
     drop(signals);
     let outcome = outcome?;
     let json =
         serde_json::to_string_pretty(&outcome).map_err(|error| DemoError::Status(error.to_string()))? + "\n";
-    if let Some(path) = &plan.html {
-        write(path, &page::html(&outcome))?;
+    if let Some(file) = html_file {
+        file.write(page::html(&outcome).as_bytes())?;
     }
-    if let Some(path) = &plan.json {
-        write(path, &json)?;
+    if let Some(file) = json_file {
+        file.write(json.as_bytes())?;
     }
     let text = if plan.json_to_stdout {
         json
@@ -93,9 +95,7 @@ pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
     });
     match shown.and_then(|()| stdout.flush()) {
         // A reader that has seen enough, such as `head`, is no failure.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(DemoError::file("write to", "standard output")(error))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::output(error)),
         _ => Ok(()),
     }
 }
@@ -165,30 +165,6 @@ fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<Outcome, DemoError> {
     };
     outcome.warn();
     Ok(outcome)
-}
-
-/// A draft beside a file of the user's that takes its name at the end: it is written whole or not at all.
-fn draft(path: &Path) -> Result<tempfile::NamedTempFile, DemoError> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    tempfile::Builder::new()
-        .prefix(".flaz-demo-")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-        .tempfile_in(folder)
-        .map_err(DemoError::file("create", path))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), DemoError> {
-    let mut draft = draft(path)?;
-    draft
-        .write_all(text.as_bytes())
-        .map_err(DemoError::file("write", path))?;
-    draft
-        .persist(path)
-        .map(drop)
-        .map_err(|error| DemoError::file("write", path)(error.error))
 }
 
 /// Kernel and processor, as far as they are known.

@@ -7,11 +7,12 @@ use clap::Args;
 
 use super::dataset::{BYTES_MIN, DEFAULT_FOLDERS};
 use super::error::DemoError;
+use crate::number::whole;
 use crate::settings::Codec;
 use crate::size;
 
 /// Most clients.
-const CLIENTS_MAX: i64 = 64;
+const CLIENTS_MAX: u32 = 64;
 /// Most data: 1 TiB keeps block numbers and run times within reason.
 const DATA_BYTES_MAX: u64 = 1 << 40;
 /// Smallest SSD that `flaz create` lays a cache out on, whatever the origin.
@@ -54,7 +55,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "CODEC", default_value = "lz4")]
     pub codec: Codec,
     /// Clients at a time, each with one request in flight
-    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=CLIENTS_MAX))]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = whole(1..=CLIENTS_MAX))]
     pub clients: u32,
     /// Share of the requests that write
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
@@ -66,7 +67,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub seconds: Option<f64>,
     /// Seed of the requests: the same seed, the same requests
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = whole(0..=u64::MAX))]
     pub seed: u64,
     /// A quarter of the data and 2 seconds a run: to see that it works, not for figures
     #[arg(long)]

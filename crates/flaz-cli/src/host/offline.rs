@@ -26,6 +26,7 @@ use crate::safety;
 use crate::settings::{Mode, Policy, Settings};
 
 fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
+    safety::cache(path)?;
     let device = open_cache(path, true)?;
     let runtime = Runtime::new(Config::default())?;
     Ok(runtime.block_on(cache::read_superblock(&device))?)

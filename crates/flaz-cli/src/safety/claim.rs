@@ -140,6 +140,18 @@ pub fn origin(path: &Path) -> Result<Node, SafetyError> {
     })
 }
 
+/// Looks at a cache device.
+///
+/// # Errors
+/// It is missing, or neither block device nor regular file.
+pub fn cache(path: &Path) -> Result<Node, SafetyError> {
+    Node::find(path)?.ok_or_else(|| SafetyError::Missing {
+        path: path.to_owned(),
+        role: "cache device",
+        advice: "make one with `flaz create`",
+    })
+}
+
 /// Who uses the thing at `path`, on one line, for a message; nothing if nobody does, or nothing is there.
 #[must_use]
 pub fn uses_text(path: &Path) -> Option<String> {
@@ -248,11 +260,7 @@ pub fn claim_for_create(
 /// # Errors
 /// It is missing, cannot be opened, or somebody else holds it.
 pub fn claim_existing(cache: &Path) -> Result<Claim, SafetyError> {
-    let node = Node::find(cache)?.ok_or_else(|| SafetyError::Missing {
-        path: cache.to_owned(),
-        role: "cache device",
-        advice: "make one with `flaz create`",
-    })?;
+    let node = self::cache(cache)?;
     let (file, claimed) = open(&node)?;
     if let Some(claim) = claimed {
         let mut uses = System::default().uses(node.identity);
@@ -377,6 +385,8 @@ fn lock(file: &File) -> std::io::Result<bool> {
                 std::thread::sleep(Duration::from_millis(20))
             }
             Err(Errno::WOULDBLOCK) => return Ok(false),
+            // A file system without locks (some network ones): nothing to take, and nobody to conflict with.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(true),
             Err(error) => return Err(error.into()),
         }
     }

@@ -20,7 +20,7 @@ pub mod signatures;
 use std::path::PathBuf;
 
 pub use claim::{
-    Claim, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin, uses_text,
+    Claim, cache, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin, uses_text,
 };
 pub use node::Node;
 
@@ -103,7 +103,7 @@ pub enum SafetyError {
     },
     /// Somebody may need what it carries.
     #[error(
-        "{} is not free; nothing was written:{list}\nNo option overrules this: choose another TARGET, or free this one \
+        "{} is not free; nothing was written:{list}\nNo option overrules this: choose another place, or free this one \
          first (umount, swapoff, losetup --detach; wipefs --all takes signatures off, and what they stand for is lost)",
         path.display()
     )]

@@ -140,6 +140,11 @@ impl Wanted {
     /// # Errors
     /// The first thing that makes no sense, with what was expected.
     pub fn plan(self) -> Result<Plan, LoadError> {
+        if let Some(name) = self.name.filter(|name| name.trim().is_empty()) {
+            return Err(bad(format!(
+                "--name: expected what to call the campaign in reports, found '{name}', which nobody would see there"
+            )));
+        }
         let target = self
             .target
             .ok_or_else(|| bad("expected a TARGET to measure: a folder, a file or a device"))?;

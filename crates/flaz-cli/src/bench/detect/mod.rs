@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::commands::output;
 use crate::error::Failure;
+use crate::number::whole;
 use crate::size;
 use measure::{Shape, measure};
 use place::Place;
@@ -27,7 +28,7 @@ const SAMPLE_UNIT_BYTES: u64 = 1 << 20;
 /// Largest; it is made in memory.
 const SAMPLE_BYTES_MAX: u64 = 1 << 30;
 /// Most rounds.
-const ROUNDS_MAX: i64 = 1000;
+const ROUNDS_MAX: u32 = 1000;
 /// Bytes that are written over and over if nothing is said.
 const SIZE_BYTES_DEFAULT: u64 = 1 << 30;
 
@@ -62,7 +63,7 @@ pub struct DetectArgs {
     #[arg(long, value_name = "TARGET")]
     yes_destroy: Option<PathBuf>,
     /// Rounds: more of them find smaller gains
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(ROUNDS_MIN as i64..=ROUNDS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = whole(ROUNDS_MIN as u32..=ROUNDS_MAX))]
     rounds: u32,
     /// How much of each kind of data is written in a round
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size::parse)]
@@ -75,7 +76,7 @@ pub struct DetectArgs {
     #[arg(long)]
     buffered: bool,
     /// Seed of the data and of the order
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Print JSON
     #[arg(long)]

@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use flaz_bench::cell::Level;
-use flaz_load::plan::{Bytes, EngineWord, FamilyWord, Flush, Wanted};
+use flaz_bench::cell::{Level, RUNS_MAX};
+use flaz_load::pass::DEPTH_MAX;
+use flaz_load::plan::{Bytes, EngineWord, FamilyWord, Flush, PRECONDITION_MAX, WARM_UP_MAX, Wanted};
 use flaz_load::target::{DropCaches, Io};
+use flaz_load::writers::WRITERS_MAX;
 
+use crate::number::whole;
 use crate::size;
 
 /// `flaz bench run`.
@@ -93,19 +96,19 @@ pub struct WantedArgs {
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     dedup: Option<f64>,
     /// Runs of each cell [default: 10]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1..=RUNS_MAX as u32))]
     runs: Option<u32>,
     /// More runs of cells whose 95 % interval is wider than this to each side
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     within: Option<f64>,
     /// Most runs of a cell with --within [default: 50]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1..=RUNS_MAX as u32))]
     runs_max: Option<u32>,
     /// Write all of the target so many times first
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=PRECONDITION_MAX))]
     precondition: Option<u32>,
     /// Rounds that do not count, before those that do
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=WARM_UP_MAX))]
     warm_up: Option<u32>,
     /// Such rounds until every cell is in a steady state (SNIA), 25 at most
     #[arg(long)]
@@ -114,7 +117,7 @@ pub struct WantedArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Writers (and readers) at the same time, each with a file of its own [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1..=WRITERS_MAX))]
     writers: Option<usize>,
     /// Past the page cache, or through it; auto is direct where that works
     #[arg(long, value_name = "HOW", value_enum)]
@@ -123,7 +126,7 @@ pub struct WantedArgs {
     #[arg(long, value_name = "ENGINE", value_enum)]
     engine: Option<EngineArg>,
     /// Operations in flight of each writer [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1..=DEPTH_MAX))]
     depth: Option<usize>,
     /// Whether the flush after writes is in the time; after is IOzone's way
     #[arg(long, value_name = "WHEN", value_enum)]
@@ -136,7 +139,7 @@ pub struct WantedArgs {
     #[arg(long)]
     verify: bool,
     /// What order and data are drawn from [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     seed: Option<u64>,
     /// Data in memory before the clock starts; more than the device can look back [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]

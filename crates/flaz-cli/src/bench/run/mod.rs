@@ -18,7 +18,7 @@ use flaz_load::visit::Traffic;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::bench::permission;
-use crate::commands::output;
+use crate::commands::{output, output_file};
 use crate::error::Failure;
 use crate::host::utc;
 use crate::size::{HumanBytes, HumanCount};
@@ -52,6 +52,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     if before.is_none() {
         not_there(&output)?;
     }
+    output_file::can_hold(&output)?;
     // Held until the end.
     let _held = permission::to_overwrite(&plan.target, args.yes_destroy.as_deref())?;
     let watch = Arc::new(Watch::default());

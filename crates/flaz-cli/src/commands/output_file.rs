@@ -1,0 +1,399 @@
+//! Files that a command writes for its user: looked at before any work, written whole or not at all.
+//!
+//! | what the path leads to | what becomes of it |
+//! |---|---|
+//! | nothing | the file is made |
+//! | a regular file | it is replaced, unless somebody uses it or it carries a file system or the like |
+//! | a character device, a pipe, what standard output or error goes to | written to as it stands |
+//! | anything else, above all a block device | refused |
+//!
+//! Invariant: what was read is not written to, and nothing is written to twice.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::Failure;
+use crate::safety::node::Identity;
+use crate::safety::{self, Claim, SafetyError};
+
+/// As many links are followed as the kernel follows.
+const LINKS_MAX: usize = 40;
+/// Access to a new file, of which the umask takes its part: that of any file which a program makes.
+const NEW_FILE_MODE: u32 = 0o666;
+
+/// The output files of a command, which has to name them all before it writes the first.
+#[derive(Debug, Default)]
+pub struct OutputFiles {
+    inputs: Vec<(PathBuf, Identity)>,
+    taken: Vec<PathBuf>,
+}
+
+impl OutputFiles {
+    /// For a command that reads `inputs`.
+    pub fn beside<'a>(inputs: impl IntoIterator<Item = &'a PathBuf>) -> Self {
+        let known = |path: &PathBuf| Some((path.clone(), Identity::at(path)?));
+        Self {
+            inputs: inputs.into_iter().filter_map(known).collect(),
+            taken: Vec::new(),
+        }
+    }
+
+    /// Looks at the place of an output file, and holds what is there against others.
+    ///
+    /// # Errors
+    /// No file can be made there, or what is there is not to be replaced. Nothing was written then.
+    pub fn take(&mut self, path: &Path) -> Result<OutputFile, Failure> {
+        let (place, found) = place(path)?;
+        let kind = found.as_ref().map(fs::Metadata::file_type);
+        let stands = match kind {
+            Some(kind) if kind.is_block_device() => {
+                return Err(refused(path, "is a block device, whose contents would be lost"));
+            }
+            Some(kind) if kind.is_dir() => return Err(refused(path, "is a folder")),
+            Some(kind) if kind.is_char_device() || kind.is_fifo() => true,
+            _ => false,
+        };
+        if let Some(found) = &found {
+            if let Some((input, _)) = self
+                .inputs
+                .iter()
+                .find(|(_, input)| Identity::of(found) == Some(*input))
+            {
+                return Err(Failure::Usage(format!(
+                    "{}: expected a file that is not read as well, found the same as {}: choose another name for what is \
+                     written",
+                    path.display(),
+                    input.display()
+                )));
+            }
+            if stands || standard(found).is_some() {
+                return Ok(self.taken(path, State::Stands));
+            }
+            if !found.is_file() {
+                return Err(refused(path, "is neither a file nor a pipe"));
+            }
+        }
+        if self.taken.contains(&place) {
+            return Err(Failure::Usage(format!(
+                "{}: would be written twice: give each file a name of its own",
+                path.display()
+            )));
+        }
+        can_hold(path)?;
+        let state = match found {
+            None => State::Missing(place.clone()),
+            Some(_) => State::Held(place.clone(), safety::claim_to_overwrite(&place)?),
+        };
+        self.taken.push(place);
+        Ok(self.taken(path, state))
+    }
+
+    fn taken(&self, path: &Path, state: State) -> OutputFile {
+        OutputFile {
+            path: path.to_owned(),
+            state,
+        }
+    }
+}
+
+/// A place that was looked at.
+#[derive(Debug)]
+pub struct OutputFile {
+    /// As the user wrote it.
+    path: PathBuf,
+    state: State,
+}
+
+/// What is at a place, with its path without links.
+#[derive(Debug)]
+enum State {
+    Missing(PathBuf),
+    Held(PathBuf, Claim),
+    Stands,
+}
+
+impl OutputFile {
+    /// As the user wrote it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the file, or puts it in the place of the old one, with `bytes` in it: all of them, or nothing has changed.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn write(self, bytes: &[u8]) -> Result<(), Failure> {
+        let failed = || Failure::system(format!("writing {}", self.path.display()));
+        let (place, old) = match &self.state {
+            State::Stands => {
+                let mut file = standing(&self.path).map_err(failed())?;
+                return file
+                    .write_all(bytes)
+                    .and_then(|()| file.flush())
+                    .map_err(failed());
+            }
+            State::Missing(place) => (place, None),
+            State::Held(place, claim) => (place, Some(claim)),
+        };
+        let draft = draft(place, old, bytes).map_err(failed())?;
+        let put = match old {
+            None => draft.persist_noclobber(place),
+            Some(claim) if Identity::at(place) != Some(claim.node().identity) => {
+                return Err(SafetyError::Changed { path: self.path }.into());
+            }
+            Some(_) => draft.persist(place),
+        };
+        put.map(drop).map_err(|refused| failed()(refused.error))
+    }
+
+    /// Opens the file to write as much to it as there is no room for twice; what was in it is gone then.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn open(self) -> Result<OpenFile, Failure> {
+        let failed = Failure::system(format!("opening {} to write to it", self.path.display()));
+        let opened = match &self.state {
+            State::Stands => standing(&self.path),
+            State::Missing(place) => OpenOptions::new().write(true).create_new(true).open(place),
+            State::Held(_, claim) => claim.file().set_len(0).and_then(|()| {
+                let mut file = claim.file().try_clone()?;
+                file.rewind()?;
+                Ok(file)
+            }),
+        };
+        Ok(OpenFile {
+            file: opened.map_err(failed)?,
+            _place: self,
+        })
+    }
+}
+
+/// An output file that is written to bit by bit, and held against others as long.
+#[derive(Debug)]
+pub struct OpenFile {
+    file: File,
+    _place: OutputFile,
+}
+
+impl Write for OpenFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Whether a file can be made at `path`: its folder is there and may be written to.
+///
+/// # Errors
+/// It cannot.
+pub fn can_hold(path: &Path) -> Result<(), Failure> {
+    let (place, _) = place(path)?;
+    match tempfile::tempfile_in(folder(&place)) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let expected = format!("{error}: expected a folder that is there and may be written to");
+            let writing = Failure::system(format!("writing {}", path.display()));
+            Err(writing(io::Error::other(expected)))
+        }
+    }
+}
+
+fn refused(path: &Path, what: &str) -> Failure {
+    Failure::Usage(format!(
+        "{} {what}: expected a file, or the name of one that can be made",
+        path.display()
+    ))
+}
+
+/// Where `path` leads to by links, which stay as they are, and what is there.
+fn place(path: &Path) -> Result<(PathBuf, Option<fs::Metadata>), Failure> {
+    if path.as_os_str().is_empty() || path.as_os_str().as_bytes().ends_with(b"/") {
+        return Err(refused(path, "has no name of a file at its end"));
+    }
+    let looking = || Failure::system(format!("looking at {}", path.display()));
+    match fs::metadata(path) {
+        // A path of a descriptor, such as /dev/stdout, leads to what may have no path any more.
+        Ok(found) => Ok((
+            fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
+            Some(found),
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut end = path.to_owned();
+            for _ in 0..LINKS_MAX {
+                match fs::read_link(&end) {
+                    Ok(next) => end = folder(&end).join(next),
+                    Err(_) => break,
+                }
+            }
+            let name: OsString = end.file_name().map(Into::into).unwrap_or_default();
+            Ok((
+                fs::canonicalize(folder(&end)).map_or(end, |folder| folder.join(name)),
+                None,
+            ))
+        }
+        Err(error) => Err(looking()(error)),
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// Standard output or error, if it goes to what was `found`: replaced, that would be cut off, and opened anew it would
+/// begin again.
+fn standard(found: &fs::Metadata) -> Option<OwnedFd> {
+    let goes_there = |out: BorrowedFd<'_>| {
+        let known = rustix::fs::fstat(out).ok()?;
+        let same = known.st_dev == found.dev() && known.st_ino == found.ino();
+        same.then(|| out.try_clone_to_owned().ok()).flatten()
+    };
+    goes_there(io::stdout().as_fd()).or_else(|| goes_there(io::stderr().as_fd()))
+}
+
+/// Opens what is written to as it stands.
+fn standing(path: &Path) -> io::Result<File> {
+    match standard(&fs::metadata(path)?) {
+        Some(standard) => Ok(standard.into()),
+        None => OpenOptions::new().write(true).open(path),
+    }
+}
+
+/// A file beside its place, to take its name.
+fn draft(place: &Path, old: Option<&Claim>, bytes: &[u8]) -> io::Result<tempfile::NamedTempFile> {
+    let mut draft = tempfile::Builder::new()
+        .prefix(".flaz-")
+        .suffix(".new")
+        .permissions(Permissions::from_mode(NEW_FILE_MODE))
+        .tempfile_in(folder(place))?;
+    draft.write_all(bytes)?;
+    if let Some(claim) = old {
+        let old = claim.file().metadata()?;
+        // Only root may give a file away; anybody else makes it their own, as a copy would be.
+        let _ = std::os::unix::fs::fchown(draft.as_file(), Some(old.uid()), Some(old.gid()));
+        draft.as_file().set_permissions(old.permissions())?;
+    }
+    draft.as_file().sync_all()?;
+    Ok(draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn taken(path: &Path) -> Result<OutputFile, String> {
+        OutputFiles::default()
+            .take(path)
+            .map_err(|failure| crate::error::chain(&failure))
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_new_file_is_made_as_any_other() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (ours, any) = (scratch.path().join("ours"), scratch.path().join("any"));
+        taken(&ours).unwrap().write(b"text").unwrap();
+        fs::write(&any, "text").unwrap();
+        assert_eq!(fs::read(&ours).unwrap(), b"text");
+        assert_eq!(mode(&ours), mode(&any));
+        assert_eq!(
+            fs::read_dir(scratch.path()).unwrap().count(),
+            2,
+            "no draft is left"
+        );
+    }
+
+    #[test]
+    fn an_old_file_keeps_its_mode_and_the_links_to_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (file, link) = (scratch.path().join("file"), scratch.path().join("link"));
+        fs::write(&file, "a text that is longer").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        symlink("file", &link).unwrap();
+        taken(&link).unwrap().write(b"text").unwrap();
+        assert_eq!((fs::read(&file).unwrap(), mode(&file)), (b"text".to_vec(), 0o640));
+        assert!(link.is_symlink());
+        let mut open = taken(&link).unwrap().open().unwrap();
+        open.write_all(b"t").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"t", "cut to what was written");
+        drop(open);
+        fs::remove_file(&file).unwrap();
+        taken(&link).unwrap().write(b"again").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"again");
+    }
+
+    #[test]
+    fn what_came_there_meanwhile_stays() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("file");
+        let new = taken(&path).unwrap();
+        fs::write(&path, "theirs").unwrap();
+        assert!(new.write(b"ours").is_err());
+        let old = taken(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "theirs again").unwrap();
+        assert!(old.write(b"ours").is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"theirs again");
+    }
+
+    #[test]
+    fn what_is_in_use_or_no_file_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        let _held = taken(&path("file")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        for (name, part) in [
+            ("file", "locked"),
+            ("socket", "neither a file nor a pipe"),
+            ("", "has no name"),
+            ("none/", "has no name"),
+            ("none/file", "expected a folder"),
+            ("file/file", "looking at"),
+            (".", "is a folder"),
+        ] {
+            let message = taken(&path(name)).unwrap_err();
+            assert!(message.contains(part), "'{name}': no '{part}' in {message}");
+        }
+        assert!(taken(Path::new("")).unwrap_err().contains("has no name"));
+    }
+
+    #[test]
+    fn nothing_is_read_and_written_or_written_twice() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        fs::write(path("in"), "text").unwrap();
+        fs::hard_link(path("in"), path("same")).unwrap();
+        let mut files = OutputFiles::beside(&[path("in"), path("none")]);
+        assert!(matches!(files.take(&path("same")), Err(Failure::Usage(_))));
+        fs::write(path("old"), "text").unwrap();
+        symlink("old", path("link")).unwrap();
+        symlink("new", path("nowhere")).unwrap();
+        for (one, other) in [("old", "link"), ("new", "nowhere")] {
+            let _held = files.take(&path(one)).unwrap();
+            let message = files.take(&path(other)).unwrap_err().to_string();
+            assert!(message.contains("written twice"), "{message}");
+        }
+    }
+
+    #[test]
+    fn devices_of_characters_are_written_to_as_they_stand() {
+        taken(Path::new("/dev/null")).unwrap().write(b"text").unwrap();
+        let full = taken(Path::new("/dev/full")).unwrap().write(b"text");
+        assert!(crate::error::chain(&full.unwrap_err()).contains("/dev/full: No space left"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Whole numbers as people write them, within bounds.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// Reads a whole number within `bounds`: for the parser of options, which says what was found instead.
+pub fn whole<T>(
+    bounds: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        text.parse()
+            .ok()
+            .filter(|number| bounds.contains(number))
+            .ok_or_else(|| {
+                format!(
+                    "expected a whole number from {} to {}",
+                    bounds.start(),
+                    bounds.end()
+                )
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+
+    #[test]
+    fn bounds_are_kept_and_said() {
+        let threads = whole(NonZeroUsize::MIN..=NonZeroUsize::new(8).unwrap());
+        assert_eq!(threads("8").map(NonZeroUsize::get), Ok(8));
+        for text in ["0", "9", "-1", "x", "", "1.5", "99999999999999999999"] {
+            assert_eq!(
+                threads(text),
+                Err("expected a whole number from 1 to 8".to_owned()),
+                "{text}"
+            );
+        }
+    }
+}
