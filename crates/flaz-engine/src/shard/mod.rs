@@ -339,8 +339,18 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Says whether the superblock has been told that blocks may be dirty. Without it write-back is write-through.
-    pub fn permit_write_back(&self, permitted: bool) {
-        self.may_keep_back.set(permitted);
+    pub fn permit_write_back(self: &Rc<Self>, permitted: bool) {
+        if !self.may_keep_back.replace(permitted) && permitted {
+            // Until now reclaim has moved fragments as they were: see `must_be_whole`. Nothing dirty goes behind those.
+            self.log.borrow_mut().close_regions();
+            self.pump_writes();
+        }
+    }
+
+    /// Whether what reclaim moves must be whole. Recovery takes an extent with a damaged fragment for a torn one, and does
+    /// not read what follows it in an unfinished region: dirty blocks in there would be lost.
+    fn must_be_whole(&self) -> bool {
+        self.may_keep_back.get() || self.has_been_dirty.get()
     }
 
     fn mode(&self) -> Mode {
