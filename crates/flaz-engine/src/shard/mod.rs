@@ -196,6 +196,8 @@ pub struct Shard<P: Platform> {
     /// Passes of the cleaner that left nothing dirty of what was when they began, and those that had to.
     clean_passes: Cell<u64>,
     clean_failures: Cell<u64>,
+    /// Why a pass left something dirty, if no device failed.
+    clean_left: Cell<&'static str>,
     clean_failure: RefCell<Option<String>>,
     /// Writers that wait for room, and requests to clean everything.
     hurrying: AtomicU64,
@@ -287,6 +289,7 @@ impl<P: Platform> Shard<P> {
             cleaning_locks: RangeLocks::default(),
             clean_passes: Cell::new(0),
             clean_failures: Cell::new(0),
+            clean_left: Cell::new(clean::LEFT_DAMAGED),
             clean_failure: RefCell::new(None),
             hurrying: AtomicU64::new(0),
             cleaned: RefCell::new(BTreeMap::new()),

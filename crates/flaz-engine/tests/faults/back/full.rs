@@ -1,14 +1,17 @@
 //! No room: dirty blocks up to their limit, on caches of every size.
 
+use std::cell::Cell;
 use std::pin::pin;
+use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::Env;
+use flaz_device::{DeviceOp, Env};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
+use flaz_sim::EventStage;
 use futures_util::future::{join, join_all, select};
 
-use crate::world::{BLOCKS, World};
+use crate::world::{BLOCKS, STRIPE, World};
 
 /// Room for the front and so many regions.
 fn sized(seed: u64, regions: u64, dirty_percent: u8) -> World {
@@ -157,5 +160,62 @@ fn a_writer_that_goes_away_while_it_waits_for_room_is_not_waited_for() {
         live.env.sleep(Duration::from_millis(500)).await;
         assert_eq!(live.dirty(), 1, "cleaned at once");
         live.cleaned().await;
+    });
+}
+
+/// Dirty blocks that reclaim moves while the cleaner has them on its list are brought to the origin all the same, before
+/// who asked for that is told so.
+#[test]
+fn dirty_blocks_that_are_moved_while_everything_is_cleaned_are_cleaned_too() {
+    let world = sized(13, 12, 50);
+    let blocks: Vec<u64> = (0..40).map(|block| 2 * block).collect();
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        // A pass is under way when everything is asked for: it knows of one block. The next one is held up.
+        live.write(STRIPE).await;
+        let (origin, begun) = (world.origin.clone(), Rc::new(Cell::new(false)));
+        let seen = Rc::clone(&begun);
+        world
+            .sim
+            .set_observer(move |event| match (event.op, event.stage) {
+                (DeviceOp::Write, EventStage::Issued) if event.disk == origin.number() => seen.set(true),
+                (DeviceOp::Flush, EventStage::Completed) if event.disk == origin.number() => {
+                    origin.stall(Duration::from_secs(10));
+                }
+                _ => {}
+            });
+        world.origin.stall(Duration::from_secs(4));
+        while !begun.get() {
+            live.env.sleep(Duration::from_millis(100)).await;
+        }
+        for &block in &blocks {
+            live.write(block).await;
+        }
+        let others = async {
+            while live.dirty() != blocks.len() as u64 {
+                live.env.sleep(Duration::from_millis(10)).await;
+            }
+            world.unwatch();
+            live.env.sleep(Duration::from_millis(100)).await;
+            for turn in 0..4000 {
+                live.write(STRIPE + turn % 4).await;
+                if live.stats().counts.dirty_moved_blocks > 2 * blocks.len() as u64 {
+                    break;
+                }
+            }
+        };
+        let cleaned = async {
+            let outcome = live.cache.clean_all().await;
+            let left: Vec<u64> = blocks
+                .iter()
+                .copied()
+                .filter(|&block| world.on_origin(block) == 0)
+                .collect();
+            (outcome, left)
+        };
+        let ((outcome, left), ()) = join(cleaned, others).await;
+        assert!(live.stats().counts.dirty_moved_blocks > 0, "none was moved");
+        outcome.expect("the origin takes everything");
+        assert!(left.is_empty(), "not on the origin: {left:?}");
     });
 }
