@@ -37,7 +37,9 @@ const UNPACK_SAMPLE: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Fetch {
     first: LocalBlock,
-    ticks: Vec<Tick>,
+    /// What the clocks showed before the read. `None`: the block was cached by then, so that the origin may have been out
+    /// of date. When it is cleaned and reclaimed no clock ticks.
+    ticks: Vec<Option<Tick>>,
     /// `None` while in flight.
     result: RefCell<Option<Result<Shared, ()>>>,
     done: Notify,
@@ -526,7 +528,7 @@ impl<P: Platform> Shard<P> {
             let block = LocalBlock(first.0 + index as u64);
             let joined = fetches.iter().find_map(|fetch| {
                 let within = fetch.covers(block)?;
-                let current = self.clock.read(block) == fetch.ticks[within];
+                let current = fetch.ticks[within] == Some(self.clock.read(block));
                 (current || planted(PlantedBug::OvertakenReadJoined)).then(|| (Rc::clone(fetch), within))
             });
             match (&joined, runs.last_mut()) {
@@ -612,9 +614,13 @@ impl<P: Platform> Shard<P> {
         blocks: usize,
         bypass: bool,
     ) -> Result<Shared, IoError> {
-        let ticks: Vec<Tick> = (0..blocks as u64)
-            .map(|i| self.clock.read(LocalBlock(first.0 + i)))
-            .collect();
+        let ticks: Vec<Option<Tick>> = {
+            let index = self.index.borrow();
+            (0..blocks as u64)
+                .map(|i| LocalBlock(first.0 + i))
+                .map(|block| index.get(block).is_none().then(|| self.clock.read(block)))
+                .collect()
+        };
         let fetch = Rc::new(Fetch {
             first,
             ticks,

@@ -8,10 +8,10 @@ use std::time::Duration;
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
-use flaz_sim::EventStage;
+use flaz_sim::{DiskConfig, EventStage};
 use futures_util::future::{join, join_all, select};
 
-use crate::world::{BLOCKS, STRIPE, World};
+use crate::world::{BLOCK, BLOCKS, Live, STRIPE, World};
 
 /// Room for the front and so many regions.
 fn sized(seed: u64, regions: u64, dirty_percent: u8) -> World {
@@ -160,6 +160,56 @@ fn a_writer_that_goes_away_while_it_waits_for_room_is_not_waited_for() {
         live.env.sleep(Duration::from_millis(500)).await;
         assert_eq!(live.dirty(), 1, "cleaned at once");
         live.cleaned().await;
+    });
+}
+
+/// Eight regions, on a device that takes so long for a flush that reclaim is slow.
+fn slow_to_reclaim(seed: u64) -> World {
+    let cache = DiskConfig {
+        flush_latency: Duration::from_millis(200)..=Duration::from_millis(200),
+        ..DiskConfig::fast((192 << 10) + 8 * (128 << 10))
+    };
+    World::on(seed, Mode::WriteBack, cache, 1)
+}
+
+/// Reads blocks, so that they wait to be stored.
+async fn queue(live: &Live, blocks: std::ops::Range<u64>) {
+    let reads = blocks
+        .step_by(8)
+        .map(|block| live.volume.read(block * BLOCK, 8 * BLOCK as u32));
+    for outcome in join_all(reads).await {
+        outcome.expect("the origin is well");
+    }
+}
+
+/// A read of the origin fails, and who had joined it reads again: by now the block was written and is dirty, and what the
+/// origin has is old. While that waits to be stored the block is cleaned, and its region reclaimed: nothing in the index
+/// says any more that it was there.
+#[test]
+fn what_the_origin_had_under_a_dirty_block_is_not_stored_when_that_is_gone() {
+    let world = slow_to_reclaim(12);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        // The queue is long: all regions are filled more than once before it is empty.
+        queue(&live, 256..BLOCKS).await;
+        assert!(live.stats().holdings.admission_queue > 50, "there is room");
+        world.origin.stall(Duration::from_secs(2));
+        world.origin.fail_nth(DeviceOp::Read, 1);
+        let readers = join(live.try_read(5), live.try_read(5));
+        let writer = async {
+            live.env.sleep(Duration::from_millis(1)).await;
+            live.write(5).await;
+            assert_eq!(world.origin.stats().errors, 0, "the write came too late");
+        };
+        let ((first, second), ()) = join(readers, writer).await;
+        first.expect_err("the origin failed it");
+        assert_eq!(second.expect("read again"), 0, "the origin had nothing newer");
+        assert_eq!(live.stats().counts.joined_reads, 1);
+        live.stored().await;
+        live.cleaned().await;
+        live.read(5).await;
+        live.read(5).await;
+        world.check_twice(&live).await;
     });
 }
 
