@@ -95,6 +95,8 @@ impl<P: Platform> Drop for DirtyRoom<'_, P> {
     fn drop(&mut self) {
         let reserved = &self.shard.dirty_reserved;
         reserved.set(reserved.get() - self.bytes);
+        // What became dirty takes less, as a rule.
+        self.shard.dirty_room.notify_all();
     }
 }
 
@@ -174,7 +176,10 @@ impl<P: Platform> Shard<P> {
         let mut lap = Lap::begin();
         while !shard.stopping.get() && !shard.failed.get() {
             if shard.dirty_blocks() == 0 {
-                shard.dirty_room.notify_all();
+                // What others have reserved is not the cleaner's to give: whoever waits for that would ask it again.
+                if shard.dirty_reserved.get() == 0 {
+                    shard.dirty_room.notify_all();
+                }
                 shard.clean_wanted.notified().await;
                 continue;
             }

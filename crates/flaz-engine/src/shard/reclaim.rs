@@ -149,6 +149,7 @@ impl<P: Platform> Shard<P> {
                     self.rescued.borrow_mut().insert(dirty.block);
                     count(&self.stats.counters.cleaned_blocks, 1);
                 }
+                self.dirty_room.notify_all();
             } else {
                 let why = outcome.err().map_or_else(
                     || "there is no room for what cannot be read".to_owned(),

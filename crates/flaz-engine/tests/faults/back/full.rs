@@ -5,13 +5,13 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env};
+use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
-use flaz_sim::{DiskConfig, EventStage};
+use flaz_sim::{DiskConfig, EventStage, Rng};
 use futures_util::future::{join, join_all, select};
 
-use crate::world::{BLOCK, BLOCKS, Live, STRIPE, World};
+use crate::world::{BLOCK, BLOCKS, Live, STRIPE, World, contents};
 
 /// Room for the front and so many regions.
 fn sized(seed: u64, regions: u64, dirty_percent: u8) -> World {
@@ -180,6 +180,70 @@ async fn queue(live: &Live, blocks: std::ops::Range<u64>) {
     for outcome in join_all(reads).await {
         outcome.expect("the origin is well");
     }
+}
+
+/// The first version of neighbouring blocks, in one request. How long it took.
+async fn write_many(live: &Live, first: u64, count: u64) -> Duration {
+    let begun = live.env.now();
+    let data: Vec<u8> = (first..first + count)
+        .flat_map(|block| contents(block, 1))
+        .collect();
+    let data = [IoBuf::copy_of(&data)].into();
+    live.volume
+        .write(first * BLOCK, data, false)
+        .await
+        .expect("writes");
+    live.env.now().since(begun)
+}
+
+/// What a write reserves and does not need is there for the next one, whatever the cleaner is doing.
+#[test]
+fn a_write_that_fits_when_others_are_stored_waits_for_no_cleaner() {
+    let world = sized(10, 8, 50);
+    // Packing is spread over the cores, so that another write comes in between.
+    world.sim.set_parallelism(4);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        world.origin.stall(Duration::from_secs(60));
+        let writes = join(write_many(&live, 0, 40), write_many(&live, STRIPE, 30)).await;
+        assert!(live.stats().counts.dirty_waits > 0, "both fit at once");
+        for took in [writes.0, writes.1] {
+            assert!(took < Duration::from_secs(1), "{took:?}");
+        }
+        assert_eq!(live.dirty(), 70);
+    });
+}
+
+/// Nothing is dirty, a write that has its room under the limit waits for a region, and another does not fit beside it:
+/// it waits, and does not keep the cleaner busy with nothing.
+#[test]
+fn a_write_that_waits_while_nothing_is_dirty_does_so_quietly() {
+    let world = slow_to_reclaim(11);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        queue(&live, 512..BLOCKS).await;
+        live.env.sleep(Duration::from_millis(50)).await;
+        assert!(live.stats().holdings.admission_queue > 50, "there is room");
+        // Nothing of that is small enough to be put where no other block has found a place.
+        let data = |seed| {
+            let mut data = vec![0; 40 * BLOCK as usize];
+            Rng::new(seed).fill(&mut data);
+            [IoBuf::copy_of(&data)].into()
+        };
+        world.sim.set_step_limit(world.sim.steps() + 100_000);
+        let writes = join(
+            live.volume.write(0, data(1), false),
+            live.volume.write(STRIPE * BLOCK, data(2), false),
+        );
+        let looks = async {
+            live.env.sleep(Duration::from_millis(10)).await;
+            assert_eq!(live.dirty(), 0, "the first one has found a place");
+            assert!(live.stats().counts.dirty_waits > 0, "both fit at once");
+        };
+        let (outcomes, ()) = join(writes, looks).await;
+        outcomes.0.expect("writes");
+        outcomes.1.expect("writes");
+    });
 }
 
 /// A read of the origin fails, and who had joined it reads again: by now the block was written and is dirty, and what the
