@@ -150,7 +150,7 @@ impl<P: Platform> Shard<P> {
                 && self.env.now().since(started) >= FAILING_WAIT_MAX
             {
                 return Err(IoError::CacheFailed(format!(
-                    "as much is dirty as may be, and the origin takes none of it: {why}"
+                    "as much is dirty as may be, and none of it can be brought to the origin: {why}"
                 )));
             }
             count(&self.stats.counters.dirty_waits, u64::from(!waited));
@@ -239,7 +239,7 @@ impl<P: Platform> Shard<P> {
             lap.left = None;
         }
         let counters = &self.stats.counters;
-        let (cleaned, lost) = (counters.cleaned_blocks.get(), counters.dirty_lost.get());
+        let cleaned = counters.cleaned_blocks.get();
         let mut outcome = Ok(());
         for batch in all.chunks(CLEAN_BATCH_BLOCKS) {
             if self.stopping.get() || self.failed.get() {
@@ -262,7 +262,11 @@ impl<P: Platform> Shard<P> {
                 return Ok(());
             }
         }
-        let damaged = counters.dirty_lost.get() > lost;
+        let damaged = {
+            let damaged = self.damaged.borrow();
+            !damaged.is_empty() && all.iter().any(|dirty| damaged.contains(&dirty.block))
+        };
+        self.clean_damaged.set(damaged && outcome.is_ok());
         if damaged {
             lap.left = Some(LEFT_DAMAGED);
         }
@@ -290,7 +294,7 @@ impl<P: Platform> Shard<P> {
         }
         if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && !all.is_empty() {
             if damaged {
-                let blocks = self.dirty_blocks();
+                let blocks = self.damaged.borrow().len();
                 return Err(IoError::CacheFailed(format!(
                     "{blocks} dirty blocks cannot be read"
                 )));

@@ -199,6 +199,10 @@ pub struct Shard<P: Platform> {
     /// Why a pass left something dirty, if no device failed.
     clean_left: Cell<&'static str>,
     clean_failure: RefCell<Option<String>>,
+    /// No device failed then, but all that is left is damaged.
+    clean_damaged: Cell<bool>,
+    /// Dirty blocks that could not be read when they were read last.
+    damaged: RefCell<BTreeSet<LocalBlock>>,
     /// Writers that wait for room, and requests to clean everything.
     hurrying: AtomicU64,
     /// Blocks whose *cleaned* record is not stable yet, with the number of that record. At most one batch of the cleaner: each begins by making the
@@ -291,6 +295,8 @@ impl<P: Platform> Shard<P> {
             clean_failures: Cell::new(0),
             clean_left: Cell::new(clean::LEFT_DAMAGED),
             clean_failure: RefCell::new(None),
+            clean_damaged: Cell::new(false),
+            damaged: RefCell::new(BTreeSet::new()),
             hurrying: AtomicU64::new(0),
             cleaned: RefCell::new(BTreeMap::new()),
             cleaned_count: Cell::new(0),
@@ -406,7 +412,8 @@ impl<P: Platform> Shard<P> {
             dirty_blocks: index.dirty_blocks(),
             dirty_device_bytes: index.dirty_device_bytes(),
             dirty_limit_bytes: self.dirty_limit(),
-            cleaners_failing: u64::from(self.clean_failure.borrow().is_some()),
+            cleaners_failing: u64::from(self.clean_failure.borrow().is_some() && !self.clean_damaged.get()),
+            damaged_blocks: self.damaged.borrow().len() as u64,
             admission: depth(admission, &peaks.admission),
             cache_writes: depth(cache_writes, &peaks.cache_writes),
             origin_reads: depth(origin_reads, &peaks.origin_reads),
@@ -472,6 +479,7 @@ impl<P: Platform> Shard<P> {
     fn remove_entry(&self, block: LocalBlock) -> Option<Entry> {
         let old = self.index.borrow_mut().remove(block)?;
         self.count_live(old, -1);
+        self.not_damaged(block);
         Some(old)
     }
 

@@ -234,7 +234,10 @@ impl<P: Platform> Shard<P> {
         };
         let skip = at + (hit.identity.location.offset() - hit.start) as usize;
         match self.unpack(&buf[skip..], &hit.identity, out) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.not_damaged(block);
+                Ok(true)
+            }
             Err(error) => self.drop_bad(block, entry, Some(&error)).map(|()| false),
         }
     }
@@ -323,16 +326,27 @@ impl<P: Platform> Shard<P> {
         };
         if now.dirty() && !planted(PlantedBug::DirtyDamageIsAMiss) {
             count(&self.stats.counters.dirty_lost, 1);
+            let first = self.damaged.borrow_mut().insert(block);
             let block = self.global(block).0;
-            tracing::error!(
-                shard = self.number,
-                block,
-                "the only copy of a block cannot be read: requests for it fail"
-            );
+            if first {
+                tracing::error!(
+                    shard = self.number,
+                    block,
+                    "the only copy of a block cannot be read: requests for it fail"
+                );
+            }
             return Err(IoError::DirtyLost { block });
         }
         self.drop_if_same(block, entry);
         Ok(())
+    }
+
+    /// The copy of a block can be read, or there is a new one, or it is needed no more.
+    pub(super) fn not_damaged(&self, block: LocalBlock) {
+        let mut damaged = self.damaged.borrow_mut();
+        if !damaged.is_empty() {
+            damaged.remove(&block);
+        }
     }
 
     /// Forgets a block whose copy cannot be used, if the index still names that copy. A tombstone follows: the
@@ -465,7 +479,10 @@ impl<P: Platform> Shard<P> {
         for (group, plain) in join_all(reads).await {
             for (hit, result) in group.hits.iter().zip(plain) {
                 match result {
-                    Ok(block) => out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block),
+                    Ok(block) => {
+                        self.not_damaged(hit.block);
+                        out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block);
+                    }
                     Err(error) => {
                         lost = lost.and(self.drop_bad(hit.block, hit.entry, error.as_ref()));
                         bad.push(hit.index);

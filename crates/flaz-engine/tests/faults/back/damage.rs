@@ -91,6 +91,43 @@ fn bit_rot_is_a_miss_of_clean_blocks_and_an_error_of_dirty_ones_until_they_are_w
     });
 }
 
+/// Whoever is told why blocks stay dirty mends the right device; and how many are lost is how many must be written anew.
+#[test]
+fn damage_is_not_told_as_an_origin_that_fails_and_is_over_when_blocks_are_written_anew() {
+    let world = rotten(2);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.env.sleep(Duration::from_secs(30)).await;
+        let lost = live.dirty();
+        assert!(lost > 5 && lost < 60, "{lost} lost");
+        let holdings = || live.stats().holdings;
+        assert_eq!(
+            (holdings().cleaners_failing, holdings().damaged_blocks),
+            (0, lost)
+        );
+        for block in 0..64 {
+            let _ = right_or_refused(&live, block).await;
+            let _ = right_or_refused(&live, block).await;
+        }
+        assert_eq!(holdings().damaged_blocks, lost, "each counts once");
+        live.write(100).await;
+        world.origin.set_dead(true);
+        live.env.sleep(Duration::from_secs(10)).await;
+        assert_eq!(
+            (holdings().cleaners_failing, holdings().damaged_blocks),
+            (1, lost)
+        );
+        world.origin.set_dead(false);
+        for block in 0..64 {
+            live.write(block).await;
+        }
+        live.cleaned().await;
+        // The cleaner pauses before it says how it went.
+        live.env.sleep(Duration::from_secs(5)).await;
+        assert_eq!((holdings().cleaners_failing, holdings().damaged_blocks), (0, 0));
+    });
+}
+
 #[test]
 fn a_lost_dirty_block_stays_lost_over_reclaim_stop_and_crash() {
     let world = rotten(2);
