@@ -289,7 +289,7 @@ pub struct WriteBackReport {
     pub waits: u64,
     /// Dirty blocks that reclaim had to store again.
     pub moved_blocks: u64,
-    /// Requests and cleanings that found the only copy of a block damaged.
+    /// Blocks whose only copy could not be read when it was read last.
     pub lost: u64,
     /// The origin takes nothing at present: the cleaner keeps trying.
     pub failing: bool,

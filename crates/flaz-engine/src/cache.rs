@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{Device, DeviceError, IoBuf};
+use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
@@ -372,10 +372,40 @@ pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     if !superblock.dirty {
         superblock.dirty = true;
         // Into both slots, as at an opening.
-        write_superblock(cache, superblock).await?;
-        write_superblock(cache, superblock).await?;
+        let mut written = write_superblock(cache, superblock).await;
+        if written.is_ok() {
+            written = write_superblock(cache, superblock).await;
+        }
+        // Who asks again must not be told that it is done. (The generation stays, for what failed may have landed.)
+        superblock.dirty = written.is_ok();
+        written?;
     }
     Ok(())
+}
+
+/// The same while shards are served from the device: they hear of a flush that fails, and this one believes the device
+/// as little as they do once one of theirs has failed.
+///
+/// # Errors
+/// As for [`mark_dirty`].
+pub async fn mark_dirty_served<C: Device, E: Env>(
+    env: &E,
+    cache: &C,
+    superblock: &mut Superblock,
+    writes: &OriginWrites,
+) -> Result<(), CacheError> {
+    if superblock.dirty {
+        return Ok(());
+    }
+    let marked = async {
+        match mark_dirty(cache, superblock).await {
+            Err(CacheError::Device(error)) if error.op == DeviceOp::Flush => Err(error),
+            outcome => Ok(outcome),
+        }
+    };
+    let marked = writes.cache_flushed(env, marked).await;
+    superblock.dirty = matches!(marked, Ok(Ok(())));
+    marked?
 }
 
 /// Gives up what earlier openings stored: when the user says so, or when what is needed to trust it is damaged.
@@ -578,6 +608,7 @@ pub async fn mark_empty<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
 
 /// A cache whose shards all live on one thread.
 pub struct LocalCache<P: Platform> {
+    env: P::Env,
     cache: Rc<P::Cache>,
     origin: Rc<P::Origin>,
     witness: Option<Rc<dyn Witness>>,
@@ -724,6 +755,7 @@ impl<P: Platform> LocalCache<P> {
             shard.start();
         }
         Ok(Self {
+            env,
             cache,
             origin,
             witness,
@@ -739,7 +771,10 @@ impl<P: Platform> LocalCache<P> {
     /// # Errors
     /// [`CacheError`] as for [`mark_dirty`].
     pub async fn permit_write_back(&mut self) -> Result<(), CacheError> {
-        mark_dirty(&*self.cache, &mut self.superblock).await?;
+        if let Some(shard) = self.shards.iter().next() {
+            let writes = shard.origin_writes();
+            mark_dirty_served(&self.env, &*self.cache, &mut self.superblock, writes).await?;
+        }
         if let Some(witness) = &self.witness {
             witness.note_dirty(self.superblock.generation).await;
         }

@@ -342,8 +342,10 @@ pub struct Holdings {
     pub dirty_device_bytes: u64,
     /// Bytes of the cache device that dirty blocks may take.
     pub dirty_limit_bytes: u64,
-    /// Shards whose cleaner fails at present.
+    /// Shards whose cleaner fails at present, for another reason than damaged blocks.
     pub cleaners_failing: u64,
+    /// Dirty blocks whose only copy could not be read when it was read last.
+    pub damaged_blocks: u64,
     /// [`Self::admission_queue`], of the fullest shard.
     pub admission: QueueDepth,
     /// [`Self::cache_writes_queued`], of the fullest shard.
@@ -372,6 +374,7 @@ impl Holdings {
         self.dirty_device_bytes += other.dirty_device_bytes;
         self.dirty_limit_bytes += other.dirty_limit_bytes;
         self.cleaners_failing += other.cleaners_failing;
+        self.damaged_blocks += other.damaged_blocks;
         self.admission.fullest(other.admission);
         self.cache_writes.fullest(other.cache_writes);
         self.origin_reads.fullest(other.origin_reads);

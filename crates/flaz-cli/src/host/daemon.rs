@@ -11,8 +11,9 @@ use flaz_device::rt::mailbox::{Sender, channel};
 use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_device::rt::{OneReceiver, OneSender, oneshot};
 use flaz_engine::cache::{
-    Belief, CacheError, Start, check_origin, look_at_origin, mark_clean, mark_dirty, mark_empty, mark_void,
-    open_superblock, read_superblock, settle_origin, start_cold, without_image, without_log,
+    Belief, CacheError, Start, check_origin, look_at_origin, mark_clean, mark_dirty, mark_dirty_served,
+    mark_empty, mark_void, open_superblock, read_superblock, settle_origin, start_cold, without_image,
+    without_log,
 };
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::settings::AfterCrash;
@@ -64,6 +65,7 @@ pub struct Daemon {
     cache: HostDevice,
     origin: HostDevice,
     state: Arc<StateFile>,
+    origin_writes: OriginWrites,
     mailboxes: Vec<Sender<Order>>,
     shutdown: Shutdown,
     joins: Mutex<Vec<JoinHandle<()>>>,
@@ -180,6 +182,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     state.note_cache_of(&superblock.origin_identity);
     workers.start_shards()?;
     let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;
+    let origin_writes = workers.origin_writes.clone();
     let (mailboxes, counters, mut joins) = workers.take();
     joins.extend(acceptors);
     Ok(Daemon {
@@ -197,6 +200,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         cache: device,
         origin,
         state,
+        origin_writes,
         mailboxes,
         shutdown,
         joins: Mutex::new(joins),
@@ -556,7 +560,8 @@ impl Daemon {
         if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
             let runtime = Runtime::new(Config::default())?;
             let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
-            runtime.block_on(mark_dirty(&self.deadlined_cache(), &mut superblock))?;
+            let (cache, writes) = (self.deadlined_cache(), &self.origin_writes);
+            runtime.block_on(mark_dirty_served(&Rt, &cache, &mut superblock, writes))?;
             self.state.note_dirty(superblock.generation);
             ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
                 Order::PermitWriteBack(true, reply)

@@ -82,7 +82,7 @@ fn warnings(daemon: &Daemon, stats: &StatsSnapshot, failed: bool) -> Vec<String>
                 .to_owned(),
         );
     }
-    if stats.counts.dirty_lost > 0 {
+    if stats.holdings.damaged_blocks > 0 {
         warnings.push(
             "blocks that had not reached the origin are damaged on the cache device: requests for them fail; `flaz \
              check` names them, and writing them anew makes them usable"
@@ -191,7 +191,7 @@ fn write_back(stats: &StatsSnapshot, shards: u32) -> WriteBackReport {
         cleaned_blocks: counts.cleaned_blocks,
         waits: counts.dirty_waits,
         moved_blocks: counts.dirty_moved_blocks,
-        lost: counts.dirty_lost,
+        lost: holdings.damaged_blocks,
         failing: holdings.cleaners_failing > 0,
         acknowledged_extents: counts.ack_extents,
         acknowledged_blocks: counts.ack_extent_blocks,

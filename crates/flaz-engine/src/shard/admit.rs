@@ -117,8 +117,8 @@ impl Batch {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Offers blocks that were read from the origin; `ticks` are from before the read.
-    pub(super) fn offer_read(&self, first: LocalBlock, ticks: &[Tick], data: &Shared) {
+    /// Offers blocks that were read from the origin; `ticks` are from before the read, for those that were not cached then.
+    pub(super) fn offer_read(&self, first: LocalBlock, ticks: &[Option<Tick>], data: &Shared) {
         if self.stopping.get() || self.mode() == Mode::PassThrough {
             return;
         }
@@ -126,6 +126,10 @@ impl<P: Platform> Shard<P> {
         let mut candidates = Vec::with_capacity(ticks.len());
         for (index, &tick) in ticks.iter().enumerate() {
             let block = LocalBlock(first.0 + index as u64);
+            let Some(tick) = tick else {
+                count(&counters.refused_present, 1);
+                continue;
+            };
             if self.clock.read(block) != tick && !planted(PlantedBug::StaleAdmission) {
                 count(&counters.refused_overtaken, 1);
                 continue;

@@ -46,6 +46,8 @@ const CLEAN_PAUSE: Duration = Duration::from_secs(2);
 /// Longest time that one run gives way to reads of the origin.
 const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_STEP: Duration = Duration::from_millis(5);
+/// Times that a batch is gone over while reclaim moves blocks away under it.
+const CLEAN_ROUNDS_MAX: usize = 4;
 /// Pause after a batch that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long a writer waits for room while the origin fails.
@@ -64,6 +66,25 @@ pub(super) struct Dirty {
     pub(super) fill: Sequence,
 }
 
+/// Where the cleaner is on its way through the addresses.
+struct Lap {
+    cursor: LocalBlock,
+    /// It began at the first address.
+    whole: bool,
+    /// Why something that it came to is dirty still, and was not written again.
+    left: Option<&'static str>,
+}
+
+impl Lap {
+    fn begin() -> Self {
+        Self {
+            cursor: LocalBlock(0),
+            whole: true,
+            left: None,
+        }
+    }
+}
+
 /// Room for blocks that are about to become dirty; given back when dropped, for by then they are counted.
 pub(super) struct DirtyRoom<'a, P: Platform> {
     shard: &'a Shard<P>,
@@ -74,6 +95,8 @@ impl<P: Platform> Drop for DirtyRoom<'_, P> {
     fn drop(&mut self) {
         let reserved = &self.shard.dirty_reserved;
         reserved.set(reserved.get() - self.bytes);
+        // What became dirty takes less, as a rule.
+        self.shard.dirty_room.notify_all();
     }
 }
 
@@ -127,7 +150,7 @@ impl<P: Platform> Shard<P> {
                 && self.env.now().since(started) >= FAILING_WAIT_MAX
             {
                 return Err(IoError::CacheFailed(format!(
-                    "as much is dirty as may be, and the origin takes none of it: {why}"
+                    "as much is dirty as may be, and none of it can be brought to the origin: {why}"
                 )));
             }
             count(&self.stats.counters.dirty_waits, u64::from(!waited));
@@ -150,10 +173,13 @@ impl<P: Platform> Shard<P> {
 
     /// Cleans until the shard stops.
     pub(super) async fn clean_task(shard: Rc<Self>) {
-        let mut cursor = LocalBlock(0);
+        let mut lap = Lap::begin();
         while !shard.stopping.get() && !shard.failed.get() {
             if shard.dirty_blocks() == 0 {
-                shard.dirty_room.notify_all();
+                // What others have reserved is not the cleaner's to give: whoever waits for that would ask it again.
+                if shard.dirty_reserved.get() == 0 {
+                    shard.dirty_room.notify_all();
+                }
                 shard.clean_wanted.notified().await;
                 continue;
             }
@@ -161,7 +187,7 @@ impl<P: Platform> Shard<P> {
                 continue;
             }
             shard.cleaning.set(true);
-            let result = shard.clean_pass(&mut cursor).await;
+            let result = shard.clean_pass(&mut lap).await;
             shard.cleaning.set(false);
             shard.idle.notify_all();
             shard.note_cleaning(result);
@@ -199,39 +225,76 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Cleans what was dirty when it began, from `cursor` on and around, as far as it is looked up at a time.
-    async fn clean_pass(self: &Rc<Self>, cursor: &mut LocalBlock) -> Result<(), IoError> {
-        let all = self.gather_dirty(*cursor).await;
-        // All that is dirty, or the way over the highest address: two of either pass by everything.
-        let around = all.last().is_some_and(|last| last.block < *cursor);
-        let complete = around || all.len() < GATHER_BLOCKS_MAX;
+    /// Cleans what was dirty when it began, from where the lap is on, as far as it is looked up at a time; around, where
+    /// that is all.
+    async fn clean_pass(self: &Rc<Self>, lap: &mut Lap) -> Result<(), IoError> {
+        let mut all = self.gather_dirty(lap.cursor).await;
+        let everything = all.len() < GATHER_BLOCKS_MAX;
+        let around = all.iter().position(|dirty| dirty.block < lap.cursor);
+        if !everything && let Some(at) = around {
+            // A lap ends at the highest address: two ends in a row have everything between them.
+            all.truncate(at);
+        }
+        if everything {
+            lap.left = None;
+        }
         let counters = &self.stats.counters;
-        let (cleaned, lost) = (counters.cleaned_blocks.get(), counters.dirty_lost.get());
+        let cleaned = counters.cleaned_blocks.get();
         let mut outcome = Ok(());
         for batch in all.chunks(CLEAN_BATCH_BLOCKS) {
             if self.stopping.get() || self.failed.get() {
                 return Ok(());
             }
             // What the origin does not take today must not keep back what it does take.
-            outcome = outcome.and(self.clean_batch(batch).await);
+            match self.clean_batch(batch).await {
+                Ok(true) => {}
+                Ok(false) => lap.left = Some(LEFT_MOVED),
+                Err(error) => {
+                    lap.left = Some(LEFT_FAILED);
+                    outcome = outcome.and(Err(error));
+                }
+            }
             self.dirty_room.notify_all();
             if let Some(last) = batch.last() {
-                *cursor = LocalBlock(last.block.0 + 1);
+                lap.cursor = LocalBlock(last.block.0 + 1);
             }
             if self.urgency() == 0.0 && self.clean_sleep(CLEAN_PAUSE).await {
                 return Ok(());
             }
         }
-        let damaged = counters.dirty_lost.get() > lost;
-        if outcome.is_ok() && !damaged && complete {
-            self.clean_passes.set(self.clean_passes.get() + 1);
+        let damaged = {
+            let damaged = self.damaged.borrow();
+            !damaged.is_empty() && all.iter().any(|dirty| damaged.contains(&dirty.block))
+        };
+        self.clean_damaged.set(damaged && outcome.is_ok());
+        if damaged {
+            lap.left = Some(LEFT_DAMAGED);
         }
-        if outcome.is_ok() && damaged {
-            self.clean_failures.set(self.clean_failures.get() + 1);
+        if everything || around.is_some() {
+            match lap.left {
+                None if everything || lap.whole => self.clean_passes.set(self.clean_passes.get() + 1),
+                None => {}
+                Some(why) => {
+                    self.clean_left.set(why);
+                    // What a device failed is counted where that is noted.
+                    let more = u64::from(outcome.is_ok());
+                    self.clean_failures.set(self.clean_failures.get() + more);
+                }
+            }
+            *lap = if everything {
+                // The next one may begin in the middle.
+                Lap {
+                    cursor: lap.cursor,
+                    whole: false,
+                    left: None,
+                }
+            } else {
+                Lap::begin()
+            };
         }
-        if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() {
+        if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && !all.is_empty() {
             if damaged {
-                let blocks = self.dirty_blocks();
+                let blocks = self.damaged.borrow().len();
                 return Err(IoError::CacheFailed(format!(
                     "{blocks} dirty blocks cannot be read"
                 )));
@@ -288,16 +351,39 @@ impl<P: Platform> Shard<P> {
         now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.fill == dirty.fill)
     }
 
-    /// Brings blocks to the origin and records that, as far as they are still what they were.
-    async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<(), IoError> {
+    /// Brings blocks to the origin and records that, as far as they are still dirty. Whether all of them were, but for
+    /// those that were written again meanwhile: what reclaim moves is looked for again.
+    async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<bool, IoError> {
         let started = self.env.now();
-        let (written, outcome) = self.write_dirty(batch).await;
-        for dirty in &written {
-            self.record_cleaned(dirty).await;
+        let counters = &self.stats.counters;
+        let mut left = self.still_dirty(batch);
+        let mut outcome = Ok(left.is_empty());
+        for _ in 0..CLEAN_ROUNDS_MAX {
+            if left.is_empty() {
+                break;
+            }
+            let moved = counters.dirty_moved_blocks.get();
+            let (written, result) = self.write_dirty(&left).await;
+            for dirty in &written {
+                self.record_cleaned(dirty).await;
+            }
+            left = self.still_dirty(&left);
+            let settled = left.is_empty() || counters.dirty_moved_blocks.get() == moved;
+            outcome = result.map(|()| settled);
+            if settled || outcome.is_err() {
+                break;
+            }
         }
         let took = self.env.now().since(started).as_nanos() as u64;
-        count(&self.stats.counters.clean_ns, took);
+        count(&counters.clean_ns, took);
         outcome
+    }
+
+    /// Those of some blocks that are dirty, as they are now.
+    fn still_dirty(&self, blocks: &[Dirty]) -> Vec<Dirty> {
+        let (index, log) = (self.index.borrow(), self.log.borrow());
+        let now = |dirty: &Dirty| self.dirty_now(dirty.block, index.get(dirty.block)?, &log);
+        blocks.iter().filter_map(now).collect()
     }
 
     /// Brings blocks to the origin, stable there on return. Gives those that were, and the first error.
@@ -498,7 +584,7 @@ impl<P: Platform> Shard<P> {
             }
             if self.clean_failures.get() > failures + CLEAN_TRIES_MAX {
                 let why = self.clean_failure.borrow().clone();
-                let why = why.unwrap_or_else(|| "some dirty blocks cannot be read".to_owned());
+                let why = why.unwrap_or_else(|| self.clean_left.get().to_owned());
                 return Err(IoError::CacheFailed(format!(
                     "the cleaner does not get on: {why}"
                 )));
@@ -508,6 +594,11 @@ impl<P: Platform> Shard<P> {
         }
     }
 }
+
+/// Why blocks are left dirty.
+const LEFT_FAILED: &str = "a device fails";
+const LEFT_MOVED: &str = "reclaim moves dirty blocks as fast as they are cleaned";
+pub(super) const LEFT_DAMAGED: &str = "some dirty blocks cannot be read";
 
 /// Batches that may fail before a request to clean everything fails.
 const CLEAN_TRIES_MAX: u64 = 5;

@@ -9,6 +9,9 @@
 //! if the clock still shows the same when it stores (no await in between). A read that began before or during
 //! the write sees a tick later; one that began after it reads the new data.
 //!
+//! In write-back the write's ticks are all there are, and the origin is out of date until the block is cleaned, of which
+//! no clock tells. So data of a block that is cached when the clock is noted is neither stored nor shared.
+//!
 //! Blocks share a bounded number of clocks, neighbours never one. However few there are, a block has one and the same
 //! clock for the writes that tick it and the admissions that look at it, so a missed alarm is not possible; a false
 //! one is, and loses an admission. Fewer clocks cost hits where much is written while much is missed, and no truth.

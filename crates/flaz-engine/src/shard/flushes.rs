@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use flaz_device::{Device, DeviceError, DeviceOp, Env};
 
-use super::{Platform, Shard};
+use super::{OriginWrites, Platform, Shard};
 
 /// How often somebody whose flush has succeeded looks whether those that overlapped it have ended.
 const OVERLAP_STEP: Duration = Duration::from_micros(200);
@@ -107,6 +107,26 @@ impl Flushes {
     }
 }
 
+impl OriginWrites {
+    /// Awaits a flush of the cache device.
+    ///
+    /// # Errors
+    /// It failed, or another one did before or meanwhile.
+    pub(crate) async fn cache_flushed<T, E: Env>(
+        &self,
+        env: &E,
+        flush: impl Future<Output = Result<T, DeviceError>>,
+    ) -> Result<T, DeviceError> {
+        let flushes = self.cache_flushes();
+        let done = flushes.run(flush).await?;
+        if flushes.believed(env, 0).await {
+            return Ok(done);
+        }
+        let why = io::Error::other("it failed a flush that another shard asked for");
+        Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
+    }
+}
+
 impl<P: Platform> Shard<P> {
     /// Makes what has landed stable.
     ///
@@ -114,13 +134,9 @@ impl<P: Platform> Shard<P> {
     /// This flush failed, or another of the cache device did, of whichever shard: what is stable is then not known, and
     /// asking again may say yes to what is lost. The device must be given up.
     pub(super) async fn flush_cache(&self) -> Result<(), DeviceError> {
-        let flushes = self.origin_writes.cache_flushes();
-        flushes.run(self.cache.flush()).await?;
-        if flushes.believed(&self.env, 0).await {
-            return Ok(());
-        }
-        let why = io::Error::other("it failed a flush that another shard asked for");
-        Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
+        self.origin_writes
+            .cache_flushed(&self.env, self.cache.flush())
+            .await
     }
 
     /// Flushes the origin for our own sake. What was written to it since there had been `failures` is stable on return.

@@ -468,6 +468,18 @@ impl Log {
         });
     }
 
+    /// Ends both regions that are being filled. Neither must wait for room: a summary has its place.
+    pub(super) fn close_regions(&mut self) {
+        for ring in Ring::ALL {
+            self.seal_ring(ring);
+            // A region without an extent is as good as a new one, and no summary of nothing would be believed.
+            let open = self.open[ring.index()].as_ref();
+            if open.is_some_and(|open| !open.extents.is_empty()) {
+                self.close_region(ring);
+            }
+        }
+    }
+
     /// Ends a region that is being filled, wherever it is.
     pub(super) fn abandon(&mut self, region: u32) {
         let ring = Ring::ALL.into_iter().find(|ring| {

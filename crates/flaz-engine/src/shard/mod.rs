@@ -199,7 +199,13 @@ pub struct Shard<P: Platform> {
     /// Passes of the cleaner that left nothing dirty of what was when they began, and those that had to.
     clean_passes: Cell<u64>,
     clean_failures: Cell<u64>,
+    /// Why a pass left something dirty, if no device failed.
+    clean_left: Cell<&'static str>,
     clean_failure: RefCell<Option<String>>,
+    /// No device failed then, but all that is left is damaged.
+    clean_damaged: Cell<bool>,
+    /// Dirty blocks that could not be read when they were read last.
+    damaged: RefCell<BTreeSet<LocalBlock>>,
     /// Writers that wait for room, and requests to clean everything.
     hurrying: AtomicU64,
     /// Blocks whose *cleaned* record is not stable yet, with the number of that record. At most one batch of the cleaner: each begins by making the
@@ -292,7 +298,10 @@ impl<P: Platform> Shard<P> {
             cleaning_locks: RangeLocks::default(),
             clean_passes: Cell::new(0),
             clean_failures: Cell::new(0),
+            clean_left: Cell::new(clean::LEFT_DAMAGED),
             clean_failure: RefCell::new(None),
+            clean_damaged: Cell::new(false),
+            damaged: RefCell::new(BTreeSet::new()),
             hurrying: AtomicU64::new(0),
             cleaned: RefCell::new(BTreeMap::new()),
             cleaned_count: Cell::new(0),
@@ -344,8 +353,18 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Says whether the superblock has been told that blocks may be dirty. Without it write-back is write-through.
-    pub fn permit_write_back(&self, permitted: bool) {
-        self.may_keep_back.set(permitted);
+    pub fn permit_write_back(self: &Rc<Self>, permitted: bool) {
+        if !self.may_keep_back.replace(permitted) && permitted {
+            // Until now reclaim has moved fragments as they were: see `must_be_whole`. Nothing dirty goes behind those.
+            self.log.borrow_mut().close_regions();
+            self.pump_writes();
+        }
+    }
+
+    /// Whether what reclaim moves must be whole. Recovery takes an extent with a damaged fragment for a torn one, and does
+    /// not read what follows it in an unfinished region: dirty blocks in there would be lost.
+    fn must_be_whole(&self) -> bool {
+        self.may_keep_back.get() || self.has_been_dirty.get()
     }
 
     fn mode(&self) -> Mode {
@@ -398,7 +417,8 @@ impl<P: Platform> Shard<P> {
             dirty_blocks: index.dirty_blocks(),
             dirty_device_bytes: index.dirty_device_bytes(),
             dirty_limit_bytes: self.dirty_limit(),
-            cleaners_failing: u64::from(self.clean_failure.borrow().is_some()),
+            cleaners_failing: u64::from(self.clean_failure.borrow().is_some() && !self.clean_damaged.get()),
+            damaged_blocks: self.damaged.borrow().len() as u64,
             admission: depth(admission, &peaks.admission),
             cache_writes: depth(cache_writes, &peaks.cache_writes),
             origin_reads: depth(origin_reads, &peaks.origin_reads),
@@ -464,6 +484,7 @@ impl<P: Platform> Shard<P> {
     fn remove_entry(&self, block: LocalBlock) -> Option<Entry> {
         let old = self.index.borrow_mut().remove(block)?;
         self.count_live(old, -1);
+        self.not_damaged(block);
         Some(old)
     }
 

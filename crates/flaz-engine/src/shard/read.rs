@@ -37,7 +37,9 @@ const UNPACK_SAMPLE: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Fetch {
     first: LocalBlock,
-    ticks: Vec<Tick>,
+    /// What the clocks showed before the read. `None`: the block was cached by then, so that the origin may have been out
+    /// of date. When it is cleaned and reclaimed no clock ticks.
+    ticks: Vec<Option<Tick>>,
     /// `None` while in flight.
     result: RefCell<Option<Result<Shared, ()>>>,
     done: Notify,
@@ -232,7 +234,10 @@ impl<P: Platform> Shard<P> {
         };
         let skip = at + (hit.identity.location.offset() - hit.start) as usize;
         match self.unpack(&buf[skip..], &hit.identity, out) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.not_damaged(block);
+                Ok(true)
+            }
             Err(error) => self.drop_bad(block, entry, Some(&error)).map(|()| false),
         }
     }
@@ -321,16 +326,27 @@ impl<P: Platform> Shard<P> {
         };
         if now.dirty() && !planted(PlantedBug::DirtyDamageIsAMiss) {
             count(&self.stats.counters.dirty_lost, 1);
+            let first = self.damaged.borrow_mut().insert(block);
             let block = self.global(block).0;
-            tracing::error!(
-                shard = self.number,
-                block,
-                "the only copy of a block cannot be read: requests for it fail"
-            );
+            if first {
+                tracing::error!(
+                    shard = self.number,
+                    block,
+                    "the only copy of a block cannot be read: requests for it fail"
+                );
+            }
             return Err(IoError::DirtyLost { block });
         }
         self.drop_if_same(block, entry);
         Ok(())
+    }
+
+    /// The copy of a block can be read, or there is a new one, or it is needed no more.
+    pub(super) fn not_damaged(&self, block: LocalBlock) {
+        let mut damaged = self.damaged.borrow_mut();
+        if !damaged.is_empty() {
+            damaged.remove(&block);
+        }
     }
 
     /// Forgets a block whose copy cannot be used, if the index still names that copy. A tombstone follows: the
@@ -463,7 +479,10 @@ impl<P: Platform> Shard<P> {
         for (group, plain) in join_all(reads).await {
             for (hit, result) in group.hits.iter().zip(plain) {
                 match result {
-                    Ok(block) => out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block),
+                    Ok(block) => {
+                        self.not_damaged(hit.block);
+                        out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block);
+                    }
                     Err(error) => {
                         lost = lost.and(self.drop_bad(hit.block, hit.entry, error.as_ref()));
                         bad.push(hit.index);
@@ -526,7 +545,7 @@ impl<P: Platform> Shard<P> {
             let block = LocalBlock(first.0 + index as u64);
             let joined = fetches.iter().find_map(|fetch| {
                 let within = fetch.covers(block)?;
-                let current = self.clock.read(block) == fetch.ticks[within];
+                let current = fetch.ticks[within] == Some(self.clock.read(block));
                 (current || planted(PlantedBug::OvertakenReadJoined)).then(|| (Rc::clone(fetch), within))
             });
             match (&joined, runs.last_mut()) {
@@ -612,9 +631,13 @@ impl<P: Platform> Shard<P> {
         blocks: usize,
         bypass: bool,
     ) -> Result<Shared, IoError> {
-        let ticks: Vec<Tick> = (0..blocks as u64)
-            .map(|i| self.clock.read(LocalBlock(first.0 + i)))
-            .collect();
+        let ticks: Vec<Option<Tick>> = {
+            let index = self.index.borrow();
+            (0..blocks as u64)
+                .map(|i| LocalBlock(first.0 + i))
+                .map(|block| index.get(block).is_none().then(|| self.clock.read(block)))
+                .collect()
+        };
         let fetch = Rc::new(Fetch {
             first,
             ticks,

@@ -149,6 +149,7 @@ impl<P: Platform> Shard<P> {
                     self.rescued.borrow_mut().insert(dirty.block);
                     count(&self.stats.counters.cleaned_blocks, 1);
                 }
+                self.dirty_room.notify_all();
             } else {
                 let why = outcome.err().map_or_else(
                     || "there is no room for what cannot be read".to_owned(),
@@ -406,9 +407,8 @@ impl<P: Platform> Shard<P> {
                         return;
                     };
                     let from = self.log.borrow().identity_at(global, location);
-                    if self.has_been_dirty.get() && !verified {
-                        // Recovery takes an extent with a damaged fragment for a torn one, and that would lose the
-                        // dirty blocks beside it. Without this one the sweep drops the block, or finds it lost.
+                    if self.must_be_whole() && !verified {
+                        // Without this one the sweep drops the block, or finds it lost.
                         let mut block = IoBuf::new(BLOCK_BYTES);
                         if fragment::unpack(&mut self.decoders.borrow_mut(), bytes, &from, &mut block)
                             .is_err()

@@ -222,6 +222,7 @@ impl<P: Platform> Shard<P> {
                     self.clean_wanted.notify_one();
                 }
                 self.obsolete.borrow_mut().remove(&block);
+                self.not_damaged(block);
                 // Whoever read the origin before this must not store what it read, whenever it gets to that.
                 self.clock.tick(block);
                 self.has_been_dirty.set(true);

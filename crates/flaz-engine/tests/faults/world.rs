@@ -148,6 +148,7 @@ pub struct World {
     pub geometry: Geometry,
     /// How much of the cache may be dirty.
     pub dirty_percent: Cell<u8>,
+    pub policy: Cell<PolicyKind>,
     /// The last acknowledged write of each block that was written.
     pub versions: Rc<RefCell<BTreeMap<u64, u64>>>,
 }
@@ -206,6 +207,7 @@ impl World {
             mode,
             geometry: superblock.geometry,
             dirty_percent: Cell::new(flaz_engine::settings::DIRTY_PERCENT_DEFAULT),
+            policy: Cell::new(PolicyKind::Fifo),
             versions: Rc::default(),
         }
     }
@@ -222,6 +224,7 @@ impl World {
             mode: self.mode,
             geometry: self.geometry,
             dirty_percent: self.dirty_percent.clone(),
+            policy: self.policy.clone(),
             versions: Rc::new(RefCell::new(self.versions.borrow().clone())),
         }
     }
@@ -242,7 +245,7 @@ impl World {
     pub fn settings(&self) -> Settings {
         Settings {
             mode: self.mode,
-            policy: PolicyKind::Fifo,
+            policy: self.policy.get(),
             codec: "lz4".parse().expect("a codec"),
             sequential_cutoff: 0,
             dirty_percent: self.dirty_percent.get(),

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::format::geometry::SUPERBLOCK_SLOTS;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
 use flaz_sim::{CrashPlan, EventStage, FaultRates};
 
@@ -86,6 +88,43 @@ fn bit_rot_is_a_miss_of_clean_blocks_and_an_error_of_dirty_ones_until_they_are_w
         }
         live.cache.clean_all().await.expect("all of it can be read");
         assert_eq!(live.dirty(), 0);
+    });
+}
+
+/// Whoever is told why blocks stay dirty mends the right device; and how many are lost is how many must be written anew.
+#[test]
+fn damage_is_not_told_as_an_origin_that_fails_and_is_over_when_blocks_are_written_anew() {
+    let world = rotten(2);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.env.sleep(Duration::from_secs(30)).await;
+        let lost = live.dirty();
+        assert!(lost > 5 && lost < 60, "{lost} lost");
+        let holdings = || live.stats().holdings;
+        assert_eq!(
+            (holdings().cleaners_failing, holdings().damaged_blocks),
+            (0, lost)
+        );
+        for block in 0..64 {
+            let _ = right_or_refused(&live, block).await;
+            let _ = right_or_refused(&live, block).await;
+        }
+        assert_eq!(holdings().damaged_blocks, lost, "each counts once");
+        live.write(100).await;
+        world.origin.set_dead(true);
+        live.env.sleep(Duration::from_secs(10)).await;
+        assert_eq!(
+            (holdings().cleaners_failing, holdings().damaged_blocks),
+            (1, lost)
+        );
+        world.origin.set_dead(false);
+        for block in 0..64 {
+            live.write(block).await;
+        }
+        live.cleaned().await;
+        // The cleaner pauses before it says how it went.
+        live.env.sleep(Duration::from_secs(5)).await;
+        assert_eq!((holdings().cleaners_failing, holdings().damaged_blocks), (0, 0));
     });
 }
 
@@ -272,4 +311,108 @@ fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
             });
         }
     }
+}
+
+/// A cache that writes again what was hit: of 12 regions, so that they go round.
+fn hot_world(seed: u64, mode: Mode) -> World {
+    let world = World::sized(seed, mode, (192 << 10) + 12 * (128 << 10));
+    world.policy.set(PolicyKind::SecondTouch);
+    world
+}
+
+/// Has the bits of hot blocks rot, and their region reclaimed: whole fragments of it, and damaged ones where they are
+/// moved as they are, are in the region that is being filled.
+async fn move_rotten(world: &World, live: &Live) {
+    for blocks in [0..50, 50..400] {
+        live.warm(blocks.clone()).await;
+        live.warm(blocks).await;
+    }
+    for block in 0..50 {
+        assert!(live.is_cached(block), "block {block} entered at its second miss");
+        live.read(block).await;
+    }
+    // Every third fragment or so of the region that was filled first; its summary stays.
+    for at in (300..110 << 10).step_by(6 << 10) {
+        world.cache.flip_bit(world.geometry.data_offset() + at, 3);
+    }
+    let mut block = 400;
+    while live.stats().counts.regions_reclaimed == 0 {
+        live.warm(block..block + 4).await;
+        live.warm(block..block + 4).await;
+        block += 4;
+        assert!(block < 1000, "no region is reclaimed");
+    }
+    let moved = live.stats().counts.reinserted_blocks;
+    assert!(moved > 20, "only {moved} are written again");
+}
+
+/// Writes that are acknowledged and stable, in the region that is being filled; then the process is killed.
+async fn write_behind(live: &Live) {
+    for block in 1024..1028 {
+        live.write(block).await;
+    }
+    live.volume.flush().await.expect("flushes");
+    assert!(live.dirty() > 0, "they are not dirty");
+}
+
+fn assert_kept(world: &World, seed: u64) {
+    let next = world.reboot(seed);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        for block in 1024..1028 {
+            assert!(!right_or_refused(&live, block).await, "block {block} is lost");
+        }
+        next.check_twice(&live).await;
+        live.cleaned().await;
+        next.assert_origin_complete(&live);
+    });
+}
+
+/// Reclaim stores hot clean blocks again before anything is dirty, some of them rotten. Recovery reads a region that is
+/// being filled up to what is damaged: dirty blocks behind it would be gone.
+#[test]
+fn what_rots_before_the_first_dirty_block_hides_no_dirty_block_behind_it() {
+    let world = hot_world(6, Mode::WriteBack);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        move_rotten(&world, &live).await;
+        write_behind(&live).await;
+    });
+    assert_kept(&world, 7);
+}
+
+/// The same where the region was filled in write-through, and goes on being filled after a clean stop.
+#[test]
+fn what_rots_before_a_stop_in_write_through_hides_no_dirty_block_of_the_next_start() {
+    let mut world = hot_world(8, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        move_rotten(&world, &live).await;
+        live.stop().await.expect("stops in order");
+    });
+    world.mode = Mode::WriteBack;
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        write_behind(&live).await;
+    });
+    assert_kept(&world, 9);
+}
+
+/// The same where the mode is changed while the cache is served.
+#[test]
+fn what_rots_in_write_through_hides_no_dirty_block_after_a_change_to_write_back() {
+    let mut world = hot_world(10, Mode::WriteThrough);
+    let mut live = world.sim.block_on(async {
+        let live = world.open().await;
+        move_rotten(&world, &live).await;
+        live
+    });
+    world.mode = Mode::WriteBack;
+    world.sim.block_on(async {
+        live.cache.permit_write_back().await.expect("the device is well");
+        world.switch(&live, Mode::WriteBack);
+        write_behind(&live).await;
+    });
+    drop(live);
+    assert_kept(&world, 11);
 }

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env};
+use flaz_engine::cache::read_superblock;
+use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
 use flaz_sim::CrashPlan;
 
 use super::world;
-use crate::world::{BLOCKS, CLEARED, Live, STRIPE};
+use crate::world::{BLOCKS, CLEARED, Live, STRIPE, World};
 
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
@@ -246,4 +248,55 @@ fn each_read_of_the_cache_device_failed_once_is_an_error_of_dirty_blocks_and_a_m
         assert_eq!(live.stats().counts.cache_read_errors, 5);
         assert!(!live.failed());
     });
+}
+
+/// Write-back is chosen while the cache is served, and the superblock cannot be told. Who asks again is not told that it
+/// was, and after a flush that failed nothing that the device says of one is believed.
+#[test]
+fn a_cache_that_could_not_be_told_that_blocks_may_be_dirty_has_none_before_it_was() {
+    let failures = (1..=2)
+        .map(|nth| (DeviceOp::Write, nth))
+        .chain((1..=4).map(|nth| (DeviceOp::Flush, nth)));
+    for (op, nth) in failures {
+        let mut world = World::new(8, Mode::WriteThrough);
+        let mut live = world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..32).await;
+            live.volume.flush().await.expect("flushes");
+            live
+        });
+        world.sim.block_on(async {
+            let what = format!("{op} {nth}");
+            world.cache.fail_nth(op, nth);
+            live.cache.permit_write_back().await.expect_err(&what);
+            assert_eq!(world.cache.stats().errors, 1, "{what}");
+            world.switch(&live, Mode::WriteBack);
+            live.write(3).await;
+            assert_eq!((live.dirty(), world.on_origin(3)), (0, 1), "{what}");
+            let permitted = live.cache.permit_write_back().await.is_ok();
+            assert_eq!(permitted, op == DeviceOp::Write, "{what}");
+            for block in 0..16 {
+                live.write(block).await;
+            }
+            assert_eq!(live.dirty(), if permitted { 16 } else { 0 }, "{what}");
+            live.volume.flush().await.expect("flushes");
+            let superblock = read_superblock(&world.cache).await.expect("is there");
+            assert!(
+                superblock.dirty || !permitted,
+                "{what}: the medium says that all is clean"
+            );
+        });
+        drop(live);
+        world.mode = Mode::WriteBack;
+        let cut = (
+            world.cache.crash(&CrashPlan::Nothing),
+            world.origin.crash(&CrashPlan::Nothing),
+            world.host.memory(),
+        );
+        let next = world.boot(nth, cut);
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            next.check_twice(&live).await;
+        });
+    }
 }

@@ -1,14 +1,17 @@
 //! No room: dirty blocks up to their limit, on caches of every size.
 
+use std::cell::Cell;
 use std::pin::pin;
+use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::Env;
+use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
+use flaz_sim::{DiskConfig, EventStage, Rng};
 use futures_util::future::{join, join_all, select};
 
-use crate::world::{BLOCKS, World};
+use crate::world::{BLOCK, BLOCKS, Live, STRIPE, World, contents};
 
 /// Room for the front and so many regions.
 fn sized(seed: u64, regions: u64, dirty_percent: u8) -> World {
@@ -157,5 +160,176 @@ fn a_writer_that_goes_away_while_it_waits_for_room_is_not_waited_for() {
         live.env.sleep(Duration::from_millis(500)).await;
         assert_eq!(live.dirty(), 1, "cleaned at once");
         live.cleaned().await;
+    });
+}
+
+/// Eight regions, on a device that takes so long for a flush that reclaim is slow.
+fn slow_to_reclaim(seed: u64) -> World {
+    let cache = DiskConfig {
+        flush_latency: Duration::from_millis(200)..=Duration::from_millis(200),
+        ..DiskConfig::fast((192 << 10) + 8 * (128 << 10))
+    };
+    World::on(seed, Mode::WriteBack, cache, 1)
+}
+
+/// Reads blocks, so that they wait to be stored.
+async fn queue(live: &Live, blocks: std::ops::Range<u64>) {
+    let reads = blocks
+        .step_by(8)
+        .map(|block| live.volume.read(block * BLOCK, 8 * BLOCK as u32));
+    for outcome in join_all(reads).await {
+        outcome.expect("the origin is well");
+    }
+}
+
+/// The first version of neighbouring blocks, in one request. How long it took.
+async fn write_many(live: &Live, first: u64, count: u64) -> Duration {
+    let begun = live.env.now();
+    let data: Vec<u8> = (first..first + count)
+        .flat_map(|block| contents(block, 1))
+        .collect();
+    let data = [IoBuf::copy_of(&data)].into();
+    live.volume
+        .write(first * BLOCK, data, false)
+        .await
+        .expect("writes");
+    live.env.now().since(begun)
+}
+
+/// What a write reserves and does not need is there for the next one, whatever the cleaner is doing.
+#[test]
+fn a_write_that_fits_when_others_are_stored_waits_for_no_cleaner() {
+    let world = sized(10, 8, 50);
+    // Packing is spread over the cores, so that another write comes in between.
+    world.sim.set_parallelism(4);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        world.origin.stall(Duration::from_secs(60));
+        let writes = join(write_many(&live, 0, 40), write_many(&live, STRIPE, 30)).await;
+        assert!(live.stats().counts.dirty_waits > 0, "both fit at once");
+        for took in [writes.0, writes.1] {
+            assert!(took < Duration::from_secs(1), "{took:?}");
+        }
+        assert_eq!(live.dirty(), 70);
+    });
+}
+
+/// Nothing is dirty, a write that has its room under the limit waits for a region, and another does not fit beside it:
+/// it waits, and does not keep the cleaner busy with nothing.
+#[test]
+fn a_write_that_waits_while_nothing_is_dirty_does_so_quietly() {
+    let world = slow_to_reclaim(11);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        queue(&live, 512..BLOCKS).await;
+        live.env.sleep(Duration::from_millis(50)).await;
+        assert!(live.stats().holdings.admission_queue > 50, "there is room");
+        // Nothing of that is small enough to be put where no other block has found a place.
+        let data = |seed| {
+            let mut data = vec![0; 40 * BLOCK as usize];
+            Rng::new(seed).fill(&mut data);
+            [IoBuf::copy_of(&data)].into()
+        };
+        world.sim.set_step_limit(world.sim.steps() + 100_000);
+        let writes = join(
+            live.volume.write(0, data(1), false),
+            live.volume.write(STRIPE * BLOCK, data(2), false),
+        );
+        let looks = async {
+            live.env.sleep(Duration::from_millis(10)).await;
+            assert_eq!(live.dirty(), 0, "the first one has found a place");
+            assert!(live.stats().counts.dirty_waits > 0, "both fit at once");
+        };
+        let (outcomes, ()) = join(writes, looks).await;
+        outcomes.0.expect("writes");
+        outcomes.1.expect("writes");
+    });
+}
+
+/// A read of the origin fails, and who had joined it reads again: by now the block was written and is dirty, and what the
+/// origin has is old. While that waits to be stored the block is cleaned, and its region reclaimed: nothing in the index
+/// says any more that it was there.
+#[test]
+fn what_the_origin_had_under_a_dirty_block_is_not_stored_when_that_is_gone() {
+    let world = slow_to_reclaim(12);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        // The queue is long: all regions are filled more than once before it is empty.
+        queue(&live, 256..BLOCKS).await;
+        assert!(live.stats().holdings.admission_queue > 50, "there is room");
+        world.origin.stall(Duration::from_secs(2));
+        world.origin.fail_nth(DeviceOp::Read, 1);
+        let readers = join(live.try_read(5), live.try_read(5));
+        let writer = async {
+            live.env.sleep(Duration::from_millis(1)).await;
+            live.write(5).await;
+            assert_eq!(world.origin.stats().errors, 0, "the write came too late");
+        };
+        let ((first, second), ()) = join(readers, writer).await;
+        first.expect_err("the origin failed it");
+        assert_eq!(second.expect("read again"), 0, "the origin had nothing newer");
+        assert_eq!(live.stats().counts.joined_reads, 1);
+        live.stored().await;
+        live.cleaned().await;
+        live.read(5).await;
+        live.read(5).await;
+        world.check_twice(&live).await;
+    });
+}
+
+/// Dirty blocks that reclaim moves while the cleaner has them on its list are brought to the origin all the same, before
+/// who asked for that is told so.
+#[test]
+fn dirty_blocks_that_are_moved_while_everything_is_cleaned_are_cleaned_too() {
+    let world = sized(13, 12, 50);
+    let blocks: Vec<u64> = (0..40).map(|block| 2 * block).collect();
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        // A pass is under way when everything is asked for: it knows of one block. The next one is held up.
+        live.write(STRIPE).await;
+        let (origin, begun) = (world.origin.clone(), Rc::new(Cell::new(false)));
+        let seen = Rc::clone(&begun);
+        world
+            .sim
+            .set_observer(move |event| match (event.op, event.stage) {
+                (DeviceOp::Write, EventStage::Issued) if event.disk == origin.number() => seen.set(true),
+                (DeviceOp::Flush, EventStage::Completed) if event.disk == origin.number() => {
+                    origin.stall(Duration::from_secs(10));
+                }
+                _ => {}
+            });
+        world.origin.stall(Duration::from_secs(4));
+        while !begun.get() {
+            live.env.sleep(Duration::from_millis(100)).await;
+        }
+        for &block in &blocks {
+            live.write(block).await;
+        }
+        let others = async {
+            while live.dirty() != blocks.len() as u64 {
+                live.env.sleep(Duration::from_millis(10)).await;
+            }
+            world.unwatch();
+            live.env.sleep(Duration::from_millis(100)).await;
+            for turn in 0..4000 {
+                live.write(STRIPE + turn % 4).await;
+                if live.stats().counts.dirty_moved_blocks > 2 * blocks.len() as u64 {
+                    break;
+                }
+            }
+        };
+        let cleaned = async {
+            let outcome = live.cache.clean_all().await;
+            let left: Vec<u64> = blocks
+                .iter()
+                .copied()
+                .filter(|&block| world.on_origin(block) == 0)
+                .collect();
+            (outcome, left)
+        };
+        let ((outcome, left), ()) = join(cleaned, others).await;
+        assert!(live.stats().counts.dirty_moved_blocks > 0, "none was moved");
+        outcome.expect("the origin takes everything");
+        assert!(left.is_empty(), "not on the origin: {left:?}");
     });
 }
