@@ -55,6 +55,9 @@ fn write_and_verify(codec: &'static str, mode: &str, options: &str, seed: u64) {
     over_nbd(workload(seed), &server)
         .words("--do_verify=1 --end_fsync=1")
         .ok();
+    if mode == "write-back" {
+        server.flush();
+    }
     on_file(workload(seed), &origin).arg("--verify_only").ok();
     over_nbd(workload(seed), &server).arg("--verify_only").ok();
     assert_eq!(server.live("/errors/checksum_failures"), 0);
@@ -70,6 +73,17 @@ fn write_through_lz4() {
 #[test]
 fn write_around_lz4() {
     write_and_verify("lz4", "write-around", "", 32);
+}
+
+/// The origin is looked at after `flaz flush`.
+#[test]
+fn write_back_lz4() {
+    write_and_verify("lz4", "write-back", "", 39);
+}
+
+#[test]
+fn write_back_zstd_on_three_threads() {
+    write_and_verify("zstd:1", "write-back", "--threads 3 --dirty-limit 20", 40);
 }
 
 #[test]

@@ -24,6 +24,9 @@ fn copy_in_and_out(codec: &'static str, mode: &str, seed: u64) {
     let server = Server::start(&scratch, &cache, &format!("--mode {mode}"));
     let copy = || Program::new("nbdcopy").words("--connections=4 --requests=32 --flush");
     copy().arg(&image).arg(server.uri()).ok();
+    if mode == "write-back" {
+        server.flush();
+    }
     assert_same_content(&origin, &image);
     for pass in ["first", "second"] {
         let out = scratch.image(pass);
@@ -32,7 +35,7 @@ fn copy_in_and_out(codec: &'static str, mode: &str, seed: u64) {
     }
     match mode {
         // Every block was put in by its write.
-        "write-through" => assert!(
+        "write-through" | "write-back" => assert!(
             server.live("/lookups/hits") > 0,
             "no hits after reading what was written"
         ),
@@ -72,6 +75,11 @@ fn lzo_write_through() {
 #[test]
 fn no_codec_write_through() {
     copy_in_and_out("none", "write-through", 5);
+}
+
+#[test]
+fn write_back() {
+    copy_in_and_out("lz4", "write-back", 7);
 }
 
 #[test]

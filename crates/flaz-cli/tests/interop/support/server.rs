@@ -175,6 +175,11 @@ impl Server {
         self.end_well("stop");
     }
 
+    /// `flaz flush`: everything that is dirty is brought to the origin.
+    pub fn flush(&self) {
+        Program::flaz().words("flush --control").arg(&self.control).ok();
+    }
+
     /// `flaz detach`, and wants the server to end well.
     pub fn detach(self) {
         self.end_well("detach");
