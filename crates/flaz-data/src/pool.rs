@@ -8,10 +8,15 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memmap2::{Advice, MmapMut};
+
 use crate::generator::{Difference, Generator};
 
 /// Boundary that the pool begins on, in bytes: enough for direct I/O on any device.
 pub const POOL_ALIGN_BYTES: usize = 4096;
+/// Boundary of a huge page. A record whose pages lie apart in memory takes a request for every run of them, or as many
+/// entries in one as the device may not take: a write of 1 MiB was one request to a virtio disk, or two, as luck had it.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Most threads that fill a pool.
 pub const POOL_THREADS_MAX: usize = 256;
 /// What a thread fills at a time.
@@ -21,7 +26,7 @@ const PIECE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Pool {
     generator: Generator,
-    memory: Vec<u8>,
+    memory: MmapMut,
     /// Where the data begins in the memory.
     start: usize,
     bytes: usize,
@@ -89,12 +94,13 @@ impl Pool {
             return Err(PoolError::Size { bytes, chunk_bytes });
         }
         let no_memory = PoolError::Memory { bytes };
-        let len = bytes.checked_add(POOL_ALIGN_BYTES).ok_or(no_memory)?;
-        let mut memory = Vec::new();
-        memory.try_reserve_exact(len).map_err(|_| no_memory)?;
+        let len = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(no_memory)?;
+        let mut memory = MmapMut::map_anon(len).map_err(|_| no_memory)?;
+        // Where there are none, or none are left, small pages do as well, only slower.
+        let _ = memory.advise(Advice::HugePage);
+        let start = memory.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // Ones, not zeroes: the system would map untouched pages of zeroes.
-        memory.resize(len, 1);
-        let start = memory.as_ptr().align_offset(POOL_ALIGN_BYTES);
+        memory[start..start + bytes].fill(1);
         let speed = fill_by_threads(
             &generator,
             &mut memory[start..start + bytes],
