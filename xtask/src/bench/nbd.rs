@@ -154,8 +154,9 @@ fn hits(
         let (mut ours, mut plain, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
         for run in 0..runs {
             bar.set_message(format!("hits at depth {depth}, run {} of {runs}", run + 1));
-            ours.push(random_reads(&lz4, depth, seconds)?);
-            plain.push(random_reads(&none, depth, seconds)?);
+            for (server, figures) in in_turn(run, (&lz4, &mut ours), (&none, &mut plain)) {
+                figures.push(random_reads(server, depth, seconds)?);
+            }
             if let Ok(peer) = &peer {
                 evict(&peer_file);
                 theirs.push(random_reads(peer, depth, seconds)?);
@@ -219,6 +220,15 @@ fn hits(
     Ok(rows)
 }
 
+/// Who is first changes from run to run: what one leaves to the device and the machine, the next one finds.
+fn in_turn<T>(run: usize, one: T, other: T) -> [T; 2] {
+    if run.is_multiple_of(2) {
+        [one, other]
+    } else {
+        [other, one]
+    }
+}
+
 /// One figure of what was measured.
 type Figure = fn(&Measured) -> f64;
 
@@ -252,8 +262,9 @@ fn random_hits(
                 "hits of random data at depth {depth}, run {} of {runs}",
                 run + 1
             ));
-            ours.push(random_reads(&lz4, depth, seconds)?);
-            plain.push(random_reads(&none, depth, seconds)?);
+            for (server, figures) in in_turn(run, (&lz4, &mut ours), (&none, &mut plain)) {
+                figures.push(random_reads(server, depth, seconds)?);
+            }
         }
         let what = format!("4 KiB random-read hits of random data, depth {depth}, IOPS");
         let figures: [(String, &str, Figure); 2] = [
@@ -299,7 +310,7 @@ fn intents(
         let (mut with, mut without) = (Vec::new(), Vec::new());
         for run in 0..runs {
             bar.set_message(format!("intents, writes {what}, run {} of {runs}", run + 1));
-            for (server, figures) in [(&warm, &mut with), (&cold, &mut without)] {
+            for (server, figures) in in_turn(run, (&warm, &mut with), (&cold, &mut without)) {
                 let args = [
                     "--rw=randwrite",
                     "--bs=4k",
@@ -357,7 +368,7 @@ fn fills(
         let (mut ours, mut plain) = (Vec::new(), Vec::new());
         for run in 0..runs {
             bar.set_message(format!("{what}, run {} of {runs}", run + 1));
-            for (server, figures) in [(&lz4, &mut ours), (&none, &mut plain)] {
+            for (server, figures) in in_turn(run, (&lz4, &mut ours), (&none, &mut plain)) {
                 let args: Vec<&str> = random.iter().copied().chain([size, extra]).collect();
                 let report = fio(server, seconds, &args)?;
                 figures.push(report["jobs"][0]["write"]["bw_bytes"].as_f64().unwrap_or(0.0));
