@@ -99,9 +99,9 @@ pub struct CreateArgs {
     /// The device or file to cache; it is not changed
     #[arg(long, value_name = "ORIGIN")]
     pub origin: PathBuf,
-    /// Codec for new blocks: lz4, zstd[:LEVEL] (-7 to 19, 1 if left out), zlib[:LEVEL] (1 to
-    /// 12, 6 if left out), lzo or none
-    #[arg(long, value_name = "CODEC", default_value = "lz4")]
+    /// Codec for new blocks
+    // Codecs tell of themselves, so that a new one is one file.
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", flaz_engine::codec::choices()))]
     pub codec: Codec,
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
@@ -181,8 +181,8 @@ pub struct ServeArgs {
     /// Most of the cache device that writes may take that have not reached the origin, in percent (1 to 50)
     #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = parse_dirty_limit)]
     pub dirty_limit: u8,
-    /// Codec for new blocks: lz4, zstd[:LEVEL], zlib[:LEVEL], lzo or none [default: as created]
-    #[arg(long, value_name = "CODEC")]
+    /// Codec for new blocks
+    #[arg(long, value_name = "CODEC", help = format!("Codec for new blocks: {} [default: as created]", flaz_engine::codec::choices()))]
     pub codec: Option<Codec>,
     /// Start with an empty cache where the cached data may not belong to the origin any more
     #[arg(long)]
@@ -252,11 +252,11 @@ pub struct StatusArgs {
 /// `flaz set`.
 #[derive(Args, Debug)]
 #[command(override_usage = "flaz set [OPTIONS] <CACHE | --control PATH> <KEY=VALUE>...")]
-#[command(after_help = "\
+#[command(after_help = format!("\
 Keys:
   mode               write-through, write-back, write-around or pass-through
   policy, admission  s3-fifo, second-touch or fifo
-  codec              lz4, zstd[:LEVEL], zlib[:LEVEL], lzo or none; for new blocks, old ones stay as they are
+  codec              {}; for new blocks, old ones stay as they are
   sequential-cutoff  a size; longer sequential runs are not admitted; 0 admits all
   dirty-limit        percent of the cache device that writes may take which have not reached the origin: 1 to 50
 
@@ -264,7 +264,7 @@ Takes effect at once and lasts until the daemon stops. All of the keys are chang
 
 Examples:
   flaz set /dev/nvme0n1p3 mode=write-around
-  flaz set --control /run/flaz/mine.sock codec=zstd:3 sequential-cutoff=4M")]
+  flaz set --control /run/flaz/mine.sock codec=zstd:3 sequential-cutoff=4M", flaz_engine::codec::choices()))]
 pub struct SetArgs {
     /// Cache device (left out with --control), then what to change
     #[arg(value_name = "CACHE | KEY=VALUE", required = true)]

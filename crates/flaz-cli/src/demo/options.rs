@@ -51,8 +51,8 @@ pub struct DemoArgs {
     /// Size of the SSD [default: a quarter of the data]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub cache_size: Option<u64>,
-    /// Codec of the compressed run: lz4, zstd[:LEVEL], zlib or lzo
-    #[arg(long, value_name = "CODEC", default_value = "lz4")]
+    /// Codec of the compressed run
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the compressed run: {}", flaz_engine::codec::choices()))]
     pub codec: Codec,
     /// Clients at a time, each with one request in flight
     #[arg(long, value_name = "N", default_value = "4", value_parser = whole(1..=CLIENTS_MAX))]

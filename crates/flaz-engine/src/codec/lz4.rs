@@ -6,6 +6,11 @@ use lz4::block::{compress_to_buffer, decompress_to_buffer};
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, exactly};
 
+impl CodecId {
+    /// LZ4 block format.
+    pub const LZ4: Self = Self(1);
+}
+
 pub(super) static CODEC: Codec = Codec {
     id: CodecId::LZ4,
     name: "lz4",

@@ -2,6 +2,11 @@
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, exactly};
 
+impl CodecId {
+    /// LZO1X stream.
+    pub const LZO: Self = Self(4);
+}
+
 pub(super) static CODEC: Codec = Codec {
     id: CodecId::LZO,
     name: "lzo",

@@ -1,7 +1,7 @@
 //! Compression of single blocks, behind one small pair of traits.
 //!
-//! A codec is one file that ends in a `CODEC` description, and one line in [`REGISTRY`]. Everything else (names on
-//! the command line, levels, numbers on disk, decoding) follows from that line.
+//! A codec is one file, its number on disk included, that is named in [`REGISTRY`] here. Everything else (names on the
+//! command line and in its help, levels, decoding) follows from the file's `CODEC`.
 //!
 //! Invariants:
 //! - a number on disk ([`CodecId`]) is never given to another format;
@@ -24,7 +24,7 @@ pub mod spec;
 mod zlib;
 mod zstd;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::ops::RangeInclusive;
 
 pub use self::spec::{CodecSpec, SpecError};
@@ -37,16 +37,6 @@ static REGISTRY: [&Codec; 5] = [&none::CODEC, &lz4::CODEC, &zstd::CODEC, &zlib::
 pub struct CodecId(pub u8);
 
 impl CodecId {
-    /// Stored as it is.
-    pub const RAW: Self = Self(0);
-    /// LZ4 block format.
-    pub const LZ4: Self = Self(1);
-    /// One Zstandard frame (RFC 8878) without magic number, content size and checksum.
-    pub const ZSTD: Self = Self(2);
-    /// Raw DEFLATE stream (RFC 1951), without the header and checksum of zlib.
-    pub const ZLIB: Self = Self(3);
-    /// LZO1X stream.
-    pub const LZO: Self = Self(4);
     /// No codec: the fragment of a dirty block whose contents were lost. Never decoded.
     pub const LOST: Self = Self(u8::MAX);
 
@@ -136,6 +126,27 @@ fn exactly(codec: CodecId, expected: usize, found: usize) -> Result<(), DecodeEr
             found,
         })
     }
+}
+
+/// All codecs with their levels, for a sentence: `none, lz4, zstd[:LEVEL] (-7 to 19, default 1) ..`.
+#[must_use]
+pub fn choices() -> String {
+    let mut text = String::new();
+    for (n, codec) in REGISTRY.iter().enumerate() {
+        let joint = match n {
+            0 => "",
+            _ if n + 1 == REGISTRY.len() => " and ",
+            _ => ", ",
+        };
+        text.push_str(joint);
+        text.push_str(codec.name);
+        if let Some(Levels { range, default }) = &codec.levels {
+            let (low, high) = (range.start(), range.end());
+            // Writing to a string cannot fail.
+            let _ = write!(text, "[:LEVEL] ({low} to {high}, default {default})");
+        }
+    }
+    text
 }
 
 fn find(id: CodecId) -> Option<&'static Codec> {

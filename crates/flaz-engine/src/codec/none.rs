@@ -2,6 +2,11 @@
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, exactly};
 
+impl CodecId {
+    /// Stored as it is.
+    pub const RAW: Self = Self(0);
+}
+
 pub(super) static CODEC: Codec = Codec {
     id: CodecId::RAW,
     name: "none",

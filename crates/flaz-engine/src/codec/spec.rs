@@ -1,6 +1,6 @@
 //! A codec and its level as users name them: `lz4`, `zstd:3`, `zstd:-5`, `zlib:6`, `lzo`, `none`.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -133,24 +133,10 @@ pub struct SpecError(String);
 
 impl SpecError {
     fn unknown(found: &str) -> Self {
-        let mut message = format!("no codec is called {found:?}; there are ");
-        for (n, codec) in REGISTRY.iter().enumerate() {
-            let joint = match n {
-                0 => "",
-                _ if n + 1 == REGISTRY.len() => " and ",
-                _ => ", ",
-            };
-            let _ = write!(message, "{joint}{}", codec.name);
-            if let Some(levels) = &codec.levels {
-                let (low, high) = (levels.range.start(), levels.range.end());
-                let _ = write!(
-                    message,
-                    "[:LEVEL] (level {low} to {high}, default {})",
-                    levels.default
-                );
-            }
-        }
-        Self(message)
+        Self(format!(
+            "no codec is called {found:?}; there are {}",
+            super::choices()
+        ))
     }
 
     fn level(codec: &Codec, found: &str) -> Self {

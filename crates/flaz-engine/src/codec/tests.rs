@@ -539,8 +539,8 @@ fn names_parse_and_print() {
 #[test]
 fn wrong_names_and_levels_are_told_the_choices() {
     let message = |text: &str| text.parse::<CodecSpec>().unwrap_err().to_string();
-    let choices = "no codec is called \"gzip\"; there are none, lz4, zstd[:LEVEL] (level -7 to 19, default 1), \
-                   zlib[:LEVEL] (level 1 to 12, default 6) and lzo";
+    let choices = "no codec is called \"gzip\"; there are none, lz4, zstd[:LEVEL] (-7 to 19, default 1), \
+                   zlib[:LEVEL] (1 to 12, default 6) and lzo";
     assert_eq!(message("gzip"), choices);
     for wrong in ["zstd:20", "zstd:-8", "zstd:", "zstd:fast", "zstd:3:3", "zstd:300"] {
         assert!(message(wrong).contains("expected -7 to 19"), "{}", message(wrong));

@@ -7,6 +7,11 @@ use libdeflater::{CompressionLvl, Compressor, Decompressor};
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
 
+impl CodecId {
+    /// Raw DEFLATE stream (RFC 1951), without the header and checksum of zlib.
+    pub const ZLIB: Self = Self(3);
+}
+
 pub(super) static CODEC: Codec = Codec {
     id: CodecId::ZLIB,
     name: "zlib",

@@ -8,6 +8,11 @@ use zstd::zstd_safe::{CParameter, DParameter, FrameFormat};
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
 
+impl CodecId {
+    /// One Zstandard frame (RFC 8878) without magic number, content size and checksum.
+    pub const ZSTD: Self = Self(2);
+}
+
 pub(super) static CODEC: Codec = Codec {
     id: CodecId::ZSTD,
     name: "zstd",
