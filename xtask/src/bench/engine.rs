@@ -1,9 +1,10 @@
-//! What the engine alone does: filling with one core, and how much a full cache holds.
+//! What the engine alone does on devices in memory: filling with one core, how much a full cache holds, and what
+//! random data costs that no codec makes smaller.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use flaz_device::{Env, IoBuf};
+use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::codec::{CodecSpec, encoder};
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
@@ -17,8 +18,52 @@ use flaz_sim::{DiskConfig, Sim, SimDisk};
 use super::{Row, Spread, real_data};
 use crate::replay::Simulated;
 
-/// Fills a cache of `cache_len` data bytes with `data` by 64 KiB writes; gives the time and the statistics.
-fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
+/// What a cache is asked to do, and with what.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    data: &'a [u8],
+    /// Data bytes of the cache.
+    cache_len: u64,
+    mode: Mode,
+    codec: CodecSpec,
+    /// Bytes of each request.
+    request: usize,
+    /// Reads everything twice from an origin that has it, instead of writing it.
+    read: bool,
+}
+
+impl Work<'_> {
+    /// The default codec in write-through.
+    fn fill(data: &[u8], cache_len: u64) -> Work<'_> {
+        Work {
+            data,
+            cache_len,
+            mode: Mode::WriteThrough,
+            codec: CodecSpec::default(),
+            request: 64 << 10,
+            read: false,
+        }
+    }
+}
+
+/// What came of it.
+struct Done {
+    /// Processor time of writing, or of reading what is not cached, until all of it is stored.
+    first: Duration,
+    /// Processor time of reading all of it again.
+    again: Duration,
+    stats: StatsSnapshot,
+}
+
+/// Processor time of this thread, which is all there is in a simulation: others on the machine do not count.
+fn cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Does `work` on a new cache of one shard.
+fn exercise(work: Work<'_>) -> Done {
+    let Work { data, codec, .. } = work;
     let sim = Sim::new(1);
     sim.set_step_limit(u64::MAX);
     let env = sim.env();
@@ -42,10 +87,9 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
         .data_offset();
     let (origin, disk) = (
         SimDisk::new(&env, fast(origin_len)),
-        SimDisk::new(&env, fast(metadata + cache_len)),
+        SimDisk::new(&env, fast(metadata + work.cache_len)),
     );
     sim.block_on(async {
-        let codec = CodecSpec::default();
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(1),
             created_unix_s: 0,
@@ -56,8 +100,16 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
             origin_path: "bench".into(),
         };
         create(&disk, options).await.expect("the cache fits");
+        if work.read {
+            for (i, chunk) in data.chunks(1 << 20).enumerate() {
+                let (_, written) = origin
+                    .write_at((i as u64) << 20, IoBuf::copy_of(chunk), false)
+                    .await;
+                written.expect("writes");
+            }
+        }
         let settings = Settings {
-            mode,
+            mode: work.mode,
             policy: PolicyKind::S3Fifo,
             codec,
             sequential_cutoff: 0,
@@ -68,23 +120,31 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
             .await
             .expect("opens");
         let volume = CachedVolume::new(cache.shards(), base, origin_len, 0);
-        let started = Instant::now();
-        for (i, chunk) in data.chunks(64 << 10).enumerate() {
-            volume
-                .write(i as u64 * (64 << 10), [IoBuf::copy_of(chunk)].into(), false)
-                .await
-                .expect("writes");
-            env.sleep(Duration::from_micros(1)).await;
-        }
-        while cache.stats().holdings.admission_queue > 0 {
-            env.sleep(Duration::from_millis(1)).await;
+        let mut took = [Duration::ZERO; 2];
+        for took in &mut took[..if work.read { 2 } else { 1 }] {
+            let started = cpu();
+            for (i, chunk) in data.chunks(work.request).enumerate() {
+                let at = (i * work.request) as u64;
+                if work.read {
+                    volume.read(at, chunk.len() as u32).await.expect("reads");
+                } else {
+                    let written = volume.write(at, [IoBuf::copy_of(chunk)].into(), false);
+                    written.await.expect("writes");
+                }
+                env.sleep(Duration::from_micros(1)).await;
+            }
+            while cache.stats().holdings.admission_queue > 0 {
+                env.sleep(Duration::from_millis(1)).await;
+            }
+            *took = cpu().saturating_sub(started);
         }
         let stats = cache.stats();
         assert_eq!(
             stats.counts.refused_queue_full, 0,
             "every block is packed and stored"
         );
-        (started.elapsed(), stats)
+        let [first, again] = took;
+        Done { first, again, stats }
     })
 }
 
@@ -92,12 +152,12 @@ fn fill(data: &[u8], cache_len: u64, mode: Mode) -> (Duration, StatsSnapshot) {
 fn codec_alone(data: &[u8]) -> (Duration, f64) {
     let mut encoder = encoder(CodecSpec::default());
     let mut out = vec![0; 4096 - 64];
-    let started = Instant::now();
+    let started = cpu();
     let stored: usize = data
         .chunks(4096)
         .map(|block| encoder.compress(block, &mut out).unwrap_or(4096))
         .sum();
-    (started.elapsed(), data.len() as f64 / stored as f64)
+    (cpu().saturating_sub(started), data.len() as f64 / stored as f64)
 }
 
 /// Rows of the engine alone.
@@ -109,9 +169,14 @@ pub fn rows(runs: usize, quick: bool, bar: &indicatif::ProgressBar) -> Vec<Row> 
     for run in 0..runs {
         bar.set_message(format!("engine alone, run {} of {runs}", run + 1));
         let (codec_time, _) = codec_alone(&data);
-        let (fill_time, _) = fill(&data, data.len() as u64 * 2, Mode::WriteThrough);
+        let work = Work::fill(&data, data.len() as u64 * 2);
+        let fill_time = exercise(work).first;
         // What the simulated origin and the calls take, without a cache.
-        let (around, _) = fill(&data, data.len() as u64 * 2, Mode::PassThrough);
+        let around = exercise(Work {
+            mode: Mode::PassThrough,
+            ..work
+        })
+        .first;
         alone.push(codec_time.as_secs_f64());
         ours.push(fill_time.saturating_sub(around).as_secs_f64());
         whole.push(fill_time.as_secs_f64());
@@ -119,11 +184,16 @@ pub fn rows(runs: usize, quick: bool, bar: &indicatif::ProgressBar) -> Vec<Row> 
     // A third of the data fits: the cache is full and has been reclaimed many times.
     bar.set_message("engine alone, full cache");
     let cache_len = data.len() as u64 / 3 / (1 << 20) * (1 << 20);
-    let (_, stats) = fill(&data, cache_len, Mode::WriteThrough);
+    let stats = exercise(Work::fill(&data, cache_len)).stats;
     let (counts, holdings) = (&stats.counts, &stats.holdings);
     let ratio = counts.codec_in_bytes as f64 / counts.codec_out_bytes as f64;
     held.push(holdings.cached_blocks as f64 * 4096.0 / (ratio * holdings.capacity_bytes as f64));
-    vec![
+    let plain = exercise(Work {
+        codec: CodecSpec::NONE,
+        ..Work::fill(&data, cache_len)
+    });
+    let gained = holdings.cached_blocks as f64 / plain.stats.holdings.cached_blocks as f64;
+    let mut rows = vec![
         Row {
             what: "write-through fill less pass-through, LZ4, one core".into(),
             peer: "the codec alone".into(),
@@ -146,6 +216,13 @@ pub fn rows(runs: usize, quick: bool, bar: &indicatif::ProgressBar) -> Vec<Row> 
             unit: "x",
         },
         Row {
+            what: "blocks that are held, real files (simulated)".into(),
+            peer: "flaz --codec none".into(),
+            budget: "1.0",
+            reached: Spread::of(&[gained]).ok_or_else(|| "no runs".into()),
+            unit: "x",
+        },
+        Row {
             what: "index memory, full cache".into(),
             peer: "-".into(),
             budget: "10 B a block",
@@ -161,5 +238,56 @@ pub fn rows(runs: usize, quick: bool, bar: &indicatif::ProgressBar) -> Vec<Row> 
                 .ok_or_else(|| "no runs".into()),
             unit: " B",
         },
-    ]
+    ];
+    rows.extend(random_beside_none(data.len(), runs, bar));
+    rows
+}
+
+/// What random data costs in processor time, beside not compressing: the devices take none here but for copying, so
+/// that this is the most that any device can show.
+fn random_beside_none(len: usize, runs: usize, bar: &indicatif::ProgressBar) -> Vec<Row> {
+    let mut data = vec![0; len];
+    flaz_sim::Rng::new(1).fill(&mut data);
+    let mut rows = Vec::new();
+    for (size, request) in [("4 KiB", 4 << 10), ("64 KiB", 64 << 10)] {
+        // Ratios of fills, misses and hits.
+        let mut ratios: [Vec<f64>; 3] = Default::default();
+        for run in 0..runs {
+            bar.set_message(format!(
+                "engine alone, random data, {size}, run {} of {runs}",
+                run + 1
+            ));
+            let times = |codec| {
+                let work = Work {
+                    codec,
+                    request,
+                    ..Work::fill(&data, data.len() as u64 * 2)
+                };
+                let filled = exercise(work);
+                let read = exercise(Work { read: true, ..work });
+                [filled.first, read.first, read.again]
+            };
+            // Who is first changes from run to run.
+            let (ours, plain) = if run.is_multiple_of(2) {
+                let ours = times(CodecSpec::default());
+                (ours, times(CodecSpec::NONE))
+            } else {
+                let plain = times(CodecSpec::NONE);
+                (times(CodecSpec::default()), plain)
+            };
+            for (at, ratios) in ratios.iter_mut().enumerate() {
+                ratios.push(plain[at].as_secs_f64() / ours[at].as_secs_f64());
+            }
+        }
+        for (what, ratios) in ["fill with", "misses of", "hits of"].into_iter().zip(&ratios) {
+            rows.push(Row {
+                what: format!("{what} random data, {size}, one core, LZ4"),
+                peer: "flaz --codec none".into(),
+                budget: "0.97",
+                reached: Spread::of(ratios).ok_or_else(|| "no runs".into()),
+                unit: "x",
+            });
+        }
+    }
+    rows
 }

@@ -37,14 +37,19 @@ fn fio(server: &Server, seconds: f64, args: &[&str]) -> Result<serde_json::Value
 }
 
 fn random_reads(server: &Server, depth: u32, seconds: f64) -> Result<Measured, BenchError> {
-    let cpu = server.cpu_seconds();
     let depth = format!("--iodepth={depth}");
-    let report = fio(server, seconds, &["--rw=randread", "--bs=4k", &depth])?;
-    let read = &report["jobs"][0]["read"];
-    let count = read["total_ios"].as_f64().unwrap_or(0.0);
+    measure(server, seconds, "read", &["--rw=randread", "--bs=4k", &depth])
+}
+
+/// Runs fio and takes what it says of its reads or writes.
+fn measure(server: &Server, seconds: f64, direction: &str, args: &[&str]) -> Result<Measured, BenchError> {
+    let cpu = server.cpu_seconds();
+    let report = fio(server, seconds, args)?;
+    let done = &report["jobs"][0][direction];
+    let count = done["total_ios"].as_f64().unwrap_or(0.0);
     Ok(Measured {
-        operations_per_s: read["iops"].as_f64().unwrap_or(0.0),
-        latency_us: read["lat_ns"]["mean"].as_f64().unwrap_or(0.0) / 1000.0,
+        operations_per_s: done["iops"].as_f64().unwrap_or(0.0),
+        latency_us: done["lat_ns"]["mean"].as_f64().unwrap_or(0.0) / 1000.0,
         cpu_us: (server.cpu_seconds() - cpu) * 1e6 / count.max(1.0),
     })
 }
@@ -204,17 +209,14 @@ fn hits(
             reached,
             unit: "x",
         });
-        for (what, figures, budget) in [
-            (what, iops as fn(&[Measured]) -> Vec<f64>, "1.0"),
-            ("the same, server CPU an operation".to_owned(), cpu, "-"),
-        ] {
-            rows.push(Row {
-                what,
-                peer: "flaz --codec none".into(),
-                budget,
-                reached: Spread::of_ratios(&figures(&ours), &figures(&plain)).ok_or_else(|| "no runs".into()),
-                unit: "x",
-            });
+        let figures: [(String, &str, Figure); 2] = [
+            (what, "1.0", |measured| measured.operations_per_s),
+            ("the same, server CPU an operation".to_owned(), "-", |measured| {
+                measured.cpu_us
+            }),
+        ];
+        for (what, budget, figure) in figures {
+            rows.push(beside_none(what, budget, figure, &ours, &plain));
         }
     }
     Ok(rows)
@@ -231,6 +233,24 @@ fn in_turn<T>(run: usize, one: T, other: T) -> [T; 2] {
 
 /// One figure of what was measured.
 type Figure = fn(&Measured) -> f64;
+
+/// A row of one figure beside the same without compression.
+fn beside_none(
+    what: String,
+    budget: &'static str,
+    figure: Figure,
+    ours: &[Measured],
+    plain: &[Measured],
+) -> Row {
+    let all = |of: &[Measured]| of.iter().map(figure).collect::<Vec<_>>();
+    Row {
+        what,
+        peer: "flaz --codec none".into(),
+        budget,
+        reached: Spread::of_ratios(&all(ours), &all(plain)).ok_or_else(|| "no runs".into()),
+        unit: "x",
+    }
+}
 
 /// Hits of data that does not compress, beside no compression.
 fn random_hits(
@@ -274,14 +294,7 @@ fn random_hits(
             }),
         ];
         for (what, budget, figure) in figures {
-            let all = |of: &[Measured]| of.iter().map(figure).collect::<Vec<_>>();
-            rows.push(Row {
-                what,
-                peer: "flaz --codec none".into(),
-                budget,
-                reached: Spread::of_ratios(&all(&ours), &all(&plain)).ok_or_else(|| "no runs".into()),
-                unit: "x",
-            });
+            rows.push(beside_none(what, budget, figure, &ours, &plain));
         }
     }
     Ok(rows)
@@ -333,8 +346,8 @@ fn intents(
     Ok(rows)
 }
 
-/// Random writes over four times the cache: throughput beside no compression, on real and on random data, and
-/// the worst second while regions are being reclaimed.
+/// Random writes over four times the cache: throughput and processor time beside no compression, on real and on
+/// random data, and the worst second while regions are being reclaimed.
 fn fills(
     program: &Path,
     files: &Files,
@@ -346,67 +359,41 @@ fn fills(
     let cache_mib = (options.data_mib / 4).max(32);
     let lz4 = Server::flaz(program, files.path(), "fill-lz4", "lz4", cache_mib)?;
     let none = Server::flaz(program, files.path(), "fill-none", "none", cache_mib)?;
-    let random = ["--rw=randwrite", "--iodepth=8", "--refill_buffers"];
     let mut rows = Vec::new();
-    for (what, size, extra) in [
-        (
-            "fill with data that compresses 2:1, 64 KiB, MB/s",
-            "--bs=64k",
-            "--buffer_compress_percentage=50",
-        ),
-        (
-            "fill with random data, 64 KiB, MB/s",
-            "--bs=64k",
-            "--buffer_compress_percentage=0",
-        ),
-        (
-            "fill with random data, 4 KiB, MB/s",
-            "--bs=4k",
-            "--buffer_compress_percentage=0",
-        ),
+    for (what, size, compress_percent) in [
+        ("data that compresses 2:1, 64 KiB", "--bs=64k", 50),
+        ("random data, 64 KiB", "--bs=64k", 0),
+        ("random data, 4 KiB", "--bs=4k", 0),
     ] {
         let (mut ours, mut plain) = (Vec::new(), Vec::new());
         for run in 0..runs {
-            bar.set_message(format!("{what}, run {} of {runs}", run + 1));
+            bar.set_message(format!("fill with {what}, run {} of {runs}", run + 1));
             for (server, figures) in in_turn(run, (&lz4, &mut ours), (&none, &mut plain)) {
-                let args: Vec<&str> = random.iter().copied().chain([size, extra]).collect();
-                let report = fio(server, seconds, &args)?;
-                figures.push(report["jobs"][0]["write"]["bw_bytes"].as_f64().unwrap_or(0.0));
+                figures.push(random_writes(server, seconds, size, compress_percent)?);
             }
         }
-        let reached = Spread::of_ratios(&ours, &plain).ok_or_else(|| "no runs".into());
-        let budget = if what.contains("random") { "0.97" } else { "1.0" };
-        rows.push(Row {
-            what: what.into(),
-            peer: "flaz --codec none".into(),
-            budget,
-            reached,
-            unit: "x",
-        });
+        let budget = if compress_percent == 0 { "0.97" } else { "1.0" };
+        let figures: [(String, &str, Figure); 2] = [
+            (format!("fill with {what}, IOPS"), budget, |measured| {
+                measured.operations_per_s
+            }),
+            ("the same, server CPU an operation".to_owned(), "-", |measured| {
+                measured.cpu_us
+            }),
+        ];
+        for (what, budget, figure) in figures {
+            rows.push(beside_none(what, budget, figure, &ours, &plain));
+        }
     }
-    let mut worst = Vec::new();
+    let (mut worst, mut worst_plain) = (Vec::new(), Vec::new());
     for run in 0..runs {
         bar.set_message(format!(
             "worst second while reclaiming, run {} of {runs}",
             run + 1
         ));
-        let log = files.path().join("fill");
-        let prefix = format!("--write_bw_log={}", log.display());
-        let mut args = random.to_vec();
-        args.extend([
-            "--bs=64k",
-            "--buffer_compress_percentage=50",
-            "--log_avg_msec=1000",
-            &prefix,
-        ]);
-        fio(&lz4, seconds.max(1.0) * 5.0, &args)?;
-        let text = std::fs::read_to_string(files.path().join("fill_bw.1.log"))?;
-        let figures: Vec<f64> = text
-            .lines()
-            .filter_map(|line| line.split(',').nth(1)?.trim().parse().ok())
-            .collect();
-        let mean = figures.iter().sum::<f64>() / figures.len().max(1) as f64;
-        worst.extend(figures.iter().copied().reduce(f64::min).map(|least| least / mean));
+        for (server, worst) in in_turn(run, (&lz4, &mut worst), (&none, &mut worst_plain)) {
+            worst.extend(worst_second(server, files, seconds.max(1.0) * 5.0)?);
+        }
     }
     let reclaimed = lz4.status()?["live"]["reclaim"]["regions"].as_u64().unwrap_or(0);
     rows.push(Row {
@@ -416,5 +403,49 @@ fn fills(
         reached: Spread::of(&worst).ok_or_else(|| "no runs".into()),
         unit: "x",
     });
+    rows.push(Row {
+        what: "the same".into(),
+        peer: "flaz --codec none".into(),
+        budget: "-",
+        reached: Spread::of_ratios(&worst, &worst_plain).ok_or_else(|| "no runs".into()),
+        unit: "x",
+    });
     Ok(rows)
+}
+
+/// Options of fio for random writes of data of which so many percent can be saved.
+fn writes_of(size: &str, compress_percent: u32) -> [String; 5] {
+    [
+        "--rw=randwrite".into(),
+        "--iodepth=8".into(),
+        "--refill_buffers".into(),
+        size.into(),
+        format!("--buffer_compress_percentage={compress_percent}"),
+    ]
+}
+
+fn random_writes(
+    server: &Server,
+    seconds: f64,
+    size: &str,
+    compress_percent: u32,
+) -> Result<Measured, BenchError> {
+    let args = writes_of(size, compress_percent);
+    measure(server, seconds, "write", &args.each_ref().map(String::as_str))
+}
+
+/// Slowest second of random writes, against their mean; none if there were no writes.
+fn worst_second(server: &Server, files: &Files, seconds: f64) -> Result<Option<f64>, BenchError> {
+    let log = format!("--write_bw_log={}", files.path().join("fill").display());
+    let args = writes_of("--bs=64k", 50);
+    let mut args = args.each_ref().map(String::as_str).to_vec();
+    args.extend(["--log_avg_msec=1000", &log]);
+    fio(server, seconds, &args)?;
+    let text = std::fs::read_to_string(files.path().join("fill_bw.1.log"))?;
+    let figures: Vec<f64> = text
+        .lines()
+        .filter_map(|line| line.split(',').nth(1)?.trim().parse().ok())
+        .collect();
+    let mean = figures.iter().sum::<f64>() / figures.len().max(1) as f64;
+    Ok(figures.iter().copied().reduce(f64::min).map(|least| least / mean))
 }
