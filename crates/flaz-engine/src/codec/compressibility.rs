@@ -19,7 +19,7 @@ const RUN_STRIDE: usize = 71;
 /// Bytes sampled in a row.
 const RUN_BYTES: usize = 6;
 /// The same in the middle of incompressible data.
-const RUN_BYTES_QUICK: usize = 3;
+const RUN_BYTES_QUICK: usize = 2;
 /// Runs between two looks at the collisions.
 const RUNS_A_LOOK: usize = 8;
 const LOOKS: usize = (BLOCK_BYTES / RUN_STRIDE).div_ceil(RUNS_A_LOOK);
@@ -30,9 +30,12 @@ const STREAK_MIN: u8 = 4;
 const STREAK_LONG: u8 = 32;
 /// Of so many blocks of a streak the codec gets one, which bounds what a wrong streak can cost.
 const CODEC_EVERY: u8 = 16;
-const CODEC_EVERY_LONG: u8 = 32;
-/// Of so many blocks of a request one is looked at, the first for sure: what it holds is of one kind.
+const CODEC_EVERY_LONG: u8 = 64;
+/// Of so many blocks of a request one is looked at: what it holds is of one kind.
 const LOOK_EVERY: u8 = 4;
+/// For how many blocks the beginning of a request counts: of requests of one block every other is looked at, of longer
+/// ones the first block or the second.
+const REQUEST_COUNTS: u8 = 2;
 /// Length of the windows that are looked for in the rest of the block, and distance of the places that are
 /// looked at: no second copy of a whole window can hide between two places.
 const WINDOW_BYTES: usize = 32;
@@ -89,7 +92,7 @@ impl Detector {
 
     /// The next block is of another request.
     pub fn next_request(&mut self) {
-        self.unseen = LOOK_EVERY;
+        self.unseen = self.unseen.saturating_add(REQUEST_COUNTS);
     }
 
     /// Whether the codec need not be asked. What becomes of the block is to be told by [`Self::note`].

@@ -446,15 +446,15 @@ fn a_detector_in_the_middle_of_noise_soon_sees_order() {
             let asked = before.filter(|block| pack(&mut detector, block).0).count();
             assert!(asked <= 4 + blocks_before / 16, "{asked} of {blocks_before}");
             detector.next_request();
-            let seen_after = (0..32).position(|_| pack(&mut detector, &block).1);
+            let seen_after = (0..64).position(|_| pack(&mut detector, &block).1);
             assert!(seen_after.is_some(), "{kind}");
-            at_once += usize::from(seen_after == Some(0));
+            at_once += usize::from(seen_after.is_some_and(|after| after <= 1));
             // From then on the codec has every block.
             assert!(pack(&mut detector, &block).1, "{kind}");
         }
     }
     // Repeated noise is beyond the small sample, but most order is not.
-    assert!(at_once * 10 > 3 * tried * 8, "{at_once} of {} times", 3 * tried);
+    assert!(at_once * 4 > 3 * tried * 3, "{at_once} of {} times", 3 * tried);
 }
 
 #[test]
@@ -466,10 +466,10 @@ fn a_streak_has_no_end() {
         asked += usize::from(!detector.incompressible(&noise));
         detector.note(true);
     }
-    assert!((50..=56).contains(&asked), "{asked}");
+    assert!((28..=32).contains(&asked), "{asked}");
 }
 
-/// In the middle of one, a request of something else is missed by its first block never, in it for three blocks at most.
+/// In the middle of one, a request of something else is missed by its first block at most, in it for three blocks at most.
 #[test]
 fn a_change_within_a_request_is_soon_seen() {
     let (noise, zeros) = (noise(BLOCK, 79), vec![0; BLOCK]);
@@ -483,7 +483,7 @@ fn a_change_within_a_request_is_soon_seen() {
         }
         let missed = (0..8).take_while(|_| detector.incompressible(&zeros)).count();
         assert!(
-            missed <= 3 && (before > 0 || missed == 0),
+            missed <= 3 && (before > 0 || missed <= 1),
             "{missed} after {before}"
         );
     }
