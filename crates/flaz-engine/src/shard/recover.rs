@@ -24,7 +24,7 @@ use crate::format::extent::{
 use crate::format::intent::DurableMark;
 use crate::format::summary::{Summary, SummaryExtent, TRAILER_BYTES, check_extents, summary_bytes};
 use crate::format::void::VoidMark;
-use crate::index::{Entry, Index};
+use crate::index::{Bulk, Change, Entry};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::shard::log::WRITES_IN_FLIGHT_MAX;
@@ -110,61 +110,6 @@ impl Found {
     fn last_sequence(&self) -> Sequence {
         let extents = self.extents.iter().map(|extent| extent.sequence);
         extents.chain([self.fill]).max().unwrap_or_default()
-    }
-}
-
-/// What a record does to its block.
-#[derive(Clone, Copy, Debug)]
-enum Change {
-    /// It is cached, and lies here.
-    Set(Entry),
-    /// It is not cached.
-    Drop,
-    /// What is cached is clean.
-    Clean,
-}
-
-/// Changes of the index, in the order of their records.
-#[derive(Default)]
-struct Batch {
-    changes: Vec<(LocalBlock, Change)>,
-    sorted: Vec<(LocalBlock, Change)>,
-}
-
-impl Batch {
-    /// Makes the changes, segment by segment; those of one block stay in order.
-    fn apply(&mut self, index: &mut Index) {
-        let Some(&nothing) = self.changes.first() else {
-            return;
-        };
-        let mut places = vec![0usize; index.segment_count() + 1];
-        for (block, _) in &self.changes {
-            places[index.segment_of(*block) + 1] += 1;
-        }
-        for segment in 1..places.len() {
-            places[segment] += places[segment - 1];
-        }
-        self.sorted.clear();
-        self.sorted.resize(self.changes.len(), nothing);
-        for &(block, change) in &self.changes {
-            let place = &mut places[index.segment_of(block)];
-            self.sorted[*place] = (block, change);
-            *place += 1;
-        }
-        self.changes.clear();
-        for &(block, change) in &self.sorted {
-            match change {
-                Change::Set(entry) => {
-                    index.insert(block, entry);
-                }
-                Change::Drop => {
-                    index.take(block);
-                }
-                Change::Clean => {
-                    index.clean(block);
-                }
-            }
-        }
     }
 }
 
@@ -577,7 +522,8 @@ impl<P: Platform> Shard<P> {
         }
         let total = found.iter().map(|region| region.records.len()).sum();
         self.index.borrow_mut().reserve(total);
-        let mut batch = Batch::default();
+        let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
+        let mut bulk = Bulk::new(&self.index.borrow(), room);
         for (_, region, extent, first) in order {
             let region = &found[region as usize];
             let extent = &region.extents[extent as usize];
@@ -589,20 +535,23 @@ impl<P: Platform> Shard<P> {
                 if at + record.fragment_bytes() as u64 > end {
                     break;
                 }
-                batch.changes.extend(self.change_of(record, start, at));
+                if let Some((block, change)) = self.change_of(record, start, at) {
+                    bulk.push(block, change);
+                }
                 at += record.fragment_bytes() as u64;
             }
-            if batch.changes.len() >= BATCH_RECORDS {
-                batch.apply(&mut self.index.borrow_mut());
+            if bulk.len() >= BATCH_RECORDS {
+                self.index.borrow_mut().apply(&mut bulk);
                 self.env.yield_now().await;
             }
         }
         let mut index = self.index.borrow_mut();
-        batch.apply(&mut index);
+        index.apply(&mut bulk);
+        drop(bulk);
         index.fit();
         let log = &mut *self.log.borrow_mut();
         let mut live = vec![0i32; self.geometry.regions_per_shard as usize];
-        for (_, entry) in index.iter() {
+        for entry in index.values() {
             live[log.region_of(entry.location()) as usize] += 1;
         }
         for (number, live) in live.into_iter().enumerate().filter(|(_, live)| *live > 0) {
@@ -612,13 +561,10 @@ impl<P: Platform> Shard<P> {
 
     /// What a record does to the index: the block, and its entry if it is cached now.
     fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Change)> {
-        if record.volume != 0
-            || record.block.0 >= self.whole_blocks()
-            || record.block.in_shard(self.geometry.shard_count).0 != self.number
-        {
+        let (shard, block) = record.block.in_shard(self.geometry.shard_count);
+        if record.volume != 0 || record.block.0 >= self.whole_blocks() || shard != self.number {
             return None;
         }
-        let block = self.local(record.block);
         let entry = match record.kind {
             RecordKind::Fragment { stored, dirty } => {
                 Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
