@@ -7,10 +7,12 @@
 //! Recovery writes nothing that changes what another recovery of the same medium would find, so a crash in it is a
 //! crash before it.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, Env, IoBuf};
+use futures_util::future::join;
 use futures_util::stream::{StreamExt, iter};
 
 use super::fragment;
@@ -33,8 +35,11 @@ use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, Sequence};
 
 /// Regions that are read at a time.
 const SCANS_MAX: usize = 8;
-/// First read of a region's end, in bytes: most summaries are shorter.
+/// First read of a region's end, in bytes: for the first regions, and at least and at most for those after them, which are
+/// read as far as the longest summary so far.
 const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
+const SUMMARY_GUESS_MIN: u64 = 4 << 10;
+const SUMMARY_GUESS_MAX: u64 = 512 << 10;
 /// Records taken over at a time, sorted by segment of the index: each segment is then in the processor's cache for
 /// thousands of records.
 const BATCH_RECORDS: usize = 256 << 10;
@@ -121,6 +126,32 @@ struct Scan {
     bytes_read: u64,
 }
 
+/// How long summaries are.
+#[derive(Default)]
+struct Guess {
+    longest: Cell<u64>,
+    seen: Cell<usize>,
+}
+
+impl Guess {
+    /// What to read of a region's end.
+    fn bytes(&self) -> u64 {
+        if self.seen.get() < SCANS_MAX {
+            return SUMMARY_GUESS_BYTES;
+        }
+        self.longest
+            .get()
+            .next_multiple_of(SUMMARY_GUESS_MIN)
+            .clamp(SUMMARY_GUESS_MIN, SUMMARY_GUESS_MAX)
+    }
+
+    /// A summary was this long.
+    fn learn(&self, bytes: u64) {
+        self.longest.set(self.longest.get().max(bytes));
+        self.seen.set(self.seen.get() + 1);
+    }
+}
+
 impl<P: Platform> Shard<P> {
     /// Rebuilds the index of a shard that has not been started. `tell` hears of every region that was looked at.
     ///
@@ -173,8 +204,10 @@ impl<P: Platform> Shard<P> {
         outcome: &mut Recovered,
         tell: impl Fn(),
     ) -> Result<Vec<Found>, DeviceError> {
-        let scans =
-            (0..self.geometry.regions_per_shard).map(|number| self.scan_region(number, valid_from, marks));
+        let guess = Guess::default();
+        let guess = &guess;
+        let scans = (0..self.geometry.regions_per_shard)
+            .map(|number| self.scan_region(number, valid_from, marks, guess));
         let mut scans = iter(scans).buffer_unordered(SCANS_MAX);
         let mut all = Vec::new();
         let mut half_void = Vec::new();
@@ -202,12 +235,16 @@ impl<P: Platform> Shard<P> {
         number: u32,
         valid_from: Epoch,
         marks: [DurableMark; 2],
+        guesses: &Guess,
     ) -> Result<Scan, DeviceError> {
         let region_bytes = self.geometry.region_bytes;
-        let guess = SUMMARY_GUESS_BYTES.min(region_bytes);
+        let guess = guesses.bytes().min(region_bytes);
         let mut bytes_read = guess;
-        // One that cannot be read is one that is damaged: the extents say the same.
-        let tail = self.read_region(number, region_bytes - guess, guess).await;
+        // Of a region that was being made void only the first sector may have been.
+        let sector = self.geometry.sector_bytes as usize;
+        let tail = self.read_region(number, region_bytes - guess, guess);
+        let (tail, head) = join(tail, self.read_region(number, 0, sector as u64)).await;
+        // A summary that cannot be read is one that is damaged: the extents say the same.
         let summary = match tail {
             Err(error) => {
                 self.unreadable(number, error)?;
@@ -229,9 +266,7 @@ impl<P: Platform> Shard<P> {
                 Err(_) => None,
             },
         };
-        // Of a region that was being made void only the first sector may have been.
-        let sector = self.geometry.sector_bytes as usize;
-        let head = self.read_region(number, 0, sector as u64).await?;
+        let head = head?;
         let position =
             self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
         let voided = VoidMark::parse(&head, self.cache_id, position).ok();
@@ -246,6 +281,11 @@ impl<P: Platform> Shard<P> {
             });
         }
         if let Some(found) = summary.and_then(|summary| self.by_summary(number, summary, valid_from)) {
+            guesses.learn(summary_bytes(
+                found.extents.len(),
+                found.records.len(),
+                self.geometry.sector_bytes,
+            ));
             return Ok(Scan {
                 found: Some(found),
                 half_void: None,
