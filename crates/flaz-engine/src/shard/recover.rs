@@ -31,7 +31,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::shard::log::WRITES_IN_FLIGHT_MAX;
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, Sequence};
+use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, STRIPE_BLOCKS, Sequence};
 
 /// Regions that are read at a time.
 const SCANS_MAX: usize = 8;
@@ -644,21 +644,35 @@ impl<P: Platform> Shard<P> {
         self.cache.write_at(position, buf, false).await.1
     }
 
+    /// The clean blocks of stripes whose intent is set, and where they lie, in the order of addresses: the log is read by
+    /// people.
+    fn intended(&self) -> Vec<(LocalBlock, Ring)> {
+        let index = self.index.borrow();
+        let intended = |block: LocalBlock, entry: Entry| {
+            let set = self.intents.is_set(block) && !planted(PlantedBug::IntendedKept);
+            // Nothing newer than a dirty block went to the origin, intent or not.
+            let clean = !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped);
+            (set && clean).then(|| (block, self.ring_of(entry)))
+        };
+        // Few stripes are looked up block by block. Where most are set, that would take longer than all that is cached.
+        if self.intents.set_count() < index.len() as u64 / STRIPE_BLOCKS {
+            let stripes = self.intents.set_stripes().into_iter();
+            return stripes
+                .flat_map(|stripe| (stripe * STRIPE_BLOCKS..).take(STRIPE_BLOCKS as usize))
+                .map(LocalBlock)
+                .filter_map(|block| intended(block, index.get(block)?))
+                .collect();
+        }
+        let all = index.iter();
+        let mut found: Vec<_> = all.filter_map(|(block, entry)| intended(block, entry)).collect();
+        found.sort_unstable_by_key(|(block, _)| *block);
+        found
+    }
+
     /// Drops the blocks of stripes whose intent is set, and says so in the log. The bits stay until a round of
     /// clearing finds that stable.
     pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
-        let mut intended: Vec<(LocalBlock, Ring)> = {
-            let index = self.index.borrow();
-            index
-                .iter()
-                .filter(|(block, _)| self.intents.is_set(*block) && !planted(PlantedBug::IntendedKept))
-                // Nothing newer than a dirty block went to the origin, intent or not.
-                .filter(|(_, entry)| !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped))
-                .map(|(block, entry)| (block, self.ring_of(entry)))
-                .collect()
-        };
-        // In the order of addresses: the index has none, and the log is read by people.
-        intended.sort_unstable_by_key(|(block, _)| *block);
+        let intended = self.intended();
         for (block, _) in &intended {
             self.remove_entry(*block);
         }
