@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
+use futures_util::future::join_all;
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
@@ -720,11 +721,14 @@ impl<P: Platform> LocalCache<P> {
             }
         }
         if start == Start::Recovered {
-            for shard in &shards {
-                if belief == Belief::DirtyAlone {
+            if belief == Belief::DirtyAlone {
+                for shard in &shards {
                     shard.distrust().await?;
                 }
-                match shard.recover(|| ()).await {
+            }
+            // All at once, as on the threads of a host: what one waits for, others use.
+            for part in join_all(shards.iter().map(|shard| shard.recover(|| ()))).await {
+                match part {
                     Ok(part) => recovered.add(&part),
                     Err(error) => {
                         start = without_log(&superblock, &error)?;

@@ -14,15 +14,18 @@ use std::time::{Duration, Instant};
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Device, DeviceError, Env, IoBuf};
-use flaz_engine::cache::{CreateOptions, LocalCache, Start, create, read_superblock};
+use flaz_engine::cache::{CreateOptions, LocalCache, Start, create, open_superblock, read_superblock};
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings};
-use flaz_engine::shard::{Platform, Recovered};
+use flaz_engine::shard::{OriginWrites, Platform, Recovered, Shard, ShardParts};
 use flaz_engine::units::{BlockNumber, STRIPE_BLOCKS};
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
+use futures_util::future::join_all;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::nbd::Files;
 use super::{BenchError, Options, Row, Spread};
@@ -283,26 +286,117 @@ fn crash(path: &Path, origin_len: u64) -> Result<(), BenchError> {
     })
 }
 
-/// Times the start after a crash.
-fn recover(path: &Path, origin_len: u64) -> Result<(f64, Recovered), BenchError> {
+/// One start after a crash.
+struct AfterCrash {
+    seconds: f64,
+    /// Of the processor, where it was one thread.
+    busy_seconds: f64,
+    recovered: Recovered,
+}
+
+impl AfterCrash {
+    fn checked(self) -> Result<Self, BenchError> {
+        if self.recovered.blocks == 0 || self.recovered.stripes == 0 {
+            return Err(format!("nothing was recovered: {:?}", self.recovered).into());
+        }
+        Ok(self)
+    }
+
+    /// Millions of fragments in each of so many seconds.
+    fn rate(&self, seconds: f64) -> f64 {
+        self.recovered.records as f64 / seconds / 1e6
+    }
+}
+
+/// Seconds of the processor that this thread has had.
+fn busy() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Times the start after a crash, all of it on one thread, and stops in order.
+fn recover(path: &Path, origin_len: u64) -> Result<AfterCrash, BenchError> {
     Runtime::new(Config::default())?.block_on(async {
         let (cache, origin) = attach(path, origin_len).await?;
-        let started = Instant::now();
+        let (started, busy_before) = (Instant::now(), busy());
         let (open, volume) = open(&cache, &origin).await?;
-        let seconds = started.elapsed().as_secs_f64();
-        let recovered = open.recovered;
-        if open.start != Start::Recovered || recovered.blocks == 0 || recovered.stripes == 0 {
-            return Err(format!(
-                "the start was not that after a crash but {:?}: {recovered:?}",
-                open.start
-            )
-            .into());
+        let after = AfterCrash {
+            seconds: started.elapsed().as_secs_f64(),
+            busy_seconds: busy() - busy_before,
+            recovered: open.recovered,
+        };
+        if open.start != Start::Recovered {
+            return Err(format!("the start was not that after a crash but {:?}", open.start).into());
         }
         drop(volume);
         open.stop().await?;
         // The tasks of the cache end.
         Rt.sleep(Duration::from_millis(1)).await;
-        Ok((seconds, recovered))
+        after.checked()
+    })
+}
+
+/// Times the same with the shards dealt out to threads, as a server does, and is gone without a stop.
+fn recover_on(threads: u32, path: &Path, origin_len: u64) -> Result<AfterCrash, BenchError> {
+    let started = Instant::now();
+    let superblock = Runtime::new(Config::default())?.block_on(async {
+        let file = FileDevice::open(path, OpenMode::default())?;
+        let mut superblock = read_superblock(&file).await?;
+        match open_superblock(&file, &mut superblock).await? {
+            Start::Recovered => Ok::<_, BenchError>(superblock),
+            other => Err(format!("the start was not that after a crash but {other:?}").into()),
+        }
+    })?;
+    let recover_some = &|first: u32| -> Result<Recovered, String> {
+        let runtime = Runtime::new(Config::default()).map_err(|error| error.to_string())?;
+        let recovered = runtime.block_on(async {
+            let (cache, origin) = attach(path, origin_len).await?;
+            let shards: Vec<_> = (first..superblock.geometry.shard_count)
+                .step_by(threads as usize)
+                .map(|number| shard(number, &superblock, &cache, &origin))
+                .collect();
+            let mut recovered = Recovered::default();
+            for part in join_all(shards.iter().map(|shard| shard.recover(|| ()))).await {
+                recovered.add(&part?);
+            }
+            Ok::<_, BenchError>(recovered)
+        });
+        recovered.map_err(|error| error.to_string())
+    };
+    let mut recovered = Recovered::default();
+    std::thread::scope(|scope| -> Result<(), BenchError> {
+        let all: Vec<_> = (0..threads)
+            .map(|first| scope.spawn(move || recover_some(first)))
+            .collect();
+        for thread in all {
+            recovered.add(&thread.join().map_err(|_| "a thread panicked")??);
+        }
+        Ok(())
+    })?;
+    let seconds = started.elapsed().as_secs_f64();
+    let after = AfterCrash {
+        seconds,
+        busy_seconds: seconds,
+        recovered,
+    };
+    after.checked()
+}
+
+/// A shard that recovers and serves nobody.
+fn shard(number: u32, superblock: &Superblock, cache: &Rc<Sparse>, origin: &Rc<MadeUp>) -> Rc<Shard<Bench>> {
+    Shard::new(ShardParts {
+        number,
+        geometry: superblock.geometry,
+        cache_id: superblock.cache_id(),
+        epoch: superblock.epoch,
+        valid_from: superblock.valid_from_epoch,
+        after_crash: superblock.after_crash,
+        env: Rt,
+        cache: Rc::clone(cache),
+        origin: Rc::clone(origin),
+        settings: settings(),
+        origin_writes: OriginWrites::default(),
+        witness: None,
     })
 }
 
@@ -315,7 +409,9 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     let files = Files::new(options)?;
     let path = files.path().join("warm.cache");
     bar.set_message(format!("filling a cache of {gib} GiB"));
-    let (mut warm, mut crashed) = (Vec::new(), Vec::new());
+    let (mut warm, mut crashed, mut on_threads) = (Vec::new(), Vec::new(), Vec::new());
+    // Servers have half as many by default, for they serve clients besides.
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let mut direct = true;
     let mut origin_len = 0;
     Runtime::new(Config::default())?.block_on(async {
@@ -334,13 +430,14 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     for run in 0..runs {
         bar.set_message(format!("start after a crash, run {} of {runs}", run + 1));
         crash(&path, origin_len)?;
+        on_threads.push(recover_on(threads, &path, origin_len)?);
         crashed.push(recover(&path, origin_len)?);
     }
     let figures = |of: fn(&Warm) -> f64| {
         let all: Vec<f64> = warm.iter().map(of).collect();
         Spread::of(&all).ok_or_else(|| "no runs".to_owned())
     };
-    let of_crashes = |of: fn(&(f64, Recovered)) -> f64| {
+    let of_crashes = |crashed: &[AfterCrash], of: fn(&AfterCrash) -> f64| {
         let all: Vec<f64> = crashed.iter().map(of).collect();
         Spread::of(&all).ok_or_else(|| "no runs".to_owned())
     };
@@ -372,21 +469,35 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
             " MiB",
         ),
         row(
-            format!("start after a crash of the same cache{from}"),
+            format!("start after a crash of the same cache, one thread{from}"),
             "-",
-            of_crashes(|(seconds, _)| *seconds),
+            of_crashes(&crashed, |after| after.seconds),
             " s",
         ),
         row(
             "the same, millions of fragments a second, one thread".into(),
             "5 / 20",
-            of_crashes(|(seconds, recovered)| recovered.records as f64 / seconds / 1e6),
+            of_crashes(&crashed, |after| after.rate(after.seconds)),
+            " M/s",
+        ),
+        row(
+            "the same, in a second of processor time".into(),
+            "-",
+            of_crashes(&crashed, |after| after.rate(after.busy_seconds)),
+            " M/s",
+        ),
+        row(
+            format!("the same, a thread for each of {threads} cores"),
+            "-",
+            of_crashes(&on_threads, |after| after.rate(after.seconds)),
             " M/s",
         ),
         row(
             "the same, bytes read".into(),
             "-",
-            of_crashes(|(_, recovered)| recovered.bytes_read as f64 / f64::from(1 << 20)),
+            of_crashes(&crashed, |after| {
+                after.recovered.bytes_read as f64 / f64::from(1 << 20)
+            }),
             " MiB",
         ),
     ])
@@ -422,10 +533,16 @@ mod tests {
         let mut dropped = 0;
         for _ in 0..2 {
             crash(&path, 4 * (64 << 20)).expect("is gone");
-            let (_, recovered) = recover(&path, 4 * (64 << 20)).expect("is recovered");
-            assert!(recovered.stripes >= INTENT_STRIPES, "{recovered:?}");
-            assert!(recovered.blocks > 20_000, "{recovered:?}");
-            dropped += recovered.dropped;
+            let one = |after: AfterCrash| {
+                let recovered = after.recovered;
+                assert!(recovered.stripes >= INTENT_STRIPES, "{recovered:?}");
+                assert!(recovered.blocks > 20_000, "{recovered:?}");
+                recovered
+            };
+            // The one on threads is gone without a stop: what it dropped is dropped again.
+            let on_threads = one(recover_on(2, &path, 4 * (64 << 20)).expect("is recovered"));
+            one(recover(&path, 4 * (64 << 20)).expect("is recovered"));
+            dropped += on_threads.dropped;
         }
         assert!(dropped > 0, "some of the stripes were cached");
     }

@@ -5,9 +5,11 @@
 //! Only where a segment holds few entries, or the origin has more than 10000 times as many blocks as are cached, an
 //! entry takes more than 10 bytes.
 
+mod bulk;
 mod entry;
 mod segment;
 
+pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 
 use crate::units::{LocalBlock, UNIT_BYTES};
@@ -162,12 +164,6 @@ impl Index {
         self.segments.len()
     }
 
-    /// The segment of a block: work on the blocks of one segment after the other stays in the processor's cache.
-    #[must_use]
-    pub fn segment_of(&self, block: LocalBlock) -> usize {
-        self.split(block).0
-    }
-
     /// Sets a block's entry; returns the one it had.
     pub fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
         let (segment, key) = self.split(block);
@@ -184,17 +180,6 @@ impl Index {
     pub fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
         let (segment, key) = self.split(block);
         let old = self.segments[segment].remove(key);
-        self.len -= usize::from(old.is_some());
-        if let Some(old) = old {
-            self.fragments.remove(old);
-        }
-        old
-    }
-
-    /// Forgets a block, and keeps its room until [`Index::fit`].
-    pub fn take(&mut self, block: LocalBlock) -> Option<Entry> {
-        let (segment, key) = self.split(block);
-        let old = self.segments[segment].take(key);
         self.len -= usize::from(old.is_some());
         if let Some(old) = old {
             self.fragments.remove(old);
@@ -248,6 +233,11 @@ impl Index {
                     .entries()
                     .map(move |(key, entry)| (self.join(number, key), entry))
             })
+    }
+
+    /// The entries without their blocks, which take most of the time to work out.
+    pub fn values(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.segments.iter().flat_map(Segment::values)
     }
 
     /// Bytes of [`Index::write_image`].

@@ -7,7 +7,8 @@
 //!
 //! Invariants: a key is in the table once; an entry in its alternative bucket has the moved bit; the load stays
 //! below [`LOAD_MAX`] because the segment grows by an eighth before, and above [`LOAD_MIN`] because it shrinks before,
-//! where fewer buckets would do. So an entry takes 8.4 to 9.85 bytes.
+//! where fewer buckets would do. So an entry takes 8.4 to 9.85 bytes. Where nothing has been removed since the table was
+//! made, a bucket with a free slot has never been full, and no key is in its alternative bucket whose home has one.
 
 use crate::index::entry::{Entry, MOVED_BIT, TAG_BITS, TAG_SHIFT, VALUE_MASK};
 
@@ -24,19 +25,42 @@ const LOAD_MIN: usize = 208;
 /// Displacements tried before the segment grows instead.
 const KICKS_MAX: usize = 128;
 
+/// The slot of a bucket with the tag and the moved bit of `wanted`, and the first free one. Looks at all slots whatever
+/// it finds: where they are mostly strangers a branch for each is dearer.
+fn scan(bucket: &[u64; SLOTS], wanted: u64) -> (Option<usize>, Option<usize>) {
+    let (mut same, mut free) = (0u32, 0u32);
+    for (slot, &bits) in bucket.iter().enumerate() {
+        same |= u32::from((bits ^ wanted) & !VALUE_MASK == 0) << slot;
+        free |= u32::from(bits == 0) << slot;
+    }
+    let first = |slots: u32| (slots != 0).then(|| slots.trailing_zeros() as usize);
+    (first(same & !free), first(free))
+}
+
 #[derive(Debug)]
 pub(super) struct Segment {
     buckets: Vec<[u64; SLOTS]>,
     len: usize,
+    /// For divisions by the number of buckets, see [`Segment::divide`].
+    reciprocal: u64,
     key_bits: u32,
+    /// Slots may have become free since the table was made.
+    holes: bool,
 }
 
 impl Segment {
     pub(super) fn new(key_bits: u32) -> Self {
+        Self::with(vec![[0; SLOTS]; Self::buckets_min(key_bits)], key_bits)
+    }
+
+    /// Of buckets that are empty as yet.
+    fn with(buckets: Vec<[u64; SLOTS]>, key_bits: u32) -> Self {
         Self {
-            buckets: vec![[0; SLOTS]; Self::buckets_min(key_bits)],
+            reciprocal: u64::MAX / buckets.len() as u64,
+            buckets,
             len: 0,
             key_bits,
+            holes: false,
         }
     }
 
@@ -44,7 +68,7 @@ impl Segment {
     pub(super) fn reserve(&mut self, entries: usize) {
         debug_assert_eq!(self.len, 0);
         let n = self.buckets_for(entries, LOAD_REBUILT);
-        self.buckets = vec![[0; SLOTS]; n];
+        *self = Self::with(vec![[0; SLOTS]; n], self.key_bits);
     }
 
     /// Makes a segment that has too much room smaller, if that needs fewer buckets.
@@ -80,26 +104,42 @@ impl Segment {
         &self.buckets
     }
 
+    /// Quotient and remainder of a division by the number of buckets, which takes processors several times as long as
+    /// this multiplication: the quotient by the reciprocal is right, or too small by one.
+    fn divide(&self, number: u64) -> (u64, u64) {
+        let n = self.buckets.len() as u64;
+        let quotient = ((u128::from(number) * u128::from(self.reciprocal)) >> 64) as u64;
+        let remainder = number - quotient * n;
+        if remainder < n {
+            (quotient, remainder)
+        } else {
+            (quotient + 1, remainder - n)
+        }
+    }
+
+    /// A key's home bucket, and its tag.
     fn home(&self, key: u64) -> (usize, u64) {
-        let n = self.buckets.len() as u128;
-        let home = (u128::from(key) * n) >> self.key_bits;
-        (home as usize, key - self.first_key(home as usize))
+        let product = u128::from(key) * self.buckets.len() as u128;
+        let home = (product >> self.key_bits) as usize;
+        // What the product is beyond the border of the bucket, and the key beyond the bucket's first one n times over.
+        let beyond = product as u64 & ((1 << self.key_bits) - 1);
+        (home, self.divide(beyond).0)
     }
 
     /// Smallest key whose home is `bucket`.
     fn first_key(&self, bucket: usize) -> u64 {
-        let n = self.buckets.len() as u64;
         if (bucket as u64).leading_zeros() >= self.key_bits {
-            return ((bucket as u64) << self.key_bits).div_ceil(n);
+            let (quotient, remainder) = self.divide((bucket as u64) << self.key_bits);
+            return quotient + u64::from(remainder > 0);
         }
-        // Division of 128 bits takes several times as long, and look-ups wait for it.
-        (((bucket as u128) << self.key_bits).div_ceil(u128::from(n))) as u64
+        let n = self.buckets.len() as u128;
+        ((bucket as u128) << self.key_bits).div_ceil(n) as u64
     }
 
     fn alternative(&self, bucket: usize, tag: u64) -> usize {
         let n = self.buckets.len();
-        let hash = (tag.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24) as usize % n;
-        let sum = hash + n - bucket;
+        let (_, hash) = self.divide(tag.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24);
+        let sum = hash as usize + n - bucket;
         if sum >= n { sum - n } else { sum }
     }
 
@@ -133,19 +173,30 @@ impl Segment {
     /// Replaces the entry of a key that is there; keeps the table's own bits.
     pub(super) fn update(&mut self, key: u64, change: impl FnOnce(Entry) -> Entry) -> Option<Entry> {
         let (bucket, slot) = self.find(key)?;
-        let bits = &mut self.buckets[bucket][slot];
-        let old = Entry(*bits & VALUE_MASK);
-        *bits = *bits & !VALUE_MASK | change(old).0 & VALUE_MASK;
-        Some(old)
+        let old = Entry(self.buckets[bucket][slot] & VALUE_MASK);
+        Some(self.replace(bucket, slot, change(old)))
     }
 
     /// Adds or replaces; returns what was there.
     pub(super) fn insert(&mut self, key: u64, entry: Entry) -> Option<Entry> {
-        if let Some(old) = self.update(key, |_| entry) {
-            return Some(old);
+        let (home, tag) = self.home(key);
+        let at_home = tag << TAG_SHIFT | entry.0 & VALUE_MASK;
+        let (same, free) = scan(&self.buckets[home], at_home);
+        if let Some(slot) = same {
+            return Some(self.replace(home, slot, entry));
+        }
+        if self.holes || free.is_none() {
+            let other = self.alternative(home, tag);
+            if let Some(slot) = scan(&self.buckets[other], at_home | MOVED_BIT).0 {
+                return Some(self.replace(other, slot, entry));
+            }
         }
         if (self.len + 1) * 256 > self.buckets.len() * SLOTS * LOAD_MAX {
             self.rebuild(LOAD_REBUILT);
+        } else if let Some(slot) = free {
+            self.buckets[home][slot] = at_home;
+            self.len += 1;
+            return None;
         }
         let (mut key, mut entry) = (key, entry);
         let mut load = LOAD_REBUILT;
@@ -157,6 +208,14 @@ impl Segment {
         }
         self.len += 1;
         None
+    }
+
+    /// Gives the key in a slot another entry; returns the one it had.
+    fn replace(&mut self, bucket: usize, slot: usize, entry: Entry) -> Entry {
+        let bits = &mut self.buckets[bucket][slot];
+        let old = Entry(*bits & VALUE_MASK);
+        *bits = *bits & !VALUE_MASK | entry.0 & VALUE_MASK;
+        old
     }
 
     /// Puts an entry of an absent key in place, displacing others; hands one back if there is no path.
@@ -194,6 +253,7 @@ impl Segment {
         let old = Entry(self.buckets[bucket][slot] & VALUE_MASK);
         self.buckets[bucket][slot] = 0;
         self.len -= 1;
+        self.holes = true;
         Some(old)
     }
 
@@ -208,11 +268,8 @@ impl Segment {
         let mut load = load;
         loop {
             let n = self.buckets_for(self.len + 1, load);
-            let mut next = Self {
-                buckets: vec![[0; SLOTS]; n],
-                len: self.len,
-                key_bits: self.key_bits,
-            };
+            let mut next = Self::with(vec![[0; SLOTS]; n], self.key_bits);
+            next.len = self.len;
             if self.entries().all(|(key, entry)| next.place(key, entry).is_ok()) {
                 *self = next;
                 return;
@@ -230,6 +287,23 @@ impl Segment {
         })
     }
 
+    /// Looks at every bucket, in the order in which processors fetch memory ahead: what comes next in any order finds them
+    /// in a cache. An empty table is left alone, for the system gives it memory only where it is written to.
+    pub(super) fn touch(&self) {
+        if self.len > 0 {
+            let all = self.buckets.iter().fold(0, |all, bucket| all ^ bucket[0]);
+            std::hint::black_box(all);
+        }
+    }
+
+    /// The entries without their keys, which take most of the time.
+    pub(super) fn values(&self) -> impl Iterator<Item = Entry> + '_ {
+        let slots = self.buckets.iter().flatten();
+        slots
+            .filter(|&&bits| bits != 0)
+            .map(|&bits| Entry(bits & VALUE_MASK))
+    }
+
     /// A segment from buckets of an index image. Every entry is checked: its key is in range, its place is
     /// its home or alternative bucket, and `valid` likes it. Those that fail are left out and counted.
     pub(super) fn from_buckets(
@@ -237,11 +311,8 @@ impl Segment {
         buckets: Vec<[u64; SLOTS]>,
         mut valid: impl FnMut(u64, Entry) -> bool,
     ) -> (Self, usize) {
-        let mut segment = Self {
-            buckets,
-            len: 0,
-            key_bits,
-        };
+        let mut segment = Self::with(buckets, key_bits);
+        segment.holes = true;
         let mut refused = 0;
         for bucket in 0..segment.buckets.len() {
             for slot in 0..SLOTS {

@@ -86,7 +86,8 @@ impl Stripes {
     }
 
     fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        self.words.iter().enumerate().flat_map(|(at, &word)| {
+        let words = self.words.iter().enumerate().filter(|(_, word)| **word != 0);
+        words.flat_map(|(at, &word)| {
             (0..64)
                 .filter(move |bit| word >> bit & 1 == 1)
                 .map(move |bit| at as u64 * 64 + bit)
@@ -170,6 +171,11 @@ impl Intents {
     /// Stripes whose bit is set.
     pub(super) fn set_count(&self) -> u64 {
         self.set.borrow().len as u64
+    }
+
+    /// The stripes whose bit is set, in order.
+    pub(super) fn set_stripes(&self) -> Vec<u64> {
+        self.set.borrow().iter().collect()
     }
 
     pub(super) fn is_set(&self, block: LocalBlock) -> bool {

@@ -7,10 +7,12 @@
 //! Recovery writes nothing that changes what another recovery of the same medium would find, so a crash in it is a
 //! crash before it.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, Env, IoBuf};
+use futures_util::future::join;
 use futures_util::stream::{StreamExt, iter};
 
 use super::fragment;
@@ -24,17 +26,20 @@ use crate::format::extent::{
 use crate::format::intent::DurableMark;
 use crate::format::summary::{Summary, SummaryExtent, TRAILER_BYTES, check_extents, summary_bytes};
 use crate::format::void::VoidMark;
-use crate::index::{Entry, Index};
+use crate::index::{Bulk, Change, Entry};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::shard::log::WRITES_IN_FLIGHT_MAX;
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, Sequence};
+use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Location, STRIPE_BLOCKS, Sequence};
 
 /// Regions that are read at a time.
 const SCANS_MAX: usize = 8;
-/// First read of a region's end, in bytes: most summaries are shorter.
+/// First read of a region's end, in bytes: for the first regions, and at least and at most for those after them, which are
+/// read as far as the longest summary so far.
 const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
+const SUMMARY_GUESS_MIN: u64 = 4 << 10;
+const SUMMARY_GUESS_MAX: u64 = 512 << 10;
 /// Records taken over at a time, sorted by segment of the index: each segment is then in the processor's cache for
 /// thousands of records.
 const BATCH_RECORDS: usize = 256 << 10;
@@ -113,67 +118,38 @@ impl Found {
     }
 }
 
-/// What a record does to its block.
-#[derive(Clone, Copy, Debug)]
-enum Change {
-    /// It is cached, and lies here.
-    Set(Entry),
-    /// It is not cached.
-    Drop,
-    /// What is cached is clean.
-    Clean,
-}
-
-/// Changes of the index, in the order of their records.
-#[derive(Default)]
-struct Batch {
-    changes: Vec<(LocalBlock, Change)>,
-    sorted: Vec<(LocalBlock, Change)>,
-}
-
-impl Batch {
-    /// Makes the changes, segment by segment; those of one block stay in order.
-    fn apply(&mut self, index: &mut Index) {
-        let Some(&nothing) = self.changes.first() else {
-            return;
-        };
-        let mut places = vec![0usize; index.segment_count() + 1];
-        for (block, _) in &self.changes {
-            places[index.segment_of(*block) + 1] += 1;
-        }
-        for segment in 1..places.len() {
-            places[segment] += places[segment - 1];
-        }
-        self.sorted.clear();
-        self.sorted.resize(self.changes.len(), nothing);
-        for &(block, change) in &self.changes {
-            let place = &mut places[index.segment_of(block)];
-            self.sorted[*place] = (block, change);
-            *place += 1;
-        }
-        self.changes.clear();
-        for &(block, change) in &self.sorted {
-            match change {
-                Change::Set(entry) => {
-                    index.insert(block, entry);
-                }
-                Change::Drop => {
-                    index.take(block);
-                }
-                Change::Clean => {
-                    index.clean(block);
-                }
-            }
-        }
-    }
-}
-
 /// What one region turned out to be.
 struct Scan {
     found: Option<Found>,
     /// Void by its first sector, with a summary of this filling that is still there.
     half_void: Option<(u32, Sequence)>,
     bytes_read: u64,
+}
+
+/// How long summaries are.
+#[derive(Default)]
+struct Guess {
+    longest: Cell<u64>,
+    seen: Cell<usize>,
+}
+
+impl Guess {
+    /// What to read of a region's end.
+    fn bytes(&self) -> u64 {
+        if self.seen.get() < SCANS_MAX {
+            return SUMMARY_GUESS_BYTES;
+        }
+        self.longest
+            .get()
+            .next_multiple_of(SUMMARY_GUESS_MIN)
+            .clamp(SUMMARY_GUESS_MIN, SUMMARY_GUESS_MAX)
+    }
+
+    /// A summary was this long.
+    fn learn(&self, bytes: u64) {
+        self.longest.set(self.longest.get().max(bytes));
+        self.seen.set(self.seen.get() + 1);
+    }
 }
 
 impl<P: Platform> Shard<P> {
@@ -228,8 +204,10 @@ impl<P: Platform> Shard<P> {
         outcome: &mut Recovered,
         tell: impl Fn(),
     ) -> Result<Vec<Found>, DeviceError> {
-        let scans =
-            (0..self.geometry.regions_per_shard).map(|number| self.scan_region(number, valid_from, marks));
+        let guess = Guess::default();
+        let guess = &guess;
+        let scans = (0..self.geometry.regions_per_shard)
+            .map(|number| self.scan_region(number, valid_from, marks, guess));
         let mut scans = iter(scans).buffer_unordered(SCANS_MAX);
         let mut all = Vec::new();
         let mut half_void = Vec::new();
@@ -257,12 +235,16 @@ impl<P: Platform> Shard<P> {
         number: u32,
         valid_from: Epoch,
         marks: [DurableMark; 2],
+        guesses: &Guess,
     ) -> Result<Scan, DeviceError> {
         let region_bytes = self.geometry.region_bytes;
-        let guess = SUMMARY_GUESS_BYTES.min(region_bytes);
+        let guess = guesses.bytes().min(region_bytes);
         let mut bytes_read = guess;
-        // One that cannot be read is one that is damaged: the extents say the same.
-        let tail = self.read_region(number, region_bytes - guess, guess).await;
+        // Of a region that was being made void only the first sector may have been.
+        let sector = self.geometry.sector_bytes as usize;
+        let tail = self.read_region(number, region_bytes - guess, guess);
+        let (tail, head) = join(tail, self.read_region(number, 0, sector as u64)).await;
+        // A summary that cannot be read is one that is damaged: the extents say the same.
         let summary = match tail {
             Err(error) => {
                 self.unreadable(number, error)?;
@@ -284,9 +266,7 @@ impl<P: Platform> Shard<P> {
                 Err(_) => None,
             },
         };
-        // Of a region that was being made void only the first sector may have been.
-        let sector = self.geometry.sector_bytes as usize;
-        let head = self.read_region(number, 0, sector as u64).await?;
+        let head = head?;
         let position =
             self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
         let voided = VoidMark::parse(&head, self.cache_id, position).ok();
@@ -301,6 +281,11 @@ impl<P: Platform> Shard<P> {
             });
         }
         if let Some(found) = summary.and_then(|summary| self.by_summary(number, summary, valid_from)) {
+            guesses.learn(summary_bytes(
+                found.extents.len(),
+                found.records.len(),
+                self.geometry.sector_bytes,
+            ));
             return Ok(Scan {
                 found: Some(found),
                 half_void: None,
@@ -577,7 +562,8 @@ impl<P: Platform> Shard<P> {
         }
         let total = found.iter().map(|region| region.records.len()).sum();
         self.index.borrow_mut().reserve(total);
-        let mut batch = Batch::default();
+        let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
+        let mut bulk = Bulk::new(&self.index.borrow(), room);
         for (_, region, extent, first) in order {
             let region = &found[region as usize];
             let extent = &region.extents[extent as usize];
@@ -589,20 +575,23 @@ impl<P: Platform> Shard<P> {
                 if at + record.fragment_bytes() as u64 > end {
                     break;
                 }
-                batch.changes.extend(self.change_of(record, start, at));
+                if let Some((block, change)) = self.change_of(record, start, at) {
+                    bulk.push(block, change);
+                }
                 at += record.fragment_bytes() as u64;
             }
-            if batch.changes.len() >= BATCH_RECORDS {
-                batch.apply(&mut self.index.borrow_mut());
+            if bulk.len() >= BATCH_RECORDS {
+                self.index.borrow_mut().apply(&mut bulk);
                 self.env.yield_now().await;
             }
         }
         let mut index = self.index.borrow_mut();
-        batch.apply(&mut index);
+        index.apply(&mut bulk);
+        drop(bulk);
         index.fit();
         let log = &mut *self.log.borrow_mut();
         let mut live = vec![0i32; self.geometry.regions_per_shard as usize];
-        for (_, entry) in index.iter() {
+        for entry in index.values() {
             live[log.region_of(entry.location()) as usize] += 1;
         }
         for (number, live) in live.into_iter().enumerate().filter(|(_, live)| *live > 0) {
@@ -612,13 +601,10 @@ impl<P: Platform> Shard<P> {
 
     /// What a record does to the index: the block, and its entry if it is cached now.
     fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Change)> {
-        if record.volume != 0
-            || record.block.0 >= self.whole_blocks()
-            || record.block.in_shard(self.geometry.shard_count).0 != self.number
-        {
+        let (shard, block) = record.block.in_shard(self.geometry.shard_count);
+        if record.volume != 0 || record.block.0 >= self.whole_blocks() || shard != self.number {
             return None;
         }
-        let block = self.local(record.block);
         let entry = match record.kind {
             RecordKind::Fragment { stored, dirty } => {
                 Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
@@ -658,21 +644,35 @@ impl<P: Platform> Shard<P> {
         self.cache.write_at(position, buf, false).await.1
     }
 
+    /// The clean blocks of stripes whose intent is set, and where they lie, in the order of addresses: the log is read by
+    /// people.
+    fn intended(&self) -> Vec<(LocalBlock, Ring)> {
+        let index = self.index.borrow();
+        let intended = |block: LocalBlock, entry: Entry| {
+            let set = self.intents.is_set(block) && !planted(PlantedBug::IntendedKept);
+            // Nothing newer than a dirty block went to the origin, intent or not.
+            let clean = !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped);
+            (set && clean).then(|| (block, self.ring_of(entry)))
+        };
+        // Few stripes are looked up block by block. Where most are set, that would take longer than all that is cached.
+        if self.intents.set_count() < index.len() as u64 / STRIPE_BLOCKS {
+            let stripes = self.intents.set_stripes().into_iter();
+            return stripes
+                .flat_map(|stripe| (stripe * STRIPE_BLOCKS..).take(STRIPE_BLOCKS as usize))
+                .map(LocalBlock)
+                .filter_map(|block| intended(block, index.get(block)?))
+                .collect();
+        }
+        let all = index.iter();
+        let mut found: Vec<_> = all.filter_map(|(block, entry)| intended(block, entry)).collect();
+        found.sort_unstable_by_key(|(block, _)| *block);
+        found
+    }
+
     /// Drops the blocks of stripes whose intent is set, and says so in the log. The bits stay until a round of
     /// clearing finds that stable.
     pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
-        let mut intended: Vec<(LocalBlock, Ring)> = {
-            let index = self.index.borrow();
-            index
-                .iter()
-                .filter(|(block, _)| self.intents.is_set(*block) && !planted(PlantedBug::IntendedKept))
-                // Nothing newer than a dirty block went to the origin, intent or not.
-                .filter(|(_, entry)| !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped))
-                .map(|(block, entry)| (block, self.ring_of(entry)))
-                .collect()
-        };
-        // In the order of addresses: the index has none, and the log is read by people.
-        intended.sort_unstable_by_key(|(block, _)| *block);
+        let intended = self.intended();
         for (block, _) in &intended {
             self.remove_entry(*block);
         }
