@@ -124,7 +124,10 @@ fn a_folder_with_nothing_but_defaults() {
     assert_eq!(cells(&campaign).len(), 39);
     whole(&campaign, 3);
     assert!(scratch.names("disk").is_empty(), "nothing is left");
-    assert!(!scratch.path("out.json.new").exists());
+    assert!(
+        scratch.names(".").iter().all(|name| !name.starts_with(".flaz")),
+        "no draft is left"
+    );
     for field in [
         "kernel",
         "file_system",
@@ -312,6 +315,10 @@ fn an_interrupted_campaign_goes_on_and_measures_nothing_twice() {
     let done = samples();
     assert!((20..208).contains(&done), "{done}");
     scratch.refused("--resume out.json --runs 5", USAGE, &["no other option"]);
+    let held = File::open(scratch.path("out.json")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    scratch.refused("--resume out.json", FAILURE, &["out.json is not free", "locked"]);
+    drop(held);
     scratch.succeeded("--resume out.json");
     let after = scratch.campaign("out.json");
     whole(&after, 4);
