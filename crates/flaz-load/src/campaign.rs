@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use flaz_bench::campaign_file::{Campaign, CampaignCell};
+use flaz_bench::campaign_file::{Achieved, Campaign, CampaignCell, Duplicates};
 use flaz_bench::cell::CellKey;
 use flaz_bench::statistics::trend;
 use flaz_bench::unit::{Unit, WholeBytes};
@@ -345,7 +345,7 @@ impl<'a> Running<'a> {
                     let mut cell =
                         CampaignCell::new(&key.test, key.record_bytes, key.level.clone(), Vec::new());
                     cell.unit = test.unit();
-                    cell.achieved = self.achieved(visit, visitor)?;
+                    (cell.achieved, cell.duplicates) = self.data_truth(visit, visitor)?;
                     self.campaign.cells.push(cell);
                     self.campaign.cells.len() - 1
                 }
@@ -368,22 +368,25 @@ impl<'a> Running<'a> {
         self.save()
     }
 
-    /// What codecs make of the data: as measured for a cell with the same data, or measured now.
-    fn achieved(
+    /// What codecs make of the data and how much of it repeats: as measured for a cell with the same data, or measured now.
+    fn data_truth(
         &self,
         visit: &Visit,
         visitor: &Visitor<'_>,
-    ) -> Result<Vec<flaz_bench::campaign_file::Achieved>, LoadError> {
+    ) -> Result<(Vec<Achieved>, Option<Duplicates>), LoadError> {
         let level = &self.plan.levels[visit.level];
         let alike = self.campaign.cells.iter().find(|cell| {
             cell.key.level == *level
                 && (cell.key.record_bytes == visit.record_bytes
                     || self.plan.family != crate::plan::FamilyWord::Iozone)
         });
-        match alike {
-            Some(cell) => Ok(cell.achieved.clone()),
-            None => visitor.data().achieved(visit.level, visit.record_bytes),
+        if let Some(cell) = alike {
+            return Ok((cell.achieved.clone(), cell.duplicates));
         }
+        let data = visitor.data();
+        let achieved = data.achieved(visit.level, visit.record_bytes)?;
+        let duplicates = data.duplicates(visit.level, visit.record_bytes)?;
+        Ok((achieved, Some(duplicates)))
     }
 
     fn words(&self, visit: &Visit) -> String {
