@@ -3,10 +3,11 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::campaign_file::{Achieved, Campaign, CampaignCell};
-use crate::cell::CellKey;
+use crate::campaign_file::{Achieved, Campaign, CampaignCell, Duplicates};
+use crate::cell::{CellKey, Level};
 use crate::import::Imported;
 use crate::layout::decimal_bytes;
+use crate::unit::WholeBytes;
 
 /// What a file says beside its numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -19,6 +20,9 @@ pub struct Background {
     /// For each cell, what codecs made of its data.
     #[serde(skip)]
     pub achieved: Vec<(CellKey, Achieved)>,
+    /// For each cell, how much of its data repeats.
+    #[serde(skip)]
+    pub duplicates: Vec<(CellKey, Duplicates)>,
     /// For each cell, the how-manieth run of the campaign each of its samples was.
     #[serde(skip)]
     pub orders: Vec<(CellKey, Vec<u32>)>,
@@ -63,6 +67,11 @@ impl Background {
         Self {
             name: campaign.name.clone(),
             achieved: achieved.collect(),
+            duplicates: campaign
+                .cells
+                .iter()
+                .filter_map(|cell| Some((cell.key.clone(), cell.duplicates?)))
+                .collect(),
             orders: ordered
                 .map(|cell| (cell.key.clone(), cell.order.clone()))
                 .collect(),
@@ -118,7 +127,50 @@ fn notes_of(cells: &[CampaignCell]) -> Vec<String> {
             cell.key
         ));
     }
+    notes.extend(duplicates_note(cells));
     notes
+}
+
+/// What a device that deduplicates finds, if there is more for it than the nothing that one expects.
+#[must_use]
+pub fn duplicates_note(cells: &[CampaignCell]) -> Option<String> {
+    // That zeroes are all alike nobody needs to be told.
+    let zeros = Level::Named("zeros".to_owned());
+    let all: Vec<Duplicates> = cells
+        .iter()
+        .filter(|cell| cell.key.level != zeros)
+        .filter_map(|cell| cell.duplicates)
+        .collect();
+    let telling = |found: &&Duplicates| found.requested_pct > 0.0 || found.begins_anew();
+    let first = all.iter().find(telling)?;
+    let between = |share: fn(&Duplicates) -> f64| {
+        let shares = || all.iter().map(share);
+        let texts = [
+            shares().fold(f64::INFINITY, f64::min),
+            shares().fold(f64::NEG_INFINITY, f64::max),
+        ]
+        .map(|share| format!("{share:.1}"));
+        match texts {
+            [least, most] if least == most => format!("{least} %"),
+            [least, most] => format!("{least} to {most} %"),
+        }
+    };
+    let mut note = format!(
+        "Duplicates: asked for {} %; {} of the blocks of {} equal an earlier one of the {} that are made",
+        first.requested_pct,
+        between(|found| found.pool_pct),
+        WholeBytes(first.block_bytes),
+        decimal_bytes(first.pool_bytes)
+    );
+    if first.begins_anew() {
+        note.push_str(&format!(
+            ". A pass writes {}, for which these begin anew again and again, so that {} of its blocks do: a device that \
+             deduplicates over that distance finds them all",
+            decimal_bytes(first.pass_bytes),
+            between(|found| found.pass_pct),
+        ));
+    }
+    Some(note + ".")
 }
 
 /// A value as one would say it.
@@ -160,5 +212,44 @@ mod tests {
             notes[2].contains("up to 1.25 times") && notes[2].contains("write"),
             "{notes:?}"
         );
+    }
+
+    #[test]
+    fn duplicates_are_said_where_there_are_any() {
+        let cell = |level: &str, duplicates| {
+            let mut cell = CampaignCell::new("write", 4096, level.parse().unwrap(), vec![1.0, 2.0]);
+            cell.duplicates = duplicates;
+            cell
+        };
+        let of = |requested_pct, pass_bytes, pool_pct, pass_pct| {
+            Some(Duplicates {
+                block_bytes: 4096,
+                requested_pct,
+                pool_bytes: 256 << 20,
+                pool_pct,
+                pass_bytes,
+                pass_pct,
+            })
+        };
+        let unique = of(0.0, 256 << 20, 0.0, 0.0);
+        let zeros = of(0.0, 1 << 30, 100.0, 100.0);
+        assert_eq!(
+            duplicates_note(&[cell("50", None), cell("2", unique), cell("zeros", zeros)]),
+            None
+        );
+        let asked = of(20.0, 256 << 20, 19.7, 19.7);
+        assert_eq!(
+            duplicates_note(&[cell("50", asked)]).unwrap(),
+            "Duplicates: asked for 20 %; 19.7 % of the blocks of 4 KiB equal an earlier one of the 256 MiB that are made."
+        );
+        let anew = [of(0.0, 1 << 30, 0.0, 75.0), of(0.0, 1 << 30, 0.5, 75.2)];
+        let note = duplicates_note(&[cell("2", anew[0]), cell("98", anew[1]), cell("zeros", zeros)]).unwrap();
+        for part in [
+            "asked for 0 %; 0.0 to 0.5 %",
+            "writes 1.0 GiB",
+            "75.0 to 75.2 % of its blocks",
+        ] {
+            assert!(note.contains(part), "no '{part}' in {note}");
+        }
     }
 }

@@ -9,7 +9,9 @@
 //!   "cells": [
 //!     { "test": "write", "record_bytes": 1048576, "level": 98, "unit": "bytes-per-s",
 //!       "samples": [266103910.4, 265817190.0], "order": [3, 11],
-//!       "achieved": [ { "codec": "lz4", "chunk_bytes": 4096, "saved_pct": 97.9, "spread_pct": 0.1 } ] }
+//!       "achieved": [ { "codec": "lz4", "chunk_bytes": 4096, "saved_pct": 97.9, "spread_pct": 0.1 } ],
+//!       "duplicates": { "block_bytes": 4096, "requested_pct": 0.0, "pool_bytes": 268435456, "pool_pct": 0.0,
+//!                       "pass_bytes": 1073741824, "pass_pct": 75.0 } }
 //!   ]
 //! }
 //! ```
@@ -114,6 +116,9 @@ pub struct CampaignCell {
     /// How compressible the data really was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub achieved: Vec<Achieved>,
+    /// How much of what a pass over the target writes repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duplicates: Option<Duplicates>,
     /// With several writers, the sum of each writer's rate over its own time, for each sample, in the cell's unit. The sample
     /// is what all of them moved from the first one's start to the last one's end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -152,6 +157,31 @@ pub struct Achieved {
     pub saved_pct: f64,
     /// Standard deviation of that over the chunks.
     pub spread_pct: f64,
+}
+
+/// How much of the data repeats, which is what a device that deduplicates finds: by the bytes, so that zeroes count as well.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Duplicates {
+    /// Bytes that were compared with others.
+    pub block_bytes: u64,
+    /// Share of the data that was to repeat.
+    pub requested_pct: f64,
+    /// Data that was made, after which it begins anew.
+    pub pool_bytes: u64,
+    /// Share of its blocks that equal an earlier one of it.
+    pub pool_pct: f64,
+    /// What all writers together write in a pass.
+    pub pass_bytes: u64,
+    /// Share of the blocks of a pass that equal an earlier one of the same pass.
+    pub pass_pct: f64,
+}
+
+impl Duplicates {
+    /// Whether a pass has more of it than the data that was made, because that is shorter.
+    #[must_use]
+    pub fn begins_anew(&self) -> bool {
+        self.pass_bytes > self.pool_bytes
+    }
 }
 
 impl Campaign {
@@ -294,6 +324,7 @@ impl CampaignCell {
             samples,
             order: Vec::new(),
             achieved: Vec::new(),
+            duplicates: None,
             naive: Vec::new(),
             warm_up: Vec::new(),
             outliers: Vec::new(),
@@ -337,6 +368,14 @@ mod tests {
             chunk_bytes: 4096,
             saved_pct: 97.4,
             spread_pct: 0.2,
+        });
+        cell.duplicates = Some(Duplicates {
+            block_bytes: 4096,
+            requested_pct: 20.0,
+            pool_bytes: 1 << 20,
+            pool_pct: 19.5,
+            pass_bytes: 4 << 20,
+            pass_pct: 79.9,
         });
         campaign.cells.push(cell);
         let text = campaign.to_json().unwrap();

@@ -209,3 +209,15 @@ fn the_page_fits_a_narrow_window() {
     assert_eq!(answer["overflow"], 0, "{answer}");
     assert_eq!(answer["faults"], Value::Array(Vec::new()), "{answer}");
 }
+
+#[test]
+fn long_names_of_tests_are_not_cut_off() {
+    let Some(browser) = browser() else { return };
+    let rig = Rig::new();
+    let text = fs::read_to_string(rig.path("after.json")).unwrap();
+    // As output of fio is imported.
+    let renamed = text.replace("\"random_read\"", "\"random_mixed_write:16.qd256.j16\"");
+    assert_ne!(renamed, text);
+    fs::write(rig.path("after.json"), renamed).unwrap();
+    check_legible(&browser, &rig.report(&["after.json"], None).html("0"), 8);
+}

@@ -70,6 +70,30 @@ fn the_page_is_well_formed_and_has_everything() {
 }
 
 #[test]
+fn duplicates_are_said_wherever_the_data_is() {
+    let rig = Rig::new();
+    let report = rig.report(&["before.json"], None);
+    let page = report.html("1").replace('\u{a0}', " ");
+    for part in [
+        "repeats in it",
+        "<td>19.6 %</td>",
+        "<td>4.0 GiB</td><td>95.0 %</td>",
+    ] {
+        // One row a level.
+        let rows = if part.starts_with('<') { 4 } else { 1 };
+        assert_eq!(page.matches(part).count(), rows, "{part}");
+    }
+    for text in [page, report.text(PLAIN)] {
+        assert!(
+            text.contains("Duplicates: asked for 20 %; 19.6 % of the blocks"),
+            "{text}"
+        );
+    }
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["sources"][0]["cells"][0]["duplicates"]["pass_pct"], 95.0);
+}
+
+#[test]
 fn ids_are_unique_and_links_lead_somewhere() {
     let rig = Rig::new();
     let page = rig.report(&["after.json", "before.json"], None).html("1");

@@ -286,6 +286,13 @@ fn a_report_writes_what_it_is_asked_for() {
     let on_stdout = succeeded(&[&words[..], &["-o", "-"]].concat());
     assert_eq!(on_stdout, html);
     assert!(succeeded(&words).contains("add --output page.html"));
+    for option in ["--svg-dir", "--csv-dir"] {
+        refused(
+            &[&words[..], &[option, &page]].concat(),
+            2,
+            &["page.html: expected a folder", "choose another name"],
+        );
+    }
 }
 
 /// Neither is replaced: whoever reads the one, or has the other open, would see nothing.

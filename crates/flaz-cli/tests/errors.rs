@@ -775,6 +775,18 @@ fn man_pages_and_completions() {
     }
     scratch
         .run("generate man none")
-        .refused(FAILURE, &["writing manual pages to none"]);
+        .refused(FAILURE, &["writing none/flaz", "expected a folder that is there"]);
+    // What somebody else has there stays, and then no page is written.
+    let (theirs, stale) = (man.join("flaz.1"), man.join("flaz-create.1"));
+    fs::remove_file(&theirs).unwrap();
+    fs::create_dir(&theirs).unwrap();
+    fs::write(&stale, "of a version before").unwrap();
+    scratch
+        .run("generate man man")
+        .refused(USAGE, &["flaz.1 is a folder: expected a file"]);
+    assert_eq!(fs::read_to_string(&stale).unwrap(), "of a version before");
+    fs::remove_dir(&theirs).unwrap();
+    scratch.run("generate man man").succeeded();
+    assert!(fs::read_to_string(&stale).unwrap().contains("region"));
     scratch.run("generate completions tcsh").refused(USAGE, &["bash"]);
 }

@@ -1,6 +1,7 @@
 //! `flaz bench run` as a user runs it: what it measures, refuses, keeps and goes on with. No figure is looked at but for being
 //! one.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -124,7 +125,10 @@ fn a_folder_with_nothing_but_defaults() {
     assert_eq!(cells(&campaign).len(), 39);
     whole(&campaign, 3);
     assert!(scratch.names("disk").is_empty(), "nothing is left");
-    assert!(!scratch.path("out.json.new").exists());
+    assert!(
+        scratch.names(".").iter().all(|name| !name.starts_with(".flaz")),
+        "no draft is left"
+    );
     for field in [
         "kernel",
         "file_system",
@@ -141,6 +145,45 @@ fn a_folder_with_nothing_but_defaults() {
         (&"lz4".into(), &4096.into())
     );
     assert!((lz4["saved_pct"].as_f64().unwrap() - 50.0).abs() < 1.0, "{lz4}");
+}
+
+/// What a device that deduplicates finds: asked for, in the pool, and on a target of two pools.
+#[test]
+fn the_share_of_duplicates_is_that_of_what_is_written() {
+    const POOL_BYTES: usize = 64 << 20;
+    let scratch = Scratch::new();
+    File::create(scratch.path("image"))
+        .unwrap()
+        .set_len(2 * POOL_BYTES as u64)
+        .unwrap();
+    let page = scratch.succeeded(
+        "image --yes-destroy image --size 128MiB --tests rewrite --records 64KiB --levels 50 --runs 1 --dedup 50 --pool 64MiB \
+         --drop-caches target --output out.json",
+    );
+    let campaign = scratch.campaign("out.json");
+    let found = &cells(&campaign)[0]["duplicates"];
+    assert_eq!(found["requested_pct"], 50.0);
+    assert_eq!(found["pool_bytes"], POOL_BYTES);
+    assert_eq!(found["pass_bytes"], 2 * POOL_BYTES);
+    let share = |field: &str| found[field].as_f64().unwrap();
+    // A sixteenth of the pool has nothing before it to repeat.
+    assert!((share("pool_pct") - 46.9).abs() < 2.0, "{found}");
+    let bytes = fs::read(scratch.path("image")).unwrap();
+    let repeated = |bytes: &[u8]| {
+        let mut seen = HashSet::new();
+        let again = bytes.chunks(4096).filter(|block| !seen.insert(*block));
+        again.count() as f64 * 100.0 * 4096.0 / bytes.len() as f64
+    };
+    // Of another pass than those bytes that were counted, so alike, not equal.
+    assert!(
+        (repeated(&bytes[..POOL_BYTES]) - share("pool_pct")).abs() < 2.0,
+        "{found}"
+    );
+    assert!((repeated(&bytes) - share("pass_pct")).abs() < 1.0, "{found}");
+    assert!(
+        page.contains("Duplicates: asked for 50 %") && page.contains("A pass writes 128 MiB"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -312,6 +355,10 @@ fn an_interrupted_campaign_goes_on_and_measures_nothing_twice() {
     let done = samples();
     assert!((20..208).contains(&done), "{done}");
     scratch.refused("--resume out.json --runs 5", USAGE, &["no other option"]);
+    let held = File::open(scratch.path("out.json")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    scratch.refused("--resume out.json", FAILURE, &["out.json is not free", "locked"]);
+    drop(held);
     scratch.succeeded("--resume out.json");
     let after = scratch.campaign("out.json");
     whole(&after, 4);

@@ -12,6 +12,7 @@
 //! | [`random`] | random bytes as a function of key and place |
 //! | [`pool`] | data in memory before the clock starts |
 //! | [`codec`], [`achieved`] | what the codecs make of it |
+//! | [`duplicates`] | how much of it repeats |
 //! | [`distribution`] | the measured distribution of chunks, as a file |
 //! | [`mod@study`] | measuring real data |
 //! | [`output`], [`page`] | generated data to a file or pipe; requested against achieved |
@@ -21,6 +22,7 @@ pub mod achieved;
 pub mod alphabet;
 pub mod codec;
 pub mod distribution;
+pub mod duplicates;
 pub mod generator;
 pub mod human;
 pub mod layout;
@@ -35,6 +37,7 @@ pub mod study;
 pub use achieved::{Achieved, measure};
 pub use codec::Codec;
 pub use distribution::Distribution;
+pub use duplicates::Duplicates;
 pub use generator::{Difference, Generator};
 pub use level::{Level, Seed};
 pub use pool::{FillSpeed, Pool};

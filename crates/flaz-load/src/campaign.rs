@@ -1,18 +1,18 @@
 //! A campaign: rounds of visits until everything was measured as often as the plan says, and its file after each visit.
 //!
 //! Invariants:
-//! - the file is whole at any time: it is written beside and renamed;
+//! - the file is whole at any time: a [`Keeper`] replaces it by one, or leaves it as it was;
 //! - the samples of a visit enter the file together, or not at all; nothing that was measured is measured again after an
 //!   interruption, and nothing that was begun and not ended counts;
 //! - which visits are left is in the file, so that going on does not depend on what was random or adaptive before.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use flaz_bench::campaign_file::{Campaign, CampaignCell};
+use flaz_bench::campaign_file::{Achieved, Campaign, CampaignCell, Duplicates};
 use flaz_bench::cell::CellKey;
 use flaz_bench::statistics::trend;
 use flaz_bench::unit::{Unit, WholeBytes};
@@ -51,6 +51,18 @@ struct Progress {
     visits: u64,
     /// Samples so far.
     samples: u32,
+}
+
+/// The place of a campaign's file.
+pub trait Keeper: Debug {
+    /// Where it is, for a person.
+    fn path(&self) -> &Path;
+
+    /// Puts `text` in the place of what was kept before: all of it, or nothing has changed.
+    ///
+    /// # Errors
+    /// What the system said, or that somebody else's file is there by now.
+    fn keep(&mut self, text: &str) -> io::Result<()>;
 }
 
 /// What those that watch a campaign see, and by which they stop it.
@@ -93,13 +105,13 @@ pub struct Running<'a> {
     target: &'a Target,
     campaign: Campaign,
     progress: Progress,
-    output: PathBuf,
+    output: Box<dyn Keeper>,
     forecast: Forecast,
     spent_s: f64,
 }
 
 impl<'a> Running<'a> {
-    /// A new campaign, whose file is `output`. The size is that of the target from now on, whatever the plan left open.
+    /// A new campaign, which is kept in `output`. The size is that of the target from now on, whatever the plan left open.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -108,7 +120,7 @@ impl<'a> Running<'a> {
         target: &'a Target,
         name: Option<String>,
         started: String,
-        output: &Path,
+        output: Box<dyn Keeper>,
     ) -> Result<Self, LoadError> {
         let mut campaign = Campaign::new(plan.seed);
         campaign.name = name;
@@ -139,7 +151,7 @@ impl<'a> Running<'a> {
                 visits: 0,
                 samples: 0,
             },
-            output: output.to_owned(),
+            output,
             forecast: Forecast::default(),
             spent_s: 0.0,
         };
@@ -154,22 +166,25 @@ impl<'a> Running<'a> {
         plan: &'a Plan,
         target: &'a Target,
         campaign: Campaign,
-        output: &Path,
+        output: Box<dyn Keeper>,
     ) -> Result<Self, LoadError> {
         let progress = campaign.progress.clone().ok_or_else(|| {
             LoadError::Plan(format!(
                 "{}: this campaign is done; expected one that was interrupted",
-                output.display()
+                output.path().display()
             ))
         })?;
         let progress: Progress = serde_json::from_value(progress).map_err(|error| {
-            LoadError::Plan(format!("{}: its progress is damaged: {error}", output.display()))
+            LoadError::Plan(format!(
+                "{}: its progress is damaged: {error}",
+                output.path().display()
+            ))
         })?;
         let known = schedule::round(plan, 0);
         if let Some(visit) = progress.pending.iter().find(|visit| !known.contains(visit)) {
             return Err(LoadError::Plan(format!(
                 "{}: its progress names {visit:?}, which is not in its plan: the file was changed by hand",
-                output.display()
+                output.path().display()
             )));
         }
         Ok(Self {
@@ -177,7 +192,7 @@ impl<'a> Running<'a> {
             target,
             campaign,
             progress,
-            output: output.to_owned(),
+            output,
             forecast: Forecast::default(),
             spent_s: 0.0,
         })
@@ -187,6 +202,12 @@ impl<'a> Running<'a> {
     #[must_use]
     pub fn campaign(&self) -> &Campaign {
         &self.campaign
+    }
+
+    /// Where it is kept.
+    #[must_use]
+    pub fn kept_at(&self) -> &Path {
+        self.output.path()
     }
 
     /// Measures until everything is done or somebody stops it; what was measured until then is in the file in any case.
@@ -324,7 +345,7 @@ impl<'a> Running<'a> {
                     let mut cell =
                         CampaignCell::new(&key.test, key.record_bytes, key.level.clone(), Vec::new());
                     cell.unit = test.unit();
-                    cell.achieved = self.achieved(visit, visitor)?;
+                    (cell.achieved, cell.duplicates) = self.data_truth(visit, visitor)?;
                     self.campaign.cells.push(cell);
                     self.campaign.cells.len() - 1
                 }
@@ -347,22 +368,25 @@ impl<'a> Running<'a> {
         self.save()
     }
 
-    /// What codecs make of the data: as measured for a cell with the same data, or measured now.
-    fn achieved(
+    /// What codecs make of the data and how much of it repeats: as measured for a cell with the same data, or measured now.
+    fn data_truth(
         &self,
         visit: &Visit,
         visitor: &Visitor<'_>,
-    ) -> Result<Vec<flaz_bench::campaign_file::Achieved>, LoadError> {
+    ) -> Result<(Vec<Achieved>, Option<Duplicates>), LoadError> {
         let level = &self.plan.levels[visit.level];
         let alike = self.campaign.cells.iter().find(|cell| {
             cell.key.level == *level
                 && (cell.key.record_bytes == visit.record_bytes
                     || self.plan.family != crate::plan::FamilyWord::Iozone)
         });
-        match alike {
-            Some(cell) => Ok(cell.achieved.clone()),
-            None => visitor.data().achieved(visit.level, visit.record_bytes),
+        if let Some(cell) = alike {
+            return Ok((cell.achieved.clone(), cell.duplicates));
         }
+        let data = visitor.data();
+        let achieved = data.achieved(visit.level, visit.record_bytes)?;
+        let duplicates = data.duplicates(visit.level, visit.record_bytes)?;
+        Ok((achieved, Some(duplicates)))
     }
 
     fn words(&self, visit: &Visit) -> String {
@@ -443,8 +467,9 @@ impl<'a> Running<'a> {
         let text = self
             .campaign
             .to_json()
-            .map_err(|error| LoadError::at("write", &self.output)(error.into()))?;
-        replace(&self.output, text.as_bytes()).map_err(LoadError::at("write", &self.output))
+            .map_err(|error| LoadError::at("write", self.output.path())(error.into()))?;
+        let kept = self.output.keep(&text);
+        kept.map_err(LoadError::at("write", self.output.path()))
     }
 }
 
@@ -459,17 +484,6 @@ fn values(moved: &Moved, unit: Unit, record_bytes: u64) -> (f64, f64) {
 
 fn json(value: &impl Serialize) -> Result<serde_json::Value, LoadError> {
     serde_json::to_value(value).map_err(|error| LoadError::Plan(error.to_string()))
-}
-
-/// Puts `bytes` in the place of the file: all of them, or what was there stays.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
 }
 
 /// The plan that a campaign's file has.

@@ -2,10 +2,10 @@
 
 use std::num::NonZeroUsize;
 
-use flaz_bench::campaign_file::Achieved;
+use flaz_bench::campaign_file::{Achieved, Duplicates};
 use flaz_bench::cell::Level;
 use flaz_data::spec::{CHUNK_BYTES_MAX, DISTANCE_BYTES_DEFAULT};
-use flaz_data::{Codec, DataSpec, Family, Generator, Pool, Seed};
+use flaz_data::{Codec, DataSpec, Family, Generator, Pool, Seed, duplicates};
 
 use crate::error::LoadError;
 use crate::plan::{FamilyWord, Plan, REPLAY, Replay};
@@ -91,6 +91,7 @@ fn chunk_bytes(plan: &Plan, family: &Family, record_bytes: u64) -> u64 {
 pub struct Data<'p> {
     plan: &'p Plan,
     bytes: usize,
+    target_bytes: u64,
     threads: NonZeroUsize,
     pool: Option<(Contents, Pool)>,
     /// Bytes made, and the seconds that took, of all threads together.
@@ -109,6 +110,7 @@ impl<'p> Data<'p> {
         Self {
             plan,
             bytes: bytes as usize,
+            target_bytes,
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             pool: None,
             made: (0, 0.0),
@@ -193,5 +195,24 @@ impl<'p> Data<'p> {
                 spread_pct: row.saved.stddev_points,
             })
             .collect())
+    }
+
+    /// How much of the data of a level repeats, in the pool and in what a pass writes.
+    ///
+    /// # Errors
+    /// There is no such data.
+    pub fn duplicates(&self, level: usize, record_bytes: u64) -> Result<Duplicates, LoadError> {
+        let contents = self.contents(level, record_bytes, 0)?;
+        // The pool is rounded up to whole records: what is behind the end of the target is not written.
+        let pool_bytes = self.target_bytes.min(self.bytes as u64);
+        let found = duplicates::count(&self.generator(contents)?, pool_bytes, self.threads);
+        Ok(Duplicates {
+            block_bytes: found.block_bytes,
+            requested_pct: self.plan.dedup_pct,
+            pool_bytes,
+            pool_pct: found.percent(),
+            pass_bytes: self.target_bytes,
+            pass_pct: found.percent_repeated(self.target_bytes),
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use flaz_bench::background::duplicates_note;
 use flaz_bench::campaign_file::{Campaign, CampaignCell};
 use flaz_bench::layout::{Align, Style, Table};
 use flaz_bench::statistics::moments::{Moments, median};
@@ -204,5 +205,8 @@ fn data(campaign: &Campaign, text: &mut String) {
     }
     for (level, codecs) in seen {
         let _ = writeln!(text, "  {:<12} {}", level.to_string(), codecs.join(", "));
+    }
+    if let Some(note) = duplicates_note(&campaign.cells) {
+        let _ = writeln!(text, "{note}");
     }
 }

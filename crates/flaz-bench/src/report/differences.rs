@@ -2,7 +2,7 @@
 
 use super::chart::{Chart, Section, class, slug};
 use super::csv::Csv;
-use super::grid::{Grid, Layout};
+use super::grid::{Grid, Layout, axis_title};
 use super::rates::{title, unit_word};
 use super::samples::{signed, tenths};
 use super::summary::{CellSummary, Report, Source};
@@ -94,7 +94,7 @@ fn draw(layout: &Layout, title: &str, test: &str, shown: &[(usize, usize, &Sourc
     let step = round_step(most - least, 6);
     let (least, most) = ((least / step).floor() * step, (most / step).ceil() * step);
     let mut grid = Grid::new(layout, &format!("{title}: differences from the baseline"));
-    let y = grid.y_axis((least, most), &format!("{test}, difference"), &|value| {
+    let y = grid.y_axis((least, most), &axis_title(test, "difference"), &|value| {
         format!("{} %", signed(value))
     });
     grid.band(

@@ -17,6 +17,8 @@ const WIDTH_MIN: f64 = 560.0;
 /// About the width of the page.
 const WIDTH_WHOLE: f64 = 1090.0;
 const PLOT_HEIGHT: f64 = 250.0;
+/// As many characters as are as long as a drawing is high at least.
+const AXIS_TITLE_CHARS_MAX: usize = 44;
 const LEFT: f64 = 74.0;
 const RIGHT_MARGIN: f64 = 14.0;
 /// Between two categories.
@@ -337,4 +339,12 @@ pub(super) fn rate(value: f64, unit: Unit) -> String {
 pub(super) fn round_most(most: f64) -> f64 {
     let step = round_step(most.max(f64::MIN_POSITIVE), 6);
     (most / step - 1e-9).ceil().max(1.0) * step
+}
+/// What an axis says: the test and what of it, or the latter alone where both do not fit; the test is in the drawing's title.
+pub(super) fn axis_title(test: &str, what: &str) -> String {
+    let whole = format!("{test}, {what}");
+    if whole.chars().count() > AXIS_TITLE_CHARS_MAX {
+        return what.to_owned();
+    }
+    whole
 }

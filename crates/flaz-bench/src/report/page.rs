@@ -10,7 +10,7 @@ use super::grid::rate;
 use super::summary::{CellSummary, Report, Source};
 use super::{charts, samples, truth};
 use crate::comparison::{Comparison, MarginReport, Note};
-use crate::layout::p_value;
+use crate::layout::{decimal_bytes, p_value};
 use crate::unit::{Direction, WholeBytes};
 
 /// Drawings wider than this get a line of the page of their own.
@@ -379,7 +379,38 @@ fn cells_table(source: &Source) -> String {
         }
         text.push_str(TABLE_END);
     }
+    duplicates_table(source, &mut text);
     text
+}
+
+/// How much of the data repeats, where a source says that.
+fn duplicates_table(source: &Source, text: &mut String) {
+    let found = truth::duplicates_of(source);
+    if found.is_empty() {
+        return;
+    }
+    text.push_str(&head(&[
+        ("level", true),
+        ("duplicates asked for", false),
+        ("data made", false),
+        ("repeats in it", false),
+        ("a pass writes", false),
+        ("repeats in that", false),
+    ]));
+    for (level, duplicates) in found {
+        row(
+            text,
+            &[
+                (level.0.to_string(), ""),
+                (format!("{} %", duplicates.requested_pct), ""),
+                (decimal_bytes(duplicates.pool_bytes), ""),
+                (format!("{:.1} %", duplicates.pool_pct), ""),
+                (decimal_bytes(duplicates.pass_bytes), ""),
+                (format!("{:.1} %", duplicates.pass_pct), ""),
+            ],
+        );
+    }
+    text.push_str(TABLE_END);
 }
 
 fn test_name(cell: &CellSummary) -> String {

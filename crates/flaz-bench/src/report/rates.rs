@@ -2,7 +2,7 @@
 
 use super::chart::{Chart, Section, class, slug};
 use super::csv::Csv;
-use super::grid::{AxisUnit, Grid, Layout, plain, rate, round_most};
+use super::grid::{AxisUnit, Grid, Layout, axis_title, plain, rate, round_most};
 use super::summary::{CellSummary, Source};
 use crate::unit::{Direction, Unit};
 
@@ -52,7 +52,7 @@ pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit) -> Vec<Chart> 
             let axis = AxisUnit::of(unit, most);
             let mut grid = Grid::new(layout, &format!("{title}: means and standard deviations"));
             let most = round_most(most / axis.divisor * 1.02);
-            let y = grid.y_axis((0.0, most), &format!("{test}, {}", axis.name), &plain);
+            let y = grid.y_axis((0.0, most), &axis_title(test, axis.name), &plain);
             for (category, series, source, cell) in shown {
                 let mean = cell.mean.unwrap_or(0.0) / axis.divisor;
                 let (from, slot) = grid.slot(category, series, layout.series.len());

@@ -3,7 +3,7 @@
 
 use super::chart::{Chart, Section, class, slug};
 use super::csv::Csv;
-use super::grid::{Grid, Layout, plain, rate};
+use super::grid::{Grid, Layout, axis_title, plain, rate};
 use super::rates::{title, unit_word};
 use super::summary::{CellSummary, Source};
 use crate::statistics::moments::median;
@@ -66,7 +66,7 @@ pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit) -> Vec<Chart> 
             let most = (most / step).ceil() * step;
             let mut grid = Grid::new(layout, &format!("{title}: the runs around their median"));
             let label = |value: f64| format!("{} %", signed(value));
-            let y = grid.y_axis((-most, most), &format!("{test}, difference from the median"), &label);
+            let y = grid.y_axis((-most, most), &axis_title(test, "difference from the median"), &label);
             for (category, series, cell, from) in shown {
                 let slot = grid.slot(category, series, layout.series.len());
                 if from.len() > DOTS_MAX {

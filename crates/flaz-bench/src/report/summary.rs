@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Options;
 use crate::background::Background;
-use crate::campaign_file::Achieved;
+use crate::campaign_file::{Achieved, Duplicates};
 use crate::cell::{Cell, CellKey};
 use crate::claim::{ClaimOptions, rate_interval};
 use crate::comparison::Comparison;
@@ -94,6 +94,9 @@ pub struct CellSummary {
     /// What codecs made of the data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub achieved: Vec<Achieved>,
+    /// How much of it repeats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicates: Option<Duplicates>,
 }
 
 impl Source {
@@ -105,6 +108,10 @@ impl Source {
             let achieved = results.background.achieved.iter();
             let of_cell = achieved.filter(|(key, _)| *key == cell.key);
             cell.achieved = of_cell.map(|(_, achieved)| achieved.clone()).collect();
+            let mut duplicates = results.background.duplicates.iter();
+            cell.duplicates = duplicates
+                .find(|(key, _)| *key == cell.key)
+                .map(|(_, found)| *found);
         }
         Self {
             label: label(results, taken),
@@ -166,6 +173,7 @@ fn complete(cell: &Cell, options: &Options) -> CellSummary {
         outliers: description.outliers,
         samples: cell.measured.runs().map(<[f64]>::to_vec).unwrap_or_default(),
         achieved: Vec::new(),
+        duplicates: None,
     }
 }
 
@@ -182,5 +190,6 @@ fn incomplete(cell: &Incomplete) -> CellSummary {
         outliers: None,
         samples: cell.value.into_iter().collect(),
         achieved: Vec::new(),
+        duplicates: None,
     }
 }

@@ -6,6 +6,7 @@ use super::chart::{Chart, Section, class, slug};
 use super::csv::Csv;
 use super::grid::{Grid, LevelOrder, plain};
 use super::summary::Source;
+use crate::campaign_file::Duplicates;
 use crate::unit::WholeBytes;
 
 const COLUMNS: [&str; 6] = [
@@ -52,6 +53,22 @@ pub(super) fn of_source(source: &Source) -> Vec<Truth> {
             }
         })
         .collect()
+}
+
+/// How much of the data repeats, as a source says it, each level and figure once.
+pub(super) fn duplicates_of(source: &Source) -> Vec<(LevelOrder, Duplicates)> {
+    let mut found: Vec<(LevelOrder, Duplicates)> = Vec::new();
+    for cell in &source.cells {
+        let Some(duplicates) = cell.duplicates else {
+            continue;
+        };
+        let row = (LevelOrder(cell.key.level.clone()), duplicates);
+        if !found.contains(&row) {
+            found.push(row);
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
 }
 
 /// A chart for each source and chunk size.

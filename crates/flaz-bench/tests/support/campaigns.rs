@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use flaz_bench::campaign_file::{Achieved, Campaign, CampaignCell};
+use flaz_bench::campaign_file::{Achieved, Campaign, CampaignCell, Duplicates};
 use flaz_bench::random::Random;
 use flaz_bench::report::{Options, Report, report};
 use flaz_bench::unit::Unit;
@@ -83,6 +83,14 @@ impl Rig {
                             });
                         }
                     }
+                    cell.duplicates = Some(Duplicates {
+                        block_bytes: 4096,
+                        requested_pct: 20.0,
+                        pool_bytes: 256 << 20,
+                        pool_pct: 19.6,
+                        pass_bytes: 4 << 30,
+                        pass_pct: 95.0,
+                    });
                     campaign.cells.push(cell);
                 }
             }

@@ -100,6 +100,15 @@ fn inputs(args: &ReportArgs) -> Vec<PathBuf> {
 
 /// The place of a file in a folder, which is made if it is not there.
 fn in_folder(files: &mut OutputFiles, folder: &Path, name: &str) -> Result<OutputFile, Failure> {
-    fs::create_dir_all(folder).map_err(Failure::system(format!("creating {}", folder.display())))?;
+    if folder.exists() && !folder.is_dir() {
+        return Err(Failure::Usage(format!(
+            "{}: expected a folder, or the name of one that can be made, found something else: choose another name",
+            folder.display()
+        )));
+    }
+    fs::create_dir_all(folder).map_err(Failure::system(format!(
+        "creating the folder {}",
+        folder.display()
+    )))?;
     files.take(&folder.join(name))
 }

@@ -1,8 +1,11 @@
 //! `flaz generate`, for packagers: completions and manual pages from the same definition as `--help`.
 
+use std::io;
+
 use clap::CommandFactory;
 
 use super::output;
+use super::output_file::OutputFiles;
 use crate::args::{Cli, Generate, GenerateArgs};
 use crate::error::Failure;
 
@@ -17,8 +20,30 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
             clap_complete::generate(*shell, &mut Cli::command(), "flaz", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
-        Generate::Man { directory } => clap_mangen::generate_to(Cli::command(), directory).map_err(
-            Failure::system(format!("writing manual pages to {}", directory.display())),
-        ),
+        Generate::Man { directory } => {
+            let mut command = Cli::command().disable_help_subcommand(true);
+            command.build();
+            let mut pages = Vec::new();
+            man_pages(&command, &mut pages).map_err(Failure::Output)?;
+            // All places are looked at before the first page is written.
+            let mut files = OutputFiles::default();
+            let mut drafts = Vec::new();
+            for (name, page) in pages {
+                drafts.push((files.take(&directory.join(name))?, page));
+            }
+            drafts.into_iter().try_for_each(|(file, page)| file.write(&page))
+        }
     }
+}
+
+/// The page of a command and those of what is in it, with the names of their files.
+fn man_pages(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        man_pages(inner, pages)?;
+    }
+    let man = clap_mangen::Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    pages.push((man.get_filename(), page));
+    Ok(())
 }

@@ -17,6 +17,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use flaz_load::campaign::Keeper;
+use rustix::fs::FlockOperation;
+
 use crate::error::Failure;
 use crate::safety::node::Identity;
 use crate::safety::{self, Claim, SafetyError};
@@ -140,7 +143,7 @@ impl OutputFile {
             State::Missing(place) => (place, None),
             State::Held(place, claim) => (place, Some(claim)),
         };
-        let draft = draft(place, old, bytes).map_err(failed())?;
+        let draft = draft(place, old.map(Claim::file), bytes).map_err(failed())?;
         let put = match old {
             None => draft.persist_noclobber(place),
             Some(claim) if Identity::at(place) != Some(claim.node().identity) => {
@@ -149,6 +152,23 @@ impl OutputFile {
             Some(_) => draft.persist(place),
         };
         put.map(drop).map_err(|refused| failed()(refused.error))
+    }
+
+    /// For a file that is written again and again, whole each time.
+    ///
+    /// # Errors
+    /// What is at its place cannot be replaced.
+    pub fn keep(self) -> Result<KeptFile, Failure> {
+        let (place, current) = match self.state {
+            State::Stands => return Err(refused(&self.path, "is written to as it stands")),
+            State::Missing(place) => (place, Current::Nothing),
+            State::Held(place, claim) => (place, Current::Theirs(claim)),
+        };
+        Ok(KeptFile {
+            path: self.path,
+            place,
+            current,
+        })
     }
 
     /// Opens the file to write as much to it as there is no room for twice; what was in it is gone then.
@@ -190,11 +210,76 @@ impl Write for OpenFile {
     }
 }
 
+/// An output file that is replaced again and again, and held against others as long.
+#[derive(Debug)]
+pub struct KeptFile {
+    /// As the user wrote it.
+    path: PathBuf,
+    /// Without links.
+    place: PathBuf,
+    current: Current,
+}
+
+/// What is at the place of a kept file.
+#[derive(Debug)]
+enum Current {
+    Nothing,
+    Theirs(Claim),
+    Ours(File),
+}
+
+impl KeptFile {
+    /// Puts a file with `bytes` at its place. If somebody else's is there by now, that stays, and the bytes are kept beside
+    /// it from now on.
+    ///
+    /// # Errors
+    /// What the system said, or that somebody else's file is there.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let old = match &self.current {
+            Current::Nothing => None,
+            Current::Theirs(claim) => Some(claim.file()),
+            Current::Ours(file) => Some(file),
+        };
+        let draft = draft(&self.place, old, bytes)?;
+        // As a claim does: from its first moment on the file is held, where the file system has locks.
+        let _ = rustix::fs::flock(draft.as_file(), FlockOperation::NonBlockingLockExclusive);
+        let known = old.and_then(|file| Identity::of(&file.metadata().ok()?));
+        let there = fs::symlink_metadata(&self.place).ok();
+        let put = match there {
+            // Taken away, or never there.
+            None => draft.persist_noclobber(&self.place),
+            Some(found) if known.is_some() && Identity::of(&found) == known => draft.persist(&self.place),
+            Some(_) => {
+                let (file, beside) = draft.keep().map_err(|refused| refused.error)?;
+                let message = format!(
+                    "another file came to be there, which stays as it is; what should be in it is in {}",
+                    beside.display()
+                );
+                (self.path, self.place) = (beside.clone(), beside);
+                self.current = Current::Ours(file);
+                return Err(io::Error::other(message));
+            }
+        };
+        self.current = Current::Ours(put.map_err(|refused| refused.error)?);
+        Ok(())
+    }
+}
+
+impl Keeper for KeptFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn keep(&mut self, text: &str) -> io::Result<()> {
+        self.write(text.as_bytes())
+    }
+}
+
 /// Whether a file can be made at `path`: its folder is there and may be written to.
 ///
 /// # Errors
 /// It cannot.
-pub fn can_hold(path: &Path) -> Result<(), Failure> {
+fn can_hold(path: &Path) -> Result<(), Failure> {
     let (place, _) = place(path)?;
     match tempfile::tempfile_in(folder(&place)) {
         Ok(_) => Ok(()),
@@ -269,15 +354,15 @@ fn standing(path: &Path) -> io::Result<File> {
 }
 
 /// A file beside its place, to take its name.
-fn draft(place: &Path, old: Option<&Claim>, bytes: &[u8]) -> io::Result<tempfile::NamedTempFile> {
+fn draft(place: &Path, old: Option<&File>, bytes: &[u8]) -> io::Result<tempfile::NamedTempFile> {
     let mut draft = tempfile::Builder::new()
         .prefix(".flaz-")
         .suffix(".new")
         .permissions(Permissions::from_mode(NEW_FILE_MODE))
         .tempfile_in(folder(place))?;
     draft.write_all(bytes)?;
-    if let Some(claim) = old {
-        let old = claim.file().metadata()?;
+    if let Some(old) = old {
+        let old = old.metadata()?;
         // Only root may give a file away; anybody else makes it their own, as a copy would be.
         let _ = std::os::unix::fs::fchown(draft.as_file(), Some(old.uid()), Some(old.gid()));
         draft.as_file().set_permissions(old.permissions())?;
@@ -348,6 +433,65 @@ mod tests {
         fs::write(&path, "theirs again").unwrap();
         assert!(old.write(b"ours").is_err());
         assert_eq!(fs::read(&path).unwrap(), b"theirs again");
+    }
+
+    #[test]
+    fn a_kept_file_is_replaced_whole_and_held() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("file");
+        let mut kept = taken(&path).unwrap().keep().unwrap();
+        for text in ["first", "second"] {
+            kept.write(text.as_bytes()).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), text.as_bytes());
+            assert!(
+                taken(&path).unwrap_err().contains("locked"),
+                "held after the {text}"
+            );
+        }
+        fs::remove_file(&path).unwrap();
+        kept.write(b"third").unwrap();
+        assert_eq!(
+            fs::read(&path).unwrap(),
+            b"third",
+            "what was taken away is made again"
+        );
+        drop(kept);
+        let mut again = taken(&path).unwrap().keep().unwrap();
+        assert_eq!(
+            fs::read(&path).unwrap(),
+            b"third",
+            "nothing is lost before something is written"
+        );
+        again.write(b"fourth").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"fourth");
+        assert_eq!(
+            fs::read_dir(scratch.path()).unwrap().count(),
+            1,
+            "no draft is left"
+        );
+        assert!(taken(Path::new("/dev/null")).unwrap().keep().is_err());
+    }
+
+    #[test]
+    fn what_came_to_the_place_of_a_kept_file_stays() {
+        for first in [false, true] {
+            let scratch = tempfile::tempdir().unwrap();
+            let (path, theirs) = (scratch.path().join("file"), scratch.path().join("theirs"));
+            let mut kept = taken(&path).unwrap().keep().unwrap();
+            if first {
+                kept.write(b"ours").unwrap();
+                fs::remove_file(&path).unwrap();
+            }
+            // A link to what must not be written to is no less somebody else's.
+            fs::write(&theirs, "theirs").unwrap();
+            symlink(&theirs, &path).unwrap();
+            let message = kept.write(b"ours again").unwrap_err().to_string();
+            assert!(path.is_symlink());
+            assert_eq!(fs::read(&theirs).unwrap(), b"theirs");
+            assert_ne!(kept.path(), path);
+            assert!(message.contains(kept.path().to_str().unwrap()), "{message}");
+            assert_eq!(fs::read(kept.path()).unwrap(), b"ours again");
+        }
     }
 
     #[test]

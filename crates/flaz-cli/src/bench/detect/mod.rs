@@ -91,9 +91,10 @@ pub fn run(args: &DetectArgs) -> Result<(), Failure> {
     if !(SAMPLE_BYTES_MIN..=SAMPLE_BYTES_MAX).contains(&args.sample)
         || !args.sample.is_multiple_of(SAMPLE_UNIT_BYTES)
     {
-        return Err(Failure::Usage(
-            "--sample: expected whole MiB, from 2MiB to 1GiB".to_owned(),
-        ));
+        return Err(Failure::Usage(format!(
+            "--sample: expected whole MiB, from 2MiB to 1GiB, found {} bytes",
+            args.sample
+        )));
     }
     let mut place = Place::open(&args.target, args.yes_destroy.as_deref(), args.buffered)?;
     let shape = Shape {

@@ -92,7 +92,7 @@ pub struct WantedArgs {
     /// Unit of duplicates, of drawn levels and of what is replayed: a power of two from 512 to 16MiB [default: 4KiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     chunk: Option<u64>,
-    /// Percentage of duplicate chunks in the data
+    /// Percentage of duplicate chunks in the data; results say how much of what is written repeats
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     dedup: Option<f64>,
     /// Runs of each cell [default: 10]

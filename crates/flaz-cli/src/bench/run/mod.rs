@@ -18,7 +18,8 @@ use flaz_load::visit::Traffic;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::bench::permission;
-use crate::commands::{output, output_file};
+use crate::commands::output;
+use crate::commands::output_file::OutputFiles;
 use crate::error::Failure;
 use crate::host::utc;
 use crate::size::{HumanBytes, HumanCount};
@@ -52,15 +53,15 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     if before.is_none() {
         not_there(&output)?;
     }
-    output_file::can_hold(&output)?;
+    let kept = OutputFiles::default().take(&output)?.keep()?;
     // Held until the end.
     let _held = permission::to_overwrite(&plan.target, args.yes_destroy.as_deref())?;
     let watch = Arc::new(Watch::default());
     let target = Target::new(&plan.target, &wish(&plan))?;
     preamble(&plan, &target, &output, before.is_some());
     let mut running = match before {
-        None => Running::new(&plan, &target, name, started, &output)?,
-        Some(campaign) => Running::resume(&plan, &target, campaign, &output)?,
+        None => Running::new(&plan, &target, name, started, Box::new(kept))?,
+        Some(campaign) => Running::resume(&plan, &target, campaign, Box::new(kept))?,
     };
     stop_by_signals(&watch)?;
     let outcome = bar::beside(&watch, || running.run(&watch));
@@ -69,14 +70,14 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         Err(LoadError::Interrupted) => {
             return Err(Failure::BadNews(format!(
                 "interrupted; what was measured is in {0}, and this goes on with it: flaz bench run --resume {0}",
-                output.display()
+                running.kept_at().display()
             )));
         }
         Err(error) => {
             if !running.campaign().cells.is_empty() {
                 eprintln!(
                     "what was measured is in {0}; once the cause is gone it goes on with: flaz bench run --resume {0}",
-                    output.display()
+                    running.kept_at().display()
                 );
             }
             return Err(error.into());
