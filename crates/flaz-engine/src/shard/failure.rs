@@ -102,9 +102,13 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// The device fails.
     pub async fn distrust(&self) -> Result<(), DeviceError> {
-        // Its numbers are those of a mark that counts.
-        self.load_intents().await?;
-        self.poison().await
+        // Its numbers are those of a mark that counts. And what the old pages say must be there, these say as well: or the
+        // recovery would not miss it.
+        let marks = self.load_intents().await?;
+        self.intents.set_durable(marks);
+        let poisoned = self.poison().await;
+        self.intents.set_durable(Default::default());
+        poisoned
     }
 
     async fn disown_on_device(&self) -> bool {
