@@ -545,6 +545,10 @@ impl<P: Platform> Shard<P> {
             }
             self.idle.notified().await;
         }
+        if self.stuck.get() {
+            // It ended, and the region is not void.
+            return;
+        }
         let ticket = self.origin_writes.watch().ticket();
         let flushed = planted(PlantedBug::IntentClearedUnflushed) || self.flush_origin(failures).await;
         let logged = planted(PlantedBug::IntentClearedBeforeLog) || self.make_log_stable().await;
