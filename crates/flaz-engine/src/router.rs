@@ -1,9 +1,10 @@
 //! From a request to shards and back: splitting by stripe, joining, and reaching a shard wherever it lives.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 
-use flaz_device::{Device, IoBuf};
+use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
 use futures_util::future::join_all;
 
 use crate::planted::{PlantedBug, planted, planted_once_in};
@@ -175,12 +176,24 @@ struct Inner<S, O> {
     sequential: RefCell<SequentialDetector>,
 }
 
-/// The cached device, as front ends see it.
-pub struct CachedVolume<S, O>(Rc<Inner<S, O>>);
+/// The cached device, as front ends see it. Each clone is for one client: it hears of every flush of the origin that
+/// failed since, once, whoever had asked for that one.
+pub struct CachedVolume<S, O> {
+    inner: Rc<Inner<S, O>>,
+    /// Failed flushes that the client has heard of.
+    heard: Cell<u64>,
+}
 
-impl<S, O> Clone for CachedVolume<S, O> {
+impl<S: Shards, O> Clone for CachedVolume<S, O> {
     fn clone(&self) -> Self {
-        Self(Rc::clone(&self.0))
+        Self::for_client(Rc::clone(&self.inner))
+    }
+}
+
+impl<S: Shards, O> CachedVolume<S, O> {
+    fn for_client(inner: Rc<Inner<S, O>>) -> Self {
+        let heard = Cell::new(inner.shards.origin_writes().flushes().flushes_failed());
+        Self { inner, heard }
     }
 }
 
@@ -188,7 +201,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
     /// A volume of `size` bytes.
     #[must_use]
     pub fn new(shards: S, origin: Rc<O>, size: u64, sequential_cutoff: u64) -> Self {
-        Self(Rc::new(Inner {
+        Self::for_client(Rc::new(Inner {
             shards,
             origin,
             size,
@@ -198,32 +211,32 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
 
     /// Changes the length from which sequential streams are not admitted; 0 admits all.
     pub fn set_sequential_cutoff(&self, bytes: u64) {
-        self.0.sequential.borrow_mut().set_cutoff(bytes);
+        self.inner.sequential.borrow_mut().set_cutoff(bytes);
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<(), IoError> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.0.size => Ok(()),
+            Some(end) if end <= self.inner.size => Ok(()),
             _ => Err(IoError::OutOfRange {
                 offset,
                 len,
-                size: self.0.size,
+                size: self.inner.size,
             }),
         }
     }
 
     fn bypass(&self, offset: u64, len: u64) -> bool {
-        self.0.sequential.borrow_mut().bypasses(offset, len)
+        self.inner.sequential.borrow_mut().bypasses(offset, len)
     }
 
     fn shard_of(&self, offset: u64) -> u32 {
         BlockNumber(offset / BLOCK_BYTES as u64)
-            .in_shard(self.0.shards.count())
+            .in_shard(self.inner.shards.count())
             .0
     }
 
     async fn run(&self, piece: Piece) -> Result<Option<IoBuf>, IoError> {
-        self.0.shards.run(self.shard_of(piece.offset()), piece).await
+        self.inner.shards.run(self.shard_of(piece.offset()), piece).await
     }
 
     /// Carries out one piece a stripe; the first error counts, after all have ended.
@@ -252,7 +265,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
 
 impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
     fn size(&self) -> u64 {
-        self.0.size
+        self.inner.size
     }
 
     async fn read(&self, offset: u64, len: u32) -> Result<Segments, IoError> {
@@ -322,23 +335,32 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         if planted(PlantedBug::FlushNotSent) || planted_once_in(200, PlantedBug::FlushNotSentAtTimes) {
             return Ok(());
         }
-        let writes = self.0.shards.origin_writes();
+        let writes = self.inner.shards.origin_writes();
+        let heard = self.heard.get();
         let unflushed = writes.unflushed();
         let mut outcome = Ok(());
         if let Some(upto) = unflushed {
-            let flushed = writes.flushes().run(self.0.origin.flush()).await;
+            let flushed = writes.flushes().run(self.inner.origin.flush()).await;
             outcome = flushed.map_err(IoError::Origin);
             if outcome.is_ok() {
                 writes.flushed(upto);
             }
         }
         // After the origin: a failure that a shard's own flush was told is told to nobody else.
-        let parts = (0..self.0.shards.count()).map(|number| self.0.shards.run(number, Piece::Flush));
+        let parts = (0..self.inner.shards.count()).map(|number| self.inner.shards.run(number, Piece::Flush));
         for part in join_all(parts).await {
             outcome = outcome.and(part.map(|_| ()));
         }
         let untold = writes.flushes().take_untold();
-        outcome.and(untold.map_or(Ok(()), |error| Err(IoError::Origin(error))))
+        outcome = outcome.and(untold.map_or(Ok(()), |error| Err(IoError::Origin(error))));
+        // One that somebody else was told of may have taken with it what this client has written.
+        let failed = writes.flushes().flushes_failed();
+        self.heard.set(failed);
+        if outcome.is_ok() && failed != heard {
+            let why = io::Error::other("it failed a flush that somebody else asked for");
+            outcome = Err(IoError::Origin(DeviceError::new(DeviceOp::Flush, 0, 0, why)));
+        }
+        outcome
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {
@@ -376,7 +398,8 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
     ) -> Result<Vec<StatusExtent>, IoError> {
         self.check(offset, len)?;
         // Asked first: what is cleaned between the two questions, the origin knows of.
-        let parts = (0..self.0.shards.count()).map(|number| self.0.shards.run(number, Piece::IsDirty));
+        let parts =
+            (0..self.inner.shards.count()).map(|number| self.inner.shards.run(number, Piece::IsDirty));
         for part in join_all(parts).await {
             if part?.is_some() {
                 // The origin does not know all that there is.
@@ -388,7 +411,7 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
             }
         }
         let extents = self
-            .0
+            .inner
             .origin
             .status(offset, len, extents_max)
             .await

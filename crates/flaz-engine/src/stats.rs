@@ -151,10 +151,12 @@ counters! {
     extent_overhead_bytes,
     /// Fragments whose checksum or codec stream was bad.
     checksum_failures,
-    /// Operations of the cache device that failed.
+    /// Operations of the cache device that failed, but for reads of a start that can do without.
     cache_errors,
-    /// Reads of them.
+    /// Reads of it that failed, those of a start included.
     cache_read_errors,
+    /// Writes, flushes and discards of it that failed.
+    cache_write_errors,
     /// Regions reclaimed.
     regions_reclaimed,
     /// Blocks stored again at reclaim because they were used.

@@ -74,7 +74,7 @@ pub struct StatusExtent {
     pub zero: bool,
 }
 
-/// A block device as front ends see it. Cheap to clone; every clone is the same device.
+/// A block device as front ends see it. Cheap to clone; every clone is the same device, for another client.
 ///
 /// Offsets and lengths may be any number of bytes. Futures may be dropped only at shutdown.
 #[expect(
@@ -91,7 +91,8 @@ pub trait Volume: Clone + 'static {
     /// Writes `data`, which is cut as [`segment_lens`] says, at `offset`; with `fua` it is stable on return.
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), IoError>;
 
-    /// Makes all writes acknowledged before the call stable, those of other clones and threads included.
+    /// Makes all writes acknowledged before the call stable, those of other clones and threads included. Fails also where a
+    /// flush failed that another client was told of, or nobody: once, for what it covered may be gone.
     async fn flush(&self) -> Result<(), IoError>;
 
     /// Gives a range up; it may read as anything the origin gives afterwards (zeroes, as a rule).

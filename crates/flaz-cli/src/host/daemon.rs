@@ -521,10 +521,23 @@ fn ask_all<T: Send>(
         .collect()
 }
 
-/// What to do about dirty blocks that cannot be read.
-fn damaged(left: u64) -> HostError {
+/// Why dirty blocks are left by a cleaner that has met no error, and what to do: nothing may be given up for those that
+/// are merely written again and again.
+fn left_dirty(left: u64, damaged_blocks: u64) -> HostError {
+    if damaged_blocks > 0 {
+        return damaged(damaged_blocks);
+    }
     format!(
-        "{left} blocks cannot be brought to the origin, because copies of them on the cache device are damaged: `flaz check` \
+        "{left} blocks are written again as fast as they are brought to the origin: try again when its clients write less, or \
+         stop them first"
+    )
+    .into()
+}
+
+/// What to do about dirty blocks that cannot be read.
+fn damaged(blocks: u64) -> HostError {
+    format!(
+        "{blocks} blocks cannot be brought to the origin, because copies of them on the cache device are damaged: `flaz check` \
          says which bytes of the origin; write those anew on the served disk, or give up all that is not on the origin with \
          `flaz serve --discard-cache --discard-dirty`"
     )
@@ -596,13 +609,14 @@ impl Daemon {
     /// Why blocks stay dirty, and what to do.
     fn not_clean(&self, left: u64, error: &IoError) -> HostError {
         let cache = self.spec.cache.display();
-        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats).unwrap_or_default();
         // Its first words are for a request; here they say nothing, and would do so twice.
         let why = error
             .to_string()
             .replace(&IoError::CacheFailed(String::new()).to_string(), "");
-        if why.ends_with("cannot be read") && stats.iter().any(|part| part.counts.dirty_lost > 0) {
-            return damaged(left);
+        // Those that are damaged now: what was counted may have been written anew since.
+        let damaged_blocks = self.damaged_blocks().unwrap_or_default();
+        if why.ends_with("cannot be read") && damaged_blocks > 0 {
+            return damaged(damaged_blocks);
         }
         format!(
             "{left} blocks stay dirty, their latest contents on {cache} alone: {why}; keep it, and try again when that is \
@@ -614,6 +628,11 @@ impl Daemon {
     fn dirty_blocks(&self) -> Result<u64, HostError> {
         let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
         Ok(parts.iter().map(|part| part.holdings.dirty_blocks).sum())
+    }
+
+    fn damaged_blocks(&self) -> Result<u64, HostError> {
+        let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
+        Ok(parts.iter().map(|part| part.holdings.damaged_blocks).sum())
     }
 
     /// Makes the origin complete: no more writes are kept back, and all that were are brought there. The next stop
@@ -645,7 +664,7 @@ impl Daemon {
             left = self.clean()?;
         }
         if left > 0 {
-            return Err(damaged(left));
+            return Err(left_dirty(left, self.damaged_blocks()?));
         }
         Ok(())
     }
@@ -738,5 +757,19 @@ impl Daemon {
             .into());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_give_up_blocks_that_are_well() {
+        let told = left_dirty(3, 0).to_string();
+        assert!(told.starts_with("3 blocks are written again"), "{told}");
+        assert!(!told.contains("damaged") && !told.contains("--discard"), "{told}");
+        let told = left_dirty(3, 2).to_string();
+        assert!(told.starts_with("2 blocks cannot be brought"), "{told}");
     }
 }

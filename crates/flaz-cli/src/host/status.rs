@@ -167,7 +167,7 @@ fn live_report(daemon: &Daemon, shards: u32, stats: &StatsSnapshot, threads: &[S
         errors: ErrorReport {
             checksum_failures: counts.checksum_failures,
             cache_read_errors: counts.cache_read_errors,
-            cache_write_errors: counts.cache_errors - counts.cache_read_errors,
+            cache_write_errors: counts.cache_write_errors,
             origin_errors: counts.origin_errors,
         },
         memory: memory(stats),

@@ -12,7 +12,8 @@ mod segment;
 pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 
-use crate::units::{LocalBlock, UNIT_BYTES};
+use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
+use crate::units::{BLOCK_BYTES, LocalBlock, UNIT_BYTES};
 use segment::{SLOTS, Segment};
 
 /// Entries that a segment has when the index is as large as planned: bounds the time of one rebuild.
@@ -32,7 +33,7 @@ pub struct Index {
     fragments: Fragments,
 }
 
-/// The fragments that the entries name: how many, and the sectors they touch; and what of it is dirty.
+/// The fragments that the entries name: how many, and the sectors they touch; and what dirty blocks take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fragments {
     count: u64,
@@ -48,7 +49,7 @@ impl Fragments {
         self.sectors += sectors;
         if entry.dirty() {
             self.dirty_blocks += 1;
-            self.dirty_sectors += sectors;
+            self.dirty_sectors += sectors.max(RECORD_SECTORS);
         }
     }
 
@@ -58,7 +59,7 @@ impl Fragments {
         self.sectors -= sectors;
         if entry.dirty() {
             self.dirty_blocks -= 1;
-            self.dirty_sectors -= sectors;
+            self.dirty_sectors -= sectors.max(RECORD_SECTORS);
         }
     }
 }
@@ -75,6 +76,9 @@ fn sectors_of(entry: Entry) -> u64 {
 /// touch `(n + 504) / 512` sectors.
 const TOUCHED_BEYOND_BYTES: u64 = SECTOR_BYTES - UNIT_BYTES;
 const SECTOR_BYTES: u64 = 512;
+
+/// What a block takes of a region at least, also without a fragment: a region has so many records, not more.
+const RECORD_SECTORS: u64 = BLOCK_BYTES as u64 / RECORDS_PER_BLOCK_MAX / SECTOR_BYTES;
 
 impl Index {
     /// An empty index for blocks below `blocks`, planned for about `entries_planned` of them.
@@ -128,7 +132,7 @@ impl Index {
         let dirty = old.filter(|entry| entry.dirty());
         if let Some(entry) = dirty {
             self.fragments.dirty_blocks -= 1;
-            self.fragments.dirty_sectors -= sectors_of(entry);
+            self.fragments.dirty_sectors -= sectors_of(entry).max(RECORD_SECTORS);
         }
         dirty.is_some()
     }
@@ -139,7 +143,7 @@ impl Index {
         self.fragments.dirty_blocks
     }
 
-    /// Bytes of the sectors that the fragments of dirty blocks touch.
+    /// Bytes that dirty blocks take of their regions: of the sectors that their fragments touch, or of a record.
     #[must_use]
     pub fn dirty_device_bytes(&self) -> u64 {
         self.fragments.dirty_sectors * SECTOR_BYTES

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::deadline::is_timeout;
-use flaz_device::{DeviceError, Env};
+use flaz_device::{DeviceError, DeviceOp, Env};
 use futures_util::future::{Either, select};
 
 use super::{CACHE_ERRORS_MAX, Platform, Shard};
@@ -28,7 +28,12 @@ impl<P: Platform> Shard<P> {
     /// Counts an error of the cache device. After too many, or one operation that did not end in time, the device is no
     /// longer used.
     pub(super) fn cache_error(self: &Rc<Self>, error: &DeviceError) {
-        count(&self.stats.counters.cache_errors, 1);
+        let counters = &self.stats.counters;
+        count(&counters.cache_errors, 1);
+        count(
+            &counters.cache_write_errors,
+            u64::from(error.op != DeviceOp::Read),
+        );
         tracing::warn!(shard = self.number, %error, "the cache device failed an operation");
         if is_timeout(error) {
             self.give_up("it does not answer in time");
@@ -102,9 +107,13 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// The device fails.
     pub async fn distrust(&self) -> Result<(), DeviceError> {
-        // Its numbers are those of a mark that counts.
-        self.load_intents().await?;
-        self.poison().await
+        // Its numbers are those of a mark that counts. And what the old pages say must be there, these say as well: or the
+        // recovery would not miss it.
+        let marks = self.load_intents().await?;
+        self.intents.set_durable(marks);
+        let poisoned = self.poison().await;
+        self.intents.set_durable(Default::default());
+        poisoned
     }
 
     async fn disown_on_device(&self) -> bool {

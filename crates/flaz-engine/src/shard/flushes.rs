@@ -2,7 +2,7 @@
 //!
 //! A system may report a failed flush once, forget what was not written, and tell whoever asks next that all is well.
 //! So the success of a flush is believed if none failed since what it is to cover was written, whoever asked for that
-//! one, and if none that overlapped it is still under way.
+//! one, and if none that overlapped it is still under way. Clients hear of every flush that failed, each of them once.
 
 #![expect(
     clippy::disallowed_types,
@@ -30,6 +30,8 @@ struct State {
     begun: u64,
     under_way: BTreeSet<u64>,
     failures: u64,
+    /// Those of them that were flushes for sure, and no writes that are stable on return.
+    flushes_failed: u64,
     /// A failure that nobody had asked for, and that clients must hear of.
     untold: Option<DeviceError>,
 }
@@ -39,6 +41,7 @@ struct Flushing<'a> {
     flushes: &'a Flushes,
     number: u64,
     succeeded: bool,
+    was_flush: bool,
 }
 
 impl Drop for Flushing<'_> {
@@ -46,6 +49,7 @@ impl Drop for Flushing<'_> {
         let mut state = self.flushes.state();
         state.under_way.remove(&self.number);
         state.failures += u64::from(!self.succeeded);
+        state.flushes_failed += u64::from(self.was_flush && !self.succeeded);
     }
 }
 
@@ -58,6 +62,12 @@ impl Flushes {
     /// Number of flushes that failed.
     pub(crate) fn failures(&self) -> u64 {
         self.state().failures
+    }
+
+    /// Number of flushes that failed, without the writes that are stable on return: one of those may have failed for itself
+    /// alone, as where the device is full.
+    pub(crate) fn flushes_failed(&self) -> u64 {
+        self.state().flushes_failed
     }
 
     /// Keeps the failure of a flush that no client asked for, for the next one who asks for a flush.
@@ -89,9 +99,11 @@ impl Flushes {
             flushes: self,
             number,
             succeeded: false,
+            was_flush: false,
         };
         let result = flush.await;
         flushing.succeeded = result.is_ok();
+        flushing.was_flush = matches!(&result, Err(error) if error.op == DeviceOp::Flush);
         result
     }
 

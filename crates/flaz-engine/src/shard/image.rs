@@ -157,12 +157,13 @@ impl<P: Platform> Shard<P> {
         self.clear_all_intents().await.map_err(device)
     }
 
-    /// The image, after freeing as many regions as it needs.
+    /// The image, after freeing as many regions as it needs. It has no place for a reclaim that is not finished.
     async fn fit_image(self: &Rc<Self>) -> Result<Vec<u8>, ImageError> {
         let before = self.index.borrow().len();
         loop {
             let regions = self.image_bytes().div_ceil(self.geometry.region_bytes) as usize;
-            if regions <= self.log.borrow().regions.free_len().min(IMAGE_REGIONS_MAX) {
+            let free = self.log.borrow().regions.free_len();
+            if regions <= free.min(IMAGE_REGIONS_MAX) && self.unfinished.get().is_none() {
                 let dropped = before - self.index.borrow().len();
                 if dropped > 0 {
                     tracing::info!(

@@ -103,7 +103,7 @@ pub(super) struct Intents {
     set: RefCell<Stripes>,
     /// Stripes that writers wait for. Bounded by the writers in flight.
     wanted: RefCell<Vec<u64>>,
-    /// Stripes written since the last round began.
+    /// Stripes written since the last round began; where no intents are set, since the cache was opened.
     written: RefCell<Stripes>,
     /// Stripes of which a failed flush may have lost writes.
     doubtful: RefCell<Stripes>,
@@ -530,7 +530,9 @@ impl<P: Platform> Shard<P> {
                 free && (told || !self.is_watched(stripe))
             };
             let candidates = set.iter().filter(|&stripe| settled(stripe)).collect();
-            written.clear_all();
+            if self.after_crash == AfterCrash::Warm {
+                written.clear_all();
+            }
             for (stripe, _) in &*intents.in_flight.borrow() {
                 written.set(*stripe);
             }
@@ -548,6 +550,10 @@ impl<P: Platform> Shard<P> {
                 return;
             }
             self.idle.notified().await;
+        }
+        if self.stuck.get() {
+            // It ended, and the region is not void.
+            return;
         }
         let ticket = self.origin_writes.watch().ticket();
         let flushed = planted(PlantedBug::IntentClearedUnflushed) || self.flush_origin(failures).await;
@@ -585,13 +591,18 @@ impl<P: Platform> Shard<P> {
     }
 
     /// A flush of the origin that failed may have taken with it what was written since the one before, and no later one
-    /// brings that back: what is set by now is never cleared in this opening. Returns how many failed so far.
+    /// brings that back: what is set by now is never cleared in this opening. Where no intents are set, for a crash leaves
+    /// nothing of the cache, a clean stop must know of what was written all the same. Returns how many failed so far.
     pub(super) fn doubt_what_a_flush_lost(&self) -> u64 {
         let intents = &self.intents;
         let failures = self.origin_writes.flushes().failures();
         if intents.failures.replace(failures) != failures {
-            let (set, mut doubtful) = (intents.set.borrow(), intents.doubtful.borrow_mut());
-            set.iter().for_each(|stripe| doubtful.set(stripe));
+            let touched = match self.after_crash {
+                AfterCrash::Warm => intents.set.borrow(),
+                AfterCrash::Cold => intents.written.borrow(),
+            };
+            let mut doubtful = intents.doubtful.borrow_mut();
+            touched.iter().for_each(|stripe| doubtful.set(stripe));
         }
         failures
     }
@@ -682,10 +693,10 @@ impl<P: Platform> Shard<P> {
             }
         }
         let permit = self.intents.sectors.acquire(1).await;
-        let mut pages: Vec<u64> = self.intents.set.borrow().iter().map(page_of).collect();
-        pages.dedup();
+        let mut pages = BTreeSet::new();
         {
             let (mut set, doubtful) = (self.intents.set.borrow_mut(), self.intents.doubtful.borrow());
+            pages.extend(set.iter().chain(doubtful.iter()).map(page_of));
             set.clear_all();
             let kept = watched.into_iter().chain(doubtful.iter());
             kept.for_each(|stripe| set.set(stripe));

@@ -23,7 +23,7 @@
 //! - Of all that the medium says about a block, the newest record dies last, or what is left says "not
 //!   cached": a new version goes to the ring that holds the old one ([`Shard::ring_of_old`]), a block changes
 //!   rings only at the reclaim that destroys its copy, and a block that is dropped and not stored again leaves
-//!   a tombstone in its ring.
+//!   a tombstone in its ring. A reclaim that was cut short is finished before another one begins.
 //! - No `RefCell` is borrowed across an await.
 
 mod admit;
@@ -177,6 +177,9 @@ pub struct Shard<P: Platform> {
     failed: Cell<bool>,
     /// Reclaim found no way on for a region of dirty blocks while the shard stopped.
     stuck: Cell<bool>,
+    /// The ring whose oldest region was being reclaimed when the last process ended, or could not be: it is the next to
+    /// go. What has been made of its blocks since may lie in the other ring, and must not die before it.
+    unfinished: Cell<Option<Ring>>,
     /// Extents that are to be closed when the next write to the device ends.
     commit_waiting: RefCell<Vec<Landing>>,
     /// A write of an extent has ended.
@@ -285,6 +288,7 @@ impl<P: Platform> Shard<P> {
             stopping: Cell::new(false),
             failed: Cell::new(false),
             stuck: Cell::new(false),
+            unfinished: Cell::new(None),
             commit_waiting: RefCell::new(Vec::new()),
             landed: Notify::new(),
             landed_writes: Cell::new(0),

@@ -73,7 +73,8 @@ impl<P: Platform> Shard<P> {
     /// Reclaims one region; false if no ring has one, or its dirty blocks can go nowhere. With `keep`, used blocks are
     /// stored again; dirty ones always are.
     pub(super) async fn reclaim_one(self: &Rc<Self>, keep: bool) -> bool {
-        let victim = self.policy.borrow().victim(self.ring_sizes());
+        let unfinished = self.unfinished.get();
+        let victim = unfinished.unwrap_or_else(|| self.policy.borrow().victim(self.ring_sizes()));
         let taken = {
             let mut log = self.log.borrow_mut();
             let other = if victim == Ring::Main {
@@ -104,8 +105,11 @@ impl<P: Platform> Shard<P> {
         if rescued {
             self.sweep(number);
             self.free_region(number).await;
+            self.unfinished
+                .set(unfinished.filter(|unfinished| *unfinished != ring));
         } else {
             self.log.borrow_mut().regions.put_back(number);
+            self.unfinished.set(Some(ring));
             self.stuck.set(true);
         }
         self.log.borrow_mut().held_for_reclaim = false;

@@ -8,6 +8,7 @@
 //! crash before it.
 
 use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use flaz_device::deadline::is_timeout;
@@ -546,7 +547,27 @@ impl<P: Platform> Shard<P> {
         log.next_sequence = log.next_sequence.max(Sequence(last.0 + 1));
     }
 
+    /// Blocks of which the oldest region of each ring has contents, where there are regions in both rings.
+    fn oldest_contents(&self, found: &[Found]) -> [BTreeSet<LocalBlock>; 2] {
+        let oldest = Ring::ALL.map(|ring| found.iter().find(|region| region.ring == ring));
+        if oldest.iter().any(Option::is_none) {
+            return [BTreeSet::new(), BTreeSet::new()];
+        }
+        oldest.map(|region| {
+            let records = region.into_iter().flat_map(|region| &region.records);
+            // Where they lie does not matter here.
+            let at = self.geometry.header_bytes() as u64;
+            let changes = records.filter_map(|&bits| self.change_of(Record::unpack(bits).ok()?, 0, at));
+            changes
+                .filter_map(|(block, change)| matches!(change, Change::Set(_)).then_some(block))
+                .collect()
+        })
+    }
+
     /// Takes records over in the order of their extents: the last one of a block stays.
+    ///
+    /// Of a region that was being reclaimed, the oldest of its ring, the blocks may have gone to the other ring by then, or
+    /// been written anew there, while its own records are still to be found: it must go before those of the other ring do.
     async fn take_over_records(&self, found: &[Found]) {
         let mut order: Vec<(Sequence, u32, u32, usize)> = Vec::new();
         for (region, contents) in found.iter().enumerate() {
@@ -562,6 +583,8 @@ impl<P: Platform> Shard<P> {
         }
         let total = found.iter().map(|region| region.records.len()).sum();
         self.index.borrow_mut().reserve(total);
+        let oldest = self.oldest_contents(found);
+        let mut dropped: BTreeMap<LocalBlock, Ring> = BTreeMap::new();
         let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
         let mut bulk = Bulk::new(&self.index.borrow(), room);
         for (_, region, extent, first) in order {
@@ -576,6 +599,9 @@ impl<P: Platform> Shard<P> {
                     break;
                 }
                 if let Some((block, change)) = self.change_of(record, start, at) {
+                    if matches!(change, Change::Drop) && oldest.iter().any(|blocks| blocks.contains(&block)) {
+                        dropped.insert(block, region.ring);
+                    }
                     bulk.push(block, change);
                 }
                 at += record.fragment_bytes() as u64;
@@ -597,6 +623,15 @@ impl<P: Platform> Shard<P> {
         for (number, live) in live.into_iter().enumerate().filter(|(_, live)| *live > 0) {
             log.regions.count_live(number as u32, live);
         }
+        let newest = |block: &LocalBlock| match index.get(*block) {
+            Some(entry) => Some(log.regions.ring_of(log.region_of(entry.location()))),
+            None => dropped.get(block).copied(),
+        };
+        let unfinished = Ring::ALL.into_iter().find(|ring| {
+            let mut blocks = oldest[ring.index()].iter();
+            blocks.any(|block| newest(block).is_some_and(|newest| newest != *ring))
+        });
+        self.unfinished.set(unfinished);
     }
 
     /// What a record does to the index: the block, and its entry if it is cached now.

@@ -1,12 +1,14 @@
 //! The process or the power goes in the middle of a recovery or of a reclaim, at every event.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::Start;
-use flaz_engine::settings::Mode;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::volume::Volume;
-use flaz_sim::EventStage;
+use flaz_sim::{CrashPlan, DiskConfig, EventStage, VolatileWrite};
 
 use crate::world::{BLOCKS, CLEARED, Left, Live, MODES, STRIPE, World};
 
@@ -113,4 +115,85 @@ fn a_reclaim_that_is_cut_at_every_event_revives_nothing() {
         }
     }
     assert!(states > 40, "only {states} states");
+}
+
+/// A region of probation is being reclaimed, and what was used of it has been stored in main, when the power goes: the
+/// older copies are there again. They must go before main forgets what became of those blocks.
+#[test]
+fn a_reclaim_that_was_cut_short_is_finished_before_another_one() {
+    const REGION: u64 = 128 << 10;
+    // Of 24 regions probation may have one. Flushes take long, and so it does until a region is void for good.
+    let cache = DiskConfig {
+        flush_latency: Duration::from_millis(200)..=Duration::from_millis(200),
+        ..DiskConfig::fast((192 << 10) + 24 * REGION)
+    };
+    for stop in [false, true] {
+        let world = World::on(3, Mode::WriteThrough, cache.clone(), 1);
+        let data = world.geometry.data_offset();
+        let (cut, moved) = world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..1200).await;
+            live.cache.set(&Settings {
+                policy: PolicyKind::S3Fifo,
+                ..world.settings()
+            });
+            // A region of probation, which is used, and the first block of another one.
+            live.warm(1300..1362).await;
+            for block in 1300..1361 {
+                live.read(block).await;
+            }
+            live.env.sleep(Duration::from_secs(5)).await;
+            let is_void = |write: &VolatileWrite| write.offset >= data && write.len == 512;
+            let voided = || world.cache.volatile_writes().iter().any(is_void);
+            let mut block = 0;
+            while !voided() {
+                live.write(block % STRIPE).await;
+                block += 1;
+                assert!(block < 2000, "nothing is reclaimed");
+            }
+            assert!(live.stats().counts.reinserted_blocks > 40, "not of probation");
+            let moved: Vec<u64> = (1300..1330).filter(|&block| live.is_cached(block)).collect();
+            let writes = world.cache.volatile_writes();
+            let cut = (
+                world.cache.crash_with(|write, _| !is_void(&writes[write])),
+                world.origin.crash(&CrashPlan::Everything),
+                world.host.memory(),
+            );
+            (cut, moved)
+        });
+        let next = world.boot(4, cut);
+        next.policy.set(PolicyKind::S3Fifo);
+        next.sim.block_on(async {
+            let mut live = next.open().await;
+            assert_eq!(live.cache.start, Start::Recovered);
+            for &block in &moved {
+                assert!(live.is_cached(block));
+                live.write(block).await;
+            }
+            live.stored().await;
+            if stop {
+                live.stop().await.expect("stops in order");
+                live = next.open().await;
+            }
+            // All of that was in main, and stays there.
+            let mut turn = 0;
+            while moved.iter().any(|&block| live.is_cached(block)) {
+                live.write(STRIPE + turn % STRIPE).await;
+                turn += 1;
+                if turn.is_multiple_of(32) {
+                    live.stored().await;
+                }
+                assert!(turn < 30_000, "main forgets nothing");
+            }
+            live.env.sleep(CLEARED).await;
+            live.volume.flush().await.expect("flushes");
+        });
+        let last = next.reboot(5);
+        last.sim.block_on(async {
+            let live = last.open().await;
+            for &block in &moved {
+                live.read(block).await;
+            }
+        });
+    }
 }

@@ -8,8 +8,9 @@ use flaz_device::{DeviceOp, Env};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use flaz_sim::{CrashPlan, EventStage};
+use futures_util::future::join;
 
-use crate::world::{STRIPE, STRIPES, World};
+use crate::world::{STRIPE, STRIPES, World, contents};
 
 const SHARDS: u32 = 4;
 /// Seeds: what a failed flush leaves is drawn.
@@ -41,6 +42,38 @@ fn a_failed_flush_of_the_origin_is_no_success_for_another_shards_cleaner() {
         });
     }
     assert!(failed >= SEEDS, "only {failed} flushes failed");
+}
+
+/// A flush that fails takes with it what another client has written, and the system tells one of them.
+#[test]
+fn a_failed_flush_of_the_origin_is_no_success_for_another_client() {
+    let mut lost = 0;
+    for seed in 0..SEEDS {
+        let world = World::new(seed, Mode::WriteThrough);
+        let together = seed % 2 == 0;
+        let durable = world.sim.block_on(async {
+            let live = world.open().await;
+            let other = live.volume.clone();
+            live.write(1).await;
+            world.origin.fail_nth(DeviceOp::Flush, 1);
+            let (failed, flushed) = if together {
+                join(other.flush(), live.volume.flush()).await
+            } else {
+                (other.flush().await, live.volume.flush().await)
+            };
+            failed.expect_err("it was told");
+            if flushed.is_err() {
+                live.volume.flush().await.expect("once");
+                other.flush().await.expect("once");
+                live.volume.clone().flush().await.expect("a new client");
+            }
+            flushed.is_ok()
+        });
+        let kept = world.origin.peek_durable(4096, 4096) == contents(1, 1);
+        lost += u64::from(!kept);
+        assert!(kept || !durable, "seed {seed}: it was durable");
+    }
+    assert!(lost > 5, "{lost} lost");
 }
 
 /// One shard closes a region, and the flush for its summary fails; another has a dirty block that had landed.

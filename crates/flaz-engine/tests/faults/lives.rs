@@ -2,7 +2,7 @@
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{Start, mark_empty};
-use flaz_engine::settings::Mode;
+use flaz_engine::settings::{AfterCrash, Mode};
 use flaz_engine::volume::Volume;
 use flaz_engine::witness::Memory;
 
@@ -130,6 +130,53 @@ fn intents_of_what_a_failed_flush_may_have_lost_stay() {
         lost += u64::from(kept != contents(block, 1));
         next.sim.block_on(async {
             let live = next.open().await;
+            let read = live
+                .volume
+                .read(block * BLOCK, BLOCK as u32)
+                .await
+                .expect("readable");
+            let same = read.iter().flat_map(|part| part.iter()).eq(&kept);
+            assert!(same, "seed {seed}: the cache has what its origin lost");
+        });
+    }
+    assert!(lost > 5, "{lost} lost");
+}
+
+/// The same where no intents are set, for a crash leaves nothing of the cache: a clean stop leaves all of it.
+#[test]
+fn a_clean_stop_without_intents_keeps_nothing_that_a_failed_flush_may_have_lost() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let world = World::new(130 + seed, Mode::WriteThrough);
+        world.after_crash.set(AfterCrash::Cold);
+        let (block, other) = (2 * STRIPE + 3, 3 * STRIPE + 3);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(2 * STRIPE..2 * STRIPE + 64).await;
+            live.warm(3 * STRIPE..3 * STRIPE + 64).await;
+            live.write(block).await;
+            live.stored().await;
+            // Rounds of clearing have nothing to clear here.
+            live.env.sleep(CLEARED).await;
+            world.origin.fail_nth(DeviceOp::Flush, 1);
+            live.volume.flush().await.expect_err("it failed");
+            live.stop().await.expect("stops in order");
+        });
+        let cut = (
+            world.cache.crash(&Left::Everything.plan()),
+            world.origin.crash(&Left::Nothing.plan()),
+            world.host.memory(),
+        );
+        let next = world.boot(seed, cut);
+        if seed % 2 == 0 {
+            next.after_crash.set(AfterCrash::Warm);
+        }
+        let kept = next.origin.peek(block * BLOCK, BLOCK as usize);
+        lost += u64::from(kept != contents(block, 1));
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert!(matches!(live.cache.start, Start::Warm(_)));
+            assert!(live.is_cached(other), "seed {seed}: nobody wrote there");
             let read = live
                 .volume
                 .read(block * BLOCK, BLOCK as u32)

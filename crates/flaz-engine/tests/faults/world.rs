@@ -149,6 +149,8 @@ pub struct World {
     /// How much of the cache may be dirty.
     pub dirty_percent: Cell<u8>,
     pub policy: Cell<PolicyKind>,
+    /// What a crash of an opening leaves.
+    pub after_crash: Cell<AfterCrash>,
     /// The last acknowledged write of each block that was written.
     pub versions: Rc<RefCell<BTreeMap<u64, u64>>>,
 }
@@ -208,6 +210,7 @@ impl World {
             geometry: superblock.geometry,
             dirty_percent: Cell::new(flaz_engine::settings::DIRTY_PERCENT_DEFAULT),
             policy: Cell::new(PolicyKind::Fifo),
+            after_crash: Cell::new(AfterCrash::Warm),
             versions: Rc::default(),
         }
     }
@@ -225,6 +228,7 @@ impl World {
             geometry: self.geometry,
             dirty_percent: self.dirty_percent.clone(),
             policy: self.policy.clone(),
+            after_crash: self.after_crash.clone(),
             versions: Rc::new(RefCell::new(self.versions.borrow().clone())),
         }
     }
@@ -263,7 +267,7 @@ impl World {
             device,
             Rc::clone(&origin),
             self.settings(),
-            AfterCrash::Warm,
+            self.after_crash.get(),
             Some(Notes::of(&self.host, &env)),
         )
         .await?;

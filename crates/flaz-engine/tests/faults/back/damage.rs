@@ -305,6 +305,11 @@ fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
             next.sim.block_on(async {
                 let live = next.serve().await;
                 assert!(live.dirty() > 0, "{what} at {offset}");
+                let counts = live.stats().counts;
+                let failed = (counts.cache_read_errors, counts.cache_write_errors);
+                // Whoever serves it has read the superblock, and counts nothing yet.
+                let read = u64::from(what != "superblock");
+                assert_eq!(failed, (read, 0), "{what} at {offset}");
                 live.check_all().await;
                 live.cleaned().await;
                 next.assert_origin_complete(&live);

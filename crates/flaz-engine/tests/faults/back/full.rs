@@ -9,7 +9,7 @@ use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use flaz_sim::{DiskConfig, EventStage, Rng};
-use futures_util::future::{join, join_all, select};
+use futures_util::future::{Either, join, join_all, select};
 
 use crate::world::{BLOCK, BLOCKS, Live, STRIPE, World, contents};
 
@@ -111,6 +111,42 @@ fn a_cache_full_of_dirty_blocks_recovers_and_goes_on() {
                 live.write(block).await;
             }
             live.volume.flush().await.expect("flushes");
+            live.cleaned().await;
+            live.stop().await.expect("stops in order");
+        });
+    }
+}
+
+/// A block of equal bytes has no fragment, and takes its part of the records that a region may have all the same.
+#[test]
+fn blocks_of_zeroes_are_held_up_at_the_dirty_limit_like_others() {
+    for parts in [1, 32] {
+        let world = sized(8, 8, 50);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            world.origin.set_dead(true);
+            let writers = (0..parts).map(|part| {
+                let live = &live;
+                async move {
+                    for block in (part..BLOCKS).step_by(parts as usize) {
+                        let zeroes = [IoBuf::zeroed(BLOCK as usize)].into();
+                        if live.volume.write(block * BLOCK, zeroes, false).await.is_err() {
+                            return true;
+                        }
+                    }
+                    false
+                }
+            });
+            let late = live.env.sleep(Duration::from_secs(120));
+            let refused = match select(pin!(join_all(writers)), pin!(late)).await {
+                Either::Left((refused, _)) => refused,
+                Either::Right(_) => panic!("{parts}: writers wait for ever"),
+            };
+            assert!(refused.contains(&true), "{parts}: there is no limit");
+            let reclaimed = live.stats().counts.regions_reclaimed;
+            assert!(reclaimed < 20, "{parts}: {reclaimed} regions were moved about");
+            assert!(live.dirty() > 300, "{parts}: only {} fit", live.dirty());
+            world.origin.set_dead(false);
             live.cleaned().await;
             live.stop().await.expect("stops in order");
         });
@@ -331,5 +367,28 @@ fn dirty_blocks_that_are_moved_while_everything_is_cleaned_are_cleaned_too() {
         assert!(live.stats().counts.dirty_moved_blocks > 0, "none was moved");
         outcome.expect("the origin takes everything");
         assert!(left.is_empty(), "not on the origin: {left:?}");
+    });
+}
+
+/// What is written again and again while everything is cleaned stays dirty, and is no damage: whoever asked for that must
+/// not be told to give it up.
+#[test]
+fn a_block_that_is_written_again_and_again_is_left_dirty_and_is_not_damaged() {
+    let world = sized(14, 12, 50);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.write(5).await;
+        let again = async {
+            loop {
+                live.write(5).await;
+            }
+        };
+        match select(pin!(live.cache.clean_all()), pin!(again)).await {
+            Either::Left((cleaned, _)) => cleaned.expect("what was dirty then is on the origin"),
+            Either::Right(_) => unreachable!("it has no end"),
+        }
+        let holdings = live.stats().holdings;
+        assert_eq!((holdings.dirty_blocks, holdings.damaged_blocks), (1, 0));
+        live.cleaned().await;
     });
 }

@@ -4,6 +4,7 @@ use flaz_device::Env;
 use flaz_engine::cache::{CacheError, Start};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::IoError;
+use flaz_engine::witness::Memory;
 
 use super::world;
 use crate::world::{CLEARED, STRIPE};
@@ -109,9 +110,16 @@ fn a_cache_device_with_dirty_blocks_that_was_rolled_back_is_refused() {
     world.check();
 }
 
-/// What is on the device alone must be found again: a log with a hole is no log.
+/// What is on the device alone must be found again: a log with a hole is no log. Least of all that of a device that was
+/// given up, as the host knows.
 #[test]
 fn a_cache_whose_log_lost_what_was_stable_is_refused() {
+    for given_up in [false, true] {
+        refused_with_a_hole(given_up);
+    }
+}
+
+fn refused_with_a_hole(given_up: bool) {
     let world = world(7);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -128,10 +136,19 @@ fn a_cache_whose_log_lost_what_was_stable_is_refused() {
         live.write(1).await;
     });
     world.cache.poke(world.geometry.data_offset(), &[0; 4096]);
-    let next = world.reboot(8);
-    let outcome = next.sim.block_on(next.try_open());
-    let error = outcome.err().expect("part of the log is gone");
-    assert!(matches!(error, CacheError::DirtyUnreadable { .. }), "{error}");
+    let mut next = world.reboot(8);
+    if given_up {
+        let (cache, origin, memory) = next.now();
+        let lost = |memory: Memory| Memory { lost: true, ..memory };
+        next = next.boot(9, (cache, origin, memory.map(lost)));
+    }
+    // Nor does the first try make the second one succeed.
+    for _ in 0..2 {
+        let outcome = next.sim.block_on(next.try_open());
+        let error = outcome.err().expect("part of the log is gone");
+        assert!(matches!(error, CacheError::DirtyUnreadable { .. }), "{error}");
+        next = next.reboot(10);
+    }
 }
 
 #[test]
