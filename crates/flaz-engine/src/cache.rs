@@ -440,8 +440,9 @@ pub async fn settle_origin<O: Device>(origin: &O) -> Result<(), CacheError> {
 }
 
 /// Puts what the origin begins with, and keeps, into the superblock: for [`Memory::of`] at an opening, for [`mark_clean`] at
-/// a stop. Where it fails, nothing will be compared, and nothing refused. If it is the flush that fails, what an earlier
-/// process was told to have written may be gone: the next client that asks for a flush hears of it.
+/// a stop. Where it fails, or a flush has failed before, so that nobody knows what is kept, nothing will be compared, and
+/// nothing refused. If it is the flush that fails, what an earlier process was told to have written may be gone: the next
+/// client that asks for a flush hears of it.
 pub async fn look_at_origin<O: Device>(
     origin: &O,
     writes: &OriginWrites,
@@ -451,6 +452,7 @@ pub async fn look_at_origin<O: Device>(
         tracing::warn!("whether the origin is changed past the cache will not be seen: {error}");
     };
     let found = match writes.flushes().run(origin.flush()).await {
+        Ok(()) if writes.flushes().failures() > 0 => None,
         Ok(()) => fingerprint(origin).await.inspect_err(|error| unseen(error)).ok(),
         Err(error) => {
             unseen(&error);
@@ -847,8 +849,13 @@ impl<P: Platform> LocalCache<P> {
         for shard in self.shards.iter() {
             shard.save().await?;
         }
-        // Nobody is left to be told of a failure, and nothing was written since the flush of the last shard.
-        look_at_origin(&*self.origin, &OriginWrites::default(), &mut self.superblock).await;
+        // Nothing was written since the flush of the last shard.
+        let writes = self
+            .shards
+            .iter()
+            .next()
+            .map(|shard| shard.origin_writes().clone());
+        look_at_origin(&*self.origin, &writes.unwrap_or_default(), &mut self.superblock).await;
         // Saving may have cleaned the last ones.
         self.superblock.dirty = self.shards.iter().any(|shard| shard.dirty_blocks() > 0);
         if !planted(PlantedBug::CleanBeforeImage) {

@@ -725,12 +725,8 @@ impl Daemon {
             runtime.block_on(mark_void(&cache, &mut superblock))?;
         }
         saved?;
-        // Nobody is left to be told of a failure, and nothing was written since the flush of the last shard.
-        runtime.block_on(look_at_origin(
-            &self.origin,
-            &OriginWrites::default(),
-            &mut superblock,
-        ));
+        // Nothing was written since the flush of the last shard.
+        runtime.block_on(look_at_origin(&self.origin, &self.origin_writes, &mut superblock));
         superblock.dirty = dirty > 0;
         if dirty > 0 {
             tracing::warn!(

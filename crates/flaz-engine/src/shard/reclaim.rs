@@ -480,7 +480,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Overwrites what recovery would find a region by: the first header and the summary's end.
+    /// Overwrites what recovery would find a region by: the first header and the summary's end. In this order, also when the
+    /// power fails: without a summary, and not void, one damaged extent would hide all that are behind it.
     pub(super) async fn void_region(&self, number: u32, fill: Sequence) -> Result<(), DeviceError> {
         let (region_bytes, sector) = (self.geometry.region_bytes, self.geometry.sector_bytes as usize);
         let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
@@ -488,6 +489,7 @@ impl<P: Platform> Shard<P> {
         let mut first = IoBuf::zeroed(sector);
         first[..VOID_MARK_BYTES].copy_from_slice(mark.as_bytes());
         self.cache.write_at(position, first, false).await.1?;
+        self.flush_cache().await?;
         let last = position + region_bytes - sector as u64;
         self.cache.write_at(last, IoBuf::zeroed(sector), false).await.1?;
         self.flush_cache().await

@@ -13,8 +13,8 @@ use flaz_sim::rng::mix;
 use flaz_sim::{CrashPlan, Rng};
 
 use super::oracle::{Crash, Ground};
-use super::run::{Life, Moment, Script, Start, filled, live, records_of};
-use super::workload::{Generator, Scenario, Shape, Step};
+use super::run::{Life, Moment, Past, Script, Start, filled, live, records_of};
+use super::workload::{Generator, MODES, Scenario, Shape, Step, unsettle};
 
 /// How much of a scenario is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +63,10 @@ impl Budget {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub scenarios: u64,
+    /// Scenarios in which settings changed.
+    pub unsettled: u64,
+    /// Scenarios with large requests.
+    pub large: u64,
     pub states: u64,
     pub kills: u64,
     pub power_cuts: u64,
@@ -82,6 +86,8 @@ pub struct Counts {
 impl Counts {
     pub fn add(&mut self, other: &Self) {
         self.scenarios += other.scenarios;
+        self.unsettled += other.unsettled;
+        self.large += other.large;
         self.states += other.states;
         self.kills += other.kills;
         self.power_cuts += other.power_cuts;
@@ -151,11 +157,14 @@ pub fn explore(
         rng: Rng::new(scenario.seed ^ 0xe4b1),
         block: super::number_from_env("FLAZ_BLOCK"),
         forgetful_host: scenario.forgetful_host,
+        unsettled: scenario.unsettled,
         counts: Counts::default(),
         path: Vec::new(),
     };
     let outcome = explorer.scenario(scenario);
     explorer.counts.scenarios = 1;
+    explorer.counts.unsettled = u64::from(scenario.unsettled);
+    explorer.counts.large = u64::from(base.shape.large.is_some());
     counts.add(&explorer.counts);
     outcome.map_err(|what| Failure {
         seed: scenario.seed,
@@ -200,6 +209,7 @@ struct Explorer<'a> {
     /// A block to tell about.
     block: Option<u64>,
     forgetful_host: bool,
+    unsettled: bool,
     counts: Counts,
     path: Vec<String>,
 }
@@ -302,6 +312,9 @@ impl Explorer<'_> {
     fn plans(&mut self, moment: &Moment) -> Vec<Plan> {
         let mut plans = Vec::new();
         for crash in [Crash::Kill, Crash::PowerCut] {
+            if crash == Crash::PowerCut && moment.past.forgetful {
+                continue;
+            }
             let (origin, cache) = moment.volatile(crash);
             let random = self.budget.random_plans;
             let seed = self.rng.next_u64();
@@ -319,13 +332,22 @@ impl Explorer<'_> {
         let read_first = !lives_on || self.rng.below(3) > 0;
         let twice = read_first && self.rng.below(self.budget.one_in_twice) == 0;
         let seed = self.rng.next_u64();
-        let steps = if lives_on || crashes_again {
+        let mut steps = if lives_on || crashes_again {
             self.more_steps(depth)
         } else {
             Vec::new()
         };
+        let mut mode = None;
+        if self.unsettled {
+            let mut rng = Rng::new(mix(!seed));
+            mode = Some(MODES[rng.below(4) as usize]);
+            if !steps.is_empty() {
+                unsettle(&mut steps, &mut rng);
+            }
+        }
         let script = Script {
             seed,
+            mode,
             forgetful_host: self.forgetful_host,
             read_first,
             plain: !lives_on,
@@ -336,8 +358,9 @@ impl Explorer<'_> {
         };
         let path_before = self.path.len();
         self.path.push(format!(
-            "in life {depth} after it, simulated with seed {seed:#x}, {} steps",
-            steps.len()
+            "in life {depth} after it, simulated with seed {seed:#x}, {} steps{}",
+            steps.len(),
+            mode.map_or(String::new(), |mode| format!(", {mode}"))
         ));
         if let Some(block) = self.block {
             let records = records_of(start, block);
@@ -351,6 +374,7 @@ impl Explorer<'_> {
             self.counts.twice += 1;
             let other = Script {
                 seed: mix(seed),
+                mode,
                 forgetful_host: self.forgetful_host,
                 read_first: true,
                 plain: true,
@@ -415,11 +439,15 @@ fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
         Crash::Kill => (moment.origin.kill(survives), moment.cache.kill(of_cache)),
         Crash::PowerCut => (moment.origin.cut(survives), moment.cache.cut(of_cache)),
     };
+    let past = Past {
+        forgetful: plan.crash == Crash::Kill && (moment.past.forgetful || moment.flush_failed),
+        ..moment.past
+    };
     Start {
         cache,
         origin,
         ground: Rc::clone(ground),
-        past: moment.past,
+        past,
         memory: moment.memory,
     }
 }

@@ -186,6 +186,11 @@ fn no_crash_loses_or_revives_anything() {
         ("overtaken admissions", counts.did.refused_overtaken),
         ("joined reads", counts.did.joined_reads),
         ("tombstones", counts.did.tombstones),
+        ("errors of the origin", counts.did.origin_errors),
+        ("errors of the cache device", counts.did.cache_errors),
+        ("sequential reads past the cache", counts.did.refused_sequential),
+        ("changes of settings", counts.unsettled),
+        ("large requests", counts.large),
     ] {
         assert!(count > 0 || goal == 0, "no {name} in the whole test");
     }

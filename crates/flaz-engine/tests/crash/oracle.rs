@@ -7,7 +7,11 @@
 //!   acknowledged before a flush was called that then succeeded, or was FUA and acknowledged;
 //! - a sector holds any write (or the ground) unless a sure write began after that had ended: the last sure one or
 //!   any later one, also one in flight;
-//! - what a read has returned stays: from then on it is the only thing that the ground may be.
+//! - a write that failed may have happened, in whole or in part, until another that is sure; a flush that failed makes
+//!   nothing sure, and nothing that was written before it ended can be made sure by a later one: what it covered may be
+//!   forgotten;
+//! - what a read has returned stays: from then on it is the only thing that the ground may be, and, where no write was
+//!   under way, the only thing that the sector may be until it is written again, also after the death of the process.
 //!
 //! Time is a counter of starts and ends. A trimmed sector is [`Print::ANY`] until it is read, unless the device is
 //! known to give zeroes.
@@ -85,13 +89,47 @@ struct Version {
     /// `None` while in flight.
     end: Option<u64>,
     fua: bool,
+    /// It ended with an error.
+    failed: bool,
+}
+
+impl Version {
+    /// It was acknowledged by `tick`.
+    fn acknowledged(&self, tick: u64) -> bool {
+        self.ended(tick) && !self.failed
+    }
+
+    /// It was answered by `tick`.
+    fn ended(&self, tick: u64) -> bool {
+        self.end.is_some_and(|end| end <= tick)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
 struct History {
     /// What a read found the ground to be, and when.
     seen: Option<(u64, Print)>,
+    /// What the last read found during which no write was under way, and when it ended.
+    observed: Option<(u64, Print)>,
     versions: Vec<Version>,
+}
+
+/// Flushes of clients, as (called, answered).
+#[derive(Clone, Debug, Default)]
+struct Flushes {
+    succeeded: Vec<(u64, u64)>,
+    /// Those of which the origin's failure was told.
+    failed: Vec<(u64, u64)>,
+}
+
+impl Flushes {
+    /// Whether what was under way from `start` to `end` is stable at `tick`: a flush that was called after it has
+    /// succeeded, and none that failed can have forgotten it before.
+    fn cover(&self, start: u64, end: u64, tick: u64) -> bool {
+        let harmless = |answered| !self.failed.iter().any(|f| f.0 < answered && start < f.1);
+        let mut good = self.succeeded.iter();
+        good.any(|&(called, answered)| end < called && answered <= tick && harmless(answered))
+    }
 }
 
 /// A write that has begun.
@@ -107,8 +145,7 @@ pub struct Oracle {
     ground: Rc<Ground>,
     spots: Rc<[Spot]>,
     sectors: RefCell<Vec<History>>,
-    /// Successful flushes: called, answered.
-    flushes: RefCell<Vec<(u64, u64)>>,
+    flushes: RefCell<Flushes>,
     now: Cell<u64>,
 }
 
@@ -156,6 +193,7 @@ impl Oracle {
                 start,
                 end: None,
                 fua: false,
+                failed: false,
             });
         }
         Writing { start, first, count }
@@ -163,11 +201,21 @@ impl Oracle {
 
     /// It was acknowledged; with `fua` it is durable.
     pub fn write_ends(&self, writing: &Writing, fua: bool) {
+        self.write_answered(writing, fua, false);
+    }
+
+    /// It was answered with an error.
+    pub fn write_fails(&self, writing: &Writing) {
+        self.write_answered(writing, false, true);
+    }
+
+    fn write_answered(&self, writing: &Writing, fua: bool, failed: bool) {
         let end = self.tick();
         for history in &mut self.sectors.borrow_mut()[writing.first..writing.first + writing.count] {
             for version in history.versions.iter_mut().filter(|v| v.start == writing.start) {
                 version.end = Some(end);
                 version.fua = fua;
+                version.failed = failed;
             }
         }
     }
@@ -178,7 +226,13 @@ impl Oracle {
 
     pub fn flush_ends(&self, start: u64) {
         let end = self.tick();
-        self.flushes.borrow_mut().push((start, end));
+        self.flushes.borrow_mut().succeeded.push((start, end));
+    }
+
+    /// It was answered with a failure of the origin.
+    pub fn flush_fails(&self, start: u64) {
+        let end = self.tick();
+        self.flushes.borrow_mut().failed.push((start, end));
     }
 
     pub fn read_starts(&self) -> u64 {
@@ -209,9 +263,12 @@ impl Oracle {
                     "sector {number} (block {}) reads as {}; it may be {}; its history: {}",
                     number / super::sectors::BLOCK_SECTORS,
                     describe(number, bytes),
-                    list(history.candidates(ground, start, |v| v.end.is_some_and(|end| end < start))),
+                    list(history.candidates(ground, start, |v| v.acknowledged(start))),
                     history.tell(ground),
                 ));
+            }
+            if history.versions.iter().all(|v| v.ended(start)) {
+                history.observed = Some((now, print));
             }
             let written = history
                 .versions
@@ -226,24 +283,18 @@ impl Oracle {
 
     /// What all sectors may hold after a crash at `tick`.
     pub fn ground_at(&self, tick: u64, crash: Crash) -> Ground {
-        let flushed = self.flushes.borrow();
-        let flushed = flushed
-            .iter()
-            .filter(|(_, end)| *end <= tick)
-            .map(|(start, _)| *start)
-            .max();
-        let acknowledged = |v: &Version| v.end.is_some_and(|end| end <= tick);
+        let flushes = self.flushes.borrow();
         let durable = |v: &Version| {
-            acknowledged(v) && (v.fua || flushed.is_some_and(|flush| v.end.is_some_and(|end| end < flush)))
+            v.acknowledged(tick) && (v.fua || v.end.is_some_and(|end| flushes.cover(v.start, end, tick)))
         };
+        let kept = self.ground.settled || flushes.cover(0, 0, tick);
         let histories = self.sectors.borrow();
         let sectors = histories
             .iter()
             .zip(&self.ground.sectors)
             .map(|(history, ground)| {
-                let after_kill = || history.candidates(&ground.now, tick, acknowledged);
+                let after_kill = || history.after_kill(&ground.now, tick);
                 let after_cut = || {
-                    let kept = self.ground.settled || flushed.is_some();
                     if kept {
                         history.candidates(&ground.now, tick, durable)
                     } else {
@@ -278,6 +329,21 @@ impl History {
         }
     }
 
+    /// What the sector may hold when the process dies at `tick`: as it was observed, or written since.
+    fn after_kill(&self, ground: &[Print], tick: u64) -> Vec<Print> {
+        let acknowledged = |v: &Version| v.acknowledged(tick);
+        match self.observed {
+            Some((at, print)) if at <= tick => {
+                let since = Self {
+                    versions: self.versions.iter().copied().filter(|v| v.start > at).collect(),
+                    ..Self::default()
+                };
+                since.candidates_over(&[print], tick, acknowledged)
+            }
+            _ => self.candidates(ground, tick, acknowledged),
+        }
+    }
+
     fn candidates_over(&self, ground: &[Print], tick: u64, sure: impl Fn(&Version) -> bool) -> Vec<Print> {
         let newest_sure = self.versions.iter().filter(|v| sure(v)).map(|v| v.start).max();
         let mut all = if newest_sure.is_none() {
@@ -301,8 +367,13 @@ impl History {
                 None => ground.iter().copied().any(fits),
             };
         }
-        let ended = |v: &Version| v.end.is_some_and(|end| end < start);
-        let all = self.candidates(ground, u64::MAX, ended);
+        if let Some((at, observed)) = self.observed
+            && at < start
+            && self.versions.iter().all(|v| v.start < at)
+        {
+            return observed == print;
+        }
+        let all = self.candidates(ground, u64::MAX, |v| v.acknowledged(start));
         all.into_iter().any(fits)
     }
 
@@ -311,9 +382,13 @@ impl History {
         if let Some((at, print)) = self.seen {
             text += &format!(", seen as {print} at {at}");
         }
+        if let Some((at, print)) = self.observed {
+            text += &format!(", read as {print} at {at}");
+        }
         for v in &self.versions {
             text += &format!(", {} from {} to {:?}", v.print, v.start, v.end);
             text += if v.fua { " with FUA" } else { "" };
+            text += if v.failed { ", failed" } else { "" };
         }
         text
     }
@@ -395,5 +470,46 @@ mod tests {
             let later = after(&next, Crash::PowerCut).len();
             assert_eq!(later, if crash == Crash::Kill { 3 } else { 1 });
         }
+    }
+
+    #[test]
+    fn what_failed_is_not_sure_and_over_with_the_next_write_that_is() {
+        let oracle = setup();
+        let version = Print::of_version;
+        write(&oracle, 1, true);
+        let writing = oracle.write_starts(8, 1, version(2));
+        oracle.write_fails(&writing);
+        assert_eq!(after(&oracle, Crash::Kill), [version(1), version(2)]);
+        write(&oracle, 3, false);
+        assert_eq!(after(&oracle, Crash::Kill), [version(3)]);
+        for fails in [true, false] {
+            let flush = oracle.flush_starts();
+            if fails {
+                oracle.flush_fails(flush);
+            } else {
+                oracle.flush_ends(flush);
+            }
+            let left = after(&oracle, Crash::PowerCut);
+            assert_eq!(left, [1, 2, 3].map(version), "no flush brings it back");
+        }
+        write(&oracle, 4, false);
+        let flush = oracle.flush_starts();
+        oracle.flush_ends(flush);
+        assert_eq!(after(&oracle, Crash::PowerCut), [version(4)]);
+    }
+
+    #[test]
+    fn of_two_writes_at_a_time_the_one_that_was_read_stays() {
+        let oracle = setup();
+        let both = [1, 2].map(|version| oracle.write_starts(8, 1, Print::of_version(version)));
+        both.iter().for_each(|writing| oracle.write_ends(writing, false));
+        let late = oracle.read_starts();
+        assert!(reads(&oracle, 1));
+        assert_eq!(after(&oracle, Crash::Kill), [Print::of_version(1)]);
+        assert!(!reads(&oracle, 2), "another answer than before");
+        let mut bytes = vec![0; SECTOR];
+        fill(8, 2, &mut bytes);
+        let overlapping = oracle.read_ends(late, 8, &bytes, &mut Vec::new());
+        assert!(overlapping.is_ok(), "it began before the other had ended");
     }
 }

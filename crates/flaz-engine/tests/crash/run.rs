@@ -4,14 +4,15 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env, IoBuf};
+use flaz_device::{Device, DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, Thing, walk};
 use flaz_engine::codec::CodecSpec;
+use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
-use flaz_engine::stats::Counts;
+use flaz_engine::stats::{Counts, StatsSnapshot};
 use flaz_engine::volume::{IoError, Volume, segment_lens};
 use flaz_engine::witness::Memory;
 use flaz_sim::{
@@ -29,6 +30,9 @@ const STEPS_MAX: u64 = 2_000_000;
 
 /// Longest time that the host takes to note something.
 const NOTE_TAKES_MAX: Duration = Duration::from_millis(20);
+
+/// Where bits may rot: behind both superblocks, one of which must be well.
+const ROT_FROM: u64 = SUPERBLOCK_SLOTS[1] + PAGE_BYTES as u64;
 
 /// Times that the filler is run at most until the cache of a base is full.
 const FILL_TURNS_MAX: u64 = 12;
@@ -61,6 +65,11 @@ pub struct Past {
     pub crashed: bool,
     /// The last thing was a clean stop: the next start is warm.
     pub stopped: bool,
+    /// Writes were kept back at some time: what the cache device alone has can be lost with it.
+    pub kept_back: bool,
+    /// A device failed a flush in an earlier opening. What it has forgotten is still to be read, so that the cache has
+    /// it again, and nobody who knows of the failure is left: of a power cut then nothing can be demanded.
+    pub forgetful: bool,
 }
 
 /// A point at which a crash may differ from the one before.
@@ -73,6 +82,8 @@ pub struct Moment {
     pub tick: u64,
     /// What a crash here makes of the past.
     pub past: Past,
+    /// A device failed a flush in this opening.
+    pub flush_failed: bool,
     pub cache: DiskMoment,
     pub origin: DiskMoment,
     pub memory: Option<Memory>,
@@ -87,6 +98,8 @@ pub struct Script<'a> {
     /// Pack nothing: faster, where it is about other things.
     pub plain: bool,
     pub steps: &'a [Step],
+    /// The mode at openings, if not that of the base.
+    pub mode: Option<Mode>,
     /// Stop in order at the end, walk the cache device, open it again and read everything.
     pub stop: bool,
     /// Note every moment.
@@ -239,7 +252,9 @@ impl Watcher {
             crashed: past.crashed || !past.stopped,
             ..past
         };
+        let flush_errors = stats.flush_errors + self.origin.stats().flush_errors;
         self.moments.borrow_mut().push(Moment {
+            flush_failed: flush_errors > 0,
             event,
             what,
             tick: self.oracle.now(),
@@ -270,7 +285,9 @@ struct Living<'a> {
 /// What the clients of one opening share.
 struct Opening {
     env: SimEnv,
-    cache: LocalCache<Simulated>,
+    /// Not there while it is being told that writes may be kept back.
+    cache: RefCell<Option<LocalCache<Simulated>>>,
+    shards: LocalShards<Simulated>,
     volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
     oracle: Rc<Oracle>,
     spots: Rc<[Spot]>,
@@ -278,9 +295,10 @@ struct Opening {
     trim_gives: Print,
     /// Sectors that the origin writes at least.
     origin_sectors: u64,
-    /// The cache device, and whether it has ever been damaged: a dirty block may then be lost, and is to be an error.
+    /// The devices, and what was before: an error must have its reason.
     disk: Rc<SimDisk>,
-    damaged: bool,
+    origin: Rc<SimDisk>,
+    past: Rc<Cell<Past>>,
     /// The first thing that went wrong.
     failure: Cell<Option<String>>,
 }
@@ -299,13 +317,15 @@ impl Living<'_> {
                 // What is cached clean must be what the origin has.
                 opening.carry_out(Op::Mode(Mode::PassThrough)).await?;
                 opening.read_all().await?;
-                opening.carry_out(Op::Mode(self.shape.settings.mode)).await?;
+                opening.carry_out(Op::Mode(self.settings().mode)).await?;
             }
         }
         let last_phase = self.script.steps.iter().map(|step| step.phase).max().unwrap_or(0);
         for phase in 0..=last_phase {
             if phase > 0 {
-                self.stop(opening).await?;
+                if !self.stop(opening).await? {
+                    return Ok(());
+                }
                 opening = match self.open().await? {
                     Some(opening) => opening,
                     None => return Ok(()),
@@ -315,8 +335,9 @@ impl Living<'_> {
         }
         if self.script.stop {
             opening.read_all().await?;
-            self.stop(opening).await?;
-            if let Some(opening) = self.open().await? {
+            if self.stop(opening).await?
+                && let Some(opening) = self.open().await?
+            {
                 opening.read_all().await?;
                 self.stop(opening).await?;
             }
@@ -324,18 +345,32 @@ impl Living<'_> {
         Ok(())
     }
 
+    /// Those of an opening.
+    fn settings(&self) -> Settings {
+        let usual = &self.shape.settings;
+        Settings {
+            mode: self.script.mode.unwrap_or(usual.mode),
+            ..usual.clone()
+        }
+    }
+
     /// Opens the cache; `None`: it is damaged and refuses.
     async fn open(&mut self) -> Result<Option<Opening>, String> {
         let (cache, origin) = (Rc::clone(&self.cache), Rc::clone(&self.origin));
-        let mut settings = self.shape.settings.clone();
+        let mut settings = self.settings();
         if self.script.plain {
             settings.codec = "none".parse().expect("a codec");
         }
         // A device that fails at the start is another matter: the cache does not open.
         self.cache.set_faults(FaultRates::default());
-        let past = self.past.replace(Past {
+        self.origin.set_faults(FaultRates::default());
+        let flush_errors = self.cache.stats().flush_errors + self.origin.stats().flush_errors;
+        let past = self.past.get();
+        self.past.set(Past {
             stopped: false,
-            ..self.past.get()
+            kept_back: past.kept_back || settings.mode == Mode::WriteBack,
+            forgetful: past.forgetful || flush_errors > 0,
+            ..past
         });
         self.host.broken.set(self.script.forgetful_host);
         self.host.takes.set(NOTE_TAKES_MAX);
@@ -350,7 +385,7 @@ impl Living<'_> {
         let cache = match cache.await {
             Ok(cache) => cache,
             // Rather no service than old data.
-            Err(CacheError::DirtyUnreadable { .. }) if past.damaged => return Ok(None),
+            Err(CacheError::DirtyUnreadable { .. }) if past.damaged && past.kept_back => return Ok(None),
             Err(error) => return Err(format!("the cache does not open: {error}")),
         };
         let stopped = matches!(cache.start, flaz_engine::cache::Start::Warm(_));
@@ -361,10 +396,16 @@ impl Living<'_> {
         self.warm.get_or_insert(warm);
         self.cache.set_faults(self.script.cache_faults);
         self.origin.set_faults(self.script.origin_faults);
-        let volume = CachedVolume::new(cache.shards(), origin, self.shape.origin_len, 0);
+        let volume = CachedVolume::new(
+            cache.shards(),
+            origin,
+            self.shape.origin_len,
+            settings.sequential_cutoff,
+        );
         Ok(Some(Opening {
             env: self.env.clone(),
-            cache,
+            shards: cache.shards(),
+            cache: RefCell::new(Some(cache)),
             volume,
             oracle: Rc::clone(&self.oracle),
             spots: Rc::clone(&self.shape.spots),
@@ -375,7 +416,8 @@ impl Living<'_> {
             },
             origin_sectors: u64::from(self.shape.origin_alignment) / SECTOR as u64,
             disk: Rc::clone(&self.cache),
-            damaged: past.damaged,
+            origin: Rc::clone(&self.origin),
+            past: Rc::clone(&self.past),
             failure: Cell::new(None),
         }))
     }
@@ -399,19 +441,21 @@ impl Living<'_> {
         });
         join_all(all.collect::<Vec<_>>()).await;
         let opening = Rc::try_unwrap(opening).unwrap_or_else(|_| unreachable!("all clients have ended"));
-        self.did.add(&opening.cache.stats().counts);
+        self.did.add(&opening.stats().counts);
         match opening.failure.take() {
             Some(failure) => Err(failure),
             None => Ok(opening),
         }
     }
 
-    async fn stop(&mut self, opening: Opening) -> Result<(), String> {
+    /// Stops the cache; false: it could not be stopped in order, for a device failed.
+    async fn stop(&mut self, opening: Opening) -> Result<bool, String> {
         let Opening { cache, volume, .. } = opening;
         drop(volume);
         let (disk, past) = (self.cache.stats(), self.past.get());
+        let cache = cache.take().expect("no client is left");
         let failed = cache.stats().counts.checksum_failures;
-        if failed > 0 && disk.silent_faults == 0 && past == Past::default() {
+        if failed > 0 && disk.silent_faults == 0 && !past.damaged && !past.crashed {
             return Err(format!(
                 "{failed} checksums fail on a device that is well, without a crash"
             ));
@@ -422,7 +466,7 @@ impl Living<'_> {
         let faults = self.cache.stats().errors > 0;
         match stopped {
             Ok(_) => {}
-            Err(_) if faults || past.damaged => return Ok(()),
+            Err(_) if faults || past.damaged || self.origin.stats().errors > 0 => return Ok(false),
             Err(error) => return Err(format!("the cache does not stop: {error}")),
         }
         let damaged = past.damaged || faults || self.cache.stats().silent_faults > 0;
@@ -432,7 +476,7 @@ impl Living<'_> {
             ..past
         });
         if damaged {
-            return Ok(());
+            return Ok(true);
         }
         self.cache.set_faults(FaultRates::default());
         let mut wrong = Vec::new();
@@ -453,7 +497,7 @@ impl Living<'_> {
                 "after a clean stop, {} findings, the first: {first}",
                 wrong.len()
             )),
-            None => Ok(()),
+            None => Ok(true),
         }
     }
 }
@@ -515,9 +559,10 @@ impl Opening {
             }
             Op::Ballast { sector, count } => {
                 let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let failed_before = self.origin.stats().errors;
                 let segments = match self.volume.read(offset, len as u32).await {
                     Ok(segments) => segments,
-                    Err(error) => return self.may_fail(&error),
+                    Err(error) => return self.may_fail(&error, failed_before),
                 };
                 let sectors = segments.iter().flat_map(|segment| segment.chunks_exact(SECTOR));
                 for (sector, bytes) in (sector..).zip(sectors) {
@@ -530,28 +575,53 @@ impl Opening {
             Op::Prefetch { place } => {
                 let (sector, count) = self.sectors(place);
                 let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let failed_before = self.origin.stats().errors;
                 let result = self.volume.prefetch(offset, len).await;
-                result.or_else(|error| self.may_fail(&error))
+                result.or_else(|error| self.may_fail(&error, failed_before))
             }
             Op::Flush => {
                 let start = self.oracle.flush_starts();
                 match self.volume.flush().await {
                     Ok(()) => self.oracle.flush_ends(start),
-                    Err(error) => self.may_fail(&error)?,
+                    Err(error) => {
+                        if matches!(error, IoError::Origin(_)) {
+                            self.oracle.flush_fails(start);
+                        }
+                        self.flush_may_fail(&error)?;
+                    }
                 }
                 Ok(())
             }
-            Op::Clean => match self.cache.clean_all().await {
-                Ok(()) => Ok(()),
-                Err(error) => self.may_fail(&error),
-            },
+            Op::Clean => {
+                let failed_before = self.origin.stats().errors;
+                let mut result = Ok(());
+                for shard in self.shards.iter() {
+                    result = result.and(shard.clean_all().await);
+                }
+                result.or_else(|error| self.may_fail(&error, failed_before))
+            }
             Op::Mode(mode) => {
-                let settings = Settings {
-                    mode,
-                    ..self.settings.borrow().clone()
-                };
-                self.cache.set(&settings);
-                *self.settings.borrow_mut() = settings;
+                if mode == Mode::WriteBack && !self.permit_write_back().await? {
+                    return Ok(());
+                }
+                self.set(|settings| settings.mode = mode);
+                Ok(())
+            }
+            Op::Rot { ppm } => {
+                self.past.set(Past {
+                    damaged: true,
+                    ..self.past.get()
+                });
+                let room = self.disk.len() - ROT_FROM;
+                self.disk.flip_bit(ROT_FROM + room * ppm / 1_000_000, ppm as u8);
+                Ok(())
+            }
+            Op::Policy(policy) => {
+                self.set(|settings| settings.policy = policy);
+                Ok(())
+            }
+            Op::Cutoff { bytes } => {
+                self.volume.set_sequential_cutoff(bytes);
                 Ok(())
             }
             Op::Pause { us } => {
@@ -559,6 +629,40 @@ impl Opening {
                 Ok(())
             }
         }
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Settings)) {
+        let mut settings = self.settings.borrow_mut();
+        change(&mut settings);
+        self.shards.iter().for_each(|shard| shard.set(&settings));
+    }
+
+    /// As whoever changes the mode must; false: the cache device cannot be told.
+    async fn permit_write_back(&self) -> Result<bool, String> {
+        let mut cache = loop {
+            let cache = self.cache.take();
+            match cache {
+                Some(cache) => break cache,
+                None => self.env.sleep(Duration::from_millis(1)).await,
+            }
+        };
+        self.past.set(Past {
+            kept_back: true,
+            ..self.past.get()
+        });
+        let permitted = cache.permit_write_back().await;
+        *self.cache.borrow_mut() = Some(cache);
+        match permitted {
+            Ok(()) => Ok(true),
+            Err(CacheError::Device(_)) if self.disk.stats().errors > 0 => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn stats(&self) -> StatsSnapshot {
+        let mut total = StatsSnapshot::default();
+        self.shards.iter().for_each(|shard| total.add(&shard.stats()));
+        total
     }
 
     async fn change(
@@ -569,32 +673,49 @@ impl Opening {
         fua: bool,
         doing: impl Future<Output = Result<(), IoError>>,
     ) -> Result<(), String> {
+        let failed_before = self.origin.stats().errors;
         let writing = self.oracle.write_starts(sector, count, print);
         match doing.await {
             Ok(()) => self.oracle.write_ends(&writing, fua),
-            // It stays in flight: old or new.
-            Err(error) => self.may_fail(&error)?,
+            Err(error) => {
+                self.oracle.write_fails(&writing);
+                self.may_fail(&error, failed_before)?;
+            }
         }
         Ok(())
     }
 
-    /// Where blocks are dirty a damaged cache device fails requests.
-    fn may_fail(&self, error: &IoError) -> Result<(), String> {
-        let disk = self.disk.stats();
-        let damaged = self.damaged || disk.errors > 0 || disk.silent_faults > 0;
+    /// Whether a request that began when the origin had failed `failed_before` times may fail so: because the origin
+    /// failed meanwhile; or, where blocks may be dirty, because the cache device is damaged, or the origin does not take
+    /// them.
+    fn may_fail(&self, error: &IoError, failed_before: u64) -> Result<(), String> {
+        let (disk, origin, past) = (self.disk.stats(), self.origin.stats(), self.past.get());
+        let damaged = past.damaged || disk.errors > 0 || disk.silent_faults > 0;
+        let explained = match error {
+            IoError::Origin(_) | IoError::OriginShared => origin.errors > failed_before,
+            IoError::DirtyLost { .. } => past.kept_back && damaged,
+            IoError::CacheFailed(_) => past.kept_back && (damaged || origin.errors > 0),
+            IoError::OutOfRange { .. } | IoError::Stopping => false,
+        };
+        if explained { Ok(()) } else { Err(error.to_string()) }
+    }
+
+    /// The same for a flush: it is told also of failures of flushes that nobody had asked for.
+    fn flush_may_fail(&self, error: &IoError) -> Result<(), String> {
         match error {
-            IoError::DirtyLost { .. } | IoError::CacheFailed(_) if damaged => Ok(()),
-            error => Err(error.to_string()),
+            IoError::Origin(_) if self.origin.stats().flush_errors > 0 => Ok(()),
+            error => self.may_fail(error, u64::MAX),
         }
     }
 
     async fn read(&self, sector: u64, count: u64) -> Result<Vec<Print>, String> {
         let start = self.oracle.read_starts();
+        let failed_before = self.origin.stats().errors;
         let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
         let segments = match self.volume.read(offset, len as u32).await {
             Ok(segments) => segments,
             Err(error) => {
-                self.may_fail(&error)?;
+                self.may_fail(&error, failed_before)?;
                 return Ok(vec![Print::ANY; count as usize]);
             }
         };
@@ -619,7 +740,7 @@ impl Opening {
 
     /// Waits until nothing waits to be stored.
     async fn stored(&self) {
-        while self.cache.stats().holdings.admission_queue > 0 {
+        while self.stats().holdings.admission_queue > 0 {
             self.env.sleep(Duration::from_millis(1)).await;
         }
     }

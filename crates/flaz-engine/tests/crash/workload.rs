@@ -1,6 +1,7 @@
 //! What clients do, as data: generated up front from a seed, so that it can be cut down.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::policy::PolicyKind;
@@ -13,10 +14,22 @@ use super::sectors::{BLOCK_SECTORS, SECTOR};
 
 /// Blocks of the largest spot.
 const SPOT_BLOCKS_MAX: u64 = 10;
+/// Blocks of a large one: more than are split at a time, whatever is done with them.
+const LARGE_BLOCKS_MIN: u64 = 80;
+const LARGE_BLOCKS_MAX: u64 = 250;
 /// Stripes with ballast, in their second halves, and blocks of it in each: about twice a cache in all.
 const BALLAST_STRIPES: [u64; 6] = [0, 1, 3, 4, 5, 6];
 const BALLAST_BLOCKS: u64 = 110;
 const STRIPE_SECTORS: u64 = STRIPE_BYTES / SECTOR as u64;
+/// Bytes of a stream that is sequential: a few requests, or one of the larger.
+const CUTOFF_BYTES: u64 = 64 << 10;
+/// All that there are.
+pub const MODES: [Mode; 4] = [
+    Mode::WriteThrough,
+    Mode::WriteBack,
+    Mode::WriteAround,
+    Mode::PassThrough,
+];
 /// Scenarios that start from the same filled cache.
 pub const SCENARIOS_A_BASE: u64 = 16;
 
@@ -60,8 +73,17 @@ pub enum Op {
     },
     /// From now on for all clients.
     Mode(Mode),
+    Policy(PolicyKind),
+    /// Sequential streams beyond this go past the cache from now on; 0: none.
+    Cutoff {
+        bytes: u64,
+    },
     /// Bring everything dirty to the origin.
     Clean,
+    /// Flip a bit of the cache device for good, so far behind the superblocks.
+    Rot {
+        ppm: u64,
+    },
     Pause {
         us: u64,
     },
@@ -85,6 +107,8 @@ pub struct Shape {
     pub origin_alignment: u32,
     pub origin_discard: DiscardMode,
     pub spots: Rc<[Spot]>,
+    /// The spot, in some bases, that is large enough for requests of many blocks.
+    pub large: Option<usize>,
     pub cores: usize,
 }
 
@@ -106,19 +130,27 @@ impl Shape {
 
     pub fn of_base(base: u64) -> Self {
         let mut rng = Rng::new(base ^ 0x5a9e);
+        // As in scenarios.
+        let mut later = Rng::new(base ^ 0x1a7e);
         let shard_count = 1 + base % 2;
         let regions = 7 + rng.below(4);
         let origin_alignment = if rng.below(4) == 0 { 4096 } else { 512 };
         let whole = 8 * STRIPE_BYTES;
         let odd = rng.below(2) * u64::from(origin_alignment);
         let origin_len = whole + odd;
+        // In the stripes without ballast.
+        let large = (base % 9 == 5).then_some([2, 7][(base / 9 % 2) as usize]);
         let mut spots = Vec::new();
         for stripe in 0..8 {
-            let count = BLOCK_SECTORS * rng.between(3, SPOT_BLOCKS_MAX);
+            let mut count = BLOCK_SECTORS * rng.between(3, SPOT_BLOCKS_MAX);
+            let over = count / 2;
+            if large == Some(stripe as usize) {
+                count = BLOCK_SECTORS * later.between(LARGE_BLOCKS_MIN, LARGE_BLOCKS_MAX);
+            }
             let room = STRIPE_SECTORS - count;
             let first = match stripe {
                 // Over the border to the next stripe, which has its own shard.
-                2 => room + count / 2,
+                2 => room + over,
                 // To the end of the device.
                 7 => room,
                 // In the first half, for ballast is in the other; behind what reaches over from the stripe before.
@@ -160,14 +192,33 @@ impl Shape {
                 codec: ["lz4", "none", "lz4", "lzo"][rng.below(4) as usize]
                     .parse()
                     .expect("a codec"),
-                sequential_cutoff: 0,
+                sequential_cutoff: if later.below(4) == 0 { CUTOFF_BYTES } else { 0 },
                 dirty_percent: [10, 25, 50][(base / 4 % 3) as usize],
             },
             origin_alignment,
             origin_discard: [DiscardMode::Zero, DiscardMode::Zero, DiscardMode::Mixed][rng.below(3) as usize],
             spots: spots.into(),
+            large,
             cores: 1 + rng.below(2) as usize,
         }
+    }
+}
+
+/// A device that fails operations, now and then or often.
+fn failing(rng: &mut Rng) -> FaultRates {
+    let mut ppm = |usual: u32| match rng.below(4) {
+        0 => 0,
+        1 => 10 * usual,
+        _ => usual,
+    };
+    FaultRates {
+        read_error_ppm: ppm(10_000),
+        write_error_ppm: ppm(10_000),
+        write_no_space_ppm: ppm(1_000),
+        // A workload has few of them.
+        flush_error_ppm: ppm(5_000),
+        discard_error_ppm: ppm(10_000),
+        ..FaultRates::default()
     }
 }
 
@@ -180,6 +231,8 @@ pub struct Scenario {
     pub origin_faults: FaultRates,
     /// The host notes nothing.
     pub forgetful_host: bool,
+    /// Settings change, in the workload and from life to life.
+    pub unsettled: bool,
 }
 
 impl Scenario {
@@ -203,7 +256,7 @@ impl Scenario {
             client: rng.below(u64::from(clients)) as u32,
             op: generator.op(),
         });
-        let steps = steps.collect();
+        let mut steps: Vec<Step> = steps.collect();
         let mut cache_faults = FaultRates::default();
         match rng.below(6) {
             0 => {
@@ -213,16 +266,40 @@ impl Scenario {
             }
             1 | 2 => {
                 cache_faults.stall_ppm = 50_000;
-                cache_faults.stall = std::time::Duration::from_millis(40);
+                cache_faults.stall = Duration::from_millis(40);
             }
             _ => {}
+        }
+        // What came later than the rest has random numbers of its own: the others stay what they were.
+        let mut rng = Rng::new(seed ^ 0xfa17);
+        let mut origin_faults = FaultRates::default();
+        match rng.below(12) {
+            0 => origin_faults = failing(&mut rng),
+            1 => cache_faults = failing(&mut rng),
+            2 => (cache_faults, origin_faults) = (failing(&mut rng), failing(&mut rng)),
+            3 => {
+                origin_faults.stall_ppm = 50_000;
+                origin_faults.stall = Duration::from_millis(2000);
+            }
+            _ => {}
+        }
+        let unsettled = rng.below(4) == 0;
+        if unsettled {
+            unsettle(&mut steps, &mut rng);
+        } else if shape.settings.mode != Mode::WriteBack && rng.below(6) == 0 {
+            // (In write-back what rots in a region that is not full may hide what came after it.)
+            for _ in 0..1 + rng.below(3) {
+                let ppm = rng.below(1_000_000);
+                insert(&mut steps, Op::Rot { ppm }, &mut rng);
+            }
         }
         Self {
             seed,
             steps,
             cache_faults,
-            origin_faults: FaultRates::default(),
+            origin_faults,
             forgetful_host: false,
+            unsettled,
         }
     }
 
@@ -258,8 +335,33 @@ impl Scenario {
             cache_faults: FaultRates::default(),
             origin_faults: FaultRates::default(),
             forgetful_host: false,
+            unsettled: false,
         }
     }
+}
+
+/// Inserts changes of settings between requests.
+pub fn unsettle(steps: &mut Vec<Step>, rng: &mut Rng) {
+    for _ in 0..1 + rng.below(2 + steps.len() as u64 / 4) {
+        let op = match rng.below(8) {
+            0 | 1 => Op::Mode(Mode::WriteBack),
+            2 | 3 => Op::Mode(MODES[rng.below(4) as usize]),
+            4 | 5 => Op::Clean,
+            6 => Op::Policy(PolicyKind::ALL[rng.below(3) as usize]),
+            _ => Op::Cutoff {
+                bytes: rng.below(2) * CUTOFF_BYTES,
+            },
+        };
+        insert(steps, op, rng);
+    }
+}
+
+/// Inserts a step anywhere.
+fn insert(steps: &mut Vec<Step>, op: Op, rng: &mut Rng) {
+    let at = rng.below(steps.len() as u64 + 1) as usize;
+    let beside = steps.get(at).or(steps.last()).copied();
+    let (phase, client) = beside.map_or((0, 0), |step| (step.phase, step.client));
+    steps.insert(at, Step { phase, client, op });
 }
 
 /// Makes requests.
@@ -299,6 +401,9 @@ impl<'a> Generator<'a> {
         if let Some(last) = self.last.filter(|_| self.rng.below(3) == 0) {
             return last;
         }
+        if let Some(large) = self.shape.large.filter(|_| self.rng.below(5) == 0) {
+            return self.large_place(large);
+        }
         let rng = &mut self.rng;
         let spots = self.shape.spots.len() as u64;
         let hot = rng.below(spots).min(rng.below(spots)).min(rng.below(spots));
@@ -311,6 +416,24 @@ impl<'a> Generator<'a> {
         }
         let count = count.min(room - first);
         let place = Place { spot, first, count };
+        self.last = Some(place);
+        place
+    }
+
+    /// Any part of a spot, as likely large as small.
+    fn large_place(&mut self, spot: usize) -> Place {
+        let rng = &mut self.rng;
+        let room = self.shape.spots[spot].count;
+        let first = rng.below(room).min(rng.below(room));
+        let count = 1 + rng.below(room - first).max(rng.below(room - first));
+        let place = match rng.below(4) {
+            0 => Place { spot, first, count },
+            _ => {
+                let first = first / BLOCK_SECTORS * BLOCK_SECTORS;
+                let count = count.next_multiple_of(BLOCK_SECTORS).min(room - first);
+                Place { spot, first, count }
+            }
+        };
         self.last = Some(place);
         place
     }

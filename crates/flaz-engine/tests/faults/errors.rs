@@ -6,7 +6,7 @@ use flaz_device::{DeviceOp, Env};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
 
-use crate::world::{CLEARED, Left, Live, MODES, STRIPE, World};
+use crate::world::{BLOCK, CLEARED, Left, Live, MODES, STRIPE, World};
 
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
@@ -158,6 +158,25 @@ fn a_failed_flush_of_the_origin_is_passed_on() {
             assert!(!live.failed(), "{mode}: the cache is well");
             live.read(1).await;
             live.volume.flush().await.expect("the next one is another matter");
+        });
+    }
+}
+
+/// Whoever trims is told of the trim; what the flush for it has lost may be somebody else's.
+#[test]
+fn a_flush_of_the_origin_that_failed_for_a_trim_is_passed_on_to_the_next_who_asks() {
+    for mode in MODES {
+        let world = World::new(6, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.write(1).await;
+            world.origin.fail_nth(DeviceOp::Flush, 1);
+            live.volume
+                .trim(64 * BLOCK, BLOCK, true)
+                .await
+                .expect_err("it failed");
+            live.volume.flush().await.expect_err("passed on");
+            live.volume.flush().await.expect("once");
         });
     }
 }

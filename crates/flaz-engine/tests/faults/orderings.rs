@@ -10,6 +10,7 @@ use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::Start;
 use flaz_engine::format::intent::{DurableMark, IntentSector};
 use flaz_engine::format::superblock::{State, Superblock};
+use flaz_engine::format::void::VoidMark;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use flaz_sim::{DiskImage, EventStage};
@@ -322,6 +323,40 @@ fn a_region_is_void_and_that_stable_before_it_is_discarded_and_before_the_next_i
             assert!(flushed < at);
             before = at;
         }
+    });
+}
+
+/// A region without its summary is walked, and what is behind a damaged extent is not found then: older copies elsewhere in
+/// it would be.
+#[test]
+fn a_region_says_that_it_is_void_before_its_summary_goes() {
+    let world = World::sized(16, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..800).await;
+        let moments = world.watch();
+        live.warm(800..1200).await;
+        world.unwatch();
+        let moments = moments.take();
+        let (region, sector) = (
+            world.geometry.region_bytes,
+            u64::from(world.geometry.sector_bytes),
+        );
+        let mut looked = 0;
+        let discards = (0..moments.len()).filter(|&at| moments[at].is(true, Issued, Discard));
+        for at in discards {
+            let start = moments[at].offset;
+            let zeroes = |m: &&Moment| m.is(true, Issued, Write) && m.offset == start + region - sector;
+            let Some(moment) = moments[..at].iter().rfind(zeroes) else {
+                continue;
+            };
+            let (cache, ..) = moment.cut(Left::Nothing, Left::Nothing);
+            let id = live.cache.superblock().cache_id();
+            let mark = VoidMark::parse(&cache.read(start, sector as usize), id, start);
+            assert!(mark.is_ok(), "region at {start}: {mark:?}");
+            looked += 1;
+        }
+        assert!(looked > 3, "only {looked} regions were made void");
     });
 }
 

@@ -133,6 +133,8 @@ pub struct DiskStats {
     pub zeroed_bytes: u64,
     /// Operations that failed.
     pub errors: u64,
+    /// Flushes among them.
+    pub flush_errors: u64,
     /// Silent faults: bits flipped, writes lost or misdirected, flushes that lied.
     pub silent_faults: u64,
     /// Most operations in flight at a time.

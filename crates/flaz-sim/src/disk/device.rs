@@ -235,7 +235,10 @@ impl Operation<'_> {
                 settle(state, &self, error.is_some());
             }
             match error {
-                Some(_) => state.stats.errors += 1,
+                Some(_) => {
+                    state.stats.errors += 1;
+                    state.stats.flush_errors += u64::from(self.op == DeviceOp::Flush);
+                }
                 None => state.count(self.op, self.len),
             }
             error
