@@ -4,12 +4,11 @@
 //! acknowledged, and the clocks tick before and after the origin write (see [`super::clock`]), so that neither a
 //! cached nor a just-read old version survives it. In every mode: a cache that is passed through stays true.
 
-use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
+use flaz_device::{Device, DeviceError, Env, IoBuf};
 
 use super::admit::{Candidate, Job};
 use super::intents::Intent;
@@ -151,11 +150,6 @@ impl<P: Platform> Shard<P> {
         let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
         if fua && result.is_ok() && !planted(PlantedBug::TrimFuaDropped) {
             result = self.origin_writes.flushes().run(self.origin.flush()).await;
-            if let Err(error) = &result {
-                // It may have lost what others wrote, who are told nothing of this trim: the next flush tells them.
-                let why = io::Error::other(error.to_string());
-                *self.flush_failure.borrow_mut() = Some(DeviceError::new(DeviceOp::Flush, 0, 0, why));
-            }
         }
         self.origin_writes.wrote();
         self.tick(&blocks);
