@@ -6,7 +6,7 @@
 
 use super::entry::{Entry, VALUE_MASK};
 use super::segment::Segment;
-use super::{Fragments, Index, Scramble, sectors_of};
+use super::{Fragments, Index, Scramble};
 use crate::units::LocalBlock;
 
 /// What happens to a block.
@@ -128,10 +128,8 @@ fn change(segment: &mut Segment, fragments: &mut Fragments, key: u64, what: u64)
             }
         }
         CLEAN => {
-            let old = segment.update(key, |entry| entry.with_dirty(false));
-            if let Some(old) = old.filter(|old| old.dirty()) {
-                fragments.dirty_blocks -= 1;
-                fragments.dirty_sectors -= sectors_of(old);
+            if let Some(old) = segment.update(key, |entry| entry.with_dirty(false)) {
+                fragments.clean(old);
             }
         }
         entry => {

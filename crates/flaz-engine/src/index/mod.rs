@@ -49,7 +49,7 @@ impl Fragments {
         self.sectors += sectors;
         if entry.dirty() {
             self.dirty_blocks += 1;
-            self.dirty_sectors += sectors.max(RECORD_SECTORS);
+            self.dirty_sectors += dirty_sectors_of(entry);
         }
     }
 
@@ -57,10 +57,16 @@ impl Fragments {
         let sectors = sectors_of(entry);
         self.count -= u64::from(sectors > 0);
         self.sectors -= sectors;
+        self.clean(entry);
+    }
+
+    /// The entry is no longer dirty, if it was: whether it was.
+    fn clean(&mut self, entry: Entry) -> bool {
         if entry.dirty() {
             self.dirty_blocks -= 1;
-            self.dirty_sectors -= sectors.max(RECORD_SECTORS);
+            self.dirty_sectors -= dirty_sectors_of(entry);
         }
+        entry.dirty()
     }
 }
 
@@ -70,6 +76,11 @@ fn sectors_of(entry: Entry) -> u64 {
         Place::Fragment { sectors, .. } => u64::from(sectors),
         Place::Fill { .. } => 0,
     }
+}
+
+/// Sectors that a dirty block takes of its region: of its fragment, or of a record.
+fn dirty_sectors_of(entry: Entry) -> u64 {
+    sectors_of(entry).max(RECORD_SECTORS)
 }
 
 /// What a fragment touches beyond its own bytes, in the mean: it begins at any multiple of 8 bytes, so that `n` bytes
@@ -129,12 +140,7 @@ impl Index {
     pub fn clean(&mut self, block: LocalBlock) -> bool {
         let (segment, key) = self.split(block);
         let old = self.segments[segment].update(key, |entry| entry.with_dirty(false));
-        let dirty = old.filter(|entry| entry.dirty());
-        if let Some(entry) = dirty {
-            self.fragments.dirty_blocks -= 1;
-            self.fragments.dirty_sectors -= sectors_of(entry).max(RECORD_SECTORS);
-        }
-        dirty.is_some()
+        old.is_some_and(|entry| self.fragments.clean(entry))
     }
 
     /// Number of dirty blocks.
