@@ -299,6 +299,8 @@ struct Opening {
     disk: Rc<SimDisk>,
     origin: Rc<SimDisk>,
     past: Rc<Cell<Past>>,
+    /// Something was to be stable on return.
+    asked_fua: Cell<bool>,
     /// The first thing that went wrong.
     failure: Cell<Option<String>>,
 }
@@ -418,6 +420,7 @@ impl Living<'_> {
             disk: Rc::clone(&self.cache),
             origin: Rc::clone(&self.origin),
             past: Rc::clone(&self.past),
+            asked_fua: Cell::new(false),
             failure: Cell::new(None),
         }))
     }
@@ -675,6 +678,7 @@ impl Opening {
     ) -> Result<(), String> {
         let failed_before = self.origin.stats().errors;
         let writing = self.oracle.write_starts(sector, count, print);
+        self.asked_fua.set(self.asked_fua.get() || fua);
         match doing.await {
             Ok(()) => self.oracle.write_ends(&writing, fua),
             Err(error) => {
@@ -700,10 +704,13 @@ impl Opening {
         if explained { Ok(()) } else { Err(error.to_string()) }
     }
 
-    /// The same for a flush: it is told also of failures of flushes that nobody had asked for.
+    /// The same for a flush: it is told also of failures of flushes that somebody else had asked for, or nobody. A write
+    /// with FUA is one, for all that is known of how devices make it stable.
     fn flush_may_fail(&self, error: &IoError) -> Result<(), String> {
+        let stats = self.origin.stats();
+        let flush_failed = stats.flush_errors > 0 || (self.asked_fua.get() && stats.errors > 0);
         match error {
-            IoError::Origin(_) if self.origin.stats().flush_errors > 0 => Ok(()),
+            IoError::Origin(_) if flush_failed => Ok(()),
             error => self.may_fail(error, u64::MAX),
         }
     }
