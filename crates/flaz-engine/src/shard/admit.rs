@@ -130,7 +130,7 @@ impl<P: Platform> Shard<P> {
                 count(&counters.refused_present, 1);
                 continue;
             };
-            if self.clock.read(block) != tick && !planted(PlantedBug::StaleAdmission) {
+            if !self.is_current(block, tick) {
                 count(&counters.refused_overtaken, 1);
                 continue;
             }
@@ -241,6 +241,7 @@ impl<P: Platform> Shard<P> {
         candidates: Vec<Candidate>,
         scratch: Vec<u8>,
     ) -> Vec<u8> {
+        let candidates = self.not_overtaken(first, candidates).await;
         if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
             for batch in self.pack_spread(&data, &candidates).await {
                 self.store_batch(first, &data, &batch).await;
@@ -261,6 +262,34 @@ impl<P: Platform> Shard<P> {
             }
         }
         scratch
+    }
+
+    /// Drops the candidates that a write has overtaken while the job waited: where writers are faster than the cache
+    /// device these are most, and packing them would be for nothing.
+    async fn not_overtaken(
+        self: &Rc<Self>,
+        first: LocalBlock,
+        mut candidates: Vec<Candidate>,
+    ) -> Vec<Candidate> {
+        let block_of = |candidate: &Candidate| LocalBlock(first.0 + candidate.index as u64);
+        let mut overtaken = Vec::new();
+        candidates.retain(|candidate| {
+            let well = self.is_current(block_of(candidate), candidate.tick);
+            if !well {
+                overtaken.push(block_of(candidate));
+            }
+            well
+        });
+        count(&self.stats.counters.refused_overtaken, overtaken.len() as u64);
+        for block in overtaken {
+            self.settle(block).await;
+        }
+        candidates
+    }
+
+    /// Whether no write has overtaken data of the block since its clock showed `tick`.
+    fn is_current(&self, block: LocalBlock, tick: Tick) -> bool {
+        self.clock.read(block) == tick || planted(PlantedBug::StaleAdmission)
     }
 
     async fn store_batch(self: &Rc<Self>, first: LocalBlock, data: &IoBuf, batch: &Batch) {
@@ -322,7 +351,7 @@ impl<P: Platform> Shard<P> {
                 return false;
             }
             // From here to `set_entry` nothing may await: see `super::clock` on the stale-admission race.
-            if self.clock.read(block) != candidate.tick && !planted(PlantedBug::StaleAdmission) {
+            if !self.is_current(block, candidate.tick) {
                 count(&self.stats.counters.refused_overtaken, 1);
                 self.settle(block).await;
                 return false;
