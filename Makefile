@@ -19,11 +19,12 @@ demo: ## Show on files of this machine what compressing the cache gains: about a
 build: ## Build the program: target/release/flaz
 	@$(CARGO) build --release --locked --package flaz-cli
 
-# Root gets every package installed, so a missing one is a failure there, not a skipped test; in CI the kernel
-# must have FUSE and loop devices as well, and a browser must be there if the system's archive has one.
+# Root gets every package installed, so a missing one is a failure there, not a skipped test; in CI PostgreSQL as
+# well, the kernel must have FUSE and loop devices, and a browser must be there if the system's archive has one.
 test: ## Run every test and the lint; root gets missing Debian packages installed (ARGS: options of cargo test)
 	@if [ "$$(id -u)" -eq 0 ]; then : "$${FLAZ_REQUIRE_TOOLS=1}"; export FLAZ_REQUIRE_TOOLS; fi; \
-	if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ]; then : "$${FLAZ_REQUIRE_KERNEL=1}"; export FLAZ_REQUIRE_KERNEL; fi; \
+	if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ]; then : "$${FLAZ_REQUIRE_KERNEL=1}" "$${FLAZ_REQUIRE_POSTGRES=1}"; \
+		export FLAZ_REQUIRE_KERNEL FLAZ_REQUIRE_POSTGRES; fi; \
 	if ! tools/packages test && [ "$${FLAZ_REQUIRE_TOOLS:-0}" = 1 ]; then exit 1; fi; \
 	if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ] && tools/packages browser; then \
 		: "$${FLAZ_REQUIRE_BROWSER=1}"; export FLAZ_REQUIRE_BROWSER; fi; \

@@ -1,9 +1,9 @@
 //! What a test needs of the machine. Where it is missing the test says so and passes, unless the environment
-//! wants it there: `FLAZ_REQUIRE_TOOLS=1` for programs, `FLAZ_REQUIRE_KERNEL=1` for FUSE, loop devices and
-//! file systems.
+//! wants it there: `FLAZ_REQUIRE_TOOLS=1` for programs, `FLAZ_REQUIRE_POSTGRES=1` for that one, `FLAZ_REQUIRE_KERNEL=1`
+//! for FUSE, loop devices and file systems.
 
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Directories that hold programs, also for users without sbin in their PATH.
 const PROGRAM_DIRS: [&str; 6] = [
@@ -77,6 +77,30 @@ pub fn fuse() -> bool {
         Ok(_) => true,
         Err(error) => skip("FLAZ_REQUIRE_KERNEL", &format!("/dev/fuse: {error}")),
     }
+}
+
+/// Where PostgreSQL's programs are, of the newest version: its server is in no PATH.
+///
+/// # Panics
+/// If there are none and `FLAZ_REQUIRE_POSTGRES=1`.
+#[must_use]
+pub fn postgres() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let newest = versions
+        .filter_map(|version| version.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|version| programs_of(*version).join("initdb").exists())
+        .max();
+    if newest.is_none() {
+        skip(
+            "FLAZ_REQUIRE_POSTGRES",
+            "not installed: PostgreSQL (Debian package postgresql)",
+        );
+    }
+    newest.map(programs_of)
+}
+
+fn programs_of(version: u32) -> PathBuf {
+    PathBuf::from(format!("/usr/lib/postgresql/{version}/bin"))
 }
 
 fn skip(switch: &str, why: &str) -> bool {

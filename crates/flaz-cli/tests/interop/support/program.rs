@@ -11,6 +11,7 @@ const LIMIT_DEFAULT_S: u32 = 180;
 const EXIT_TIMED_OUT: i32 = 124;
 
 /// A program with its arguments.
+#[derive(Clone)]
 pub struct Program {
     name: String,
     args: Vec<OsString>,
