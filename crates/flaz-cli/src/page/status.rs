@@ -47,7 +47,7 @@ fn head(page: &mut Page, report: &StatusReport) {
     let state = match report.state {
         CacheState::Clean => "not running; stopped cleanly, the next start is warm",
         CacheState::Unclean => "not running; did NOT stop cleanly the last time",
-        CacheState::New => "not running; never served yet",
+        CacheState::New => "not running; empty: not served since it was created or detached",
         CacheState::Starting => "starting",
         CacheState::Running => "running",
         CacheState::Degraded => "DEGRADED: serving from the origin only",
@@ -56,10 +56,11 @@ fn head(page: &mut Page, report: &StatusReport) {
     let daemon = report.live.as_ref().map_or_else(String::new, |live| {
         let daemon = &live.daemon;
         format!(
-            ", pid {}, up {}, {} threads, {} CPU, flaz {}{}",
+            ", pid {}, up {}, {} thread{}, {} CPU, flaz {}{}",
             daemon.pid,
             HumanDuration(seconds(daemon.uptime_s)),
             daemon.threads,
+            if daemon.threads == 1 { "" } else { "s" },
             HumanDuration(seconds(daemon.cpu_s)),
             daemon.version,
             if daemon.read_only { ", READ-ONLY" } else { "" }

@@ -82,7 +82,7 @@ pub enum State {
     Clean,
     /// Being served, or its server died.
     Open,
-    /// Created and never served: nothing is cached.
+    /// Created and never served, or detached: nothing is cached.
     Empty,
 }
 
