@@ -143,6 +143,8 @@ counters! {
     cache_read_bytes,
     /// Reads sent to the cache device.
     cache_reads,
+    /// Writes sent to the cache device.
+    cache_writes,
     /// Times that storing a block waited because too many writes to the cache device were queued.
     cache_writes_full,
     /// Extents written.
@@ -240,7 +242,7 @@ pub struct LatencySummary {
     pub max_us: f64,
 }
 
-/// Latencies of a shard by kind of operation; those of flushes and prefetches, which concern all shards, are the host's.
+/// Latencies of a shard by kind of operation, and of what it asks of its devices; those of flushes and prefetches, which concern all shards, are the host's.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     /// Reads answered from the cache alone.
@@ -257,6 +259,14 @@ pub struct Latencies {
     pub flush: Latency,
     /// Prefetches.
     pub prefetch: Latency,
+    /// Reads of the origin.
+    pub origin_read: Latency,
+    /// Writes of the origin, those that had to be stable until they were.
+    pub origin_write: Latency,
+    /// Reads of the cache device; of a sample.
+    pub cache_read: Latency,
+    /// Writes of the cache device.
+    pub cache_write: Latency,
 }
 
 impl Latencies {
@@ -269,6 +279,10 @@ impl Latencies {
         self.write_zeroes.add(&other.write_zeroes);
         self.flush.add(&other.flush);
         self.prefetch.add(&other.prefetch);
+        self.origin_read.add(&other.origin_read);
+        self.origin_write.add(&other.origin_write);
+        self.cache_read.add(&other.cache_read);
+        self.cache_write.add(&other.cache_write);
     }
 }
 

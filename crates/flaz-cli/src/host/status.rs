@@ -285,21 +285,28 @@ fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
             counts.origin_reads,
             counts.origin_read_bytes,
             counts.origin_read_errors,
-            None,
+            latency(latencies.origin_read.summary()),
         ),
         one(
             "origin-write",
             counts.origin_writes,
             counts.origin_write_bytes,
             counts.origin_errors - counts.origin_read_errors,
-            None,
+            latency(latencies.origin_write.summary()),
         ),
         one(
             "cache-read",
             counts.cache_reads,
             counts.cache_read_bytes,
             counts.cache_read_errors,
-            None,
+            latency(latencies.cache_read.summary()),
+        ),
+        one(
+            "cache-write",
+            counts.cache_writes,
+            counts.cache_write_bytes,
+            counts.cache_write_errors,
+            latency(latencies.cache_write.summary()),
         ),
     ]
 }

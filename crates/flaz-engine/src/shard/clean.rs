@@ -454,16 +454,14 @@ impl<P: Platform> Shard<P> {
             }
             let offset = self.global(run[at].block).offset();
             let bytes = (len * BLOCK_BYTES) as u64;
-            let result = if zero {
-                self.origin.write_zeroes(offset, bytes, true, false).await
-            } else {
+            let write = async {
+                if zero {
+                    return self.origin.write_zeroes(offset, bytes, true, false).await;
+                }
                 let part = IoBuf::copy_of(&data[at * BLOCK_BYTES..][..len * BLOCK_BYTES]);
                 self.origin.write_at(offset, part, false).await.1
             };
-            let counters = &self.stats.counters;
-            count(&counters.origin_writes, 1);
-            count(&counters.origin_write_bytes, bytes);
-            count(&counters.origin_errors, u64::from(result.is_err()));
+            let result = self.write_to_origin(bytes, write).await;
             if let Err(error) = result {
                 return (written, Err(IoError::Origin(error)));
             }

@@ -450,9 +450,8 @@ impl<P: Platform> Shard<P> {
         // From now on, for a write that fails may have landed.
         self.intents.on_medium.borrow_mut().extend(marks);
         count(&self.stats.counters.intent_writes, 1);
-        count(&self.stats.counters.cache_write_bytes, buf.len() as u64);
         let fua = stable && !planted(PlantedBug::IntentNotStable);
-        let write = async { self.cache.write_at(self.intent_position(page), buf, fua).await.1 };
+        let write = async { self.write_cache(self.intent_position(page), buf, fua).await.1 };
         // Some devices make a write stable by a flush, and everybody relies on all of those.
         let result = match stable {
             true => self.origin_writes.cache_flushes().run(write).await,

@@ -31,6 +31,7 @@ mod clean;
 mod clock;
 mod contents;
 mod counts;
+mod devices;
 mod failure;
 mod flushes;
 mod fragment;
@@ -521,34 +522,6 @@ impl<P: Platform> Shard<P> {
             None => {
                 count(&self.stats.counters.admission_full, 1);
                 self.job_slots.acquire(1).await.forget();
-            }
-        }
-    }
-
-    /// Reads from this shard's part of the cache device, widened to the device's alignment. Returns the buffer
-    /// and where in it `offset` is.
-    async fn read_cache(
-        self: &Rc<Self>,
-        offset: u64,
-        len: u64,
-    ) -> Result<(IoBuf, usize), flaz_device::DeviceError> {
-        let align = u64::from(self.cache.alignment());
-        let start = offset / align * align;
-        let end = (offset + len)
-            .next_multiple_of(align)
-            .min(self.geometry.shard_len());
-        let buf = IoBuf::new((end - start) as usize);
-        let position = self.geometry.shard_offset(self.number) + start;
-        let (buf, result) = self.cache.read_at(position, buf).await;
-        let counters = &self.stats.counters;
-        count(&counters.cache_reads, 1);
-        count(&counters.cache_read_bytes, end - start);
-        match result {
-            Ok(()) => Ok((buf, (offset - start) as usize)),
-            Err(error) => {
-                count(&counters.cache_read_errors, 1);
-                self.cache_error(&error);
-                Err(error)
             }
         }
     }

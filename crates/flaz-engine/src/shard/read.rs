@@ -168,11 +168,7 @@ impl<P: Platform> Shard<P> {
         let end = (offset + len as u64)
             .next_multiple_of(align)
             .min(self.geometry.origin_len);
-        let (mut buf, result) = self
-            .origin
-            .read_at(start, IoBuf::new((end - start) as usize))
-            .await;
-        self.count_origin_read(end - start, result.is_err());
+        let (mut buf, result) = self.read_origin(start, IoBuf::new((end - start) as usize)).await;
         result.map_err(IoError::Origin)?;
         let skip = (offset - start) as usize;
         if skip > 0 {
@@ -180,14 +176,6 @@ impl<P: Platform> Shard<P> {
         }
         buf.set_len(len);
         Ok(buf)
-    }
-
-    fn count_origin_read(&self, len: u64, failed: bool) {
-        let counters = &self.stats.counters;
-        count(&counters.origin_reads, 1);
-        count(&counters.origin_read_bytes, len);
-        count(&counters.origin_errors, u64::from(failed));
-        count(&counters.origin_read_errors, u64::from(failed));
     }
 
     /// The fast path: one block, cached. No allocation but the answer's pooled buffer.
@@ -655,12 +643,8 @@ impl<P: Platform> Shard<P> {
         raise(&self.stats.peaks.origin_reads, self.origin_reads_now());
         let offset = self.global(first).offset();
         let reading = self.origin_writes.read();
-        let (buf, result) = self
-            .origin
-            .read_at(offset, IoBuf::new(blocks * BLOCK_BYTES))
-            .await;
+        let (buf, result) = self.read_origin(offset, IoBuf::new(blocks * BLOCK_BYTES)).await;
         drop((reading, slot));
-        self.count_origin_read(buf.len() as u64, result.is_err());
         let data = Arc::new(buf);
         let shared = if result.is_ok() {
             Ok(Arc::clone(&data))

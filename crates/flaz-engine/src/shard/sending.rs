@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{Device, DeviceError, Env, IoBuf};
+use flaz_device::{DeviceError, Env, IoBuf};
 
 use super::log::Landing;
 use super::{Platform, Shard};
@@ -27,15 +27,8 @@ impl<P: Platform> Shard<P> {
             };
             let shard = Rc::clone(self);
             self.env.spawn(async move {
-                let len = write.buf.len() as u64;
                 let result = shard.write_out(write.extent, write.position, write.buf).await;
-                shard.write_ended(
-                    write.region,
-                    write.extent,
-                    (write.ticket, write.landing),
-                    len,
-                    result,
-                );
+                shard.write_ended(write.region, write.extent, (write.ticket, write.landing), result);
                 shard.pump_writes();
             });
         }
@@ -57,7 +50,7 @@ impl<P: Platform> Shard<P> {
         }
         let mut tries = 1;
         loop {
-            let (back, result) = self.cache.write_at(position, buf, false).await;
+            let (back, result) = self.write_cache(position, buf, false).await;
             buf = back;
             match result {
                 Err(error) if self.must_land(extent) => {
@@ -78,13 +71,11 @@ impl<P: Platform> Shard<P> {
         region: u32,
         extent: Option<Location>,
         (ticket, landing): (u64, Option<Landing>),
-        len: u64,
         result: Result<(), DeviceError>,
     ) {
         match result {
             Ok(()) => {
                 let counters = &self.stats.counters;
-                count(&counters.cache_write_bytes, len);
                 if extent.is_some() {
                     count(&counters.extents_written, 1);
                 }

@@ -281,26 +281,20 @@ impl<P: Platform> Shard<P> {
         let align = u64::from(self.origin.alignment());
         let end = offset + data.len() as u64;
         let wide = offset / align * align..end.next_multiple_of(align);
-        let counters = &self.stats.counters;
-        count(&counters.origin_writes, 1);
-        count(&counters.origin_write_bytes, wide.end - wide.start);
-        let (data, result) = if wide == (offset..end) {
+        if wide == (offset..end) {
             let mut back = None;
-            let result = self
-                .stable_if(fua, async {
-                    let (data, result) = self.origin.write_at(offset, data, fua).await;
-                    back = Some(data);
-                    result
-                })
-                .await;
+            let write = self.stable_if(fua, async {
+                let (data, result) = self.origin.write_at(offset, data, fua).await;
+                back = Some(data);
+                result
+            });
+            let result = self.write_to_origin(end - offset, write).await;
             (back.unwrap_or_else(|| IoBuf::new(0)), result)
         } else {
             let widened = self.write_widened(offset, &data, wide, fua);
             let result = self.stable_if(fua, widened).await;
             (data, result)
-        };
-        count(&counters.origin_errors, u64::from(result.is_err()));
-        (data, result)
+        }
     }
 
     async fn write_widened(
@@ -313,19 +307,17 @@ impl<P: Platform> Shard<P> {
         let align = self.origin.alignment() as usize;
         let mut buf = IoBuf::new((wide.end - wide.start) as usize);
         let len = buf.len();
-        let (head, result) = self.origin.read_at(wide.start, IoBuf::new(align)).await;
+        let (head, result) = self.read_origin(wide.start, IoBuf::new(align)).await;
         result?;
         buf[..align].copy_from_slice(&head);
         if len > align {
-            let (tail, result) = self
-                .origin
-                .read_at(wide.end - align as u64, IoBuf::new(align))
-                .await;
+            let (tail, result) = self.read_origin(wide.end - align as u64, IoBuf::new(align)).await;
             result?;
             buf[len - align..].copy_from_slice(&tail);
         }
         buf[(offset - wide.start) as usize..][..data.len()].copy_from_slice(data);
-        self.origin.write_at(wide.start, buf, fua).await.1
+        let write = async { self.origin.write_at(wide.start, buf, fua).await.1 };
+        self.write_to_origin(len as u64, write).await
     }
 
     /// Drops the cached copies of changed blocks and queues what follows: the new contents (`staged`, as far as

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::{Device, Env, IoBuf};
+use flaz_device::{Env, IoBuf};
 
 use super::admit::{Batch, Candidate, PACK_SPLIT_BLOCKS_MIN};
 use super::log::{Append, Landing};
@@ -150,12 +150,8 @@ impl<P: Platform> Shard<P> {
             }
         }
         let (buf, result) = self
-            .origin
-            .read_at(self.global(block).offset(), IoBuf::new(BLOCK_BYTES))
+            .read_origin(self.global(block).offset(), IoBuf::new(BLOCK_BYTES))
             .await;
-        count(&self.stats.counters.origin_reads, 1);
-        count(&self.stats.counters.origin_read_bytes, BLOCK);
-        count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
         result.map_err(IoError::Origin)?;
         out.copy_from_slice(&buf);
         Ok(())

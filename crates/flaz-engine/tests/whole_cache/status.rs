@@ -265,3 +265,46 @@ fn of_several_shards_the_fullest_counts() {
         assert_eq!(open.cache.stats().holdings.origin_reads.peak, 7);
     });
 }
+
+/// Both devices take a time of their own for reads and for writes.
+fn timed_disk(len: u64, read_ms: u64, write_ms: u64) -> DiskConfig {
+    let exactly = |ms| Duration::from_millis(ms)..=Duration::from_millis(ms);
+    DiskConfig {
+        read_latency: exactly(read_ms),
+        write_latency: exactly(write_ms),
+        ..filled_disk(len, random)
+    }
+}
+
+#[test]
+fn what_the_devices_are_asked_is_counted_and_timed() {
+    let rig = Rig::new(7, timed_disk(ORIGIN_LEN, 5, 7), timed_disk(16 << 20, 1, 2));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("none", PolicyKind::Fifo)).await;
+        for number in 0..40 {
+            open.write(number * BLOCK, &[number as u8; 600]).await;
+            open.prefetch(100 + number * 2..101 + number * 2).await;
+        }
+        open.stored().await;
+        for number in 0..40 {
+            open.read((100 + number * 2) * BLOCK, BLOCK).await;
+        }
+        let StatsSnapshot {
+            counts, latencies, ..
+        } = open.cache.stats();
+        let found = [
+            (&latencies.origin_read, counts.origin_reads, 5_000.0),
+            (&latencies.origin_write, counts.origin_writes, 7_000.0),
+            (&latencies.cache_read, counts.cache_reads.div_ceil(16), 1_000.0),
+            (&latencies.cache_write, counts.cache_writes, 2_000.0),
+        ];
+        for (at, (latency, asked, us)) in found.into_iter().enumerate() {
+            let summary = latency.summary();
+            assert!(asked > 0, "{at}: {counts:?}");
+            assert_eq!(summary.count, asked, "{at}: {counts:?}");
+            assert!((summary.p50_us / us - 1.0).abs() < 0.01, "{at}: {summary:?}");
+        }
+        assert_eq!(counts.origin_writes, 40);
+    });
+}
