@@ -298,12 +298,23 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
     Ok(superblock)
 }
 
-/// Writes the next generation of the superblock into the slot of the older one, and flushes.
+/// Writes the next generation of the superblock into the slot of the older one, and flushes. After a failure, what is in
+/// that slot is not known, and the other one alone is good: the next time the same slot is written again.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
 pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.generation = superblock.generation.wrapping_add(1);
+    let written = write_slot(cache, superblock).await;
+    if written.is_err() {
+        // Not the same number once more, for what failed may have landed.
+        superblock.generation = superblock.generation.wrapping_add(1);
+    }
+    written
+}
+
+/// Writes the superblock into the slot of its generation, and flushes before and after.
+async fn write_slot<C: Device>(cache: &C, superblock: &Superblock) -> Result<(), CacheError> {
     let slot = SUPERBLOCK_SLOTS[(superblock.generation % 2) as usize];
     let page = superblock.to_bytes()?;
     let flushed = superblock.state != State::Open || !planted(PlantedBug::OpenMarkNotFlushed);
@@ -377,7 +388,7 @@ pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
         if written.is_ok() {
             written = write_superblock(cache, superblock).await;
         }
-        // Who asks again must not be told that it is done. (The generation stays, for what failed may have landed.)
+        // Who asks again must not be told that it is done.
         superblock.dirty = written.is_ok();
         written?;
     }
