@@ -359,10 +359,7 @@ fn how_to_start(superblock: &Superblock) -> Start {
 pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<Start, CacheError> {
     let start = how_to_start(superblock);
     superblock.state = State::Open;
-    superblock.epoch =
-        Epoch(superblock.epoch.0.checked_add(1).ok_or_else(|| {
-            FormatError::field("superblock", "epoch", "below 4294967295", superblock.epoch.0)
-        })?);
+    superblock.epoch = next_epoch(superblock)?;
     if start == Start::Empty {
         superblock.valid_from_epoch = superblock.epoch;
     }
@@ -371,6 +368,12 @@ pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) 
     write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await?;
     Ok(start)
+}
+
+fn next_epoch(superblock: &Superblock) -> Result<Epoch, FormatError> {
+    let epoch = superblock.epoch.0;
+    let next = epoch.checked_add(1).map(Epoch);
+    next.ok_or_else(|| FormatError::field("superblock", "epoch", "below 4294967295", epoch))
 }
 
 /// Says on the cache device that blocks may be dirty from now on. Before the first one is.
@@ -425,6 +428,8 @@ pub async fn mark_dirty_served<C: Device, E: Env>(
 /// # Errors
 /// [`CacheError`] when the device fails.
 pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    // Shards that were thrown away may have written in this one.
+    superblock.epoch = next_epoch(superblock)?;
     superblock.valid_from_epoch = superblock.epoch;
     superblock.dirty = false;
     // Into both slots, as at an opening: with one alone, losing that sector would bring back what is given up.
@@ -581,16 +586,26 @@ pub fn believe(superblock: &mut Superblock, memory: Option<Memory>) -> Result<Be
     }
 }
 
-/// How to go on when an index image is not usable. Where blocks may be dirty the log has them all the same.
-#[must_use]
-pub fn without_image(superblock: &Superblock, error: &ImageError) -> Start {
-    if superblock.dirty {
-        tracing::warn!(%error, "the log is read instead");
-        Start::Recovered
-    } else {
+/// How to go on when an index image is not usable. Where blocks may be dirty the log has them all the same: in a new epoch,
+/// for shards that had their image and are thrown away now may have written to it in this one, and moved dirty blocks.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn without_image<C: Device>(
+    cache: &C,
+    superblock: &mut Superblock,
+    error: &ImageError,
+) -> Result<Start, CacheError> {
+    if !superblock.dirty {
         tracing::warn!(%error, "the cache starts cold (nothing is lost, hits are)");
-        Start::Cold
+        return Ok(Start::Cold);
     }
+    tracing::warn!(%error, "the log is read instead");
+    superblock.epoch = next_epoch(superblock)?;
+    // Into both slots, as at an opening.
+    write_superblock(cache, superblock).await?;
+    write_superblock(cache, superblock).await?;
+    Ok(Start::Recovered)
 }
 
 /// How to go on when the log is not usable either.
@@ -727,7 +742,7 @@ impl<P: Platform> LocalCache<P> {
         if let Start::Warm(epoch) = start {
             for shard in &shards {
                 if let Err(error) = shard.load_image(epoch).await {
-                    start = without_image(&superblock, &error);
+                    start = without_image(&*cache, &mut superblock, &error).await?;
                     shards = build(&superblock);
                     break;
                 }
