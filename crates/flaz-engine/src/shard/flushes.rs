@@ -107,14 +107,24 @@ impl Flushes {
         result
     }
 
-    /// To be asked when a flush has succeeded: whether that can be believed of what was written when there had been
-    /// `failures`.
-    pub(crate) async fn believed<E: Env>(&self, env: &E, failures: u64) -> bool {
+    /// Whether one is under way.
+    pub(crate) fn under_way(&self) -> bool {
+        !self.state().under_way.is_empty()
+    }
+
+    /// Waits until those that are under way have ended.
+    pub(super) async fn overlapping<E: Env>(&self, env: &E) {
         let begun = self.state().begun;
         let overlaps = || self.state().under_way.first().is_some_and(|&first| first < begun);
         while overlaps() {
             env.sleep(OVERLAP_STEP).await;
         }
+    }
+
+    /// To be asked when a flush has succeeded: whether that can be believed of what was written when there had been
+    /// `failures`.
+    pub(crate) async fn believed<E: Env>(&self, env: &E, failures: u64) -> bool {
+        self.overlapping(env).await;
         self.failures() == failures
     }
 }
@@ -140,6 +150,11 @@ impl OriginWrites {
 }
 
 impl<P: Platform> Shard<P> {
+    /// Waits until the flushes of the origin that are under way have ended, whoever asked for them.
+    pub(crate) async fn await_origin_flushes(&self) {
+        self.origin_writes.flushes().overlapping(&self.env).await;
+    }
+
     /// Makes what has landed stable.
     ///
     /// # Errors

@@ -147,9 +147,10 @@ impl<P: Platform> Shard<P> {
         }
         let intent = self.enter_origin(&blocks).await?;
         self.tick(&blocks);
+        let failures = self.origin_writes.flushes().failures();
         let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
         if fua && result.is_ok() && !planted(PlantedBug::TrimFuaDropped) {
-            result = self.origin_writes.flushes().run(self.origin.flush()).await;
+            result = self.flush_origin_for(failures).await;
         }
         self.origin_writes.wrote();
         self.tick(&blocks);
