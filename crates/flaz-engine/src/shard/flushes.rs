@@ -32,6 +32,8 @@ struct State {
     failures: u64,
     /// Those of them that were flushes for sure, and no writes that are stable on return.
     flushes_failed: u64,
+    /// One of those writes has failed.
+    write_failed: bool,
     /// A failure that nobody had asked for, and that clients must hear of.
     untold: Option<DeviceError>,
 }
@@ -70,6 +72,11 @@ impl Flushes {
         self.state().flushes_failed
     }
 
+    /// Whether a write that is stable on return has failed.
+    pub(super) fn write_failed(&self) -> bool {
+        self.state().write_failed
+    }
+
     /// Keeps the failure of a flush that no client asked for, for the next one who asks for a flush.
     pub(crate) fn leave_untold(&self, error: DeviceError) {
         self.state().untold = Some(error);
@@ -104,6 +111,7 @@ impl Flushes {
         let result = flush.await;
         flushing.succeeded = result.is_ok();
         flushing.was_flush = matches!(&result, Err(error) if error.op == DeviceOp::Flush);
+        self.state().write_failed |= result.is_err() && !flushing.was_flush;
         result
     }
 
