@@ -298,12 +298,23 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
     Ok(superblock)
 }
 
-/// Writes the next generation of the superblock into the slot of the older one, and flushes.
+/// Writes the next generation of the superblock into the slot of the older one, and flushes. After a failure, what is in
+/// that slot is not known, and the other one alone is good: the next time the same slot is written again.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
 pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.generation = superblock.generation.wrapping_add(1);
+    let written = write_slot(cache, superblock).await;
+    if written.is_err() {
+        // Not the same number once more, for what failed may have landed.
+        superblock.generation = superblock.generation.wrapping_add(1);
+    }
+    written
+}
+
+/// Writes the superblock into the slot of its generation, and flushes before and after.
+async fn write_slot<C: Device>(cache: &C, superblock: &Superblock) -> Result<(), CacheError> {
     let slot = SUPERBLOCK_SLOTS[(superblock.generation % 2) as usize];
     let page = superblock.to_bytes()?;
     let flushed = superblock.state != State::Open || !planted(PlantedBug::OpenMarkNotFlushed);
@@ -348,10 +359,7 @@ fn how_to_start(superblock: &Superblock) -> Start {
 pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<Start, CacheError> {
     let start = how_to_start(superblock);
     superblock.state = State::Open;
-    superblock.epoch =
-        Epoch(superblock.epoch.0.checked_add(1).ok_or_else(|| {
-            FormatError::field("superblock", "epoch", "below 4294967295", superblock.epoch.0)
-        })?);
+    superblock.epoch = next_epoch(superblock)?;
     if start == Start::Empty {
         superblock.valid_from_epoch = superblock.epoch;
     }
@@ -360,6 +368,12 @@ pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) 
     write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await?;
     Ok(start)
+}
+
+fn next_epoch(superblock: &Superblock) -> Result<Epoch, FormatError> {
+    let epoch = superblock.epoch.0;
+    let next = epoch.checked_add(1).map(Epoch);
+    next.ok_or_else(|| FormatError::field("superblock", "epoch", "below 4294967295", epoch))
 }
 
 /// Says on the cache device that blocks may be dirty from now on. Before the first one is.
@@ -377,7 +391,7 @@ pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
         if written.is_ok() {
             written = write_superblock(cache, superblock).await;
         }
-        // Who asks again must not be told that it is done. (The generation stays, for what failed may have landed.)
+        // Who asks again must not be told that it is done.
         superblock.dirty = written.is_ok();
         written?;
     }
@@ -414,6 +428,8 @@ pub async fn mark_dirty_served<C: Device, E: Env>(
 /// # Errors
 /// [`CacheError`] when the device fails.
 pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    // Shards that were thrown away may have written in this one.
+    superblock.epoch = next_epoch(superblock)?;
     superblock.valid_from_epoch = superblock.epoch;
     superblock.dirty = false;
     // Into both slots, as at an opening: with one alone, losing that sector would bring back what is given up.
@@ -570,16 +586,26 @@ pub fn believe(superblock: &mut Superblock, memory: Option<Memory>) -> Result<Be
     }
 }
 
-/// How to go on when an index image is not usable. Where blocks may be dirty the log has them all the same.
-#[must_use]
-pub fn without_image(superblock: &Superblock, error: &ImageError) -> Start {
-    if superblock.dirty {
-        tracing::warn!(%error, "the log is read instead");
-        Start::Recovered
-    } else {
+/// How to go on when an index image is not usable. Where blocks may be dirty the log has them all the same: in a new epoch,
+/// for shards that had their image and are thrown away now may have written to it in this one, and moved dirty blocks.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn without_image<C: Device>(
+    cache: &C,
+    superblock: &mut Superblock,
+    error: &ImageError,
+) -> Result<Start, CacheError> {
+    if !superblock.dirty {
         tracing::warn!(%error, "the cache starts cold (nothing is lost, hits are)");
-        Start::Cold
+        return Ok(Start::Cold);
     }
+    tracing::warn!(%error, "the log is read instead");
+    superblock.epoch = next_epoch(superblock)?;
+    // Into both slots, as at an opening.
+    write_superblock(cache, superblock).await?;
+    write_superblock(cache, superblock).await?;
+    Ok(Start::Recovered)
 }
 
 /// How to go on when the log is not usable either.
@@ -716,7 +742,7 @@ impl<P: Platform> LocalCache<P> {
         if let Start::Warm(epoch) = start {
             for shard in &shards {
                 if let Err(error) = shard.load_image(epoch).await {
-                    start = without_image(&superblock, &error);
+                    start = without_image(&*cache, &mut superblock, &error).await?;
                     shards = build(&superblock);
                     break;
                 }

@@ -62,6 +62,8 @@ pub enum Piece {
     },
     /// The shard's part in a flush; the origin is flushed by the caller.
     Flush,
+    /// Wait until the flushes of the origin that are under way have ended. Any shard can.
+    AwaitFlushes,
     /// Bring everything that is dirty to the origin.
     Clean,
     /// Whether anything is dirty: gives an empty buffer if so.
@@ -73,7 +75,7 @@ impl Piece {
     #[must_use]
     pub fn offset(&self) -> u64 {
         match self {
-            Self::Flush | Self::Clean | Self::IsDirty => 0,
+            Self::Flush | Self::AwaitFlushes | Self::Clean | Self::IsDirty => 0,
             Self::Read { offset, .. }
             | Self::Write { offset, .. }
             | Self::Trim { offset, .. }
@@ -125,6 +127,10 @@ pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Resul
             .await
             .map(|()| None),
         Piece::Flush => shard.flush().await.map(|()| None),
+        Piece::AwaitFlushes => {
+            shard.await_origin_flushes().await;
+            Ok(None)
+        }
         Piece::Clean => shard.clean_all().await.map(|()| None),
         Piece::IsDirty => Ok((shard.dirty_blocks() > 0).then(|| IoBuf::new(0))),
     }
@@ -342,6 +348,11 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         if let Some(upto) = unflushed {
             let flushed = writes.flushes().run(self.inner.origin.flush()).await;
             outcome = flushed.map_err(IoError::Origin);
+            if outcome.is_ok() && writes.flushes().under_way() {
+                // One that overlapped this one may have failed, and taken with it what this one was to cover: that is
+                // known when it has ended. Until then nobody else may count on this one either.
+                outcome = self.inner.shards.run(0, Piece::AwaitFlushes).await.map(|_| ());
+            }
             if outcome.is_ok() {
                 writes.flushed(upto);
             }
@@ -432,6 +443,6 @@ fn piece_len(piece: &Piece) -> u64 {
         Piece::Read { len, .. } => *len as u64,
         Piece::Write { data, .. } => data.len() as u64,
         Piece::Trim { len, .. } | Piece::WriteZeroes { len, .. } => *len,
-        Piece::Flush | Piece::Clean | Piece::IsDirty => 0,
+        Piece::Flush | Piece::AwaitFlushes | Piece::Clean | Piece::IsDirty => 0,
     }
 }

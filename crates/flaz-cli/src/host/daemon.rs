@@ -343,7 +343,7 @@ impl Workers {
                     return Ok(true);
                 }
                 Err(error) => {
-                    begin = without_image(superblock, &error);
+                    begin = runtime.block_on(without_image(cache, superblock, &error))?;
                     self.build(superblock, settings)?;
                 }
             }

@@ -228,8 +228,7 @@ impl<P: Platform> Shard<P> {
     /// Cleans what was dirty when it began, from where the lap is on, as far as it is looked up at a time; around, where
     /// that is all.
     async fn clean_pass(self: &Rc<Self>, lap: &mut Lap) -> Result<(), IoError> {
-        let mut all = self.gather_dirty(lap.cursor).await;
-        let everything = all.len() < GATHER_BLOCKS_MAX;
+        let (mut all, everything) = self.gather_dirty(lap.cursor).await;
         let around = all.iter().position(|dirty| dirty.block < lap.cursor);
         if !everything && let Some(at) = around {
             // A lap ends at the highest address: two ends in a row have everything between them.
@@ -305,11 +304,12 @@ impl<P: Platform> Shard<P> {
         outcome
     }
 
-    /// The dirty blocks that come next in the order of addresses, from `cursor` on and around.
-    async fn gather_dirty(&self, cursor: LocalBlock) -> Vec<Dirty> {
+    /// The dirty blocks that come next in the order of addresses, from `cursor` on and around; and whether that is all of
+    /// them.
+    async fn gather_dirty(&self, cursor: LocalBlock) -> (Vec<Dirty>, bool) {
         let all = self.geometry.local_blocks().0.max(1);
         let distance = |block: LocalBlock| (block.0 + all - cursor.0.min(all)) % all;
-        let mut nearest = BinaryHeap::new();
+        let (mut nearest, mut everything) = (BinaryHeap::new(), true);
         let segments = self.index.borrow().segment_count();
         for segment in 0..segments {
             {
@@ -318,6 +318,7 @@ impl<P: Platform> Shard<P> {
                     nearest.push((distance(block), block));
                     if nearest.len() > GATHER_BLOCKS_MAX {
                         nearest.pop();
+                        everything = false;
                     }
                 }
             }
@@ -327,11 +328,13 @@ impl<P: Platform> Shard<P> {
         }
         let log = self.log.borrow();
         let index = self.index.borrow();
-        nearest
+        // Reclaim may have brought some to the origin meanwhile: that fewer are left does not make it all of them.
+        let found = nearest
             .into_sorted_vec()
             .into_iter()
             .filter_map(|(_, block)| self.dirty_now(block, index.get(block)?, &log))
-            .collect()
+            .collect();
+        (found, everything)
     }
 
     pub(super) fn dirty_now(&self, block: LocalBlock, entry: Entry, log: &Log) -> Option<Dirty> {
@@ -624,7 +627,85 @@ fn runs(mut batch: &[Dirty]) -> impl Iterator<Item = &[Dirty]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Location;
+    use crate::codec::CodecSpec;
+    use crate::format::geometry::{Geometry, GeometryWish};
+    use crate::policy::PolicyKind;
+    use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};
+    use crate::shard::{OriginWrites, ShardParts};
+    use crate::units::{Epoch, Location};
+    use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
+    use futures_util::future::join;
+
+    struct Simulated;
+
+    impl Platform for Simulated {
+        type Env = SimEnv;
+        type Cache = SimDisk;
+        type Origin = SimDisk;
+    }
+
+    /// A shard of 64 MiB, whose index has more than one segment.
+    fn shard(env: &SimEnv) -> Rc<Shard<Simulated>> {
+        let wish = GeometryWish {
+            shard_count: Some(1),
+            region_bytes: Some(1 << 20),
+            ..GeometryWish::default()
+        };
+        let len = 80 << 20;
+        Shard::new(ShardParts {
+            number: 0,
+            geometry: Geometry::plan(len, 512, 1 << 30, wish).expect("fits"),
+            cache_id: 7,
+            epoch: Epoch(1),
+            valid_from: Epoch(1),
+            after_crash: AfterCrash::Warm,
+            env: env.clone(),
+            cache: Rc::new(SimDisk::new(env, DiskConfig::fast(len))),
+            origin: Rc::new(SimDisk::new(env, DiskConfig::fast(1 << 30))),
+            settings: Settings {
+                mode: Mode::WriteBack,
+                policy: PolicyKind::Fifo,
+                codec: CodecSpec::default(),
+                sequential_cutoff: 0,
+                dirty_percent: DIRTY_PERCENT_DEFAULT,
+            },
+            origin_writes: OriginWrites::default(),
+            witness: None,
+        })
+    }
+
+    /// More is dirty than is looked up at a time, and some of it is brought to the origin by reclaim while it is looked up.
+    /// That fewer blocks are found does not make them all that are dirty: `clean_all` would end, with the rest still dirty.
+    #[test]
+    fn a_pass_that_did_not_come_to_all_that_is_dirty_does_not_count_as_one() {
+        const MORE: u64 = 300;
+        let sim = Sim::new(1);
+        let shard = shard(&sim.env());
+        sim.block_on(async {
+            assert!(shard.index.borrow().segment_count() > 1);
+            let zeroes = Entry::fill(Location(64), 0).with_dirty(true);
+            for block in 0..GATHER_BLOCKS_MAX as u64 + MORE {
+                shard.index.borrow_mut().insert(LocalBlock(block), zeroes);
+            }
+            let rescue = async {
+                for block in 0..200 {
+                    shard.index.borrow_mut().clean(LocalBlock(block));
+                }
+            };
+            // The first segment has been looked at by then.
+            let mut lap = Lap::begin();
+            let (result, ()) = join(shard.clean_pass(&mut lap), rescue).await;
+            result.expect("the origin is well");
+            assert!(
+                shard.dirty_blocks() >= MORE / 2,
+                "{} are dirty",
+                shard.dirty_blocks()
+            );
+            assert_eq!(shard.clean_passes.get(), 0, "the pass counts");
+            shard.clean_pass(&mut lap).await.expect("the origin is well");
+            assert_eq!((shard.dirty_blocks(), shard.clean_passes.get()), (0, 1));
+        });
+    }
 
     #[test]
     fn neighbours_are_cleaned_together_and_stripes_apart() {

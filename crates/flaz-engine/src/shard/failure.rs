@@ -65,6 +65,7 @@ impl<P: Platform> Shard<P> {
         self.landed.notify_all();
         self.dirty_room.notify_all();
         self.clean_wanted.notify_one();
+        self.intents.marking.set(true);
         let shard = Rc::clone(self);
         self.env.spawn(async move { shard.disown().await });
     }
@@ -117,12 +118,16 @@ impl<P: Platform> Shard<P> {
     }
 
     async fn disown_on_device(&self) -> bool {
+        let mut marked = false;
         for _ in 0..POISON_TRIES_MAX {
-            if self.poison().await.is_ok() {
-                return true;
+            marked = self.poison().await.is_ok();
+            if marked {
+                break;
             }
         }
-        false
+        self.intents.marking.set(false);
+        self.intents.changed.notify_all();
+        marked
     }
 
     async fn disown_on_host(&self) -> bool {

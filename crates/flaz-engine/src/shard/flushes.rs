@@ -32,6 +32,8 @@ struct State {
     failures: u64,
     /// Those of them that were flushes for sure, and no writes that are stable on return.
     flushes_failed: u64,
+    /// One of those writes has failed.
+    write_failed: bool,
     /// A failure that nobody had asked for, and that clients must hear of.
     untold: Option<DeviceError>,
 }
@@ -70,6 +72,11 @@ impl Flushes {
         self.state().flushes_failed
     }
 
+    /// Whether a write that is stable on return has failed.
+    pub(super) fn write_failed(&self) -> bool {
+        self.state().write_failed
+    }
+
     /// Keeps the failure of a flush that no client asked for, for the next one who asks for a flush.
     pub(crate) fn leave_untold(&self, error: DeviceError) {
         self.state().untold = Some(error);
@@ -104,17 +111,28 @@ impl Flushes {
         let result = flush.await;
         flushing.succeeded = result.is_ok();
         flushing.was_flush = matches!(&result, Err(error) if error.op == DeviceOp::Flush);
+        self.state().write_failed |= result.is_err() && !flushing.was_flush;
         result
     }
 
-    /// To be asked when a flush has succeeded: whether that can be believed of what was written when there had been
-    /// `failures`.
-    pub(crate) async fn believed<E: Env>(&self, env: &E, failures: u64) -> bool {
+    /// Whether one is under way.
+    pub(crate) fn under_way(&self) -> bool {
+        !self.state().under_way.is_empty()
+    }
+
+    /// Waits until those that are under way have ended.
+    pub(super) async fn overlapping<E: Env>(&self, env: &E) {
         let begun = self.state().begun;
         let overlaps = || self.state().under_way.first().is_some_and(|&first| first < begun);
         while overlaps() {
             env.sleep(OVERLAP_STEP).await;
         }
+    }
+
+    /// To be asked when a flush has succeeded: whether that can be believed of what was written when there had been
+    /// `failures`.
+    pub(crate) async fn believed<E: Env>(&self, env: &E, failures: u64) -> bool {
+        self.overlapping(env).await;
         self.failures() == failures
     }
 }
@@ -140,6 +158,11 @@ impl OriginWrites {
 }
 
 impl<P: Platform> Shard<P> {
+    /// Waits until the flushes of the origin that are under way have ended, whoever asked for them.
+    pub(crate) async fn await_origin_flushes(&self) {
+        self.origin_writes.flushes().overlapping(&self.env).await;
+    }
+
     /// Makes what has landed stable.
     ///
     /// # Errors

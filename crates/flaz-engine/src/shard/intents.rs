@@ -132,6 +132,8 @@ pub(super) struct Intents {
     pub(super) changed: Notify,
     /// A round of clearing is under way.
     pub(super) clearing: Cell<bool>,
+    /// A failed cache device is being told that all are set.
+    pub(super) marking: Cell<bool>,
     /// What is on a failed cache device will not be believed, or nothing can be done about it.
     pub(super) disowned: Cell<bool>,
 }
@@ -159,6 +161,7 @@ impl Intents {
             wishes: Notify::new(),
             changed: Notify::new(),
             clearing: Cell::new(false),
+            marking: Cell::new(false),
             disowned: Cell::new(false),
         }
     }

@@ -705,8 +705,21 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Drops the blocks of stripes whose intent is set, and says so in the log. The bits stay until a round of
-    /// clearing finds that stable.
+    /// clearing finds that stable. Nothing is on its way to the device on return.
     pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
+        let dropped = self.append_intended().await;
+        // The shard may be thrown away now, for its own failure or that of another one. What it writes must not land in
+        // what the next one has written at the same place.
+        while self.log.borrow().writing() {
+            self.idle.notified().await;
+        }
+        while self.intents.marking.get() {
+            self.intents.changed.notified().await;
+        }
+        dropped
+    }
+
+    async fn append_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
         let intended = self.intended();
         for (block, _) in &intended {
             self.remove_entry(*block);

@@ -147,9 +147,10 @@ impl<P: Platform> Shard<P> {
         }
         let intent = self.enter_origin(&blocks).await?;
         self.tick(&blocks);
+        let failures = self.origin_writes.flushes().failures();
         let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
         if fua && result.is_ok() && !planted(PlantedBug::TrimFuaDropped) {
-            result = self.origin_writes.flushes().run(self.origin.flush()).await;
+            result = self.flush_origin_for(failures).await;
         }
         self.origin_writes.wrote();
         self.tick(&blocks);
@@ -198,7 +199,7 @@ impl<P: Platform> Shard<P> {
         }
         let intent = self.enter_origin(&blocks).await?;
         self.tick(&blocks);
-        let zeroing = self.origin.write_zeroes(offset, len, may_unmap, fua);
+        let zeroing = async |fua| self.origin.write_zeroes(offset, len, may_unmap, fua).await;
         let result = self.stable_if(fua, zeroing).await;
         self.origin_writes.wrote();
         self.tick(&blocks);
@@ -213,17 +214,24 @@ impl<P: Platform> Shard<P> {
         self.origin_result(result)
     }
 
-    /// A write that is stable when it ends may be one that a flush follows, and fail as such.
+    /// A write that is stable when it ends may be one that a flush follows, and fail as such: what others have written may
+    /// then be lost. Once one has failed, the flush is one of its own, so that it can be told which of the two fails. Or a
+    /// client that asks again and again for what cannot be written would keep the cleaner from ever trusting a flush.
     async fn stable_if(
         &self,
         fua: bool,
-        write: impl Future<Output = Result<(), DeviceError>>,
+        write: impl AsyncFnOnce(bool) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        if fua {
-            self.origin_writes.flushes().run(write).await
-        } else {
-            write.await
+        let flushes = self.origin_writes.flushes();
+        if !fua {
+            return write(false).await;
         }
+        if !flushes.write_failed() {
+            return flushes.run(write(true)).await;
+        }
+        let failures = flushes.failures();
+        write(false).await?;
+        self.flush_origin_for(failures).await
     }
 
     /// What comes after the image has begun to be made would not be in it. The caller holds the lock of its range, which
@@ -283,7 +291,7 @@ impl<P: Platform> Shard<P> {
         let wide = offset / align * align..end.next_multiple_of(align);
         if wide == (offset..end) {
             let mut back = None;
-            let write = self.stable_if(fua, async {
+            let write = self.stable_if(fua, async |fua| {
                 let (data, result) = self.origin.write_at(offset, data, fua).await;
                 back = Some(data);
                 result
@@ -291,7 +299,7 @@ impl<P: Platform> Shard<P> {
             let result = self.write_to_origin(end - offset, write).await;
             (back.unwrap_or_else(|| IoBuf::new(0)), result)
         } else {
-            let widened = self.write_widened(offset, &data, wide, fua);
+            let widened = async |fua| self.write_widened(offset, &data, wide, fua).await;
             let result = self.stable_if(fua, widened).await;
             (data, result)
         }

@@ -1,10 +1,15 @@
 //! Operations of the cache device that fail, each one once; flushes of both devices.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env};
+use flaz_engine::cache::read_superblock;
+use flaz_engine::format::geometry::SUPERBLOCK_SLOTS;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
+use flaz_sim::EventStage;
 
 use crate::world::{BLOCK, CLEARED, Left, Live, MODES, STRIPE, World};
 
@@ -195,4 +200,41 @@ fn a_flush_of_the_origin_that_failed_when_nobody_had_asked_is_passed_on_to_the_n
         live.volume.flush().await.expect_err("passed on");
         live.volume.flush().await.expect("once");
     });
+}
+
+/// What a write of the superblock that failed has left in its slot nobody knows: the next one must leave the other slot
+/// alone, which alone is known to be good.
+#[test]
+fn a_superblock_that_cannot_be_written_leaves_the_other_one_alone() {
+    for nth in [1, 2] {
+        let world = World::new(nth, Mode::WriteThrough);
+        world.sim.block_on(async {
+            let mut live = world.open().await;
+            let (cache, last) = (world.cache.clone(), Rc::new(Cell::new(0)));
+            let slot = Rc::clone(&last);
+            world.sim.set_observer(move |event| {
+                let write = event.disk == cache.number() && event.op == DeviceOp::Write;
+                if write && event.stage == EventStage::Issued && SUPERBLOCK_SLOTS.contains(&event.offset) {
+                    slot.set(event.offset);
+                }
+            });
+            for tries in 0..3 {
+                world
+                    .cache
+                    .fail_nth(DeviceOp::Write, if tries == 0 { nth } else { 1 });
+                live.cache.permit_write_back().await.expect_err("it failed");
+                world.cache.poke(last.get(), &[0xa5; BLOCK as usize]);
+                let found = read_superblock(&world.cache)
+                    .await
+                    .expect("the other slot is good");
+                assert_eq!(found.epoch, live.cache.superblock().epoch);
+            }
+            live.cache.permit_write_back().await.expect("it can be written");
+            assert!(read_superblock(&world.cache).await.expect("it was written").dirty);
+            live.write(3).await;
+            live.stop().await.expect("stops in order");
+            world.unwatch();
+        });
+        world.reboot(nth).check();
+    }
 }

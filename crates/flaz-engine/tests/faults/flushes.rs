@@ -4,13 +4,16 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env};
+use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
+use flaz_engine::cache::LocalCache;
+use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::Mode;
+use flaz_engine::shard::Platform;
 use flaz_engine::volume::Volume;
-use flaz_sim::{CrashPlan, EventStage};
+use flaz_sim::{CrashPlan, EventStage, SimDisk, SimEnv};
 use futures_util::future::join;
 
-use crate::world::{STRIPE, STRIPES, World, contents};
+use crate::world::{BLOCK, BLOCKS, STRIPE, STRIPES, World, contents};
 
 const SHARDS: u32 = 4;
 /// Seeds: what a failed flush leaves is drawn.
@@ -74,6 +77,126 @@ fn a_failed_flush_of_the_origin_is_no_success_for_another_client() {
         assert!(kept || !durable, "seed {seed}: it was durable");
     }
     assert!(lost > 5, "{lost} lost");
+}
+
+/// An origin that says late that a flush has failed: what that took with it is gone by then, and another flush has ended.
+struct LateErrors(SimDisk, SimEnv);
+
+impl Device for LateErrors {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn alignment(&self) -> u32 {
+        self.0.alignment()
+    }
+
+    async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
+        self.0.read_at(offset, buf).await
+    }
+
+    async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
+        self.0.write_at(offset, buf, fua).await
+    }
+
+    async fn flush(&self) -> Result<(), DeviceError> {
+        let flushed = self.0.flush().await;
+        if flushed.is_err() {
+            self.1.sleep(Duration::from_millis(3)).await;
+        }
+        flushed
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.0.discard(offset, len).await
+    }
+
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        may_unmap: bool,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        self.0.write_zeroes(offset, len, may_unmap, fua).await
+    }
+}
+
+struct OverLateErrors;
+
+impl Platform for OverLateErrors {
+    type Env = SimEnv;
+    type Cache = SimDisk;
+    type Origin = LateErrors;
+}
+
+/// The failure of a flush is not known yet when another one that overlapped it has ended well. Nor may a third client be
+/// told that all is stable, because of that one.
+#[test]
+fn a_flush_of_the_origin_is_no_success_before_those_that_overlapped_it_have_ended() {
+    let mut lost = 0;
+    for seed in 0..SEEDS {
+        let world = World::new(seed, Mode::WriteThrough);
+        let durable = world.sim.block_on(async {
+            let env = world.sim.env();
+            let cache = Rc::new(world.cache.clone());
+            let origin = Rc::new(LateErrors(world.origin.clone(), env.clone()));
+            let opened =
+                LocalCache::<OverLateErrors>::open(env.clone(), cache, Rc::clone(&origin), world.settings());
+            let cache = opened.await.expect("the cache opens");
+            let first = CachedVolume::new(cache.shards(), origin, BLOCKS * BLOCK, 0);
+            let (second, third) = (first.clone(), first.clone());
+            let data = [IoBuf::copy_of(&contents(1, 1))].into();
+            first.write(BLOCK, data, false).await.expect("writes");
+            world.origin.fail_nth(DeviceOp::Flush, 1);
+            let others = async {
+                let flushed = second.flush().await;
+                flushed.is_ok() | third.flush().await.is_ok()
+            };
+            let (failed, durable) = join(first.flush(), others).await;
+            failed.expect_err("it was told");
+            durable
+        });
+        let kept = world.origin.peek_durable(BLOCK, BLOCK as usize) == contents(1, 1);
+        lost += u64::from(!kept);
+        assert!(kept || !durable, "seed {seed}: it was durable");
+    }
+    assert!(lost > 5, "{lost} lost");
+}
+
+/// A trim that is to be stable on return is made so by a flush, and another one that fails may undo it.
+#[test]
+fn a_trim_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
+    let mut undone = 0;
+    for seed in 0..4 * SEEDS {
+        let world = World::new(seed, Mode::WriteThrough);
+        let durable = world.sim.block_on(async {
+            let live = world.open().await;
+            let other = live.volume.clone();
+            for block in [1, STRIPE + 1] {
+                live.write(block).await;
+            }
+            live.volume.flush().await.expect("flushes");
+            // That of the second one, when the first trim is done and its own flush on its way.
+            world.origin.fail_nth(DeviceOp::Flush, 2);
+            let (one, two) = join(
+                live.volume.trim(BLOCK, BLOCK, true),
+                other.trim((STRIPE + 1) * BLOCK, BLOCK, true),
+            )
+            .await;
+            [(1, one.is_ok()), (STRIPE + 1, two.is_ok())]
+        });
+        for (block, durable) in durable {
+            let (at, len) = (block * BLOCK, BLOCK as usize);
+            let kept = world.origin.peek_durable(at, len) == world.origin.peek(at, len);
+            undone += u64::from(!kept);
+            assert!(
+                kept || !durable,
+                "seed {seed}: the trim of block {block} was durable"
+            );
+        }
+    }
+    assert!(undone > 5, "{undone} undone");
 }
 
 /// One shard closes a region, and the flush for its summary fails; another has a dirty block that had landed.

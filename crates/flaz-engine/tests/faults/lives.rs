@@ -1,12 +1,19 @@
 //! What one life of a cache leaves on its device binds the next one only as far as that is still used.
 
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{Start, mark_empty};
-use flaz_engine::settings::{AfterCrash, Mode};
+use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::volume::Volume;
 use flaz_engine::witness::Memory;
 
-use crate::world::{BLOCK, CLEARED, Left, STRIPE, World, contents};
+use flaz_sim::{DiskConfig, EventStage};
+
+use crate::world::{BLOCK, CLEARED, Left, STRIPE, STRIPES, World, contents};
 
 /// A life that leaves marks of its open region in every shard, and ends in order.
 async fn live_and_stop(world: &World) -> flaz_engine::format::superblock::Superblock {
@@ -219,4 +226,109 @@ fn an_origin_that_lost_what_it_begins_with_in_a_failed_flush_is_not_refused() {
         });
     }
     assert!(lost > 5, "{lost} lost");
+}
+
+/// A cache of two shards that was stopped in order, full, some of it dirty. A failed flush may have lost writes to all
+/// stripes: their clean blocks are to be dropped at the next start. And the image of the second shard is damaged.
+fn half_an_image(seed: u64, mode: Mode) -> World {
+    let disk = DiskConfig {
+        write_latency: Duration::from_micros(10)..=Duration::from_millis(3),
+        ..DiskConfig::fast(4 << 20)
+    };
+    let mut world = World::on(seed, Mode::WriteBack, disk, 2);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        let switch = |mode| {
+            live.cache.set(&Settings {
+                mode,
+                ..world.settings()
+            });
+        };
+        switch(Mode::WriteThrough);
+        for stripe in 0..STRIPES {
+            live.write(stripe * STRIPE + 255).await;
+        }
+        world.origin.fail_nth(DeviceOp::Flush, 1);
+        live.volume.flush().await.expect_err("it failed");
+        switch(mode);
+        for part in 0..STRIPE / 16 {
+            for stripe in 0..STRIPES {
+                let first = stripe * STRIPE + part * 16;
+                live.warm(first + 1..first + 16).await;
+                if mode == Mode::WriteBack {
+                    live.write(first).await;
+                }
+            }
+        }
+        live.stop().await.expect("stops in order");
+    });
+    world
+        .cache
+        .poke(world.geometry.shard_state_offset(1), &[0; PAGE_BYTES]);
+    world.mode = mode;
+    world
+}
+
+/// What the first shard was writing when it was thrown away with the second would land in what the next one has written.
+#[test]
+fn nothing_is_on_its_way_when_the_shards_of_a_start_are_thrown_away() {
+    for seed in 0..20 {
+        let mode = [Mode::WriteThrough, Mode::WriteBack][seed as usize % 2];
+        let next = half_an_image(200 + seed, mode).reboot(seed);
+        let cache = next.cache.clone();
+        let tombstones = Rc::new(Cell::new(0));
+        let (seen, data) = (Rc::clone(&tombstones), next.geometry.data_offset());
+        next.sim.set_observer(move |event| {
+            if event.disk != cache.number() || event.stage != EventStage::Issued {
+                return;
+            }
+            let write = event.op == DeviceOp::Write;
+            seen.set(seen.get() + u64::from(write && event.offset >= data));
+            if write && event.offset <= SUPERBLOCK_SLOTS[1] {
+                let late = cache.moment().unlanded_writes();
+                let late = late
+                    .iter()
+                    .filter(|write| write.offset > SUPERBLOCK_SLOTS[1])
+                    .count();
+                assert_eq!(
+                    late, 0,
+                    "seed {seed}, {mode}: writes of shards that are thrown away"
+                );
+            }
+        });
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert!(!matches!(live.cache.start, Start::Warm(_)), "{mode}");
+            assert!(tombstones.get() > 0, "{mode}");
+            live.check_all().await;
+        });
+    }
+}
+
+/// The first shard makes room for its tombstones, and moves dirty blocks for that. Then it is thrown away with the second:
+/// the log that is read instead must have them.
+#[test]
+fn what_a_shard_that_is_thrown_away_has_moved_is_found_by_the_next_one() {
+    let mut moved = 0;
+    for seed in 0..20 {
+        let next = half_an_image(300 + seed, Mode::WriteBack).reboot(seed);
+        let voids = Rc::new(Cell::new(0));
+        let (seen, number) = (Rc::clone(&voids), next.cache.number());
+        next.sim.set_observer(move |event| {
+            let discards = event.disk == number && event.op == DeviceOp::Discard;
+            seen.set(seen.get() + u64::from(discards && event.stage == EventStage::Issued));
+        });
+        next.sim.block_on(async {
+            let live = next.open().await;
+            moved += voids.get();
+            assert_eq!(live.cache.start, Start::Recovered, "seed {seed}");
+            live.check_all().await;
+            live.cleaned().await;
+            live.check_all().await;
+        });
+        next.unwatch();
+        let last = next.reboot(seed);
+        last.check();
+    }
+    assert!(moved > 0, "no region was reclaimed");
 }

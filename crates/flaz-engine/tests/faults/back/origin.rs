@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env};
+use flaz_device::{DeviceOp, Env, IoBuf};
+use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 
 use super::world;
-use crate::world::{BLOCKS, STRIPE};
+use crate::world::{BLOCK, BLOCKS, STRIPE};
 
 /// Nobody asks for it: no limit is reached, nothing is flushed.
 #[test]
@@ -172,6 +173,43 @@ fn a_stalled_origin_is_back_pressure_at_the_dirty_limit_and_no_error() {
         live.cleaned().await;
         world.assert_origin_complete(&live);
         world.check_twice(&live).await;
+        live.stop().await.expect("stops in order");
+    });
+    world.check();
+}
+
+/// A write that is to be stable on return and fails may have failed by its flush, and taken with it what the cleaner has
+/// written. A client that asks for the same again and again must not keep the cleaner from its work, for all that.
+#[test]
+fn a_client_whose_writes_with_fua_fail_again_and_again_does_not_stop_the_cleaner() {
+    let world = world(8);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..32 {
+            live.write(block).await;
+        }
+        world.switch(&live, Mode::WriteThrough);
+        // The sector cannot be read, so a part of it cannot be written.
+        let bad = 5 * STRIPE * BLOCK;
+        world.origin.mark_bad(bad, 512);
+        let begun = live.env.now();
+        let over = || live.dirty() == 0 || live.env.now().since(begun) > Duration::from_secs(30);
+        let writer = || async {
+            let mut failed = 0;
+            while !over() {
+                let data = [IoBuf::copy_of(&[7; 20])].into();
+                let error = live.volume.write(bad + 100, data, true).await.expect_err("bad");
+                assert!(matches!(error, IoError::Origin(_)), "{error}");
+                failed += 1;
+            }
+            failed
+        };
+        let (failed, _) = join(writer(), writer()).await;
+        assert!(failed > 100, "{failed} writes failed");
+        assert_eq!(live.dirty(), 0);
+        world.assert_origin_complete(&live);
+        // Written whole it can be read again.
+        live.write(5 * STRIPE).await;
         live.stop().await.expect("stops in order");
     });
     world.check();
