@@ -727,6 +727,7 @@ impl<P: Platform> LocalCache<P> {
                         cache_id: superblock.cache_id(),
                         epoch: superblock.epoch,
                         valid_from: superblock.valid_from_epoch,
+                        may_be_dirty: superblock.dirty,
                         after_crash: superblock.after_crash,
                         env: env.clone(),
                         cache: Rc::clone(&cache),

@@ -370,6 +370,7 @@ fn build(
                     cache_id: superblock.cache_id(),
                     epoch: superblock.epoch,
                     valid_from: superblock.valid_from_epoch,
+                    may_be_dirty: superblock.dirty,
                     after_crash: superblock.after_crash,
                     env: Rt,
                     cache: Rc::clone(&cache),

@@ -658,6 +658,7 @@ mod tests {
             cache_id: 7,
             epoch: Epoch(1),
             valid_from: Epoch(1),
+            may_be_dirty: false,
             after_crash: AfterCrash::Warm,
             env: env.clone(),
             cache: Rc::new(SimDisk::new(env, DiskConfig::fast(len))),

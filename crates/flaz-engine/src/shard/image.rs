@@ -260,6 +260,14 @@ impl<P: Platform> Shard<P> {
                 what,
             }
         })?;
+        let dirty = contents.index.dirty_blocks();
+        if dirty > 0 && !self.may_be_dirty {
+            let what = format!("{dirty} blocks newer than the origin, of which the superblock knows nothing");
+            return Err(ImageError::Contents {
+                shard: self.number,
+                what,
+            });
+        }
         // Nothing was in flight, so no bit is set but where a flush of the origin failed, or where the host could not be
         // told what the origin begins with. But their marks may name regions that will be reclaimed, and new pages must
         // count more than the old ones.

@@ -114,6 +114,8 @@ pub struct ShardParts<P: Platform> {
     pub epoch: Epoch,
     /// The first opening whose log and marks are of any account: what earlier ones left was given up.
     pub valid_from: Epoch,
+    /// Whether blocks may be dirty that earlier openings left: the superblock says so, stable before the first one is.
+    pub may_be_dirty: bool,
     /// What a crash of it leaves; the superblock must say the same.
     pub after_crash: AfterCrash,
     /// Surroundings.
@@ -137,6 +139,7 @@ pub struct Shard<P: Platform> {
     cache_id: u32,
     epoch: Epoch,
     valid_from: Epoch,
+    may_be_dirty: bool,
     env: P::Env,
     cache: Rc<P::Cache>,
     origin: Rc<P::Origin>,
@@ -232,6 +235,7 @@ impl<P: Platform> Shard<P> {
             cache_id,
             epoch,
             valid_from,
+            may_be_dirty,
             after_crash,
             env,
             cache,
@@ -248,6 +252,7 @@ impl<P: Platform> Shard<P> {
             cache_id,
             epoch,
             valid_from,
+            may_be_dirty,
             env,
             cache,
             origin,

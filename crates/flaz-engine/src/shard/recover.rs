@@ -680,17 +680,22 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The clean blocks of stripes whose intent is set, and where they lie, in the order of addresses: the log is read by
-    /// people.
+    /// people. And what counts as dirty though there can be none such: the record that it was cleaned is damaged, or this
+    /// one forged, and the origin has what is right.
     fn intended(&self) -> Vec<(LocalBlock, Ring)> {
         let index = self.index.borrow();
+        let unknown = index.dirty_blocks() > 0 && !self.may_be_dirty;
         let intended = |block: LocalBlock, entry: Entry| {
+            if unknown && entry.dirty() {
+                return Some((block, self.ring_of(entry)));
+            }
             let set = self.intents.is_set(block) && !planted(PlantedBug::IntendedKept);
             // Nothing newer than a dirty block went to the origin, intent or not.
             let clean = !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped);
             (set && clean).then(|| (block, self.ring_of(entry)))
         };
         // Few stripes are looked up block by block. Where most are set, that would take longer than all that is cached.
-        if self.intents.set_count() < index.len() as u64 / STRIPE_BLOCKS {
+        if !unknown && self.intents.set_count() < index.len() as u64 / STRIPE_BLOCKS {
             let stripes = self.intents.set_stripes().into_iter();
             return stripes
                 .flat_map(|stripe| (stripe * STRIPE_BLOCKS..).take(STRIPE_BLOCKS as usize))

@@ -1,8 +1,11 @@
 //! Images whose checksums hold and whose values are absurd: no panic, no hang, no access beyond the device (the
 //! simulated disk panics at one), and what is written afterwards is read back.
 
-use flaz_engine::cache::Start;
+use std::time::Duration;
+
+use flaz_engine::cache::{Start, read_superblock, write_superblock};
 use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{Mode, Settings};
 use flaz_sim::{DiskConfig, DiskImage, Rng};
 
 use crate::image::{ORIGIN_LEN, Victim};
@@ -406,5 +409,65 @@ fn a_cache_of_zeroes_or_noise_is_refused() {
             error.contains("not a usable flaz cache") && error.contains("flaz create"),
             "{error}"
         );
+    }
+}
+
+/// The superblock says so before the first block is dirty: where it does not, records and images that have dirty blocks are
+/// damaged or forged, and what the origin has is right.
+#[test]
+fn blocks_that_cannot_be_dirty_are_not_believed() {
+    for stopped in [true, false] {
+        let long = Duration::from_secs(5)..=Duration::from_secs(5);
+        let origin = DiskConfig {
+            write_latency: long,
+            ..filled_disk(ORIGIN_LEN, |number, block| block.fill(number as u8))
+        };
+        let rig = Rig::new(1, origin, plain_disk(SMALLEST_LEN));
+        rig.create(ORIGIN_LEN, SMALLEST);
+        let back = Settings {
+            mode: Mode::WriteBack,
+            ..settings("none", PolicyKind::Fifo)
+        };
+        rig.sim.block_on(async {
+            let open = rig.opened(back).await;
+            for number in 0..20 {
+                let mut data = vec![0; BLOCK as usize];
+                Rng::new(number).fill(&mut data);
+                open.write(number * BLOCK, &data).await;
+            }
+            let dirty = open.cache.stats().holdings.dirty_blocks;
+            assert!(dirty > 10, "{dirty} blocks");
+            if stopped {
+                let kept = open.stop().await.expect("stops").dirty;
+                assert!(kept, "a stop keeps what is dirty");
+            }
+        });
+        rig.sim.kill_tasks();
+        rig.origin.settle();
+        rig.disk.settle();
+        let again = |known: bool| {
+            let again = Rig::from_images(2, &rig.origin.snapshot(), &rig.disk.snapshot());
+            again.sim.block_on(async {
+                if !known {
+                    let mut superblock = read_superblock(&again.disk).await.expect("it is good");
+                    superblock.dirty = false;
+                    for _ in 0..2 {
+                        write_superblock(&again.disk, &mut superblock)
+                            .await
+                            .expect("the device is well");
+                    }
+                }
+                let open = again.opened(settings("none", PolicyKind::Fifo)).await;
+                let mut as_of_origin = 0;
+                for number in 0..20 {
+                    let data = open.read(number * BLOCK, BLOCK).await;
+                    as_of_origin += usize::from(data == again.origin.peek(number * BLOCK, BLOCK as usize));
+                }
+                (open.cache.start, as_of_origin)
+            })
+        };
+        assert!(again(true).1 < 10, "they were dirty");
+        let start = if stopped { Start::Cold } else { Start::Recovered };
+        assert_eq!(again(false), (start, 20));
     }
 }
