@@ -195,6 +195,11 @@ impl<P: Platform> Shard<P> {
         self.jobs_changed.notify_one();
     }
 
+    pub(super) fn start_admission(self: &Rc<Self>) {
+        self.admitting.set(true);
+        self.env.spawn(Self::admit_task(Rc::clone(self)));
+    }
+
     /// Stores what is queued, in order, until the shard stops.
     pub(super) async fn admit_task(shard: Rc<Self>) {
         let mut scratch = Vec::new();
@@ -204,6 +209,7 @@ impl<P: Platform> Shard<P> {
                 shard.storing.set(false);
                 shard.idle.notify_all();
                 if shard.stopping.get() {
+                    shard.admitting.set(false);
                     return;
                 }
                 shard.jobs_changed.notified().await;

@@ -78,6 +78,10 @@ impl<P: Platform> Shard<P> {
             if !jobs_left && !busy {
                 break;
             }
+            // It ended when there was nothing left to store, and a copy was found damaged since.
+            if jobs_left && !self.admitting.get() {
+                self.start_admission();
+            }
             // Stored blocks may need a region that the reclaim task no longer frees.
             let low = self.log.borrow().wants_reclaim();
             let help = jobs_left && !self.reclaiming.get() && low && !self.failed.get();

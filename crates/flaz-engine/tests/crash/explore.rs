@@ -10,11 +10,12 @@ use std::rc::Rc;
 use std::sync::Once;
 
 use flaz_sim::rng::mix;
-use flaz_sim::{CrashPlan, Rng};
+use flaz_sim::{CrashPlan, FaultRates, Rng};
 
 use super::oracle::{Crash, Ground};
-use super::run::{Life, Moment, Past, Script, Start, filled, live, records_of};
-use super::workload::{Generator, MODES, Scenario, Shape, Step, unsettle};
+use super::run::{Kinds, Life, Moment, OpeningFaults, Past, Script, Start, live};
+use super::start::{filled, records_of};
+use super::workload::{Generator, MODES, Scenario, Shape, Step, failing, failing_opening, unsettle};
 
 /// How much of a scenario is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,10 @@ pub struct Budget {
     pub one_in_crashes_again: u64,
     /// One in so many is recovered twice.
     pub one_in_twice: u64,
+    /// Devices fail in one in so many lives after a crash, and in as many openings.
+    pub one_in_fails: u64,
+    /// Of one in so many a closed region of the cache device is damaged.
+    pub one_in_damaged: u64,
 }
 
 impl Budget {
@@ -41,6 +46,8 @@ impl Budget {
         one_in_lives_on: 6,
         one_in_crashes_again: 24,
         one_in_twice: 12,
+        one_in_fails: 16,
+        one_in_damaged: 16,
     };
 
     /// Every moment, every plan.
@@ -81,6 +88,7 @@ pub struct Counts {
     pub digest: u64,
     /// What the engine counted, in workloads and in lives after crashes.
     pub did: flaz_engine::stats::Counts,
+    pub kinds: Kinds,
 }
 
 impl Counts {
@@ -98,6 +106,7 @@ impl Counts {
         self.steps_max = self.steps_max.max(other.steps_max);
         self.digest ^= other.digest;
         self.did.add(&other.did);
+        self.kinds.add(&other.kinds);
     }
 }
 
@@ -229,6 +238,7 @@ impl Explorer<'_> {
             steps: &scenario.steps,
             watch: true,
             stop: self.rng.below(4) == 0,
+            stop_beside: scenario.stop_beside,
             cache_faults: scenario.cache_faults,
             origin_faults: scenario.origin_faults,
             forgetful_host: scenario.forgetful_host,
@@ -250,6 +260,7 @@ impl Explorer<'_> {
         let life = caught(|| live(&self.base.shape, start, script))?;
         self.counts.steps_max = self.counts.steps_max.max(life.steps);
         self.counts.did.add(&life.did);
+        self.counts.kinds.add(&life.kinds);
         self.counts.digest = mix(self.counts.digest ^ life.trace_hash);
         Ok(life)
     }
@@ -345,6 +356,7 @@ impl Explorer<'_> {
                 unsettle(&mut steps, &mut rng);
             }
         }
+        let troubles = self.troubles(start, seed, depth);
         let script = Script {
             seed,
             mode,
@@ -353,14 +365,20 @@ impl Explorer<'_> {
             plain: !lives_on,
             steps: &steps,
             stop: lives_on,
+            stop_beside: troubles.stop_beside,
             watch: crashes_again,
-            ..Script::default()
+            watch_end: troubles.opening.is_some(),
+            cache_faults: troubles.cache,
+            origin_faults: troubles.origin,
+            opening_faults: troubles.opening,
+            damage: troubles.damage,
         };
         let path_before = self.path.len();
         self.path.push(format!(
-            "in life {depth} after it, simulated with seed {seed:#x}, {} steps{}",
+            "in life {depth} after it, simulated with seed {seed:#x}, {} steps{}{}",
             steps.len(),
-            mode.map_or(String::new(), |mode| format!(", {mode}"))
+            mode.map_or(String::new(), |mode| format!(", {mode}")),
+            troubles.tell(),
         ));
         if let Some(block) = self.block {
             let records = records_of(start, block);
@@ -370,7 +388,14 @@ impl Explorer<'_> {
         self.counts.lived_on += u64::from(lives_on);
         let life = self.live(start, &script)?;
         self.counts.warm += u64::from(life.warm);
-        if twice {
+        self.counts.kinds.failing_lives += u64::from(life.failed);
+        if life.refused {
+            // The next who opens it must find all that there was.
+            let end = life.moments.last().expect("the end is a moment");
+            self.crashes(&life, end, 4, depth + 1)?;
+        }
+        // (An error is another answer, and damage depends on what is stable.)
+        if twice && troubles.none() {
             self.counts.twice += 1;
             let other = Script {
                 seed: mix(seed),
@@ -400,6 +425,39 @@ impl Explorer<'_> {
         Ok(())
     }
 
+    /// What goes wrong in a life after a crash. The rest of the life stays as it would be without.
+    fn troubles(&self, start: &Start, seed: u64, depth: u32) -> Troubles {
+        let mut rng = Rng::new(mix(seed ^ 0x7b0b1e));
+        let mut troubles = Troubles::default();
+        // Neither may hide what the other damages; and one life at last goes well.
+        if rng.below(self.budget.one_in_damaged) == 0 {
+            troubles.damage = (!start.past.rotten).then_some(rng.next_u64());
+        } else if rng.below(self.budget.one_in_fails) == 0 && depth < 3 && !start.past.rotten {
+            let (cache, origin) = (failing_opening(&mut rng), failing_opening(&mut rng));
+            troubles.opening = Some(match rng.below(4) {
+                0 => OpeningFaults { cache, origin },
+                1 => OpeningFaults {
+                    cache: FaultRates::default(),
+                    origin,
+                },
+                _ => OpeningFaults {
+                    cache,
+                    origin: FaultRates::default(),
+                },
+            });
+        }
+        if rng.below(self.budget.one_in_fails) == 0 {
+            troubles.fails = true;
+            match rng.below(3) {
+                0 => troubles.origin = failing(&mut rng),
+                1 => troubles.cache = failing(&mut rng),
+                _ => (troubles.cache, troubles.origin) = (failing(&mut rng), failing(&mut rng)),
+            }
+        }
+        troubles.stop_beside = rng.below(3) == 0;
+        troubles
+    }
+
     fn more_steps(&mut self, depth: u32) -> Vec<Step> {
         let first_version = 100_000 * u64::from(depth);
         let mut generator = Generator::new(&self.base.shape, self.rng.fork(), first_version);
@@ -410,6 +468,34 @@ impl Explorer<'_> {
             op: generator.op(),
         });
         each.collect()
+    }
+}
+
+/// What goes wrong in a life after a crash.
+#[derive(Clone, Copy, Debug, Default)]
+struct Troubles {
+    /// Devices fail while the cache is served.
+    fails: bool,
+    cache: FaultRates,
+    origin: FaultRates,
+    opening: Option<OpeningFaults>,
+    damage: Option<u64>,
+    stop_beside: bool,
+}
+
+impl Troubles {
+    fn none(&self) -> bool {
+        !self.fails && self.opening.is_none() && self.damage.is_none()
+    }
+
+    fn tell(&self) -> String {
+        let all = [
+            (self.fails, ", devices fail"),
+            (self.opening.is_some(), ", devices fail at openings"),
+            (self.damage.is_some(), ", a closed region is damaged before it"),
+            (self.stop_beside, ", a stop does not wait for clients"),
+        ];
+        all.iter().filter(|(is, _)| *is).map(|(_, what)| *what).collect()
     }
 }
 

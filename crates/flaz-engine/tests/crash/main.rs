@@ -10,19 +10,25 @@
 //! | `oracle` | what each sector may hold, now and after a crash |
 //! | `workload` | sizes and requests, as data made from a seed |
 //! | `run`, `host` | one life of a cache on two disks, and what its host remembers |
+//! | `opening` | requests, and why they may fail |
+//! | `damage` | damage that the contract promises to survive |
+//! | `start` | the filled cache that scenarios start from |
 //! | `explore` | crashes of a life, lives after them |
 //! | `minimise` | smaller workloads that still fail |
 //! | `planted` | defects on purpose, all of which are found |
 
+mod damage;
 mod explore;
 #[path = "../support/host.rs"]
 mod host;
 mod minimise;
+mod opening;
 mod oracle;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod run;
 mod sectors;
+mod start;
 mod workload;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -191,6 +197,14 @@ fn no_crash_loses_or_revives_anything() {
         ("sequential reads past the cache", counts.did.refused_sequential),
         ("changes of settings", counts.unsettled),
         ("large requests", counts.large),
+        ("openings with errors", counts.kinds.opened_failing),
+        ("refused openings", counts.kinds.refused),
+        ("lives with errors after a crash", counts.kinds.failing_lives),
+        ("damage after a crash", counts.kinds.damaged_starts),
+        ("damage in lives", counts.kinds.damages),
+        ("stops beside requests", counts.kinds.stops_beside),
+        ("failed checksums", counts.did.checksum_failures),
+        ("dirty blocks that cannot be read", counts.did.dirty_lost),
     ] {
         assert!(count > 0 || goal == 0, "no {name} in the whole test");
     }

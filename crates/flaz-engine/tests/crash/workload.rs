@@ -84,9 +84,28 @@ pub enum Op {
     Rot {
         ppm: u64,
     },
+    /// Damage a region that is closed: a bit of it, or a write that was lost or went astray.
+    Damage {
+        pick: u64,
+    },
     Pause {
         us: u64,
     },
+}
+
+impl Op {
+    /// It is a client's, not what happens to the cache.
+    pub fn is_request(self) -> bool {
+        !matches!(
+            self,
+            Self::Mode(_)
+                | Self::Policy(_)
+                | Self::Cutoff { .. }
+                | Self::Rot { .. }
+                | Self::Damage { .. }
+                | Self::Pause { .. }
+        )
+    }
 }
 
 /// A request, who sends it, and between which two clean stops.
@@ -205,7 +224,7 @@ impl Shape {
 }
 
 /// A device that fails operations, now and then or often.
-fn failing(rng: &mut Rng) -> FaultRates {
+pub fn failing(rng: &mut Rng) -> FaultRates {
     let mut ppm = |usual: u32| match rng.below(4) {
         0 => 0,
         1 => 10 * usual,
@@ -222,6 +241,23 @@ fn failing(rng: &mut Rng) -> FaultRates {
     }
 }
 
+/// A device that often fails when a cache is opened, which is over after a few operations.
+pub fn failing_opening(rng: &mut Rng) -> FaultRates {
+    let mut ppm = |usual: u32| match rng.below(4) {
+        0 | 1 => 0,
+        2 => usual,
+        _ => 5 * usual,
+    };
+    FaultRates {
+        read_error_ppm: ppm(20_000),
+        write_error_ppm: ppm(50_000),
+        write_no_space_ppm: ppm(10_000),
+        flush_error_ppm: ppm(50_000),
+        discard_error_ppm: ppm(50_000),
+        ..FaultRates::default()
+    }
+}
+
 /// A workload whose crashes are explored.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -233,6 +269,8 @@ pub struct Scenario {
     pub forgetful_host: bool,
     /// Settings change, in the workload and from life to life.
     pub unsettled: bool,
+    /// A stop at the end does not wait for the clients.
+    pub stop_beside: bool,
 }
 
 impl Scenario {
@@ -293,6 +331,14 @@ impl Scenario {
                 insert(&mut steps, Op::Rot { ppm }, &mut rng);
             }
         }
+        // Of a closed region nothing can hide.
+        let mut rng = Rng::new(seed ^ 0xda3a);
+        let rots = steps.iter().any(|step| matches!(step.op, Op::Rot { .. }));
+        if !rots && rng.below(10) == 0 {
+            let pick = rng.next_u64();
+            insert(&mut steps, Op::Damage { pick }, &mut rng);
+        }
+        let stop_beside = rng.below(3) == 0;
         Self {
             seed,
             steps,
@@ -300,6 +346,7 @@ impl Scenario {
             origin_faults,
             forgetful_host: false,
             unsettled,
+            stop_beside,
         }
     }
 
@@ -336,6 +383,7 @@ impl Scenario {
             origin_faults: FaultRates::default(),
             forgetful_host: false,
             unsettled: false,
+            stop_beside: false,
         }
     }
 }

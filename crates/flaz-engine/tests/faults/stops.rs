@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use flaz_device::{Env, IoBuf};
+use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::Start;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
-use futures_util::future::join;
+use futures_util::future::{join, join3};
 
 use crate::world::{BLOCK, BLOCKS, STRIPE, World};
 
@@ -76,4 +76,54 @@ fn what_comes_while_the_index_is_being_saved_is_refused_or_in_it() {
         warm > 100 && late > 100,
         "{warm} warm starts, {late} requests refused"
     );
+}
+
+/// A read that finds a clean copy damaged leaves a tombstone. While a stop waits for something else nobody may be there any
+/// more who writes it.
+#[test]
+fn a_copy_that_is_found_damaged_while_the_cache_stops_holds_up_no_stop() {
+    let mut found = 0;
+    for seed in 0..8 {
+        let world = World::new(seed, Mode::WriteBack);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..8).await;
+            live.cleaned().await;
+            for block in 0..64 {
+                live.write(STRIPE + block).await;
+            }
+            let cached = (0..8).filter(|&block| live.is_cached(block)).count();
+            assert!(cached > 0, "nothing to find damaged");
+            let (env, cache, volume) = (live.env, live.cache, live.volume);
+            let shards = cache.shards();
+            let cleaning = async {
+                for shard in shards.iter() {
+                    let _ = shard.clean_all().await;
+                }
+            };
+            let stop = async {
+                // The cleaner's writes are under way.
+                world.origin.stall(Duration::from_secs(3));
+                env.sleep(Duration::from_millis(500)).await;
+                // Its outcome does not matter, that it has one does.
+                let _ = cache.stop().await;
+            };
+            let reads = async {
+                env.sleep(Duration::from_millis(1000)).await;
+                for block in 0..8 {
+                    world.cache.fail_nth(DeviceOp::Read, 1);
+                    volume
+                        .read(block * BLOCK, BLOCK as u32)
+                        .await
+                        .expect("from the origin");
+                }
+                found += shards
+                    .iter()
+                    .map(|shard| shard.stats().counts.cache_read_errors)
+                    .sum::<u64>();
+            };
+            join3(cleaning, stop, reads).await;
+        });
+    }
+    assert!(found > 0, "nothing was found damaged");
 }

@@ -1,0 +1,130 @@
+//! Damage to closed regions: what the contract promises to survive, crash or not, in every mode.
+//!
+//! A closed region has a summary on the medium, which lists all of its records, so that damage to one extent hides no
+//! other. (Records of a region that is not closed are found one behind the other: damage to one may hide those behind it,
+//! and older versions count then.)
+
+use flaz_engine::format::extent::ExtentHeader;
+use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::summary::{Summary, check_extents};
+use flaz_engine::format::superblock::Superblock;
+use flaz_sim::{Rng, SimDisk};
+
+use super::sectors::SECTOR;
+
+/// Where bits may rot: behind both superblocks, one of which must be well.
+pub const ROT_FROM: u64 = SUPERBLOCK_SLOTS[1] + PAGE_BYTES as u64;
+
+/// A region whose summary is stable.
+struct Closed {
+    /// Byte offset on the device.
+    position: u64,
+    /// Bytes of extents.
+    used: u64,
+    /// Where the summary begins, and its bytes.
+    summary_at: u64,
+    summary_len: u64,
+    /// Offset within the region and length of each extent.
+    extents: Vec<(u64, u64)>,
+}
+
+/// Damages a closed region for good, as `pick` decides; false: none is closed.
+pub fn damage(disk: &SimDisk, pick: u64) -> bool {
+    let mut rng = Rng::new(pick);
+    let closed = closed_regions(disk);
+    if closed.is_empty() {
+        return false;
+    }
+    let region = &closed[rng.below(closed.len() as u64) as usize];
+    let (from, len) = region.extents[rng.below(region.extents.len() as u64) as usize];
+    match rng.below(4) {
+        // A bit of an extent, of the summary.
+        0 | 1 => {
+            let at = if rng.below(8) == 0 {
+                region.summary_at + rng.below(region.summary_len)
+            } else {
+                region.position + rng.below(region.used)
+            };
+            disk.flip_bit(at, rng.below(8) as u8);
+        }
+        // An extent was written and is not there, or is somewhere else.
+        kind => {
+            let written = disk.peek(region.position + from, len as usize);
+            let mut before = vec![0; len as usize];
+            if rng.coin() {
+                let other = &closed[rng.below(closed.len() as u64) as usize];
+                let room = (other.used.saturating_sub(len)) / SECTOR as u64;
+                before = disk.peek(other.position + rng.below(room + 1) * SECTOR as u64, len as usize);
+            }
+            disk.poke(region.position + from, &before);
+            if kind == 3 {
+                let fit: Vec<_> = closed.iter().filter(|other| other.used >= len).collect();
+                let other = fit[rng.below(fit.len() as u64) as usize];
+                let room = (other.used - len) / SECTOR as u64;
+                disk.poke(other.position + rng.below(room + 1) * SECTOR as u64, &written);
+            }
+        }
+    }
+    true
+}
+
+fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
+    let len = flaz_device::Device::len(disk);
+    let slots = SUPERBLOCK_SLOTS.map(|slot| Superblock::parse(&disk.peek(slot, PAGE_BYTES), len).ok());
+    let Some(superblock) = slots.into_iter().flatten().max_by_key(|one| one.generation) else {
+        return Vec::new();
+    };
+    let geometry = superblock.geometry;
+    let epochs = superblock.valid_from_epoch..=superblock.epoch;
+    let mut closed = Vec::new();
+    for shard in 0..geometry.shard_count {
+        for number in 0..geometry.regions_per_shard {
+            let position = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
+            let end = position + geometry.region_bytes;
+            let Some((summary, summary_len)) = stable_summary(disk, position, end) else {
+                continue;
+            };
+            let header_bytes = geometry.header_bytes();
+            let header = ExtentHeader::parse(&disk.peek(position, header_bytes), header_bytes);
+            let stable = ExtentHeader::parse(&disk.peek_durable(position, header_bytes), header_bytes);
+            let filled =
+                |header: Result<ExtentHeader, _>| header.is_ok_and(|header| header.fill == summary.fill);
+            let ours = summary.cache == superblock.cache_id()
+                && summary.shard == shard
+                && summary.position == position
+                && summary
+                    .extents
+                    .iter()
+                    .all(|extent| epochs.contains(&extent.epoch))
+                && filled(header)
+                && filled(stable);
+            let Some(used) = check_extents(&summary.extents, &geometry)
+                .ok()
+                .filter(|&used| ours && used > 0)
+            else {
+                continue;
+            };
+            closed.push(Closed {
+                position,
+                used,
+                summary_at: end - summary_len,
+                summary_len,
+                extents: summary
+                    .extents
+                    .iter()
+                    .map(|extent| (u64::from(extent.offset), u64::from(extent.len)))
+                    .collect(),
+            });
+        }
+    }
+    closed
+}
+
+/// The summary at the end of a region and its length, if it is there and stays.
+fn stable_summary(disk: &SimDisk, position: u64, end: u64) -> Option<(Summary, u64)> {
+    let trailer = disk.peek(end - SECTOR as u64, SECTOR);
+    let len = Summary::parse_len(&trailer, end - position).ok()? as u64;
+    let bytes = disk.peek(end - len, len as usize);
+    let stable = bytes == disk.peek_durable(end - len, len as usize);
+    Some((Summary::parse(&bytes).ok().filter(|_| stable)?, len))
+}

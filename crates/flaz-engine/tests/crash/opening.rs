@@ -1,0 +1,317 @@
+//! One opening of a cache as its clients have it: requests, and why they may fail.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::{Device, Env, IoBuf};
+use flaz_engine::cache::{CacheError, LocalCache};
+use flaz_engine::router::{CachedVolume, LocalShards};
+use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::volume::{IoError, Volume, segment_lens};
+use flaz_sim::{SimDisk, SimEnv};
+use futures_util::future::try_join_all;
+
+use super::damage::{ROT_FROM, damage};
+use super::oracle::{Oracle, Spot};
+use super::run::{Past, Simulated};
+use super::sectors::{Print, SECTOR, describe, print_of};
+use super::workload::{Op, Place};
+
+/// What the clients of one opening share.
+pub struct Opening {
+    pub env: SimEnv,
+    /// Not there while it is being told that writes may be kept back.
+    pub cache: RefCell<Option<LocalCache<Simulated>>>,
+    pub shards: LocalShards<Simulated>,
+    pub volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
+    pub oracle: Rc<Oracle>,
+    pub spots: Rc<[Spot]>,
+    pub settings: RefCell<Settings>,
+    pub trim_gives: Print,
+    /// Sectors that the origin writes at least.
+    pub origin_sectors: u64,
+    /// The devices, and what was before: an error must have its reason.
+    pub disk: Rc<SimDisk>,
+    pub origin: Rc<SimDisk>,
+    pub past: Rc<Cell<Past>>,
+    /// Something was to be stable on return.
+    pub asked_fua: Cell<bool>,
+    /// The cache is being stopped beside its clients, which may be told so.
+    pub stopping: Cell<bool>,
+    /// Requests under way.
+    pub under_way: Cell<u64>,
+    /// Times that something was damaged.
+    pub damages: Cell<u64>,
+    /// The first thing that went wrong.
+    pub failure: Cell<Option<String>>,
+}
+
+pub async fn client_task(opening: Rc<Opening>, ops: Vec<Op>) {
+    for op in ops {
+        let asks = u64::from(op.is_request());
+        opening.under_way.set(opening.under_way.get() + asks);
+        let outcome = opening.carry_out(op).await;
+        opening.under_way.set(opening.under_way.get() - asks);
+        if let Err(failure) = outcome {
+            opening.failure.set(Some(format!("{op:?}: {failure}")));
+            return;
+        }
+    }
+}
+
+impl Opening {
+    fn sectors(&self, place: Place) -> (u64, u64) {
+        (self.spots[place.spot].first + place.first, place.count)
+    }
+
+    pub async fn carry_out(&self, op: Op) -> Result<(), String> {
+        match op {
+            Op::Write { place, version, fua } => {
+                let (sector, count) = self.sectors(place);
+                let mut data = vec![0; count as usize * SECTOR];
+                super::sectors::fill(sector, version, &mut data);
+                let mut rest = &data[..];
+                let segments = segment_lens(sector * SECTOR as u64, data.len() as u64).map(|len| {
+                    let (head, tail) = rest.split_at(len);
+                    rest = tail;
+                    IoBuf::copy_of(head)
+                });
+                let segments = segments.collect();
+                let writing = self.volume.write(sector * SECTOR as u64, segments, fua);
+                let print = Print::of_version(version);
+                self.change(sector, count, print, fua, writing).await
+            }
+            Op::Trim { place, fua } => {
+                let (sector, count) = self.sectors(place);
+                let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let trimming = self.volume.trim(offset, len, fua);
+                // What the origin cannot trim stays as it is.
+                let first = sector.next_multiple_of(self.origin_sectors);
+                let count = (sector + count) / self.origin_sectors * self.origin_sectors;
+                let count = count.saturating_sub(first);
+                self.change(first, count, self.trim_gives, fua, trimming).await
+            }
+            Op::WriteZeroes {
+                place,
+                may_unmap,
+                fua,
+            } => {
+                let (sector, count) = self.sectors(place);
+                let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let zeroing = self.volume.write_zeroes(offset, len, may_unmap, fua);
+                self.change(sector, count, Print::ZERO, fua, zeroing).await
+            }
+            Op::Read { place } => {
+                let (sector, count) = self.sectors(place);
+                self.read(sector, count).await.map(|_| ())
+            }
+            Op::Ballast { sector, count } => {
+                let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let failed_before = self.origin.stats().errors;
+                let segments = match self.volume.read(offset, len as u32).await {
+                    Ok(segments) => segments,
+                    Err(error) => return self.may_fail(&error, failed_before),
+                };
+                let sectors = segments.iter().flat_map(|segment| segment.chunks_exact(SECTOR));
+                for (sector, bytes) in (sector..).zip(sectors) {
+                    if print_of(sector, bytes) != Print::of_version(0) {
+                        return Err(format!("sector {sector} reads as {}", describe(sector, bytes)));
+                    }
+                }
+                Ok(())
+            }
+            Op::Prefetch { place } => {
+                let (sector, count) = self.sectors(place);
+                let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+                let failed_before = self.origin.stats().errors;
+                let result = self.volume.prefetch(offset, len).await;
+                result.or_else(|error| self.may_fail(&error, failed_before))
+            }
+            Op::Flush => {
+                let start = self.oracle.flush_starts();
+                match self.volume.flush().await {
+                    Ok(()) => self.oracle.flush_ends(start),
+                    Err(error) => {
+                        if matches!(error, IoError::Origin(_)) {
+                            self.oracle.flush_fails(start);
+                        }
+                        self.flush_may_fail(&error)?;
+                    }
+                }
+                Ok(())
+            }
+            Op::Clean => {
+                let failed_before = self.origin.stats().errors;
+                let mut result = Ok(());
+                for shard in self.shards.iter() {
+                    result = result.and(shard.clean_all().await);
+                }
+                result.or_else(|error| self.may_fail(&error, failed_before))
+            }
+            Op::Mode(mode) => {
+                if mode == Mode::WriteBack && !self.permit_write_back().await? {
+                    return Ok(());
+                }
+                self.set(|settings| settings.mode = mode);
+                Ok(())
+            }
+            Op::Rot { ppm } => {
+                self.past.set(Past {
+                    damaged: true,
+                    unfit: true,
+                    rotten: true,
+                    ..self.past.get()
+                });
+                self.damages.set(self.damages.get() + 1);
+                let room = self.disk.len() - ROT_FROM;
+                self.disk.flip_bit(ROT_FROM + room * ppm / 1_000_000, ppm as u8);
+                Ok(())
+            }
+            Op::Damage { pick } => {
+                if damage(&self.disk, pick) {
+                    self.past.set(Past {
+                        damaged: true,
+                        rotten: true,
+                        ..self.past.get()
+                    });
+                    self.damages.set(self.damages.get() + 1);
+                }
+                Ok(())
+            }
+            Op::Policy(policy) => {
+                self.set(|settings| settings.policy = policy);
+                Ok(())
+            }
+            Op::Cutoff { bytes } => {
+                self.volume.set_sequential_cutoff(bytes);
+                Ok(())
+            }
+            Op::Pause { us } => {
+                self.env.sleep(Duration::from_micros(us)).await;
+                Ok(())
+            }
+        }
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Settings)) {
+        let mut settings = self.settings.borrow_mut();
+        change(&mut settings);
+        self.shards.iter().for_each(|shard| shard.set(&settings));
+    }
+
+    /// As whoever changes the mode must; false: the cache device cannot be told.
+    async fn permit_write_back(&self) -> Result<bool, String> {
+        let mut cache = loop {
+            let cache = self.cache.take();
+            match cache {
+                Some(cache) => break cache,
+                None if self.stopping.get() => return Ok(false),
+                None => self.env.sleep(Duration::from_millis(1)).await,
+            }
+        };
+        self.past.set(Past {
+            kept_back: true,
+            ..self.past.get()
+        });
+        let permitted = cache.permit_write_back().await;
+        *self.cache.borrow_mut() = Some(cache);
+        match permitted {
+            Ok(()) => Ok(true),
+            Err(CacheError::Device(_)) if self.disk.stats().errors > 0 => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    pub fn stats(&self) -> StatsSnapshot {
+        let mut total = StatsSnapshot::default();
+        self.shards.iter().for_each(|shard| total.add(&shard.stats()));
+        total
+    }
+
+    async fn change(
+        &self,
+        sector: u64,
+        count: u64,
+        print: Print,
+        fua: bool,
+        doing: impl Future<Output = Result<(), IoError>>,
+    ) -> Result<(), String> {
+        let failed_before = self.origin.stats().errors;
+        let writing = self.oracle.write_starts(sector, count, print);
+        self.asked_fua.set(self.asked_fua.get() || fua);
+        match doing.await {
+            Ok(()) => self.oracle.write_ends(&writing, fua),
+            Err(error) => {
+                self.oracle.write_fails(&writing);
+                self.may_fail(&error, failed_before)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a request that began when the origin had failed `failed_before` times may fail so: because the origin
+    /// failed meanwhile; or, where blocks may be dirty, because the cache device is damaged, or the origin does not take
+    /// them.
+    fn may_fail(&self, error: &IoError, failed_before: u64) -> Result<(), String> {
+        let (disk, origin, past) = (self.disk.stats(), self.origin.stats(), self.past.get());
+        let damaged = past.damaged || disk.errors > 0 || disk.silent_faults > 0;
+        let explained = match error {
+            IoError::Origin(_) | IoError::OriginShared => origin.errors > failed_before,
+            IoError::DirtyLost { .. } => past.kept_back && damaged,
+            IoError::CacheFailed(_) => past.kept_back && (damaged || origin.errors > 0),
+            IoError::Stopping => self.stopping.get(),
+            IoError::OutOfRange { .. } => false,
+        };
+        if explained { Ok(()) } else { Err(error.to_string()) }
+    }
+
+    /// The same for a flush: it is told also of failures of flushes that somebody else had asked for, or nobody. A write
+    /// with FUA is one, for all that is known of how devices make it stable.
+    fn flush_may_fail(&self, error: &IoError) -> Result<(), String> {
+        let stats = self.origin.stats();
+        let flush_failed = stats.flush_errors > 0 || (self.asked_fua.get() && stats.errors > 0);
+        match error {
+            IoError::Origin(_) if flush_failed => Ok(()),
+            error => self.may_fail(error, u64::MAX),
+        }
+    }
+
+    async fn read(&self, sector: u64, count: u64) -> Result<Vec<Print>, String> {
+        let start = self.oracle.read_starts();
+        let failed_before = self.origin.stats().errors;
+        let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
+        let segments = match self.volume.read(offset, len as u32).await {
+            Ok(segments) => segments,
+            Err(error) => {
+                self.may_fail(&error, failed_before)?;
+                return Ok(vec![Print::ANY; count as usize]);
+            }
+        };
+        let mut seen = Vec::with_capacity(count as usize);
+        let mut at = sector;
+        for segment in &segments {
+            self.oracle.read_ends(start, at, segment, &mut seen)?;
+            at += (segment.len() / SECTOR) as u64;
+        }
+        if at == sector + count {
+            Ok(seen)
+        } else {
+            Err(format!("a read of {count} sectors gave {}", at - sector))
+        }
+    }
+
+    /// Reads everything that the workload uses.
+    pub async fn read_all(&self) -> Result<Vec<Print>, String> {
+        let reads = self.spots.iter().map(|spot| self.read(spot.first, spot.count));
+        Ok(try_join_all(reads).await?.into_iter().flatten().collect())
+    }
+
+    /// Waits until nothing waits to be stored.
+    pub async fn stored(&self) {
+        while self.stats().holdings.admission_queue > 0 {
+            self.env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Where scenarios start: a filled cache, and what it says about a block.
+
+use std::rc::Rc;
+
+use flaz_engine::cache::{CreateOptions, create};
+use flaz_engine::check::{Finding, Thing, walk};
+use flaz_engine::codec::CodecSpec;
+use flaz_sim::{DiskConfig, DiskImage, Sim, SimDisk};
+
+use super::oracle::Ground;
+use super::run::{Past, Script, Start, live};
+use super::sectors::{BLOCK_SECTORS, Print, SECTOR, print_of};
+use super::workload::{Scenario, Shape};
+
+/// Times that the filler is run at most until the cache of a base is full.
+const FILL_TURNS_MAX: u64 = 12;
+
+/// What the extents on a cache device say about a block, for people.
+pub fn records_of(start: &Start, block: u64) -> Vec<String> {
+    let sim = Sim::new(0);
+    let disk = SimDisk::from_image(&sim.env(), &start.cache.without_write_cache());
+    let (mut told, mut extent, mut intents) = (Vec::new(), String::new(), 0);
+    let mut note = |finding: Finding, _, _| match &finding.thing {
+        Ok(Thing::Intents { set, .. }) => intents = *set,
+        Ok(Thing::Index { shard, .. }) => told.push(format!("an index image of shard {shard}")),
+        Ok(Thing::Extent(header)) => {
+            extent = format!(
+                "extent at {} of {} bytes, {}, fill {:#x}, sequence {:#x}, epoch {}",
+                finding.offset,
+                header.extent_bytes,
+                header.ring,
+                header.fill.0,
+                header.sequence.0,
+                header.epoch.0
+            );
+        }
+        Ok(
+            Thing::Fragment { block: found, .. }
+            | Thing::Fill { block: found, .. }
+            | Thing::Tombstone { block: found }
+            | Thing::Cleaned { block: found },
+        ) if found.0 == block => {
+            told.push(format!("{} in {extent}", finding.kind));
+        }
+        _ => {}
+    };
+    let walked = sim.block_on(walk(&disk, &mut note));
+    let first = block * BLOCK_SECTORS;
+    let bytes = start
+        .origin
+        .read(first * SECTOR as u64, BLOCK_SECTORS as usize * SECTOR);
+    let sectors = (first..).zip(bytes.chunks_exact(SECTOR));
+    let prints: Vec<String> = sectors
+        .map(|(sector, bytes)| print_of(sector, bytes).to_string())
+        .collect();
+    told.push(format!("the origin has {}", prints.join(", ")));
+    told.insert(
+        0,
+        match walked {
+            Ok(superblock) => format!(
+                "{:?}, epoch {}, {intents} intents set",
+                superblock.state, superblock.epoch.0
+            ),
+            Err(error) => error.to_string(),
+        },
+    );
+    told
+}
+
+/// A filled cache, stopped in order.
+///
+/// # Errors
+/// As [`live`].
+pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
+    let sim = Sim::new(base);
+    let origin_config = DiskConfig {
+        alignment: shape.origin_alignment,
+        discard_mode: shape.origin_discard,
+        background: Some(std::sync::Arc::new(|page, bytes| {
+            super::sectors::fill(page * super::sectors::BLOCK_SECTORS, 0, bytes);
+        })),
+        ..DiskConfig::slow(shape.origin_len)
+    };
+    let disk = SimDisk::new(&sim.env(), DiskConfig::fast(shape.cache_len));
+    let options = CreateOptions {
+        uuid: uuid::Uuid::from_u128(u128::from(base) << 64 | 0xf1a2),
+        created_unix_s: 0,
+        wish: shape.wish,
+        codec: CodecSpec::default(),
+        origin_len: shape.origin_len,
+        origin_identity: "sim".into(),
+        origin_path: "sim".into(),
+    };
+    sim.block_on(create(&disk, options))
+        .map_err(|error| error.to_string())?;
+    let mut start = Start {
+        cache: disk.snapshot(),
+        origin: DiskImage::new(origin_config),
+        ground: Rc::new(Ground::known(&shape.spots, |_| Print::of_version(0))),
+        past: Past::default(),
+        memory: None,
+    };
+    for turn in 0..FILL_TURNS_MAX {
+        let filler = Scenario::filler(base, turn, shape);
+        let script = Script {
+            seed: filler.seed,
+            steps: &filler.steps,
+            stop: true,
+            watch_end: true,
+            ..Script::default()
+        };
+        let life = live(shape, &start, &script)?;
+        let full = life.did.reclaimed_blocks > 0;
+        start = life.into_start();
+        if full {
+            break;
+        }
+    }
+    Ok(start)
+}
