@@ -390,6 +390,7 @@ fn shard(number: u32, superblock: &Superblock, cache: &Rc<Sparse>, origin: &Rc<M
         cache_id: superblock.cache_id(),
         epoch: superblock.epoch,
         valid_from: superblock.valid_from_epoch,
+        may_be_dirty: false,
         after_crash: superblock.after_crash,
         env: Rt,
         cache: Rc::clone(cache),
