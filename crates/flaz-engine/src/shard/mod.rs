@@ -169,6 +169,8 @@ pub struct Shard<P: Platform> {
     jobs_changed: Notify,
     /// The admission task is storing something that is no longer in `jobs`.
     storing: Cell<bool>,
+    /// Its tasks have been set going.
+    started: Cell<bool>,
     /// There is an admission task.
     admitting: Cell<bool>,
     idle: Notify,
@@ -286,6 +288,7 @@ impl<P: Platform> Shard<P> {
             job_slots: Semaphore::new(JOBS_MAX),
             jobs_changed: Notify::new(),
             storing: Cell::new(false),
+            started: Cell::new(false),
             admitting: Cell::new(false),
             idle: Notify::new(),
             room: Notify::new(),
@@ -325,6 +328,7 @@ impl<P: Platform> Shard<P> {
 
     /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, and clean.
     pub fn start(self: &Rc<Self>) {
+        self.started.set(true);
         self.start_admission();
         self.env.spawn(Self::reclaim_task(Rc::clone(self)));
         self.env.spawn(Self::intent_task(Rc::clone(self)));

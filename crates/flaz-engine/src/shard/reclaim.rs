@@ -31,6 +31,9 @@ const GATHER_BYTES_MAX: u64 = 256 << 10;
 const GATHER_GAP_MAX: u64 = 8 << 10;
 /// Pause before reclaim tries again to bring dirty blocks to an origin that fails.
 const RESCUE_PAUSE: Duration = Duration::from_secs(1);
+/// How often the same is tried while the cache is being opened, when nobody can do anything about it: then it does not
+/// open.
+const RESCUE_TRIES_AT_START: u32 = 3;
 /// First read of a region's summary, in bytes: most summaries are shorter.
 const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
 
@@ -122,6 +125,7 @@ impl<P: Platform> Shard<P> {
     /// Sees to the dirty blocks that are still in a region: those that no summary lists, or that found no room. They
     /// are stored again if they can be, and brought to the origin otherwise. False: neither works.
     async fn rescue(self: &Rc<Self>, number: u32) -> bool {
+        let mut tries = 0;
         loop {
             if self.log.borrow().regions.at(number).live == 0 || planted(PlantedBug::ReclaimedBeforeClean) {
                 return true;
@@ -165,7 +169,9 @@ impl<P: Platform> Shard<P> {
                     why,
                     "reclaim waits: a dirty region cannot be cleaned"
                 );
-                if self.stopping.get() || self.failed.get() {
+                tries += 1;
+                let hopeless = !self.started.get() && tries == RESCUE_TRIES_AT_START;
+                if self.stopping.get() || self.failed.get() || hopeless {
                     return false;
                 }
                 self.env.sleep(RESCUE_PAUSE).await;

@@ -245,6 +245,9 @@ impl<P: Platform> Shard<P> {
         let sector = self.geometry.sector_bytes as usize;
         let tail = self.read_region(number, region_bytes - guess, guess);
         let (tail, head) = join(tail, self.read_region(number, 0, sector as u64)).await;
+        // Zeroes are what voiding a region leaves at its end.
+        let ends_void = |tail: &IoBuf| tail[tail.len() - sector..].iter().all(|byte| *byte == 0);
+        let blank = tail.as_ref().is_ok_and(ends_void);
         // A summary that cannot be read is one that is damaged: the extents say the same.
         let summary = match tail {
             Err(error) => {
@@ -273,11 +276,11 @@ impl<P: Platform> Shard<P> {
         let voided = VoidMark::parse(&head, self.cache_id, position).ok();
         // A later filling's summary counts: its first extent never landed, and the mark is what was there before.
         let refilled = |voided: Sequence| summary.as_ref().is_some_and(|summary| summary.fill > voided);
-        if voided.is_some_and(|voided| !refilled(voided)) {
-            let half_void = summary.as_ref().map(|summary| (number, summary.fill));
+        if let Some(voided) = voided.filter(|voided| !refilled(*voided)) {
+            // What cannot be read now may be a summary for the next one who reads it.
             return Ok(Scan {
                 found: None,
-                half_void,
+                half_void: (!blank).then_some((number, voided)),
                 bytes_read: bytes_read + sector as u64,
             });
         }
@@ -746,7 +749,10 @@ impl<P: Platform> Shard<P> {
                 if self.log.borrow().writes_in_flight() >= WRITES_IN_FLIGHT_MAX {
                     self.room.notified().await;
                 } else if !self.reclaim_one(true).await {
-                    let (shard, what) = (self.number, "no region can be freed".to_owned());
+                    let what = "no region can be freed: the origin takes no writes, or blocks newer than it are damaged and \
+                                there is no room to note that"
+                        .to_owned();
+                    let shard = self.number;
                     return Err(RecoverError::Damaged { shard, what });
                 }
             }
