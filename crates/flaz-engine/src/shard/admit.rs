@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use super::clock::Tick;
 use super::fragment::{Packed, Packer};
 use super::log::Append;
-use super::{JOB_BYTES_MAX, Platform, Shard, Shared, WRITES_IN_FLIGHT_MAX};
+use super::{JOB_BYTES_MAX, Platform, Shard, Shared, TOMBSTONES_MAX, WRITES_IN_FLIGHT_MAX};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Ring};
 use crate::settings::Mode;
@@ -398,12 +398,20 @@ impl<P: Platform> Shard<P> {
                 // Stays obsolete, so the cache is not marked as stopped in order, and its stripe's intent stays set.
                 return;
             }
+            if self.tombstones.borrow().len() >= TOMBSTONES_MAX {
+                // If it fails, the device has been given up.
+                self.make_log_stable().await;
+                continue;
+            }
             let entry = self
                 .log
                 .borrow_mut()
                 .append(ring, self.global(block), Append::Tombstone, false);
             if entry.is_some() {
                 self.obsolete.borrow_mut().remove(&block);
+                self.tombstone_count.set(self.tombstone_count.get() + 1);
+                let unstable = (ring, self.tombstone_count.get());
+                self.tombstones.borrow_mut().insert(block, unstable);
                 count(&self.stats.counters.tombstones, 1);
                 self.appended();
                 return;

@@ -72,10 +72,15 @@ impl<P: Platform> Shard<P> {
         self.clean_wanted.notify_one();
         self.dirty_room.notify_all();
         self.room.notify_all();
+        self.store_what_waits().await;
+    }
+
+    /// Stores what is queued, and waits until it is on the cache device. There is no admission task on return.
+    async fn store_what_waits(self: &Rc<Self>) {
         loop {
             let jobs_left = !self.jobs.borrow().is_empty() || self.storing.get();
             let busy = self.reclaiming.get() || self.intents.clearing.get() || self.cleaning.get();
-            if !jobs_left && !busy {
+            if !jobs_left && !busy && !self.admitting.get() {
                 break;
             }
             // It ended when there was nothing left to store, and a copy was found damaged since.
@@ -110,10 +115,7 @@ impl<P: Platform> Shard<P> {
         if self.failed.get() || !self.make_log_stable().await {
             return Err(ImageError::Failed { shard });
         }
-        if !self.obsolete.borrow().is_empty() {
-            let what = "its regions are full of dirty blocks, and the origin takes none".to_owned();
-            return Err(ImageError::Contents { shard, what });
-        }
+        self.not_stuck()?;
         // What is cached must be what the origin keeps, whatever happens to its power after the stop.
         if !planted(PlantedBug::OriginNotFlushedAtStop) {
             let failures = self.doubt_what_a_flush_lost();
@@ -161,10 +163,37 @@ impl<P: Platform> Shard<P> {
         self.clear_all_intents().await.map_err(device)
     }
 
-    /// The image, after freeing as many regions as it needs. It has no place for a reclaim that is not finished.
+    /// Some tombstones cannot be written.
+    fn not_stuck(&self) -> Result<(), ImageError> {
+        if self.stuck.get() && !self.obsolete.borrow().is_empty() {
+            let (shard, what) = (
+                self.number,
+                "its regions are full of dirty blocks, and the origin takes none".to_owned(),
+            );
+            return Err(ImageError::Contents { shard, what });
+        }
+        Ok(())
+    }
+
+    /// Makes the tombstones stable that came after the stop had stored all: a read has found a copy damaged, or an extent
+    /// did not reach the device. The image does not name their blocks, so nothing else would say that these copies are void.
+    async fn settle_late(self: &Rc<Self>) -> Result<(), ImageError> {
+        while !self.obsolete.borrow().is_empty() {
+            self.store_what_waits().await;
+            if !self.make_log_stable().await {
+                return Err(ImageError::Failed { shard: self.number });
+            }
+            self.not_stuck()?;
+        }
+        Ok(())
+    }
+
+    /// The image, after freeing as many regions as it needs. It has no place for a reclaim that is not finished, nor for a
+    /// tombstone that is not written.
     async fn fit_image(self: &Rc<Self>) -> Result<Vec<u8>, ImageError> {
         let before = self.index.borrow().len();
         loop {
+            self.settle_late().await?;
             let regions = self.image_bytes().div_ceil(self.geometry.region_bytes) as usize;
             let free = self.log.borrow().regions.free_len();
             if regions <= free.min(IMAGE_REGIONS_MAX) && self.unfinished.get().is_none() {

@@ -645,7 +645,7 @@ impl<P: Platform> Shard<P> {
             log.seal_all();
             (log.last_queued(), log.open_numbers(), log.durable_marks())
         };
-        let cleaned = self.cleaned_count.get();
+        let (cleaned, tombstones) = (self.cleaned_count.get(), self.tombstone_count.get());
         self.pump_writes();
         loop {
             if self.failed.get() {
@@ -676,6 +676,8 @@ impl<P: Platform> Shard<P> {
         }
         self.intents.set_durable(marks);
         self.cleaned.borrow_mut().retain(|_, number| *number > cleaned);
+        let mut unstable = self.tombstones.borrow_mut();
+        unstable.retain(|_, (_, number)| *number > tombstones);
         true
     }
 

@@ -87,6 +87,8 @@ pub(crate) use regions::RegionState;
 pub const JOBS_MAX: usize = 1024;
 /// Bytes of blocks that may wait to be stored; beyond it blocks are not stored.
 pub const JOB_BYTES_MAX: usize = 8 << 20;
+/// Tombstones that may be in the log and not stable.
+pub const TOMBSTONES_MAX: usize = 1024;
 /// Reads of misses at the origin at a time; further ones wait with their requests, whose number front ends limit.
 pub const ORIGIN_READS_MAX: usize = 256;
 /// Failed operations of the cache device after which it is no longer used.
@@ -163,6 +165,10 @@ pub struct Shard<P: Platform> {
     /// Blocks whose copy on the medium is void, with no newer record of them yet, and that copy's ring. Each has
     /// a job that will write the record. Bounded by the jobs.
     obsolete: RefCell<BTreeMap<LocalBlock, Ring>>,
+    /// Blocks whose tombstone is in the log and not stable yet, with its ring and its number. At most
+    /// [`TOMBSTONES_MAX`].
+    tombstones: RefCell<BTreeMap<LocalBlock, (Ring, u64)>>,
+    tombstone_count: Cell<u64>,
     jobs: RefCell<VecDeque<Job>>,
     job_bytes: Cell<usize>,
     job_slots: Semaphore,
@@ -283,6 +289,8 @@ impl<P: Platform> Shard<P> {
             fetches: RefCell::new(Vec::new()),
             fetch_slots: Semaphore::new(ORIGIN_READS_MAX),
             obsolete: RefCell::new(BTreeMap::new()),
+            tombstones: RefCell::new(BTreeMap::new()),
+            tombstone_count: Cell::new(0),
             jobs: RefCell::new(VecDeque::new()),
             job_bytes: Cell::new(0),
             job_slots: Semaphore::new(JOBS_MAX),
@@ -479,12 +487,14 @@ impl<P: Platform> Shard<P> {
         log.regions.ring_of(log.region_of(entry.location()))
     }
 
-    /// The ring that a new version must go to, because a copy of the block is still there.
+    /// The ring that a new version must go to, because a copy of the block is still there. Also while the tombstone of that
+    /// copy could be lost: a version in the other ring, which a power cut may keep, would die before the copy.
     fn ring_of_old(&self, block: LocalBlock) -> Option<Ring> {
         let entry = self.index.borrow().get(block);
         entry
             .map(|entry| self.ring_of(entry))
             .or_else(|| self.obsolete.borrow().get(&block).copied())
+            .or_else(|| self.tombstones.borrow().get(&block).map(|(ring, _)| *ring))
             .or_else(|| self.log.borrow().ring_of_open_record(self.global(block)))
     }
 

@@ -715,7 +715,12 @@ impl<P: Platform> Shard<P> {
     /// Drops the blocks of stripes whose intent is set, and says so in the log. The bits stay until a round of
     /// clearing finds that stable. Nothing is on its way to the device on return.
     pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
-        let dropped = self.append_intended().await;
+        let mut dropped = self.append_intended().await;
+        // Before anything newer of these blocks: see `Shard::ring_of_old`.
+        if matches!(dropped, Ok(1..)) && !self.make_log_stable().await {
+            let (shard, what) = (self.number, "the cache device failed".to_owned());
+            dropped = Err(RecoverError::Damaged { shard, what });
+        }
         // The shard may be thrown away now, for its own failure or that of another one. What it writes must not land in
         // what the next one has written at the same place.
         while self.log.borrow().writing() {

@@ -11,6 +11,7 @@ use flaz_engine::cache::Start;
 use flaz_engine::format::intent::{DurableMark, IntentSector};
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_engine::format::void::VoidMark;
+use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use flaz_sim::{DiskImage, EventStage};
@@ -626,4 +627,75 @@ fn a_region_that_is_closed_while_the_log_is_made_stable_keeps_its_mark() {
         stable < gone,
         "the mark goes at {gone}, the summary is stable at {stable}"
     );
+}
+
+/// A tombstone that a power cut takes, while a newer record of its block in the other ring stays: that one would shield the
+/// copy that the tombstone was for, and die before it. So until a tombstone is stable, what is newer goes to its ring.
+#[test]
+fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
+    /// Written past the cache: more than an extent has records. Of those the first extent has this many.
+    const WRITTEN: usize = 30;
+    const LOST: usize = 8;
+    let world = World::sized(5, Mode::WriteAround, (192 << 10) + 12 * (128 << 10));
+    world.policy.set(PolicyKind::S3Fifo);
+    let (found, kept) = world.sim.block_on(async {
+        let live = world.open().await;
+        // Used blocks go to the main ring when their region is reclaimed, the others are forgotten.
+        // Two regions of others are older there: the oldest one is looked at by recovery.
+        for (used, others) in [(1800..1928, 512..1024), (0..64, 1024..1536)] {
+            live.warm(used.clone()).await;
+            for block in used {
+                live.read(block).await;
+            }
+            live.warm(others).await;
+        }
+        let mut kept: Vec<u64> = (0..64).filter(|&block| live.is_cached(block)).collect();
+        assert!(kept.len() >= WRITTEN, "{} are in main", kept.len());
+        kept.truncate(WRITTEN);
+        // No region is reclaimed for a while, which would make all of this stable.
+        let reclaimed = live.stats().counts.regions_reclaimed;
+        let mut next = 1536;
+        while live.stats().counts.regions_reclaimed == reclaimed {
+            live.warm(next..next + 8).await;
+            next += 8;
+        }
+        live.warm(next..next + 24).await;
+        // The intent of their stripe is set and cleared, with the log stable.
+        live.write(255).await;
+        live.env.sleep(CLEARED).await;
+        for &block in &kept {
+            live.write(block).await;
+        }
+        live.stored().await;
+        // Missed now, and stored again: those of the first extent without a tombstone that is still open.
+        for &block in &kept[..24] {
+            live.read(block).await;
+        }
+        live.stored().await;
+        live.env.sleep(Duration::from_millis(10)).await;
+        let moment = world.cache.moment();
+        let writes = moment.volatile_writes();
+        let tombstones = |index: usize| world.in_regions(writes[index].offset) && writes[index].len <= 1024;
+        assert!((0..writes.len()).any(tombstones), "{writes:?}");
+        let cache = moment.cut(|index, _| !tombstones(index));
+        ((cache, world.origin.snapshot(), world.host.memory()), kept)
+    });
+    let next = world.boot(6, found);
+    next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        assert!(
+            live.cache.recovered.dropped >= LOST as u64,
+            "{:?}",
+            live.cache.recovered
+        );
+        // Probation goes round.
+        live.warm(512..BLOCKS).await;
+        live.env.sleep(CLEARED).await;
+        assert!(
+            kept[..LOST].iter().all(|&block| !live.is_cached(block)),
+            "read again"
+        );
+    });
+    next.reboot(7).check();
 }

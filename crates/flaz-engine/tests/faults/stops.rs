@@ -1,15 +1,16 @@
 //! A clean stop while requests still arrive.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::Start;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
-use futures_util::future::{join, join3};
+use futures_util::future::{join, join3, select};
 
-use crate::world::{BLOCK, BLOCKS, STRIPE, World};
+use crate::world::{BLOCK, BLOCKS, CLEARED, MODES, STRIPE, World};
 
 /// Front ends end their connections before a stop, but what waited in them may come to its turn in the middle of it.
 #[test]
@@ -126,4 +127,45 @@ fn a_copy_that_is_found_damaged_while_the_cache_stops_holds_up_no_stop() {
         });
     }
     assert!(found > 0, "nothing was found damaged");
+}
+
+/// A read that finds a clean copy damaged while the index is being saved takes it out of the index. Its tombstone must be on
+/// the medium before the index is, or the copy counts again after a crash of the next opening, whatever was written since.
+#[test]
+fn a_copy_that_is_found_damaged_while_the_index_is_saved_does_not_come_back() {
+    const READ: u64 = 4;
+    for mode in MODES {
+        let world = World::new(11, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            let (env, cache, volume) = (live.env, live.cache, live.volume);
+            // The flush of the origin takes so long.
+            world.origin.stall(Duration::from_secs(3));
+            let reads = async {
+                env.sleep(Duration::from_secs(1)).await;
+                for block in 0..READ {
+                    world.cache.fail_nth(DeviceOp::Read, 1);
+                    let read = volume.read(block * BLOCK, BLOCK as u32);
+                    let wait = env.sleep(Duration::from_millis(10));
+                    select(pin!(read), pin!(wait)).await;
+                }
+            };
+            let (stopped, ()) = join(cache.stop(), reads).await;
+            stopped.expect("nothing fails that the stop needs");
+        });
+        assert_eq!(world.cache.stats().errors, READ, "{mode:?}");
+        let next = world.reboot(12);
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert!(matches!(live.cache.start, Start::Warm(_)));
+            for block in 0..READ {
+                assert!(!live.is_cached(block), "{mode:?}: block {block}");
+                live.write(block).await;
+            }
+            live.stored().await;
+            live.env.sleep(CLEARED).await;
+        });
+        next.reboot(13).check();
+    }
 }
