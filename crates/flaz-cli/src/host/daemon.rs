@@ -156,12 +156,12 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         return Err(CacheError::ColdWriteBack.into());
     }
     superblock.dirty |= write_back;
-    let begin = match runtime.block_on(open_superblock(&cache, &mut superblock))? {
-        Start::Empty => Start::Empty,
-        _ if spec.discard_cache || belief == Belief::Nothing => Start::Cold,
-        _ if belief == Belief::DirtyAlone => Start::Recovered,
-        start => start,
+    let belief = if spec.discard_cache {
+        Belief::Nothing
+    } else {
+        belief
     };
+    let begin = runtime.block_on(open_superblock(&cache, &mut superblock, belief))?;
     let distrust = belief == Belief::DirtyAlone;
     let warm = workers.restore(begin, distrust, &runtime, &cache, &mut superblock, &settings)?;
     if write_back {
