@@ -724,7 +724,6 @@ impl<P: Platform> LocalCache<P> {
         if belief == Belief::Whole {
             check_origin(&*cache, &*origin, &superblock, memory).await?;
         }
-        superblock.dirty |= write_back;
         let mut start = open_superblock(&*cache, &mut superblock, belief).await?;
         let mut recovered = Recovered::default();
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
