@@ -351,17 +351,30 @@ fn how_to_start(superblock: &Superblock) -> Start {
     }
 }
 
-/// Marks the cache as being served, in a new epoch, and says how it starts. What a crash of this opening leaves is what
-/// the superblock was told before.
+/// Marks the cache as being served, in a new epoch, and says how it starts, given how far it can be believed. What a crash
+/// of this opening leaves is what the superblock was told before; of what is not believed, nothing.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
-pub async fn open_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<Start, CacheError> {
-    let start = how_to_start(superblock);
+pub async fn open_superblock<C: Device>(
+    cache: &C,
+    superblock: &mut Superblock,
+    belief: Belief,
+) -> Result<Start, CacheError> {
+    let start = match (how_to_start(superblock), belief) {
+        (Start::Empty, _) => Start::Empty,
+        (_, Belief::Nothing) => Start::Cold,
+        (_, Belief::DirtyAlone) => Start::Recovered,
+        (start, Belief::Whole) => start,
+    };
     superblock.state = State::Open;
     superblock.epoch = next_epoch(superblock)?;
-    if start == Start::Empty {
-        superblock.valid_from_epoch = superblock.epoch;
+    match start {
+        Start::Empty => superblock.valid_from_epoch = superblock.epoch,
+        // Not first at the cold start: its generation is ahead of what the host noted from now on, and its origin the one
+        // that is there now, so that after a crash in between nothing would tell that it must not be believed.
+        Start::Cold => superblock.valid_from_epoch = next_epoch(superblock)?,
+        Start::Warm(_) | Start::Recovered => {}
     }
     // Into both slots: with one alone, losing that sector would bring the old *clean* back, and with it an index
     // from before everything that is written from now on.
@@ -711,12 +724,7 @@ impl<P: Platform> LocalCache<P> {
         if belief == Belief::Whole {
             check_origin(&*cache, &*origin, &superblock, memory).await?;
         }
-        superblock.dirty |= write_back;
-        let mut start = match (belief, open_superblock(&*cache, &mut superblock).await?) {
-            (Belief::Nothing, _) => Start::Cold,
-            (Belief::DirtyAlone, _) => Start::Recovered,
-            (Belief::Whole, start) => start,
-        };
+        let mut start = open_superblock(&*cache, &mut superblock, belief).await?;
         let mut recovered = Recovered::default();
         let build = |superblock: &Superblock| -> Vec<Rc<Shard<P>>> {
             (0..superblock.geometry.shard_count)
@@ -768,10 +776,10 @@ impl<P: Platform> LocalCache<P> {
         }
         if start == Start::Cold {
             start_cold(&*cache, &mut superblock).await?;
-            if write_back {
-                mark_dirty(&*cache, &mut superblock).await?;
-            }
             shards = build(&superblock);
+        }
+        if write_back {
+            mark_dirty(&*cache, &mut superblock).await?;
         }
         if matches!(start, Start::Cold | Start::Empty) {
             settle_origin(&*origin).await?;

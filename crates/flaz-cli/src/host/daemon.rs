@@ -155,17 +155,16 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     if spec.after_crash == AfterCrash::Cold && (write_back || superblock.dirty) {
         return Err(CacheError::ColdWriteBack.into());
     }
-    superblock.dirty |= write_back;
-    let begin = match runtime.block_on(open_superblock(&cache, &mut superblock))? {
-        Start::Empty => Start::Empty,
-        _ if spec.discard_cache || belief == Belief::Nothing => Start::Cold,
-        _ if belief == Belief::DirtyAlone => Start::Recovered,
-        start => start,
+    let belief = if spec.discard_cache {
+        Belief::Nothing
+    } else {
+        belief
     };
+    let begin = runtime.block_on(open_superblock(&cache, &mut superblock, belief))?;
     let distrust = belief == Belief::DirtyAlone;
     let warm = workers.restore(begin, distrust, &runtime, &cache, &mut superblock, &settings)?;
     if write_back {
-        // A cold start has nothing dirty and says so.
+        // Not before what is there was read: what counts as dirty in it is none, unless the superblock said so.
         runtime.block_on(mark_dirty(&cache, &mut superblock))?;
     }
     workers.permit_write_back(superblock.dirty)?;

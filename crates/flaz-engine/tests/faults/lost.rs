@@ -6,7 +6,7 @@ use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use flaz_sim::SimDisk;
 
-use crate::world::{BLOCKS, CLEARED, MODES, STRIPE, World, options};
+use crate::world::{BLOCKS, CLEARED, Left, MODES, STRIPE, World, options};
 
 /// Writes a block of every stripe.
 async fn write_everywhere(live: &crate::world::Live) {
@@ -162,6 +162,45 @@ fn a_cache_device_that_was_rolled_back_is_not_believed() {
         let last = next.boot(13, (old, next.origin.snapshot(), next.host.memory()));
         let start = last.sim.block_on(async { last.open().await.cache.start });
         assert_eq!(start, Start::Cold, "{mode}");
+    }
+}
+
+/// An opening raises the numbers of an old copy past those that were noted. From then on nothing but the superblock says
+/// that the copy is not to be believed: it must say so before the cache has been given up whole.
+#[test]
+fn an_older_copy_is_not_believed_after_a_crash_of_the_opening_that_gives_it_up() {
+    for mode in MODES {
+        let world = World::new(40, mode);
+        let old = world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..BLOCKS / 2).await;
+            live.env.sleep(CLEARED).await;
+            live.stop().await.expect("stops in order");
+            let old = world.cache.snapshot();
+            let live = world.open().await;
+            write_everywhere(&live).await;
+            live.stop().await.expect("stops in order");
+            old
+        });
+        let next = world.boot(41, (old, world.origin.snapshot(), world.host.memory()));
+        let moments = next.watch();
+        let start = next.sim.block_on(async { next.open().await.cache.start });
+        assert_eq!(start, Start::Cold, "{mode}");
+        next.unwatch();
+        let mut states = 0;
+        for moment in moments.take().into_iter().filter(|moment| moment.on_cache) {
+            for disks in Left::ALL.map(|left| moment.kill(left, left)) {
+                let again = next.boot(moment.number, disks);
+                let start = again.sim.block_on(async {
+                    let live = again.open().await;
+                    live.check_all().await;
+                    live.cache.start
+                });
+                assert!(!matches!(start, Start::Warm(_)), "{mode}");
+                states += 1;
+            }
+        }
+        assert!(states > 20, "{mode}: only {states} states");
     }
 }
 

@@ -7,7 +7,7 @@ use flaz_engine::volume::IoError;
 use flaz_engine::witness::Memory;
 
 use super::world;
-use crate::world::{CLEARED, STRIPE};
+use crate::world::{CLEARED, STRIPE, World};
 
 #[test]
 fn an_absent_cache_device_with_dirty_blocks_is_refused_and_they_are_there_when_it_is_back() {
@@ -149,6 +149,33 @@ fn refused_with_a_hole(given_up: bool) {
         assert!(matches!(error, CacheError::DirtyUnreadable { .. }), "{error}");
         next = next.reboot(10);
     }
+}
+
+/// Write-back is what is to be from now on: of what is there, the superblock says that nothing is dirty. A start must not
+/// refuse it, and ask for writes to be given up that there never were.
+#[test]
+fn a_log_with_a_hole_and_nothing_dirty_starts_cold_in_write_back() {
+    let mut world = World::new(42, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..16).await;
+        live.env.sleep(CLEARED).await;
+        live.write(STRIPE).await;
+        live.stored().await;
+        live.env.sleep(CLEARED).await;
+        live.write(1).await;
+    });
+    world.cache.poke(world.geometry.data_offset(), &[0; 4096]);
+    world.mode = Mode::WriteBack;
+    let next = world.reboot(43);
+    let start = next.sim.block_on(async {
+        let live = next.open().await;
+        live.write(2).await;
+        live.check_all().await;
+        assert!(live.cache.superblock().dirty);
+        live.cache.start
+    });
+    assert_eq!(start, Start::Cold);
 }
 
 #[test]
