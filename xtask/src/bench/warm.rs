@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Device, DeviceError, Env, IoBuf};
-use flaz_engine::cache::{CreateOptions, LocalCache, Start, create, open_superblock, read_superblock};
+use flaz_engine::cache::{
+    Belief, CreateOptions, LocalCache, Start, create, open_superblock, read_superblock,
+};
 use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::format::superblock::Superblock;
@@ -342,7 +344,7 @@ fn recover_on(threads: u32, path: &Path, origin_len: u64) -> Result<AfterCrash, 
     let superblock = Runtime::new(Config::default())?.block_on(async {
         let file = FileDevice::open(path, OpenMode::default())?;
         let mut superblock = read_superblock(&file).await?;
-        match open_superblock(&file, &mut superblock).await? {
+        match open_superblock(&file, &mut superblock, Belief::Whole).await? {
             Start::Recovered => Ok::<_, BenchError>(superblock),
             other => Err(format!("the start was not that after a crash but {other:?}").into()),
         }
