@@ -641,12 +641,22 @@ impl Daemon {
     /// Something cannot be brought to the origin; the cache is then still needed.
     pub fn detach(&self) -> Result<(), HostError> {
         // From now on nobody sets write-back again.
-        self.detaching.store(true, Ordering::Relaxed);
-        let done = self.bring_all();
+        self.detaching.store(true, Ordering::SeqCst);
+        // A stop that had begun may not have seen that, and leave the cache as it is: one of the two sees the other.
+        let done = self.bring_all().and_then(|()| self.not_stopping());
         if done.is_err() {
             self.detaching.store(false, Ordering::Relaxed);
         }
         done
+    }
+
+    fn not_stopping(&self) -> Result<(), HostError> {
+        if self.stopping.load(Ordering::SeqCst) {
+            return Err(
+                "the server is being stopped: the cache may still be needed; serve it again, and detach it then".into(),
+            );
+        }
+        Ok(())
     }
 
     fn bring_all(&self) -> Result<(), HostError> {
@@ -678,7 +688,7 @@ impl Daemon {
     /// # Errors
     /// The cache could not be closed cleanly; the next start is cold.
     pub fn shutdown(&self) -> Result<(), HostError> {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.store(true, Ordering::SeqCst);
         self.shutdown.stop();
         let deadline = Instant::now() + CLIENTS_LEAVE_WITHIN;
         while self.shutdown.connections() > 0 {
@@ -709,21 +719,20 @@ impl Daemon {
 
     fn save(&self) -> Result<(), HostError> {
         ask_all(&self.mailboxes, STOP_WITHIN, Order::Stop)?;
-        let saved = ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?
-            .into_iter()
-            .collect::<Result<Vec<()>, _>>();
+        let saved = ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?;
+        let failed = saved
+            .iter()
+            .any(|part| matches!(part, Err(ImageError::Failed { .. })));
         let dirty = self.dirty_blocks()?;
         let runtime = Runtime::new(Config::default())?;
         let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = self.deadlined_cache();
-        if let Err(ImageError::Failed { .. }) = &saved
-            && dirty == 0
-        {
+        if failed && dirty == 0 {
             // Writes went past it: what is on it must not be believed if it comes back. (What is dirty on it must; its
             // intents, all of them set, make the rest void.)
             runtime.block_on(mark_void(&cache, &mut superblock))?;
         }
-        saved?;
+        saved.into_iter().collect::<Result<Vec<()>, _>>()?;
         // Nothing was written since the flush of the last shard.
         runtime.block_on(look_at_origin(&self.origin, &self.origin_writes, &mut superblock));
         superblock.dirty = dirty > 0;
@@ -734,7 +743,7 @@ impl Daemon {
                 HumanBytes(dirty * BLOCK_BYTES as u64)
             );
         }
-        if self.detaching.load(Ordering::Relaxed) && dirty == 0 {
+        if self.detaching.load(Ordering::SeqCst) && dirty == 0 {
             runtime.block_on(mark_empty(&cache, &mut superblock))?;
         } else {
             runtime.block_on(mark_clean(&cache, &mut superblock))?;
@@ -757,7 +766,71 @@ impl Daemon {
 
 #[cfg(test)]
 mod tests {
+    use flaz_engine::cache::{CreateOptions, create};
+    use flaz_engine::format::geometry::GeometryWish;
+
     use super::*;
+
+    #[test]
+    fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (cache, origin) = (folder.path().join("cache"), folder.path().join("origin"));
+        for path in [&cache, &origin] {
+            let file = std::fs::File::create(path).expect("a file");
+            file.set_len(16 << 20).expect("it takes no room");
+        }
+        let runtime = Runtime::new(Config::default()).expect("a runtime");
+        let options = CreateOptions {
+            uuid: uuid::Uuid::from_u128(1),
+            created_unix_s: 0,
+            wish: GeometryWish {
+                region_bytes: Some(1 << 20),
+                ..GeometryWish::default()
+            },
+            codec: flaz_engine::codec::CodecSpec::default(),
+            origin_len: 16 << 20,
+            origin_identity: String::new(),
+            origin_path: origin.to_string_lossy().into_owned(),
+        };
+        runtime.block_on(async {
+            let open = |path: &std::path::Path| {
+                FileDevice::open(path, OpenMode::default()).expect("it can be opened")
+            };
+            let origin_identity = open(&origin).identity().id.clone();
+            let options = CreateOptions {
+                origin_identity,
+                ..options
+            };
+            create(&open(&cache), options).await.expect("it fits");
+        });
+        drop(runtime);
+        let spec = ServeSpec {
+            cache,
+            origin: None,
+            nbd: Vec::new(),
+            mode: crate::settings::Mode::WriteBack,
+            policy: crate::settings::Policy::S3Fifo,
+            sequential_cutoff_bytes: 0,
+            dirty_limit_percent: 25,
+            codec: None,
+            threads: None,
+            discard_cache: false,
+            discard_dirty: false,
+            after_crash: AfterCrash::Warm,
+            device_timeout: None,
+            state_dir: Some(folder.path().join("state")),
+            read_only: false,
+            emulate_origin: None,
+            emulate_cache: None,
+        };
+        let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
+        daemon.stopping.store(true, Ordering::SeqCst);
+        let refused = daemon.detach().expect_err("the stop may not have seen it");
+        assert!(refused.to_string().contains("may still be needed"), "{refused}");
+        daemon.stopping.store(false, Ordering::SeqCst);
+        daemon.detach().expect("nothing is dirty");
+        daemon.shutdown().expect("it stops");
+    }
 
     #[test]
     fn nobody_is_told_to_give_up_blocks_that_are_well() {

@@ -335,9 +335,10 @@ async fn serve(parts: WorkerParts) {
                 Rt.spawn(async move {
                     let mut result = Ok(());
                     for shard in shards {
-                        result = shard.save().await;
-                        if result.is_err() {
-                            break;
+                        let saved = shard.save().await;
+                        // That the cache device failed counts more than whatever else went wrong.
+                        if result.is_ok() || matches!(saved, Err(ImageError::Failed { .. })) {
+                            result = saved;
                         }
                     }
                     let _ = reply.send(result);
