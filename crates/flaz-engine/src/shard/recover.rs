@@ -187,8 +187,8 @@ impl<P: Platform> Shard<P> {
         // What was not found must not come back: not with the power that fails while the region is being filled anew, nor
         // where it can be read the next time, behind writes that left no tombstone for it. Not before it is known that
         // nothing is missing that was stable.
-        for (number, fill) in to_void {
-            self.void_region(number, fill).await.map_err(device)?;
+        if !to_void.is_empty() {
+            self.void_regions(&to_void).await.map_err(device)?;
         }
         self.take_over_regions(&found);
         self.take_over_records(&found).await;
