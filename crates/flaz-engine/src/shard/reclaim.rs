@@ -486,18 +486,23 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Overwrites what recovery would find a region by: the first header and the summary's end. In this order, also when the
+    /// Overwrites what recovery would find regions by: the first header and the summary's end. In this order, also when the
     /// power fails: without a summary, and not void, one damaged extent would hide all that are behind it.
-    pub(super) async fn void_region(&self, number: u32, fill: Sequence) -> Result<(), DeviceError> {
+    pub(super) async fn void_regions(&self, regions: &[(u32, Sequence)]) -> Result<(), DeviceError> {
         let (region_bytes, sector) = (self.geometry.region_bytes, self.geometry.sector_bytes as usize);
-        let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
-        let mark = VoidMark::new(self.cache_id, fill, position);
-        let mut first = IoBuf::zeroed(sector);
-        first[..VOID_MARK_BYTES].copy_from_slice(mark.as_bytes());
-        self.cache.write_at(position, first, false).await.1?;
+        let position =
+            |number: u32| self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
+        for &(number, fill) in regions {
+            let mark = VoidMark::new(self.cache_id, fill, position(number));
+            let mut first = IoBuf::zeroed(sector);
+            first[..VOID_MARK_BYTES].copy_from_slice(mark.as_bytes());
+            self.cache.write_at(position(number), first, false).await.1?;
+        }
         self.flush_cache().await?;
-        let last = position + region_bytes - sector as u64;
-        self.cache.write_at(last, IoBuf::zeroed(sector), false).await.1?;
+        for &(number, _) in regions {
+            let last = position(number) + region_bytes - sector as u64;
+            self.cache.write_at(last, IoBuf::zeroed(sector), false).await.1?;
+        }
         self.flush_cache().await
     }
 
@@ -522,7 +527,7 @@ impl<P: Platform> Shard<P> {
                 Ok(())
             } else {
                 match self.forget_mark(fill).await {
-                    Ok(()) => self.void_region(number, fill).await,
+                    Ok(()) => self.void_regions(&[(number, fill)]).await,
                     Err(error) => Err(error),
                 }
             };

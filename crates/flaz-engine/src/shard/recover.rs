@@ -122,8 +122,18 @@ impl Found {
 /// What one region turned out to be.
 struct Scan {
     found: Option<Found>,
-    /// Void by its first sector, with a summary of this filling that is still there.
-    half_void: Option<(u32, Sequence)>,
+    /// Nothing, and yet something is there that may count for the next one who reads it: the region, and up to which
+    /// filling it is void.
+    to_void: Option<(u32, Sequence)>,
+    bytes_read: u64,
+}
+
+/// What is at a region's end. Nothing, where it cannot be read.
+#[derive(Default)]
+struct End {
+    summary: Option<Summary>,
+    /// Zeroes, as voiding a region leaves there.
+    blank: bool,
     bytes_read: u64,
 }
 
@@ -166,7 +176,7 @@ impl<P: Platform> Shard<P> {
             stripes: self.intents.set_count(),
             ..Recovered::default()
         };
-        let mut found = self
+        let (mut found, to_void) = self
             .scan(valid_from, marks, &mut outcome, tell)
             .await
             .map_err(device)?;
@@ -174,6 +184,12 @@ impl<P: Platform> Shard<P> {
         found.sort_by_key(|region| region.fill);
         self.check_marks(&found, marks)?;
         self.check_sequences(&found)?;
+        // What was not found must not come back: not with the power that fails while the region is being filled anew, nor
+        // where it can be read the next time, behind writes that left no tombstone for it. Not before it is known that
+        // nothing is missing that was stable.
+        if !to_void.is_empty() {
+            self.void_regions(&to_void).await.map_err(device)?;
+        }
         self.take_over_regions(&found);
         self.take_over_records(&found).await;
         // A summary is believed, so what it lists must be stable before.
@@ -204,31 +220,26 @@ impl<P: Platform> Shard<P> {
         marks: [DurableMark; 2],
         outcome: &mut Recovered,
         tell: impl Fn(),
-    ) -> Result<Vec<Found>, DeviceError> {
+    ) -> Result<(Vec<Found>, Vec<(u32, Sequence)>), DeviceError> {
         let guess = Guess::default();
         let guess = &guess;
         let scans = (0..self.geometry.regions_per_shard)
             .map(|number| self.scan_region(number, valid_from, marks, guess));
         let mut scans = iter(scans).buffer_unordered(SCANS_MAX);
         let mut all = Vec::new();
-        let mut half_void = Vec::new();
+        let mut to_void = Vec::new();
         while let Some(result) = scans.next().await {
             tell();
             let scan = result?;
             outcome.bytes_read += scan.bytes_read;
-            half_void.extend(scan.half_void);
+            to_void.extend(scan.to_void);
             if let Some(found) = scan.found {
                 outcome.regions += 1;
                 outcome.records += found.records.len() as u64;
                 all.push(found);
             }
         }
-        drop(scans);
-        // The old summary would come back with the power that fails while the region is being filled anew.
-        for (number, fill) in half_void {
-            self.void_region(number, fill).await?;
-        }
-        Ok(all)
+        Ok((all, to_void))
     }
 
     async fn scan_region(
@@ -238,72 +249,77 @@ impl<P: Platform> Shard<P> {
         marks: [DurableMark; 2],
         guesses: &Guess,
     ) -> Result<Scan, DeviceError> {
-        let region_bytes = self.geometry.region_bytes;
-        let guess = guesses.bytes().min(region_bytes);
-        let mut bytes_read = guess;
+        let guess = guesses.bytes().min(self.geometry.region_bytes);
         // Of a region that was being made void only the first sector may have been.
-        let sector = self.geometry.sector_bytes as usize;
-        let tail = self.read_region(number, region_bytes - guess, guess);
-        let (tail, head) = join(tail, self.read_region(number, 0, sector as u64)).await;
-        // Zeroes are what voiding a region leaves at its end.
-        let ends_void = |tail: &IoBuf| tail[tail.len() - sector..].iter().all(|byte| *byte == 0);
-        let blank = tail.as_ref().is_ok_and(ends_void);
+        let sector = u64::from(self.geometry.sector_bytes);
+        let (end, head) = join(self.read_end(number, guess), self.read_region(number, 0, sector)).await;
         // A summary that cannot be read is one that is damaged: the extents say the same.
-        let summary = match tail {
-            Err(error) => {
-                self.unreadable(number, error)?;
-                None
-            }
-            Ok(tail) => match Summary::parse_len(&tail, region_bytes) {
-                Ok(len) if len as u64 <= guess => Summary::parse(&tail).ok(),
-                Ok(len) => {
-                    let len = (len as u64).next_multiple_of(u64::from(self.geometry.sector_bytes));
-                    bytes_read += len;
-                    match self.read_region(number, region_bytes - len, len).await {
-                        Ok(all) => Summary::parse(&all).ok(),
-                        Err(error) => {
-                            self.unreadable(number, error)?;
-                            None
-                        }
-                    }
-                }
-                Err(_) => None,
-            },
-        };
+        let mut end = end.or_else(|error| self.unreadable(number, error).map(|()| End::default()))?;
         let head = head?;
+        if end.summary.is_none() && !end.blank {
+            // It may be all that says what is here, and have been read wrong for once.
+            end = match self.read_end(number, guess).await {
+                Err(error) if is_timeout(&error) => return Err(error),
+                again => again.unwrap_or_default(),
+            };
+        }
         let position =
             self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
         let voided = VoidMark::parse(&head, self.cache_id, position).ok();
+        let mut bytes_read = end.bytes_read;
         // A later filling's summary counts: its first extent never landed, and the mark is what was there before.
-        let refilled = |voided: Sequence| summary.as_ref().is_some_and(|summary| summary.fill > voided);
+        let refilled = |voided: Sequence| end.summary.as_ref().is_some_and(|summary| summary.fill > voided);
         if let Some(voided) = voided.filter(|voided| !refilled(*voided)) {
             // What cannot be read now may be a summary for the next one who reads it.
             return Ok(Scan {
                 found: None,
-                half_void: (!blank).then_some((number, voided)),
-                bytes_read: bytes_read + sector as u64,
+                to_void: (!end.blank).then_some((number, voided)),
+                bytes_read: bytes_read + sector,
             });
         }
-        if let Some(found) = summary.and_then(|summary| self.by_summary(number, summary, valid_from)) {
+        let blank = end.blank;
+        let mut found = end
+            .summary
+            .and_then(|summary| self.by_summary(number, summary, valid_from));
+        if let Some(found) = &found {
             guesses.learn(summary_bytes(
                 found.extents.len(),
                 found.records.len(),
                 self.geometry.sector_bytes,
             ));
-            return Ok(Scan {
-                found: Some(found),
-                half_void: None,
-                bytes_read,
-            });
+        } else {
+            found = self.walk(number, valid_from, marks).await?;
+            bytes_read += self.geometry.header_bytes() as u64;
+            bytes_read += found.as_ref().map_or(0, |found| found.bytes_read);
         }
-        let mut found = self.walk(number, valid_from, marks).await?;
-        if let Some(found) = &mut found {
-            bytes_read += found.bytes_read;
-        }
+        let empty = blank && head.iter().all(|byte| *byte == 0);
+        // Above all fillings that there were, below those to come.
+        let earlier = Sequence(u64::from(self.epoch.0) << 32);
         Ok(Scan {
+            to_void: (found.is_none() && !empty).then_some((number, earlier)),
             found,
-            half_void: None,
-            bytes_read: bytes_read + self.geometry.header_bytes() as u64,
+            bytes_read,
+        })
+    }
+
+    /// Looks for a summary at a region's end.
+    async fn read_end(&self, number: u32, guess: u64) -> Result<End, DeviceError> {
+        let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
+        let tail = self.read_region(number, region_bytes - guess, guess).await?;
+        let mut bytes_read = guess;
+        let summary = match Summary::parse_len(&tail, region_bytes) {
+            Ok(len) if len as u64 <= guess => Summary::parse(&tail).ok(),
+            Ok(len) => {
+                let len = (len as u64).next_multiple_of(sector);
+                bytes_read += len;
+                Summary::parse(&self.read_region(number, region_bytes - len, len).await?).ok()
+            }
+            Err(_) => None,
+        };
+        Ok(End {
+            summary,
+            blank: tail[tail.len() - sector as usize..].iter().all(|byte| *byte == 0),
+            bytes_read,
         })
     }
 
@@ -368,8 +384,13 @@ impl<P: Platform> Shard<P> {
         let mut found: Option<Found> = None;
         let mut at = 0;
         while at + header_bytes as u64 <= geometry.region_bytes {
-            let bytes = self.read_region(number, at, header_bytes as u64).await?;
-            let header = self.header_at(number, at, &bytes, valid_from, found.as_ref());
+            let mut bytes = self.read_region(number, at, header_bytes as u64).await?;
+            let mut header = self.header_at(number, at, &bytes, valid_from, found.as_ref());
+            if header.is_none() && bytes.iter().any(|byte| *byte != 0) {
+                // What ends the region hides what is behind it, and may have been read wrong for once.
+                bytes = self.read_region(number, at, header_bytes as u64).await?;
+                header = self.header_at(number, at, &bytes, valid_from, found.as_ref());
+            }
             let Some(header) = header else { break };
             let region = found.get_or_insert_with(|| Found {
                 number,
@@ -399,7 +420,8 @@ impl<P: Platform> Shard<P> {
             region.bytes_read += header_bytes as u64;
             if !stable {
                 region.bytes_read += u64::from(header.extent_bytes);
-                if !self.is_whole(number, at, &header).await? {
+                let whole = self.is_whole(number, at, &header).await?;
+                if !whole && !self.is_whole(number, at, &header).await? {
                     break;
                 }
             }

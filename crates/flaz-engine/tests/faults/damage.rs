@@ -149,3 +149,72 @@ fn a_cache_device_that_lies_about_flushes_makes_nothing_panic() {
         });
     }
 }
+
+/// Where a region begins whose extents recovery does not find, and what it reads wrong of it: until it is open, and again
+/// and again, and once at the region's end.
+struct Misread {
+    region: u64,
+    once: Option<u64>,
+    always: Option<u64>,
+    end_fails: bool,
+}
+
+/// Recovery takes a region for empty that it reads wrong, and the next one reads it right. Writes past the cache know
+/// nothing of what was not found, and leave no tombstones: it must not come back.
+#[test]
+fn a_region_that_was_taken_for_empty_once_stays_empty() {
+    let region = 128 << 10;
+    let open_header = |at| Misread {
+        region: 2 * region,
+        once: Some(at),
+        always: None,
+        end_fails: false,
+    };
+    let closed = Misread {
+        region: 0,
+        once: None,
+        always: Some(100),
+        end_fails: true,
+    };
+    for misread in [open_header(100), open_header(400), closed] {
+        let world = World::new(20, Mode::WriteAround);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..160).await;
+        });
+        let start = world.geometry.data_offset() + misread.region;
+        let end = start + region;
+        // Which read of a start is the one of the region's end.
+        let next = world.reboot(21);
+        let moments = next.watch();
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert!((0..160).filter(|block| live.is_cached(*block)).count() > 130);
+        });
+        next.unwatch();
+        let moments = moments.take();
+        let mut reads = moments
+            .iter()
+            .filter(|m| m.is(true, EventStage::Issued, DeviceOp::Read));
+        let nth = 1 + reads.position(|m| m.offset + m.len == end).expect("it is read");
+        let next = world.reboot(21);
+        if let Some(at) = misread.once.or(misread.always) {
+            next.cache.flip_bit(start + at, 0);
+        }
+        if misread.end_fails {
+            next.cache.fail_nth(DeviceOp::Read, nth as u64);
+        }
+        next.sim.block_on(async {
+            let live = next.open().await;
+            if let Some(at) = misread.once {
+                next.cache.flip_bit(start + at, 0);
+            }
+            // Tombstones of the others would be the first that the region is filled with.
+            for block in (0..160).filter(|block| !live.is_cached(*block)) {
+                live.write(block).await;
+            }
+            live.env.sleep(CLEARED).await;
+        });
+        next.reboot(22).check();
+    }
+}

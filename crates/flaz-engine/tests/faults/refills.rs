@@ -4,6 +4,9 @@
 use std::collections::BTreeSet;
 
 use flaz_device::{DeviceOp, Env};
+use flaz_engine::cache::read_superblock;
+use flaz_engine::format::summary::Summary;
+use flaz_engine::format::void::VoidMark;
 use flaz_engine::settings::Mode;
 use flaz_sim::{DiscardMode, DiskConfig, EventStage};
 use futures_util::future::join_all;
@@ -93,4 +96,50 @@ fn a_region_whose_first_extent_failed_is_found_by_its_summary() {
         }
         world.reboot(9).check();
     }
+}
+
+/// The same, and at the start after that the summary cannot be read, once. It is all that says what is in the region: the
+/// mark before it is that of an earlier filling.
+#[test]
+fn a_region_whose_first_extent_failed_is_found_when_its_summary_cannot_be_read_once() {
+    let mut tried = 0;
+    for number in first_extents() {
+        let world = world(7);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            world.cache.fail_nth(DeviceOp::Write, number);
+            work(&world, &live).await;
+            live.env.sleep(CLEARED).await;
+        });
+        let region_bytes = world.geometry.region_bytes;
+        let cache_id = world
+            .sim
+            .block_on(read_superblock(&world.cache))
+            .expect("a cache")
+            .cache_id();
+        let after_mark = |region: &u64| {
+            let start = world.geometry.data_offset() + region * region_bytes;
+            let tail = world.cache.peek(start + region_bytes - (16 << 10), 16 << 10);
+            let voided = VoidMark::parse(&world.cache.peek(start, 512), cache_id, start);
+            voided.is_ok_and(|voided| Summary::parse(&tail).is_ok_and(|summary| summary.fill > voided))
+        };
+        let Some(region) = (0..12).find(after_mark) else {
+            continue;
+        };
+        tried += 1;
+        let end = world.geometry.data_offset() + (region + 1) * region_bytes;
+        let next = world.reboot(8);
+        let moments = next.watch();
+        next.sim.block_on(next.open());
+        next.unwatch();
+        let moments = moments.take();
+        let mut reads = moments
+            .iter()
+            .filter(|m| m.is(true, EventStage::Issued, DeviceOp::Read));
+        let nth = 1 + reads.position(|m| m.offset + m.len == end).expect("it is read");
+        let next = world.reboot(8);
+        next.cache.fail_nth(DeviceOp::Read, nth as u64);
+        next.check();
+    }
+    assert!(tried > 5, "only {tried}");
 }
