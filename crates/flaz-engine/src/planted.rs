@@ -115,7 +115,6 @@ impl PlantedBug {
         Self::CleanBeforeImage,
         Self::OpenMarkNotFlushed,
         Self::ExtentOutlivesRegion,
-        Self::RegionNotPinned,
         Self::TombstoneNotWritten,
         Self::IntentNotSet,
         Self::IntentNotStable,
@@ -164,11 +163,12 @@ impl PlantedBug {
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be given up, opened again, killed and lose its
     /// power, in this order. `RingOfOldIgnored`: the newer record's region must be reclaimed before the older one's.
     /// `SummaryAfterMark`: an extent must be damaged, not the last of its region, and two crashes follow, the second one
-    /// soon after a recovery.
+    /// soon after a recovery. `RegionNotPinned`: a region must be reclaimed while a read of it is held up.
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,
         Self::SummaryAfterMark,
+        Self::RegionNotPinned,
     ];
 }
 

@@ -9,14 +9,6 @@ use flaz_engine::settings::Mode;
 /// Crash states within which each bug must be found: less than a minute on two cores.
 const STATES_MAX: u64 = 50_000;
 
-/// A region must be reclaimed while a read of it is held up: few workloads have that, and no crash is needed to see it.
-fn states_max(bug: PlantedBug) -> u64 {
-    match bug {
-        PlantedBug::RegionNotPinned => 4 * STATES_MAX,
-        _ => STATES_MAX,
-    }
-}
-
 #[test]
 fn planted_bugs_are_found() {
     let goal = number_from_env("FLAZ_CRASH_STATES");
@@ -36,7 +28,7 @@ fn planted_bugs_are_found() {
                 turn
             }
         };
-        let goal = goal.unwrap_or(states_max(bug));
+        let goal = goal.unwrap_or(STATES_MAX);
         let (counts, failure) = explore_bases(goal, &|| plant(Some(bug)), &|_| {}, &base_of);
         match failure {
             Some(failure) => eprintln!("{bug:?}: found after {} crash states: {failure}", counts.states),

@@ -14,7 +14,8 @@ use flaz_engine::format::void::VoidMark;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
-use flaz_sim::{DiskImage, EventStage};
+use flaz_sim::{DiscardMode, DiskConfig, DiskImage, EventStage};
+use futures_util::future::{join_all, join3};
 
 use crate::world::{BLOCK, BLOCKS, CLEARED, Left, MODES, Moment, STRIPE, World};
 
@@ -325,6 +326,52 @@ fn a_region_is_void_and_that_stable_before_it_is_discarded_and_before_the_next_i
             before = at;
         }
     });
+}
+
+/// Reads take half a second here, and a region is reclaimed in less: it has to wait for them, or they would find what is
+/// not theirs.
+#[test]
+fn a_region_is_not_discarded_while_it_is_read() {
+    let long = Duration::from_millis(500);
+    let cache = DiskConfig {
+        read_latency: long..=long,
+        discard_mode: DiscardMode::Zero,
+        ..DiskConfig::fast((192 << 10) + 10 * (128 << 10))
+    };
+    let world = World::on(15, Mode::WriteThrough, cache, 1);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..700).await;
+        let reclaimed = live.stats().counts.regions_reclaimed;
+        let cached: Vec<u64> = (0..700).filter(|&block| live.is_cached(block)).collect();
+        // One by one, so that some are under way whenever a region is to be discarded.
+        let reads = async {
+            for &block in &cached[..cached.len().min(20)] {
+                live.read(block).await;
+            }
+        };
+        let oldest = join_all(cached.iter().step_by(4).map(|&block| live.read(block)));
+        let fill = async {
+            for block in 1000..1600 {
+                live.write(block).await;
+            }
+        };
+        join3(reads, oldest, fill).await;
+        let counts = live.stats().counts;
+        assert!(counts.regions_reclaimed > reclaimed, "{counts:?}");
+        assert_eq!(counts.checksum_failures, 0, "{counts:?}");
+    });
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_region_that_is_discarded_while_it_is_read_is_seen() {
+    use flaz_engine::planted::{PlantedBug, plant};
+
+    plant(Some(PlantedBug::RegionNotPinned));
+    let outcome = std::panic::catch_unwind(a_region_is_not_discarded_while_it_is_read);
+    plant(None);
+    assert!(outcome.is_err(), "it is not seen");
 }
 
 /// A region without its summary is walked, and what is behind a damaged extent is not found then: older copies elsewhere in
