@@ -5,7 +5,7 @@ use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use flaz_sim::{CrashPlan, EventStage, FaultRates};
 
-use crate::world::{BLOCKS, CLEARED, MODES, STRIPE, World};
+use crate::world::{BLOCKS, CLEARED, MODES, STRIPE, World, read_up_to};
 
 #[test]
 fn bit_rot_on_the_cache_device_is_a_miss_and_counted() {
@@ -192,17 +192,13 @@ fn a_region_that_was_taken_for_empty_once_stays_empty() {
             assert!((0..160).filter(|block| live.is_cached(*block)).count() > 130);
         });
         next.unwatch();
-        let moments = moments.take();
-        let mut reads = moments
-            .iter()
-            .filter(|m| m.is(true, EventStage::Issued, DeviceOp::Read));
-        let nth = 1 + reads.position(|m| m.offset + m.len == end).expect("it is read");
+        let nth = read_up_to(&moments.take(), end);
         let next = world.reboot(21);
         if let Some(at) = misread.once.or(misread.always) {
             next.cache.flip_bit(start + at, 0);
         }
         if misread.end_fails {
-            next.cache.fail_nth(DeviceOp::Read, nth as u64);
+            next.cache.fail_nth(DeviceOp::Read, nth);
         }
         next.sim.block_on(async {
             let live = next.open().await;

@@ -11,7 +11,7 @@ use flaz_engine::settings::Mode;
 use flaz_sim::{DiscardMode, DiskConfig, EventStage};
 use futures_util::future::join_all;
 
-use crate::world::{CLEARED, Left, Live, Moment, World};
+use crate::world::{CLEARED, Left, Live, Moment, World, read_up_to};
 
 /// Blocks that are written over and over: two regions.
 const BUSY: u64 = 96;
@@ -132,13 +132,9 @@ fn a_region_whose_first_extent_failed_is_found_when_its_summary_cannot_be_read_o
         let moments = next.watch();
         next.sim.block_on(next.open());
         next.unwatch();
-        let moments = moments.take();
-        let mut reads = moments
-            .iter()
-            .filter(|m| m.is(true, EventStage::Issued, DeviceOp::Read));
-        let nth = 1 + reads.position(|m| m.offset + m.len == end).expect("it is read");
+        let nth = read_up_to(&moments.take(), end);
         let next = world.reboot(8);
-        next.cache.fail_nth(DeviceOp::Read, nth as u64);
+        next.cache.fail_nth(DeviceOp::Read, nth);
         next.check();
     }
     assert!(tried > 5, "only {tried}");

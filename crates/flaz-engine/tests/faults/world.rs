@@ -96,6 +96,15 @@ pub struct Moment {
 /// What a boot finds: cache device, origin, and what the host remembers.
 pub type Found = (DiskImage, DiskImage, Option<Memory>);
 
+/// Which read of the cache device, counted from 1, is the first that ends at `end`.
+pub fn read_up_to(moments: &[Moment], end: u64) -> u64 {
+    let mut reads = moments
+        .iter()
+        .filter(|moment| moment.is(true, EventStage::Issued, DeviceOp::Read));
+    let before = reads.position(|moment| moment.offset + moment.len == end);
+    1 + before.expect("it is read") as u64
+}
+
 /// What a crash leaves of the writes of a disk that it may undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {

@@ -1,0 +1,73 @@
+use flaz_engine::cache::{CreateOptions, create};
+use flaz_engine::format::geometry::GeometryWish;
+
+use super::*;
+
+#[test]
+fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cache, origin) = (folder.path().join("cache"), folder.path().join("origin"));
+    for path in [&cache, &origin] {
+        let file = std::fs::File::create(path).expect("a file");
+        file.set_len(16 << 20).expect("it takes no room");
+    }
+    let runtime = Runtime::new(Config::default()).expect("a runtime");
+    let options = CreateOptions {
+        uuid: uuid::Uuid::from_u128(1),
+        created_unix_s: 0,
+        wish: GeometryWish {
+            region_bytes: Some(1 << 20),
+            ..GeometryWish::default()
+        },
+        codec: flaz_engine::codec::CodecSpec::default(),
+        origin_len: 16 << 20,
+        origin_identity: String::new(),
+        origin_path: origin.to_string_lossy().into_owned(),
+    };
+    runtime.block_on(async {
+        let open =
+            |path: &std::path::Path| FileDevice::open(path, OpenMode::default()).expect("it can be opened");
+        let origin_identity = open(&origin).identity().id.clone();
+        let options = CreateOptions {
+            origin_identity,
+            ..options
+        };
+        create(&open(&cache), options).await.expect("it fits");
+    });
+    drop(runtime);
+    let spec = ServeSpec {
+        cache,
+        origin: None,
+        nbd: Vec::new(),
+        mode: crate::settings::Mode::WriteBack,
+        policy: crate::settings::Policy::S3Fifo,
+        sequential_cutoff_bytes: 0,
+        dirty_limit_percent: 25,
+        codec: None,
+        threads: None,
+        discard_cache: false,
+        discard_dirty: false,
+        after_crash: AfterCrash::Warm,
+        device_timeout: None,
+        state_dir: Some(folder.path().join("state")),
+        read_only: false,
+        emulate_origin: None,
+        emulate_cache: None,
+    };
+    let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
+    daemon.stopping.store(true, Ordering::SeqCst);
+    let refused = daemon.detach().expect_err("the stop may not have seen it");
+    assert!(refused.to_string().contains("may still be needed"), "{refused}");
+    daemon.stopping.store(false, Ordering::SeqCst);
+    daemon.detach().expect("nothing is dirty");
+    daemon.shutdown().expect("it stops");
+}
+
+#[test]
+fn nobody_is_told_to_give_up_blocks_that_are_well() {
+    let told = left_dirty(3, 0).to_string();
+    assert!(told.starts_with("3 blocks are written again"), "{told}");
+    assert!(!told.contains("damaged") && !told.contains("--discard"), "{told}");
+    let told = left_dirty(3, 2).to_string();
+    assert!(told.starts_with("2 blocks cannot be brought"), "{told}");
+}
