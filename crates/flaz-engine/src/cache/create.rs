@@ -1,0 +1,104 @@
+//! An empty cache.
+
+use flaz_device::{Device, DeviceError, IoBuf};
+use uuid::Uuid;
+use zerocopy::IntoBytes;
+
+use super::CacheError;
+use crate::codec::CodecSpec;
+use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::intent::IntentSector;
+use crate::format::superblock::{State, Superblock};
+use crate::settings::AfterCrash;
+use crate::units::Epoch;
+
+/// What a new cache is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Now, seconds since 1970.
+    pub created_unix_s: u64,
+    /// Sizes that the user chose.
+    pub wish: GeometryWish,
+    /// Codec for new blocks.
+    pub codec: CodecSpec,
+    /// Size of the origin in bytes.
+    pub origin_len: u64,
+    /// What tells the origin from another one.
+    pub origin_identity: String,
+    /// Where the origin is.
+    pub origin_path: String,
+}
+
+/// Lays out an empty cache. The old contents of the device are given up.
+///
+/// # Errors
+/// [`CacheError`] when the layout cannot be (nothing is written then) or the device fails.
+pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Superblock, CacheError> {
+    let sector_bytes = cache.alignment().max(512);
+    let geometry = Geometry::plan(cache.len(), sector_bytes, options.origin_len, options.wish)?;
+    let superblock = Superblock {
+        uuid: options.uuid,
+        generation: 1,
+        created_unix_s: options.created_unix_s,
+        geometry,
+        state: State::Empty,
+        epoch: Epoch(0),
+        valid_from_epoch: Epoch(1),
+        after_crash: AfterCrash::Warm,
+        dirty: false,
+        codec: options.codec,
+        origin_fingerprint: None,
+        origin_identity: options.origin_identity,
+        origin_path: options.origin_path,
+    };
+    let page = superblock.to_bytes()?;
+    // An old superblock must not survive a create that is cut short.
+    for slot in SUPERBLOCK_SLOTS {
+        cache.write_at(slot, IoBuf::zeroed(PAGE_BYTES), false).await.1?;
+    }
+    cache.flush().await?;
+    for shard in 0..geometry.shard_count {
+        cache
+            .write_at(
+                geometry.shard_state_offset(shard),
+                IoBuf::zeroed(PAGE_BYTES),
+                false,
+            )
+            .await
+            .1?;
+    }
+    clear_intents(cache, &geometry).await?;
+    cache
+        .discard(
+            geometry.data_offset(),
+            geometry.shard_offset(geometry.shard_count) - geometry.data_offset(),
+        )
+        .await?;
+    cache.flush().await?;
+    for slot in SUPERBLOCK_SLOTS {
+        cache.write_at(slot, IoBuf::copy_of(&page), false).await.1?;
+        cache.flush().await?;
+    }
+    Ok(superblock)
+}
+
+async fn clear_intents<C: Device>(cache: &C, geometry: &Geometry) -> Result<(), DeviceError> {
+    const CHUNK_BYTES: u64 = 1 << 20;
+    let mut at = 0;
+    while at < geometry.intent_len() {
+        let len = CHUNK_BYTES.min(geometry.intent_len() - at);
+        let mut buf = IoBuf::new(len as usize);
+        for (i, sector) in buf.chunks_exact_mut(512).enumerate() {
+            let number = (at / 512) as u32 + i as u32;
+            sector.copy_from_slice(IntentSector::clear(number, 0, 0).as_bytes());
+        }
+        cache
+            .write_at(geometry.intent_offset() + at, buf, false)
+            .await
+            .1?;
+        at += len;
+    }
+    Ok(())
+}

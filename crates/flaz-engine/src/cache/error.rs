@@ -1,0 +1,138 @@
+//! Why a cache could not be created, opened or stopped.
+
+use flaz_device::DeviceError;
+
+use crate::format::FormatError;
+use crate::shard::ImageError;
+
+/// Why a cache could not be created, opened or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The cache device failed.
+    #[error("cache device: {0}")]
+    Device(#[from] DeviceError),
+    /// Neither superblock slot is valid.
+    #[error(
+        "not a usable flaz cache: slot 0: {first}; slot 1: {second} ({})",
+        way_out(first, second)
+    )]
+    NoSuperblock {
+        /// What is wrong with slot 0.
+        first: FormatError,
+        /// What is wrong with slot 1.
+        second: FormatError,
+    },
+    /// The layout cannot be.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The device is too small to look at.
+    #[error("the cache device has {found} bytes, a cache needs at least {expected}")]
+    TooSmall {
+        /// Bytes needed.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// The cache device cannot be written in the sectors that the cache was created for.
+    #[error(
+        "the cache device has sectors of {found} bytes, the cache was created for {expected}: use a device with such \
+         sectors, or create the cache anew"
+    )]
+    Sectors {
+        /// Bytes of a sector in the superblock.
+        expected: u32,
+        /// The device's granularity.
+        found: u32,
+    },
+    /// The origin is smaller than it was.
+    #[error(
+        "the origin has {found} bytes, the cache was created for one of {expected}: name the right origin, or create \
+         the cache anew"
+    )]
+    OriginTooSmall {
+        /// Bytes in the superblock.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// The origin is not as it was when it was served last.
+    #[error(
+        "the origin has been changed since {since} (its first {bytes} bytes, and those of its partitions, have the \
+         fingerprint {found:#010x}, expected {expected:#010x}): what is cached may be old{}, and never write to an origin \
+         past its cache",
+        if *dirty {
+            ", and writes that have not reached the origin no longer fit it; start with --discard-cache --discard-dirty \
+             to give all of it up"
+        } else {
+            "; start with --discard-cache to go on with an empty cache"
+        }
+    )]
+    OriginChanged {
+        /// Since when.
+        since: Served,
+        /// The cache may hold blocks that are newer than the origin.
+        dirty: bool,
+        /// Bytes that were compared at the start, and at that of each partition.
+        bytes: u64,
+        /// Fingerprint then.
+        expected: u32,
+        /// Fingerprint now.
+        found: u32,
+    },
+    /// The origin cannot be read or flushed.
+    #[error("origin: {0}")]
+    Origin(#[source] DeviceError),
+    /// Write-back without a recovery would lose what was acknowledged.
+    #[error(
+        "write-back needs a cache that is warm after a crash: what was acknowledged would be lost with the index; leave \
+         out --after-crash cold"
+    )]
+    ColdWriteBack,
+    /// What would be given up is newer than the origin.
+    #[error(
+        "the cache holds, or may hold, writes that have not reached the origin: giving it up would lose them. Serve it \
+         once as it is, and run `flaz detach`; or give those writes up with --discard-dirty"
+    )]
+    Dirty,
+    /// What is newer than the origin cannot be found again.
+    #[error(
+        "the cache may hold writes that have not reached the origin, and its log cannot be read: {why}; `flaz check` says \
+         more. To serve the origin without them, give them up with --discard-cache --discard-dirty"
+    )]
+    DirtyUnreadable {
+        /// What went wrong.
+        why: String,
+    },
+    /// The index image of a shard could not be written.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// How serving a cache ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// It was stopped in order.
+    UntilStop,
+    /// Its server was killed, or the power failed.
+    UntilCrash,
+}
+
+impl std::fmt::Display for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::UntilStop => "the cache was stopped",
+            Self::UntilCrash => "the crash of the cache's last server",
+        })
+    }
+}
+
+/// What to do about two bad slots: a cache that was one may hold what the origin lacks.
+fn way_out(first: &FormatError, second: &FormatError) -> &'static str {
+    match (first, second) {
+        (FormatError::Magic { .. }, FormatError::Magic { .. }) => "create one with `flaz create`",
+        _ => {
+            "it is a cache that is damaged, cut short or newer, and may hold writes that have not reached the origin: put \
+             the device back as it was; make it anew only if those may be lost"
+        }
+    }
+}

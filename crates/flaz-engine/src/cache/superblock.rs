@@ -1,0 +1,249 @@
+//! The superblock's steps: what it says before, while and after a cache is served.
+
+use flaz_device::{Device, DeviceOp, Env, IoBuf};
+
+use super::{Belief, CacheError};
+use crate::format::FormatError;
+use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::superblock::{State, Superblock};
+use crate::planted::{PlantedBug, planted};
+use crate::settings::AfterCrash;
+use crate::shard::OriginWrites;
+use crate::units::Epoch;
+
+/// Reads the superblock that counts.
+///
+/// # Errors
+/// [`CacheError`] when there is none.
+pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheError> {
+    let needed = SUPERBLOCK_SLOTS[1] + PAGE_BYTES as u64;
+    if cache.len() < needed {
+        return Err(CacheError::TooSmall {
+            expected: needed,
+            found: cache.len(),
+        });
+    }
+    // A slot that cannot be read is one that is damaged, if the other is there.
+    let mut unreadable = None;
+    let mut slots = Vec::new();
+    for slot in SUPERBLOCK_SLOTS {
+        let (page, result) = cache.read_at(slot, IoBuf::zeroed(PAGE_BYTES)).await;
+        slots.push(match result {
+            Ok(()) => Superblock::parse(&page, cache.len()),
+            Err(error) => {
+                tracing::warn!(%error, "one of the two superblocks cannot be read");
+                unreadable = Some(error);
+                Superblock::parse(&[0; PAGE_BYTES], cache.len())
+            }
+        });
+    }
+    let second = slots.pop().expect("two slots");
+    let first = slots.pop().expect("two slots");
+    let superblock = match (first, second) {
+        (Err(_), Err(_)) if let Some(error) = unreadable => return Err(error.into()),
+        (Ok(first), Ok(second)) => {
+            if second.generation > first.generation {
+                second
+            } else {
+                first
+            }
+        }
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => one,
+        (Err(first), Err(second)) => return Err(CacheError::NoSuperblock { first, second }),
+    };
+    let (expected, found) = (superblock.geometry.sector_bytes, cache.alignment());
+    if !expected.is_multiple_of(found) {
+        return Err(CacheError::Sectors { expected, found });
+    }
+    Ok(superblock)
+}
+
+/// Writes the next generation of the superblock into the slot of the older one, and flushes. After a failure, what is in
+/// that slot is not known, and the other one alone is good: the next time the same slot is written again.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.generation = superblock.generation.wrapping_add(1);
+    let written = write_slot(cache, superblock).await;
+    if written.is_err() {
+        // Not the same number once more, for what failed may have landed.
+        superblock.generation = superblock.generation.wrapping_add(1);
+    }
+    written
+}
+
+/// Writes the superblock into the slot of its generation, and flushes before and after.
+async fn write_slot<C: Device>(cache: &C, superblock: &Superblock) -> Result<(), CacheError> {
+    let slot = SUPERBLOCK_SLOTS[(superblock.generation % 2) as usize];
+    let page = superblock.to_bytes()?;
+    let flushed = superblock.state != State::Open || !planted(PlantedBug::OpenMarkNotFlushed);
+    if flushed {
+        cache.flush().await?;
+    }
+    cache.write_at(slot, IoBuf::copy_of(&page), false).await.1?;
+    if flushed {
+        cache.flush().await?;
+    }
+    Ok(())
+}
+
+/// How a cache starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It was stopped in order: the index images of this epoch hold.
+    Warm(Epoch),
+    /// It was not stopped in order: the log is read back, but for stripes that had writes in flight.
+    Recovered,
+    /// Nothing of what was there is used.
+    Cold,
+    /// It was never served.
+    Empty,
+}
+
+pub(super) fn how_to_start(superblock: &Superblock) -> Start {
+    match superblock.state {
+        State::Clean => Start::Warm(superblock.epoch),
+        // Given up: what is there has been overtaken by writes that went past it.
+        State::Open if superblock.valid_from_epoch > superblock.epoch => Start::Cold,
+        State::Open => Start::Recovered,
+        State::Empty => Start::Empty,
+    }
+}
+
+/// Marks the cache as being served, in a new epoch, and says how it starts, given how far it can be believed. What a crash
+/// of this opening leaves is what the superblock was told before; of what is not believed, nothing.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn open_superblock<C: Device>(
+    cache: &C,
+    superblock: &mut Superblock,
+    belief: Belief,
+) -> Result<Start, CacheError> {
+    let start = match (how_to_start(superblock), belief) {
+        (Start::Empty, _) => Start::Empty,
+        (_, Belief::Nothing) => Start::Cold,
+        (_, Belief::DirtyAlone) => Start::Recovered,
+        (start, Belief::Whole) => start,
+    };
+    superblock.state = State::Open;
+    superblock.epoch = next_epoch(superblock)?;
+    match start {
+        Start::Empty => superblock.valid_from_epoch = superblock.epoch,
+        // Not first at the cold start: its generation is ahead of what the host noted from now on, and its origin the one
+        // that is there now, so that after a crash in between nothing would tell that it must not be believed.
+        Start::Cold => superblock.valid_from_epoch = next_epoch(superblock)?,
+        Start::Warm(_) | Start::Recovered => {}
+    }
+    // Into both slots: with one alone, losing that sector would bring the old *clean* back, and with it an index
+    // from before everything that is written from now on.
+    write_superblock(cache, superblock).await?;
+    write_superblock(cache, superblock).await?;
+    Ok(start)
+}
+
+pub(super) fn next_epoch(superblock: &Superblock) -> Result<Epoch, FormatError> {
+    let epoch = superblock.epoch.0;
+    let next = epoch.checked_add(1).map(Epoch);
+    next.ok_or_else(|| FormatError::field("superblock", "epoch", "below 4294967295", epoch))
+}
+
+/// Says on the cache device that blocks may be dirty from now on. Before the first one is.
+///
+/// # Errors
+/// [`CacheError::ColdWriteBack`], or [`CacheError`] when the device fails.
+pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    if superblock.after_crash == AfterCrash::Cold {
+        return Err(CacheError::ColdWriteBack);
+    }
+    if !superblock.dirty {
+        superblock.dirty = true;
+        // Into both slots, as at an opening.
+        let mut written = write_superblock(cache, superblock).await;
+        if written.is_ok() {
+            written = write_superblock(cache, superblock).await;
+        }
+        // Who asks again must not be told that it is done.
+        superblock.dirty = written.is_ok();
+        written?;
+    }
+    Ok(())
+}
+
+/// The same while shards are served from the device: they hear of a flush that fails, and this one believes the device
+/// as little as they do once one of theirs has failed.
+///
+/// # Errors
+/// As for [`mark_dirty`].
+pub async fn mark_dirty_served<C: Device, E: Env>(
+    env: &E,
+    cache: &C,
+    superblock: &mut Superblock,
+    writes: &OriginWrites,
+) -> Result<(), CacheError> {
+    if superblock.dirty {
+        return Ok(());
+    }
+    let marked = async {
+        match mark_dirty(cache, superblock).await {
+            Err(CacheError::Device(error)) if error.op == DeviceOp::Flush => Err(error),
+            outcome => Ok(outcome),
+        }
+    };
+    let marked = writes.cache_flushed(env, marked).await;
+    superblock.dirty = matches!(marked, Ok(Ok(())));
+    marked?
+}
+
+/// Gives up what earlier openings stored: when the user says so, or when what is needed to trust it is damaged.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    // Shards that were thrown away may have written in this one.
+    superblock.epoch = next_epoch(superblock)?;
+    superblock.valid_from_epoch = superblock.epoch;
+    superblock.dirty = false;
+    // Into both slots, as at an opening: with one alone, losing that sector would bring back what is given up.
+    write_superblock(cache, superblock).await?;
+    write_superblock(cache, superblock).await?;
+    let geometry = superblock.geometry;
+    let len = geometry.shard_offset(geometry.shard_count) - geometry.data_offset();
+    cache.discard(geometry.data_offset(), len).await?;
+    Ok(())
+}
+
+/// Marks what is on a cache device that failed while it was served as never to be used again.
+///
+/// # Errors
+/// [`CacheError`] when the device fails again.
+pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.valid_from_epoch = Epoch(superblock.epoch.0.saturating_add(1));
+    // Into both slots, as at an opening.
+    write_superblock(cache, superblock).await?;
+    write_superblock(cache, superblock).await
+}
+
+/// Marks the cache as stopped in order. Every shard must have been saved, and the fingerprint of the origin be in the
+/// superblock.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.state = State::Clean;
+    write_superblock(cache, superblock).await
+}
+
+/// Marks a stopped cache as holding nothing, and nothing that was ever on it as valid.
+///
+/// # Errors
+/// [`CacheError`] when the device fails.
+pub async fn mark_empty<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+    superblock.state = State::Empty;
+    superblock.dirty = false;
+    superblock.valid_from_epoch = Epoch(superblock.epoch.0.saturating_add(1));
+    // Into both slots, as at an opening.
+    write_superblock(cache, superblock).await?;
+    write_superblock(cache, superblock).await
+}
