@@ -70,6 +70,8 @@ pub enum PlantedBug {
     RegionNotVoided,
     /// Recovery lets the mark of a region go before the region's summary is stable.
     SummaryAfterMark,
+    /// Recovery closes the regions that were being filled, also where nothing is free.
+    RegionNotResumed,
     /// A dirty block is recorded as a clean one.
     DirtyStoredClean,
     /// A write-back write is acknowledged before its extents have landed.
@@ -164,11 +166,13 @@ impl PlantedBug {
     /// power, in this order. `RingOfOldIgnored`: the newer record's region must be reclaimed before the older one's.
     /// `SummaryAfterMark`: an extent must be damaged, not the last of its region, and two crashes follow, the second one
     /// soon after a recovery. `RegionNotPinned`: a region must be reclaimed while a read of it is held up.
+    /// `RegionNotResumed`: a crash must cut a reclaim short that has begun the last region, and a dirty block be damaged.
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,
         Self::SummaryAfterMark,
         Self::RegionNotPinned,
+        Self::RegionNotResumed,
     ];
 }
 

@@ -687,7 +687,12 @@ impl Log {
             .map(|open| (open.number, &open.extents[..], &open.records[..]))
     }
 
-    /// Takes an open region over from an index image.
+    /// Somebody needs a region, and none is free.
+    pub(super) fn starve(&mut self) {
+        self.starving = true;
+    }
+
+    /// Takes an open region over from an index image, or from recovery.
     pub(super) fn reopen(&mut self, ring: Ring, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
         self.open[usize::from(ring.number())] = Some(OpenRegion {
             number,

@@ -43,6 +43,8 @@ mod read;
 mod reclaim;
 mod recover;
 mod regions;
+mod resume;
+mod scan;
 mod sending;
 mod watch;
 mod write;
@@ -379,7 +381,9 @@ impl<P: Platform> Shard<P> {
 
     /// Says whether the superblock has been told that blocks may be dirty. Without it write-back is write-through.
     pub fn permit_write_back(self: &Rc<Self>, permitted: bool) {
-        if !self.may_keep_back.replace(permitted) && permitted {
+        let was_careful = self.must_be_whole();
+        self.may_keep_back.set(permitted);
+        if permitted && !was_careful {
             // Until now reclaim has moved fragments as they were: see `must_be_whole`. Nothing dirty goes behind those.
             self.log.borrow_mut().close_regions();
             self.pump_writes();

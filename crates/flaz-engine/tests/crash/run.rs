@@ -454,12 +454,6 @@ impl Living<'_> {
             Ok(cache) => cache,
             // Rather no service than old data.
             Err(CacheError::DirtyUnreadable { .. }) if past.unfit && past.kept_back => return Ok(None),
-            // There is no room for the note that a dirty block is lost.
-            Err(CacheError::DirtyUnreadable { why })
-                if past.damaged && past.kept_back && why.contains("no region can be freed") =>
-            {
-                return Ok(None);
-            }
             Err(CacheError::Device(_) | CacheError::Origin(_)) if failing => return Ok(self.refuse()),
             Err(CacheError::DirtyUnreadable { .. }) if failing && self.past.get().kept_back => {
                 return Ok(self.refuse());

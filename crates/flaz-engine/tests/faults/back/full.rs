@@ -6,12 +6,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
+use flaz_engine::format::extent::ExtentHeader;
+use flaz_engine::format::summary::Summary;
 use flaz_engine::settings::Mode;
-use flaz_engine::volume::Volume;
-use flaz_sim::{DiskConfig, EventStage, Rng};
+use flaz_engine::volume::{IoError, Volume};
+use flaz_sim::{DiskConfig, EventStage, FaultRates, Rng};
 use futures_util::future::{Either, join, join_all, select};
 
-use crate::world::{BLOCK, BLOCKS, Live, STRIPE, World, contents};
+use crate::world::{BLOCK, BLOCKS, Left, Live, STRIPE, World, contents};
 
 /// Room for the front and so many regions.
 fn sized(seed: u64, regions: u64, dirty_percent: u8) -> World {
@@ -115,6 +117,135 @@ fn a_cache_full_of_dirty_blocks_recovers_and_goes_on() {
             live.stop().await.expect("stops in order");
         });
     }
+}
+
+/// Regions with an extent, and of those that have a summary the oldest of each ring.
+fn filled(world: &World) -> (u64, Vec<u32>) {
+    let geometry = &world.geometry;
+    let header_bytes = geometry.header_bytes();
+    let (mut filled, mut oldest) = (0, [None, None]);
+    for number in 0..geometry.regions_per_shard {
+        let position = geometry.shard_offset(0) + u64::from(number) * geometry.region_bytes;
+        let Ok(header) = ExtentHeader::parse(&world.cache.peek(position, header_bytes), header_bytes) else {
+            continue;
+        };
+        filled += 1;
+        let region = world.cache.peek(position, geometry.region_bytes as usize);
+        if Summary::parse(&region).is_ok_and(|summary| summary.fill == header.fill) {
+            let oldest = &mut oldest[header.ring.index()];
+            let younger = oldest.is_some_and(|(fill, _)| fill < header.fill);
+            if !younger {
+                *oldest = Some((header.fill, number));
+            }
+        }
+    }
+    (
+        filled,
+        oldest.into_iter().flatten().map(|(_, number)| number).collect(),
+    )
+}
+
+/// Damages something in every extent of a region.
+fn damage(world: &World, number: u32) {
+    let geometry = &world.geometry;
+    let start = geometry.shard_offset(0) + u64::from(number) * geometry.region_bytes;
+    let region = world.cache.peek(start, geometry.region_bytes as usize);
+    let summary = Summary::parse(&region).expect("it has one");
+    for extent in &summary.extents {
+        let header_bytes = geometry.header_bytes() as u64;
+        if u64::from(extent.len) > header_bytes {
+            world
+                .cache
+                .flip_bit(start + u64::from(extent.offset) + header_bytes + 20, 3);
+        }
+    }
+}
+
+impl Live {
+    /// Which version each block is, and none where it is lost.
+    async fn versions(&self) -> Vec<Option<u64>> {
+        let mut versions = Vec::new();
+        for block in 0..BLOCKS {
+            versions.push(match self.try_read(block).await {
+                Ok(version) => Some(version),
+                Err(IoError::DirtyLost { .. }) => None,
+                Err(error) => panic!("{error}"),
+            });
+        }
+        versions
+    }
+}
+
+/// The power fails in the middle of a reclaim that has begun to fill the last region, and dirty blocks have rotted in the
+/// region that is reclaimed. What is left of the last one has room for the notes that these are lost.
+#[test]
+pub(super) fn a_crash_in_a_reclaim_leaves_room_to_note_that_dirty_blocks_are_lost() {
+    let (mut tried, mut lost) = (0, 0);
+    for seed in 0..4 {
+        let world = sized(200 + seed, 8, 50);
+        let moments = world.sim.block_on(async {
+            let live = world.serve().await;
+            let moments = world.watch();
+            let mut rng = Rng::new(seed);
+            for block in 0..80 {
+                live.write(block).await;
+            }
+            // What is dirty stays so, and is moved by each reclaim that what is read makes necessary.
+            world.origin.set_faults(FaultRates {
+                write_error_ppm: 1_000_000,
+                ..FaultRates::default()
+            });
+            for _ in 0..80 {
+                let _ = live.try_write(rng.below(80)).await;
+                let first = 256 + rng.below(1000);
+                live.warm(first..first + 8).await;
+            }
+            world.unwatch();
+            moments.take()
+        });
+        let landed = moments
+            .iter()
+            .filter(|moment| moment.is(true, EventStage::Completed, DeviceOp::Write))
+            .filter(|moment| world.in_regions(moment.offset));
+        for moment in landed {
+            let next = world.boot(seed, moment.kill(Left::Nothing, Left::Everything));
+            let (filled, oldest) = filled(&next);
+            if filled < u64::from(next.geometry.regions_per_shard) {
+                continue;
+            }
+            tried += 1;
+            for number in oldest {
+                damage(&next, number);
+            }
+            let seen = next.sim.block_on(async { next.serve().await.versions().await });
+            lost += seen.iter().filter(|version| version.is_none()).count();
+            let last = next.reboot(seed + 1);
+            last.sim.block_on(async {
+                let live = last.serve().await;
+                assert_eq!(
+                    live.versions().await,
+                    seen,
+                    "seed {seed}, event {}",
+                    moment.number
+                );
+                let writes = async {
+                    for block in 0..BLOCKS {
+                        live.write(block).await;
+                    }
+                };
+                let late = live.env.sleep(Duration::from_secs(3600));
+                assert!(
+                    matches!(select(pin!(writes), pin!(late)).await, Either::Left(_)),
+                    "seed {seed}, event {}: writers wait for ever",
+                    moment.number
+                );
+                live.check_all().await;
+                live.cleaned().await;
+                live.stop().await.expect("stops in order");
+            });
+        }
+    }
+    assert!(tried > 20 && lost > 50, "{tried} crashes, {lost} lost");
 }
 
 /// A block of equal bytes has no fragment, and takes its part of the records that a region may have all the same.

@@ -300,7 +300,7 @@ fn orderings_that_are_broken_are_seen() {
     use flaz_engine::planted::{PlantedBug, plant};
     use std::panic::catch_unwind;
 
-    let table: [(PlantedBug, fn()); 8] = [
+    let table: [(PlantedBug, fn()); 9] = [
         (
             PlantedBug::AcknowledgedBeforeLanding,
             an_extent_and_those_before_it_in_its_region_have_landed_before_a_write_is_acknowledged,
@@ -332,6 +332,10 @@ fn orderings_that_are_broken_are_seen() {
         (
             PlantedBug::DirtyStoredClean,
             what_is_written_after_it_was_cleaned_is_dirty_again_after_a_crash,
+        ),
+        (
+            PlantedBug::RegionNotResumed,
+            super::full::a_crash_in_a_reclaim_leaves_room_to_note_that_dirty_blocks_are_lost,
         ),
     ];
     for (bug, test) in table {
