@@ -201,6 +201,23 @@ fn too_many_clients_are_told_so_and_places_come_back() {
     }
 }
 
+/// Their flushes may go on for as long as the origin stalls.
+#[test]
+fn clients_that_gave_up_waiting_keep_nobody_out() {
+    let scratch = Scratch::new();
+    let fake = Arc::new(Fake::default());
+    let _server = Server::start(&scratch.socket(), Arc::clone(&fake) as Arc<dyn ControlHandler>).unwrap();
+    for _ in 0..CLIENTS_MAX {
+        scratch.raw().write_all(b"{\"cmd\":\"stop\"}\n").unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while fake.asked.load(Ordering::SeqCst) < CLIENTS_MAX {
+        assert!(Instant::now() < deadline, "not all are served");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    scratch.client().ask(&Request::Status {}, ANSWER).unwrap();
+}
+
 #[test]
 fn idle_clients_do_not_hold_up_the_end_and_replies_on_their_way_arrive() {
     let scratch = Scratch::new();
