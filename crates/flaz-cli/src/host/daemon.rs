@@ -440,7 +440,9 @@ fn watched(
     let guarded = move || {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
             let name = std::thread::current().name().unwrap_or("?").to_owned();
-            failed(format!("thread {name} panicked: this is a bug; the cache starts cold next time").into());
+            failed(
+                format!("thread {name} panicked: this is a bug; the next start is that after a crash").into(),
+            );
         }
     };
     Ok(std::thread::Builder::new().name(name).spawn(guarded)?)

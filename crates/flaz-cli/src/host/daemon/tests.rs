@@ -63,6 +63,20 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
     daemon.shutdown().expect("it stops");
 }
 
+/// After a crash what is dirty is on the cache device alone: who is told that it will be given up may do so.
+#[test]
+fn a_panic_is_not_said_to_cost_the_cache() {
+    let (tell, told) = mpsc::channel();
+    let failed = move |error: HostError| tell.send(error).expect("it is waited for");
+    let join = watched("worn".to_owned(), Arc::new(failed), || panic!("on purpose"));
+    join.expect("it starts").join().expect("the panic is caught");
+    let told = told.recv().expect("it is told").to_string();
+    assert!(
+        told.contains("thread worn panicked") && !told.contains("cold"),
+        "{told}"
+    );
+}
+
 #[test]
 fn nobody_is_told_to_give_up_blocks_that_are_well() {
     let told = left_dirty(3, 0).to_string();
