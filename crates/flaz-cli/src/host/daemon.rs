@@ -522,6 +522,15 @@ fn ask_all<T: Send>(
         .collect()
 }
 
+/// Which clients a stop does not wait for any longer: nobody can tell from here what they wait for themselves.
+fn cut_off(connections: usize) -> String {
+    format!(
+        "{connections} connections have requests under way after {} s: disconnected (a device takes long over them, or the \
+         client does not read its replies); what was acknowledged is kept",
+        CLIENTS_LEAVE_WITHIN.as_secs()
+    )
+}
+
 /// Why dirty blocks are left by a cleaner that has met no error, and what to do: nothing may be given up for those that
 /// are merely written again and again.
 fn left_dirty(left: u64, damaged_blocks: u64) -> HostError {
@@ -695,10 +704,7 @@ impl Daemon {
         let deadline = Instant::now() + CLIENTS_LEAVE_WITHIN;
         while self.shutdown.connections() > 0 {
             if Instant::now() > deadline {
-                tracing::warn!(
-                    "{} clients do not read their replies: disconnected",
-                    self.shutdown.connections()
-                );
+                tracing::warn!("{}", cut_off(self.shutdown.connections()));
                 self.shutdown.cut();
                 std::thread::sleep(Duration::from_millis(100));
                 break;

@@ -78,6 +78,15 @@ fn a_panic_is_not_said_to_cost_the_cache() {
 }
 
 #[test]
+fn a_stop_does_not_blame_clients_for_a_slow_device() {
+    let told = cut_off(3);
+    assert!(
+        told.starts_with("3 connections") && told.contains("a device takes long"),
+        "{told}"
+    );
+}
+
+#[test]
 fn nobody_is_told_to_give_up_blocks_that_are_well() {
     let told = left_dirty(3, 0).to_string();
     assert!(told.starts_with("3 blocks are written again"), "{told}");
