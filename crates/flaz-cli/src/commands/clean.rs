@@ -110,11 +110,11 @@ fn alone<T>(
         let _ = tell.send(error);
     });
     let daemon = host::start(&spec, failed)?;
-    let left = {
-        let report = daemon.status();
-        report.live.map_or(0, |live| live.write_back.dirty_blocks)
-    };
-    tracing::info!("{} to bring to the origin", HumanBytes(left * BLOCK_BYTES as u64));
+    // Only to be said: who cannot tell will not clean either.
+    if let Ok(report) = daemon.status() {
+        let left = report.live.map_or(0, |live| live.write_back.dirty_blocks);
+        tracing::info!("{} to bring to the origin", HumanBytes(left * BLOCK_BYTES as u64));
+    }
     let result = what(&daemon);
     let stopped = daemon.shutdown();
     if let Ok(error) = failures.try_recv() {

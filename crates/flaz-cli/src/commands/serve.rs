@@ -224,7 +224,10 @@ impl Handler {
 
     fn answer(&self, request: Request) -> Result<Reply, String> {
         match request {
-            Request::Status {} => Ok(Reply::Status(Box::new(self.running()?.status()))),
+            Request::Status {} => {
+                let report = self.running()?.status().map_err(|error| chain(error.as_ref()))?;
+                Ok(Reply::Status(Box::new(report)))
+            }
             Request::Set(patch) => {
                 let settings = self
                     .running()?

@@ -556,18 +556,17 @@ fn damaged(blocks: u64) -> HostError {
 
 impl Daemon {
     /// Everything it knows about itself, at any time until shutdown returns.
-    #[must_use]
-    pub fn status(&self) -> StatusReport {
-        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats).unwrap_or_else(|error| {
-            tracing::warn!("status: {error}");
-            Vec::new()
-        });
+    ///
+    /// # Errors
+    /// A thread does not answer: without it nothing is known of what is dirty.
+    pub fn status(&self) -> Result<StatusReport, HostError> {
+        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
         let mut total = StatsSnapshot::default();
         for part in &stats {
             total.add(part);
         }
         let nbd: Vec<Snapshot> = self.counters.iter().map(|counters| counters.snapshot()).collect();
-        super::status::live(self, &total, &nbd)
+        Ok(super::status::live(self, &total, &nbd))
     }
 
     /// Changes settings; returns those then in force.

@@ -61,6 +61,12 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
     daemon.stopping.store(false, Ordering::SeqCst);
     daemon.detach().expect("nothing is dirty");
     daemon.shutdown().expect("it stops");
+    // Its threads have ended: what they do not say is not to be taken for nothing.
+    let unknown = daemon
+        .status()
+        .map(|report| report.live.map(|live| live.write_back));
+    let unknown = unknown.expect_err("nobody can tell what is dirty");
+    assert!(unknown.to_string().contains("ended"), "{unknown}");
 }
 
 /// After a crash what is dirty is on the cache device alone: who is told that it will be given up may do so.
