@@ -582,6 +582,10 @@ impl Daemon {
         if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
             let runtime = Runtime::new(Config::default())?;
             let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.stopping.load(Ordering::SeqCst) {
+                // What the stop has said of the cache, or will say when it has the lock, is the last word.
+                return Err("the server is being stopped: set the mode when it is started again".into());
+            }
             let (cache, writes) = (self.deadlined_cache(), &self.origin_writes);
             runtime.block_on(mark_dirty_served(&Rt, &cache, &mut superblock, writes))?;
             self.state.note_dirty(superblock.generation);

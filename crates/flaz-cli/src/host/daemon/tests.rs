@@ -58,6 +58,13 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
     daemon.stopping.store(true, Ordering::SeqCst);
     let refused = daemon.detach().expect_err("the stop may not have seen it");
     assert!(refused.to_string().contains("may still be needed"), "{refused}");
+    // The detach has set write-through.
+    let back = SettingsPatch {
+        mode: Some(crate::settings::Mode::WriteBack),
+        ..SettingsPatch::default()
+    };
+    let refused = daemon.set(&back).expect_err("the stop may have marked the cache");
+    assert!(refused.to_string().contains("being stopped"), "{refused}");
     daemon.stopping.store(false, Ordering::SeqCst);
     daemon.detach().expect("nothing is dirty");
     daemon.shutdown().expect("it stops");
