@@ -35,7 +35,7 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
         Some(mut client) => {
             let _progress = Progress::of_daemon(cache, control);
             match client.ask(&Request::Flush {}, CLEAN_WITHIN)? {
-                Reply::Flushed { dirty_blocks } => dirty_blocks,
+                Reply::Left { dirty_blocks } => dirty_blocks,
                 _ => return Err(client.unexpected("flush").into()),
             }
         }

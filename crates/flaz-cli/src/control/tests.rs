@@ -29,7 +29,7 @@ impl ControlHandler for Fake {
         match request {
             Request::Status {} => Reply::Status(Box::new(example())),
             Request::Set(_) => Reply::Refused("not on a Sunday".to_owned()),
-            Request::Flush {} => Reply::Flushed { dirty_blocks: 3 },
+            Request::Flush {} => Reply::Left { dirty_blocks: 3 },
             Request::Stop { .. } | Request::Detach {} => {
                 std::thread::sleep(STOP_TAKES);
                 Reply::Done

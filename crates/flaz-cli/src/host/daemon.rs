@@ -697,11 +697,12 @@ impl Daemon {
         &self.origin_path
     }
 
-    /// Takes no more requests, finishes those in flight, writes the index and the clean mark, joins threads.
+    /// Takes no more requests, finishes those in flight, writes the index and the clean mark, joins threads. Gives the
+    /// number of dirty blocks: the origin lacks them.
     ///
     /// # Errors
-    /// The cache could not be closed cleanly; the next start is cold.
-    pub fn shutdown(&self) -> Result<(), HostError> {
+    /// The cache could not be closed cleanly; the next start is that after a crash.
+    pub fn shutdown(&self) -> Result<u64, HostError> {
         self.stopping.store(true, Ordering::SeqCst);
         self.shutdown.stop();
         let deadline = Instant::now() + CLIENTS_LEAVE_WITHIN;
@@ -728,7 +729,7 @@ impl Daemon {
         saved
     }
 
-    fn save(&self) -> Result<(), HostError> {
+    fn save(&self) -> Result<u64, HostError> {
         ask_all(&self.mailboxes, STOP_WITHIN, Order::Stop)?;
         let saved = ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?;
         let failed = saved
@@ -771,7 +772,7 @@ impl Daemon {
             )
             .into());
         }
-        Ok(())
+        Ok(dirty)
     }
 }
 
