@@ -492,6 +492,24 @@ fn a_daemon_that_refuses() {
     server.close();
 }
 
+/// It runs since before an update, which is when it is stopped, and does not say what is dirty.
+struct Older;
+
+impl ControlHandler for Older {
+    fn handle(&self, _: Request) -> Reply {
+        Reply::Done
+    }
+}
+
+#[test]
+fn an_older_daemon_can_be_stopped() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch.path("s"), Arc::new(Older)).unwrap();
+    let told = scratch.run("stop --control s").succeeded();
+    assert!(told.starts_with("stopped cleanly"), "{told}");
+    server.close();
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let scratch = Scratch::new();

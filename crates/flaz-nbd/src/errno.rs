@@ -1,6 +1,9 @@
 //! Error numbers of NBD, and which of them a failed request gets.
 
+use std::io;
+
 use flaz_engine::volume::IoError;
+use rustix::io::Errno as Os;
 
 /// The error numbers that the protocol allows. Their values are fixed by NBD, whatever `errno` is here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,7 +15,7 @@ pub enum Errno {
     Io = 5,
     /// The request makes no sense or reaches over the end.
     Inval = 22,
-    /// A write over the end.
+    /// A write over the end, or the origin is full.
     NoSpc = 28,
     /// The server is stopping.
     Shutdown = 108,
@@ -32,9 +35,17 @@ impl Errno {
             IoError::OutOfRange { .. } if writes => Self::NoSpc,
             IoError::OutOfRange { .. } => Self::Inval,
             IoError::Stopping => Self::Shutdown,
+            // A virtual machine is paused then, until there is room, instead of losing its file system.
+            IoError::Origin(device) if is_full(&device.source) => Self::NoSpc,
             _ => Self::Io,
         }
     }
+}
+
+/// What a file on a full file system, over its quota or at its greatest length says.
+fn is_full(error: &io::Error) -> bool {
+    let full = [Os::NOSPC, Os::DQUOT, Os::FBIG].map(Os::raw_os_error);
+    error.raw_os_error().is_some_and(|number| full.contains(&number))
 }
 
 #[cfg(test)]
@@ -55,5 +66,15 @@ mod tests {
         assert_eq!(Errno::of(&IoError::OriginShared, true).code(), 5);
         let broken = DeviceError::new(DeviceOp::Read, 0, 1, std::io::Error::from_raw_os_error(5));
         assert_eq!(Errno::of(&IoError::Origin(broken), true).code(), 5);
+    }
+
+    #[test]
+    fn an_origin_that_is_full_is_no_broken_one() {
+        // ENOSPC, EDQUOT, EFBIG.
+        for number in [28, 122, 27] {
+            let source = std::io::Error::from_raw_os_error(number);
+            let full = IoError::Origin(DeviceError::new(DeviceOp::Write, 0, 4096, source));
+            assert_eq!(Errno::of(&full, true).code(), 28, "errno {number}");
+        }
     }
 }

@@ -28,6 +28,12 @@ pub const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// A write's data goes through the receive buffer when at most this many bytes of it are still to come;
 /// otherwise the rest is received straight into the buffers that go to the volume.
 pub const BUFFERED_PAYLOAD_BYTES_MAX: usize = 32 << 10;
+/// Time without a word from a client on TCP after which its machine is asked whether it is still there.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// Time between two of these questions.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Questions without an answer after which the connection ends.
+pub const KEEPALIVE_PROBES_MAX: u32 = 4;
 /// Clients that may wait to be accepted.
 pub const LISTEN_BACKLOG: i32 = 128;
 /// How long a socket may go on listening after the process that had it was killed: the kernel takes requests apart that

@@ -152,6 +152,10 @@ impl<'e> Negotiation<'e> {
                     let (option, len) = (header.option.get(), header.len.get());
                     if len as usize > OPTION_BYTES_MAX {
                         self.count_option()?;
+                        if option == opt::EXPORT_NAME {
+                            // It has no reply that could refuse it.
+                            return Err(NegotiationError::UnknownExport(len as usize));
+                        }
                         if len > OPTION_SKIP_BYTES_MAX {
                             return Err(NegotiationError::OptionLength { option, len });
                         }

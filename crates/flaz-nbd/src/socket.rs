@@ -14,10 +14,13 @@ use std::time::Instant;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::address::NbdAddress;
-use crate::limits::{LISTEN_BACKLOG, SOCKET_LINGER_MAX, SOCKET_LINGER_POLL};
+use crate::limits::{
+    KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES_MAX, LISTEN_BACKLOG, SOCKET_LINGER_MAX,
+    SOCKET_LINGER_POLL,
+};
 
 /// Mode of Unix sockets: only their owner can connect.
 pub const SOCKET_MODE: u32 = 0o600;
@@ -95,6 +98,7 @@ impl ListenSocket {
                     .next()
                     .ok_or_else(|| failed("resolve the host")(io::Error::other("the name has no address")))?;
                 let listener = TcpListener::bind(first).map_err(failed("bind"))?;
+                keep_alive(&listener).map_err(|errno| failed("set the socket up")(errno.into()))?;
                 Ok(Self {
                     fd: listener.into(),
                     address: address.clone(),
@@ -151,6 +155,15 @@ fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
+/// Lets connections end whose client's machine or network has gone without a word: each would keep one of the places
+/// for connections for ever. Accepted sockets inherit it.
+fn keep_alive(listener: &TcpListener) -> Result<(), Errno> {
+    sockopt::set_socket_keepalive(listener, true)?;
+    sockopt::set_tcp_keepidle(listener, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(listener, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(listener, KEEPALIVE_PROBES_MAX)
+}
+
 /// Removes a socket file on which nobody listens.
 fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
     let failed = |what, source| ListenError::System {
@@ -193,7 +206,7 @@ fn probe(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Whether the process that began to listen has ended, as when it was killed a moment ago.
 fn listener_is_dead(connection: &OwnedFd) -> bool {
-    rustix::net::sockopt::socket_peercred(connection).is_ok_and(|peer| {
+    sockopt::socket_peercred(connection).is_ok_and(|peer| {
         let process = format!("/proc/{}", peer.pid.as_raw_nonzero());
         !fs::exists(process).unwrap_or(true)
     })
@@ -265,6 +278,20 @@ mod tests {
         lingering.accept().unwrap();
         drop(lingering);
         successor.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_client_that_vanished_is_found_out() {
+        // A port that was free a moment ago.
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let socket = ListenSocket::bind(&format!("tcp:{free}").parse().unwrap()).unwrap();
+        let listener = TcpListener::from(socket.try_clone_fd().unwrap());
+        let _client = std::net::TcpStream::connect(free).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(sockopt::socket_keepalive(&accepted), Ok(true));
+        let longest = sockopt::tcp_keepidle(&accepted).unwrap()
+            + sockopt::tcp_keepintvl(&accepted).unwrap() * sockopt::tcp_keepcnt(&accepted).unwrap();
+        assert_eq!(longest, std::time::Duration::from_secs(120));
     }
 
     #[test]

@@ -246,6 +246,12 @@ fn long_options_are_skipped_and_longer_ones_end_the_connection() {
         ],
     );
     assert_eq!(kinds(&out), [TOO_BIG, UNSUP, TOO_BIG]);
+    // An export's name has no reply but the start of the transmission phase.
+    let (out, end) = haggle(3, &[option(1, &vec![b'n'; 65537])]);
+    assert_eq!(
+        (kinds(&out), end),
+        (vec![], Err(NegotiationError::UnknownExport(65537)))
+    );
     let mut huge = option(7, b"");
     huge[12..16].copy_from_slice(&((32_u32 << 20) + 1).to_be_bytes());
     let (_, end) = haggle(3, &[huge]);

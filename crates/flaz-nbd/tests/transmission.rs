@@ -531,6 +531,29 @@ fn requests_that_come_with_the_stop_are_told() {
     });
 }
 
+#[test]
+fn a_write_whose_data_the_stop_cuts_off_is_told() {
+    run(async {
+        let server = start();
+        let mut clients = [server.client(false).await, server.client(true).await];
+        let mut cookies = vec![];
+        for client in &mut clients {
+            let before = server.counters.snapshot().bytes_in;
+            cookies.push(client.start(WRITE, 0, 0, 3 << 20, &pattern(4096, 1)).await);
+            until("its beginning is received", || {
+                server.counters.snapshot().bytes_in == before + 28 + 4096
+            })
+            .await;
+        }
+        server.shutdown.stop();
+        for (mut client, cookie) in clients.into_iter().zip(cookies) {
+            let (answered, reply) = client.reply().await.unwrap();
+            assert_eq!((answered, reply.errno()), (cookie, 108));
+            assert_eq!(client.reply().await, None);
+        }
+    });
+}
+
 /// A small generator, so that a failing seed can be run again.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;

@@ -35,7 +35,7 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
         Some(mut client) => {
             let _progress = Progress::of_daemon(cache, control);
             match client.ask(&Request::Flush {}, CLEAN_WITHIN)? {
-                Reply::Flushed { dirty_blocks } => dirty_blocks,
+                Reply::Left { dirty_blocks } => dirty_blocks,
                 _ => return Err(client.unexpected("flush").into()),
             }
         }
@@ -110,11 +110,11 @@ fn alone<T>(
         let _ = tell.send(error);
     });
     let daemon = host::start(&spec, failed)?;
-    let left = {
-        let report = daemon.status();
-        report.live.map_or(0, |live| live.write_back.dirty_blocks)
-    };
-    tracing::info!("{} to bring to the origin", HumanBytes(left * BLOCK_BYTES as u64));
+    // Only to be said: who cannot tell will not clean either.
+    if let Ok(report) = daemon.status() {
+        let left = report.live.map_or(0, |live| live.write_back.dirty_blocks);
+        tracing::info!("{} to bring to the origin", HumanBytes(left * BLOCK_BYTES as u64));
+    }
     let result = what(&daemon);
     let stopped = daemon.shutdown();
     if let Ok(error) = failures.try_recv() {

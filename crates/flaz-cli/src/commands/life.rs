@@ -51,8 +51,8 @@ struct Stage {
     /// The first reason to stop, until taken.
     reason: Option<Reason>,
     stopping: bool,
-    /// How it ended: nothing, or what went wrong.
-    ended: Option<Option<String>>,
+    /// How it ended: the blocks that are dirty, or what went wrong.
+    ended: Option<Result<u64, String>>,
 }
 
 /// How long a question waits for a daemon that is starting; less than a client waits for an answer.
@@ -92,9 +92,9 @@ impl Life {
         }
     }
 
-    /// The host has stopped, or could not start.
-    pub fn end(&self, error: Option<String>) {
-        self.lock().ended = Some(error);
+    /// The host has stopped, with so many dirty blocks, or failed to, or could not start.
+    pub fn end(&self, end: Result<u64, String>) {
+        self.lock().ended = Some(end);
         self.changed.notify_all();
     }
 
@@ -106,20 +106,22 @@ impl Life {
             .wait_timeout_while(self.lock(), START_WAIT, waiting)
             .unwrap_or_else(PoisonError::into_inner);
         match &stage.ended {
-            Some(None) => Err("the cache has stopped".to_owned()),
-            Some(Some(error)) => Err(error.clone()),
+            Some(Ok(_)) => Err("the cache has stopped".to_owned()),
+            Some(Err(error)) => Err(error.clone()),
             None if stage.begun => Ok(()),
             None => Err(STILL_STARTING.to_owned()),
         }
     }
 
-    /// Waits for the end; what went wrong, if something did.
-    pub fn wait_for_end(&self) -> Option<String> {
-        let stage = self
-            .changed
-            .wait_while(self.lock(), |stage| stage.ended.is_none())
-            .unwrap_or_else(PoisonError::into_inner);
-        stage.ended.clone().flatten()
+    /// Waits for the end: the blocks that are dirty, or what went wrong.
+    pub fn wait_for_end(&self) -> Result<u64, String> {
+        let mut stage = self.lock();
+        loop {
+            if let Some(end) = &stage.ended {
+                return end.clone();
+            }
+            stage = self.changed.wait(stage).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -146,9 +148,9 @@ mod tests {
         });
         life.begin();
         assert_eq!(asker.join().unwrap(), Ok(()));
-        life.end(None);
+        life.end(Ok(7));
         assert_eq!(life.wait_for_begin(), Err("the cache has stopped".to_owned()));
-        assert_eq!(life.wait_for_end(), None);
+        assert_eq!(life.wait_for_end(), Ok(7));
     }
 
     #[test]
@@ -158,9 +160,9 @@ mod tests {
             let life = Arc::clone(&life);
             std::thread::spawn(move || life.wait_for_end())
         });
-        life.end(Some("no disk".to_owned()));
+        life.end(Err("no disk".to_owned()));
         for end in ends {
-            assert_eq!(end.join().unwrap().as_deref(), Some("no disk"));
+            assert_eq!(end.join().unwrap(), Err("no disk".to_owned()));
         }
         assert_eq!(life.wait_for_begin(), Err("no disk".to_owned()));
     }

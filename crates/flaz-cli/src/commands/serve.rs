@@ -67,7 +67,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let daemon = match host::start(&spec, failed) {
         Ok(daemon) => handler.daemon.get_or_init(|| daemon),
         Err(error) => {
-            life.end(Some(format!(
+            life.end(Err(format!(
                 "the cache could not be started: {}",
                 chain(error.as_ref())
             )));
@@ -86,12 +86,13 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     ]);
     let begun = Instant::now();
     let stopped = daemon.shutdown();
-    life.end(
-        stopped
-            .as_ref()
-            .err()
-            .map(|error| format!("the cache was not closed cleanly: {}", chain(error.as_ref()))),
-    );
+    life.end(match &stopped {
+        Ok(dirty_blocks) => Ok(*dirty_blocks),
+        Err(error) => Err(format!(
+            "the cache was not closed cleanly: {}",
+            chain(error.as_ref())
+        )),
+    });
     server.close();
     stopped.map_err(Failure::host("stopping", &args.cache))?;
     tracing::info!("stopped cleanly in {}", HumanDuration(begun.elapsed()));
@@ -224,7 +225,10 @@ impl Handler {
 
     fn answer(&self, request: Request) -> Result<Reply, String> {
         match request {
-            Request::Status {} => Ok(Reply::Status(Box::new(self.running()?.status()))),
+            Request::Status {} => {
+                let report = self.running()?.status().map_err(|error| chain(error.as_ref()))?;
+                Ok(Reply::Status(Box::new(report)))
+            }
             Request::Set(patch) => {
                 let settings = self
                     .running()?
@@ -235,17 +239,20 @@ impl Handler {
             }
             Request::Flush {} => {
                 let dirty_blocks = self.running()?.clean().map_err(|error| chain(error.as_ref()))?;
-                Ok(Reply::Flushed { dirty_blocks })
+                Ok(Reply::Left { dirty_blocks })
             }
             Request::Detach {} => {
                 self.running()?.detach().map_err(|error| chain(error.as_ref()))?;
                 self.life.ask_to_stop(Reason::Detached);
-                self.life.wait_for_end().map_or(Ok(Reply::Done), Err)
+                self.life.wait_for_end().map(|_| Reply::Done)
             }
             Request::Stop { wait } => {
                 self.life.ask_to_stop(Reason::Asked);
-                let failed = if wait { self.life.wait_for_end() } else { None };
-                failed.map_or(Ok(Reply::Done), Err)
+                if !wait {
+                    return Ok(Reply::Done);
+                }
+                let dirty_blocks = self.life.wait_for_end()?;
+                Ok(Reply::Left { dirty_blocks })
             }
         }
     }

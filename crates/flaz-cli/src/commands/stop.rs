@@ -1,9 +1,12 @@
 //! `flaz stop`: ends a running cache cleanly.
 
+use flaz_engine::units::BLOCK_BYTES;
+
 use super::{output, target};
 use crate::args::StopArgs;
 use crate::control::{Reply, Request};
 use crate::error::Failure;
+use crate::size::HumanBytes;
 
 /// Runs `flaz stop`.
 ///
@@ -12,7 +15,15 @@ use crate::error::Failure;
 pub fn run(args: &StopArgs) -> Result<(), Failure> {
     let mut client = target::require(args.target.cache.as_deref(), args.target.control.as_deref())?;
     match client.ask(&Request::Stop { wait: true }, args.timeout)? {
-        Reply::Done => output::print("stopped cleanly: the next start is warm\n"),
+        // A daemon from before an update does not count.
+        Reply::Done | Reply::Left { dirty_blocks: 0 } => {
+            output::print("stopped cleanly: the next start is warm\n")
+        }
+        Reply::Left { dirty_blocks } => output::print(&format!(
+            "stopped cleanly: the next start is warm; {} of writes have not reached the origin: it is complete only \
+             together with this cache (`flaz flush` brings them there)\n",
+            HumanBytes(dirty_blocks * BLOCK_BYTES as u64)
+        )),
         _ => Err(client.unexpected("stop").into()),
     }
 }

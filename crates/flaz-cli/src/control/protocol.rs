@@ -9,7 +9,7 @@
 //! < {"v":1,"ok":true,"dirty_blocks":0}               written meanwhile, or damaged
 //! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
-//! < {"v":1,"ok":true}
+//! < {"v":1,"ok":true,"dirty_blocks":0}               what the origin lacks; not known at once
 //! > {"v":1,"cmd":"fly"}
 //! < {"v":1,"ok":false,"error":"unknown variant `fly`, .."}
 //! ```
@@ -60,9 +60,9 @@ pub enum Reply {
     Status(Box<StatusReport>),
     /// To a set request: the settings then in force.
     Settings(Settings),
-    /// To a flush: blocks that are dirty now.
-    Flushed {
-        /// Written meanwhile, or damaged.
+    /// To a flush, or a stop that waits: blocks that are dirty now.
+    Left {
+        /// After a flush: written meanwhile, or damaged.
         dirty_blocks: u64,
     },
     /// Done, or, to a stop that does not wait, begun.
@@ -150,7 +150,7 @@ impl Reply {
             Wire {
                 dirty_blocks: Some(dirty_blocks),
                 ..
-            } => Self::Flushed { dirty_blocks },
+            } => Self::Left { dirty_blocks },
             Wire { .. } => Self::Done,
         })
     }
@@ -169,7 +169,7 @@ impl Reply {
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
             Self::Settings(settings) => wire.settings = Some(settings.clone()),
-            Self::Flushed { dirty_blocks } => wire.dirty_blocks = Some(*dirty_blocks),
+            Self::Left { dirty_blocks } => wire.dirty_blocks = Some(*dirty_blocks),
             Self::Done => {}
             Self::Refused(message) => {
                 wire.ok = false;

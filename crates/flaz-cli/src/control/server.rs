@@ -1,7 +1,7 @@
 //! The daemon's end of the control socket: plain threads, one that accepts and one a client.
 //!
-//! Limits: [`CLIENTS_MAX`] clients, [`REQUEST_LINE_MAX`] bytes a request, [`IDLE`] between requests,
-//! [`SEND`] for a client to take a reply. A client over a limit is answered with the reason where that is
+//! Limits: [`CLIENTS_MAX`] clients, [`THREADS_MAX`] threads, [`REQUEST_LINE_MAX`] bytes a request, [`IDLE`] between
+//! requests, [`SEND`] for a client to take a reply. A client over a limit is answered with the reason where that is
 //! possible, and hung up on.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -24,6 +24,8 @@ use super::protocol::{REQUEST_LINE_MAX, Reply, Request};
 
 /// Clients at a time.
 pub const CLIENTS_MAX: usize = 16;
+/// Threads for them at a time: one that waits for the end of a flush or a stop goes on when its client has left.
+pub const THREADS_MAX: usize = 64;
 /// How long a client may say nothing.
 pub const IDLE: Duration = Duration::from_secs(30);
 /// How long a client may leave a reply in the socket.
@@ -275,7 +277,8 @@ fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), 
             format!("only root and user {own} may control this daemon, you are user {uid}"),
         ));
     }
-    if shared.clients.load(Ordering::SeqCst) >= CLIENTS_MAX {
+    let clients = shared.clients.load(Ordering::SeqCst);
+    if clients >= THREADS_MAX || (clients >= CLIENTS_MAX && clients_there(shared) >= CLIENTS_MAX) {
         return Err((
             stream,
             format!("{CLIENTS_MAX} clients are connected, which is the limit: try again later"),
@@ -306,6 +309,19 @@ fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), 
         leave(shared, number);
     }
     Ok(())
+}
+
+/// Clients that have not left: of flushes that were given up, and that a stalled origin holds up, nobody is left.
+fn clients_there(shared: &Shared) -> usize {
+    let left = |stream: &UnixStream| {
+        let mut events = [PollFd::new(stream, PollFlags::empty())];
+        rustix::event::poll(&mut events, Some(&Timespec::default())).is_ok()
+            && events[0].revents().contains(PollFlags::HUP)
+    };
+    lock_streams(shared)
+        .iter()
+        .filter(|(_, stream)| !left(stream))
+        .count()
 }
 
 /// Gives a client's place back, also when its thread panics.

@@ -29,7 +29,7 @@ impl ControlHandler for Fake {
         match request {
             Request::Status {} => Reply::Status(Box::new(example())),
             Request::Set(_) => Reply::Refused("not on a Sunday".to_owned()),
-            Request::Flush {} => Reply::Flushed { dirty_blocks: 3 },
+            Request::Flush {} => Reply::Left { dirty_blocks: 3 },
             Request::Stop { .. } | Request::Detach {} => {
                 std::thread::sleep(STOP_TAKES);
                 Reply::Done
@@ -199,6 +199,23 @@ fn too_many_clients_are_told_so_and_places_come_back() {
         assert!(Instant::now() < deadline, "places do not come back");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Their flushes may go on for as long as the origin stalls.
+#[test]
+fn clients_that_gave_up_waiting_keep_nobody_out() {
+    let scratch = Scratch::new();
+    let fake = Arc::new(Fake::default());
+    let _server = Server::start(&scratch.socket(), Arc::clone(&fake) as Arc<dyn ControlHandler>).unwrap();
+    for _ in 0..CLIENTS_MAX {
+        scratch.raw().write_all(b"{\"cmd\":\"stop\"}\n").unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while fake.asked.load(Ordering::SeqCst) < CLIENTS_MAX {
+        assert!(Instant::now() < deadline, "not all are served");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    scratch.client().ask(&Request::Status {}, ANSWER).unwrap();
 }
 
 #[test]

@@ -440,7 +440,9 @@ fn watched(
     let guarded = move || {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
             let name = std::thread::current().name().unwrap_or("?").to_owned();
-            failed(format!("thread {name} panicked: this is a bug; the cache starts cold next time").into());
+            failed(
+                format!("thread {name} panicked: this is a bug; the next start is that after a crash").into(),
+            );
         }
     };
     Ok(std::thread::Builder::new().name(name).spawn(guarded)?)
@@ -520,6 +522,15 @@ fn ask_all<T: Send>(
         .collect()
 }
 
+/// Which clients a stop does not wait for any longer: nobody can tell from here what they wait for themselves.
+fn cut_off(connections: usize) -> String {
+    format!(
+        "{connections} connections have requests under way after {} s: disconnected (a device takes long over them, or the \
+         client does not read its replies); what was acknowledged is kept",
+        CLIENTS_LEAVE_WITHIN.as_secs()
+    )
+}
+
 /// Why dirty blocks are left by a cleaner that has met no error, and what to do: nothing may be given up for those that
 /// are merely written again and again.
 fn left_dirty(left: u64, damaged_blocks: u64) -> HostError {
@@ -545,18 +556,17 @@ fn damaged(blocks: u64) -> HostError {
 
 impl Daemon {
     /// Everything it knows about itself, at any time until shutdown returns.
-    #[must_use]
-    pub fn status(&self) -> StatusReport {
-        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats).unwrap_or_else(|error| {
-            tracing::warn!("status: {error}");
-            Vec::new()
-        });
+    ///
+    /// # Errors
+    /// A thread does not answer: without it nothing is known of what is dirty.
+    pub fn status(&self) -> Result<StatusReport, HostError> {
+        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
         let mut total = StatsSnapshot::default();
         for part in &stats {
             total.add(part);
         }
         let nbd: Vec<Snapshot> = self.counters.iter().map(|counters| counters.snapshot()).collect();
-        super::status::live(self, &total, &nbd)
+        Ok(super::status::live(self, &total, &nbd))
     }
 
     /// Changes settings; returns those then in force.
@@ -572,6 +582,10 @@ impl Daemon {
         if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
             let runtime = Runtime::new(Config::default())?;
             let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.stopping.load(Ordering::SeqCst) {
+                // What the stop has said of the cache, or will say when it has the lock, is the last word.
+                return Err("the server is being stopped: set the mode when it is started again".into());
+            }
             let (cache, writes) = (self.deadlined_cache(), &self.origin_writes);
             runtime.block_on(mark_dirty_served(&Rt, &cache, &mut superblock, writes))?;
             self.state.note_dirty(superblock.generation);
@@ -683,20 +697,18 @@ impl Daemon {
         &self.origin_path
     }
 
-    /// Takes no more requests, finishes those in flight, writes the index and the clean mark, joins threads.
+    /// Takes no more requests, finishes those in flight, writes the index and the clean mark, joins threads. Gives the
+    /// number of dirty blocks: the origin lacks them.
     ///
     /// # Errors
-    /// The cache could not be closed cleanly; the next start is cold.
-    pub fn shutdown(&self) -> Result<(), HostError> {
+    /// The cache could not be closed cleanly; the next start is that after a crash.
+    pub fn shutdown(&self) -> Result<u64, HostError> {
         self.stopping.store(true, Ordering::SeqCst);
         self.shutdown.stop();
         let deadline = Instant::now() + CLIENTS_LEAVE_WITHIN;
         while self.shutdown.connections() > 0 {
             if Instant::now() > deadline {
-                tracing::warn!(
-                    "{} clients do not read their replies: disconnected",
-                    self.shutdown.connections()
-                );
+                tracing::warn!("{}", cut_off(self.shutdown.connections()));
                 self.shutdown.cut();
                 std::thread::sleep(Duration::from_millis(100));
                 break;
@@ -717,7 +729,7 @@ impl Daemon {
         saved
     }
 
-    fn save(&self) -> Result<(), HostError> {
+    fn save(&self) -> Result<u64, HostError> {
         ask_all(&self.mailboxes, STOP_WITHIN, Order::Stop)?;
         let saved = ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?;
         let failed = saved
@@ -760,7 +772,7 @@ impl Daemon {
             )
             .into());
         }
-        Ok(())
+        Ok(dirty)
     }
 }
 

@@ -23,7 +23,9 @@ fn damaged(scratch: &Scratch) -> (Cache, u64) {
     let mut client = Client::connect(server.socket()).expect("connects");
     client.write(0, &mixed_data(LEN, 9)).expect("writes");
     drop(client);
-    server.stop();
+    let told = Program::flaz().words("stop --control").arg(server.control()).ok();
+    assert!(told.contains("have not reached the origin"), "{told}");
+    drop(server);
     let listed = Program::flaz().arg("dump").arg(&cache.path).arg("--json").ok();
     let fragment = listed
         .lines()

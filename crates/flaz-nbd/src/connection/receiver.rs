@@ -20,6 +20,15 @@ use crate::shutdown::Shutdown;
 /// Below this many free bytes at the end of the buffer, what is unread moves to its front.
 const FREE_BYTES_MIN: usize = 64 << 10;
 
+const STOPPING: Refusal = Refusal {
+    errno: Errno::Shutdown,
+    reason: "the server is stopping",
+};
+const CUT_OFF: Refusal = Refusal {
+    errno: Errno::Io,
+    reason: "the data were cut off",
+};
+
 /// Bytes of a client: `buf[start..end]` were received and not read yet.
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -96,7 +105,7 @@ impl Receiver {
         loop {
             let stopping = shutdown.is_stopping();
             loop {
-                match self.next(connection, env, stopping).await? {
+                match self.next(connection, env, shutdown, stopping).await? {
                     Next::Handled => {}
                     Next::NeedMore => break,
                     Next::Disconnect => return Ok(()),
@@ -119,6 +128,7 @@ impl Receiver {
         &mut self,
         connection: &Rc<Connection<V>>,
         env: &E,
+        shutdown: &Shutdown,
         stopping: bool,
     ) -> Result<Next, ConnectionError> {
         let Some(header) = self.unread().first_chunk::<REQUEST_BYTES>() else {
@@ -127,10 +137,7 @@ impl Receiver {
         let request = Request::parse(header)?;
         let verdict = request.check(connection.export(), connection.session);
         let verdict = match verdict {
-            Ok(command) if stopping && command != Command::Disconnect => Err(Refusal {
-                errno: Errno::Shutdown,
-                reason: "the server is stopping",
-            }),
+            Ok(command) if stopping && command != Command::Disconnect => Err(STOPPING),
             verdict => verdict,
         };
         match verdict {
@@ -143,7 +150,7 @@ impl Receiver {
                 connection.admit(Job::weight_bytes(command, request.len)).await;
                 self.take(REQUEST_BYTES);
                 let data = match command {
-                    Command::Write { .. } => self.take_payload(&request, connection).await?,
+                    Command::Write { .. } => self.take_payload(&request, connection, shutdown).await?,
                     _ => Segments::new(),
                 };
                 let Request {
@@ -190,6 +197,7 @@ impl Receiver {
         &mut self,
         request: &Request,
         connection: &Connection<V>,
+        shutdown: &Shutdown,
     ) -> Result<Segments, ConnectionError> {
         let front = self.unread().len().min(request.len as usize);
         let mut segments = payload::segments(request.offset, request.len, &self.unread()[..front]);
@@ -213,13 +221,10 @@ impl Receiver {
                     other => {
                         let error = other.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
                         let weight = Job::weight_bytes(Command::Write { fua: false }, request.len);
-                        connection.reply_error(
-                            request.cookie,
-                            Errno::Io,
-                            "the data were cut off",
-                            None,
-                            weight,
-                        );
+                        // A stop ends the receiving, not the client: it hears of that, and of no device that failed.
+                        let Refusal { errno, reason } =
+                            if shutdown.is_stopping() { STOPPING } else { CUT_OFF };
+                        connection.reply_error(request.cookie, errno, reason, None, weight);
                         return Err(error.into());
                     }
                 }

@@ -58,9 +58,45 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
     daemon.stopping.store(true, Ordering::SeqCst);
     let refused = daemon.detach().expect_err("the stop may not have seen it");
     assert!(refused.to_string().contains("may still be needed"), "{refused}");
+    // The detach has set write-through.
+    let back = SettingsPatch {
+        mode: Some(crate::settings::Mode::WriteBack),
+        ..SettingsPatch::default()
+    };
+    let refused = daemon.set(&back).expect_err("the stop may have marked the cache");
+    assert!(refused.to_string().contains("being stopped"), "{refused}");
     daemon.stopping.store(false, Ordering::SeqCst);
     daemon.detach().expect("nothing is dirty");
     daemon.shutdown().expect("it stops");
+    // Its threads have ended: what they do not say is not to be taken for nothing.
+    let unknown = daemon
+        .status()
+        .map(|report| report.live.map(|live| live.write_back));
+    let unknown = unknown.expect_err("nobody can tell what is dirty");
+    assert!(unknown.to_string().contains("ended"), "{unknown}");
+}
+
+/// After a crash what is dirty is on the cache device alone: who is told that it will be given up may do so.
+#[test]
+fn a_panic_is_not_said_to_cost_the_cache() {
+    let (tell, told) = mpsc::channel();
+    let failed = move |error: HostError| tell.send(error).expect("it is waited for");
+    let join = watched("worn".to_owned(), Arc::new(failed), || panic!("on purpose"));
+    join.expect("it starts").join().expect("the panic is caught");
+    let told = told.recv().expect("it is told").to_string();
+    assert!(
+        told.contains("thread worn panicked") && !told.contains("cold"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_stop_does_not_blame_clients_for_a_slow_device() {
+    let told = cut_off(3);
+    assert!(
+        told.starts_with("3 connections") && told.contains("a device takes long"),
+        "{told}"
+    );
 }
 
 #[test]
