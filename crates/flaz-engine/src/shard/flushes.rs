@@ -179,8 +179,20 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// The flush failed, or another one did meanwhile, and that may have taken our writes with it.
     pub(super) async fn flush_origin_for(&self, failures: u64) -> Result<(), DeviceError> {
+        self.stable_on_origin(failures, self.origin.flush()).await
+    }
+
+    /// Awaits a flush of the origin, or a write to it that is stable on return, which began when there had been `failures`.
+    ///
+    /// # Errors
+    /// It failed, or a flush did meanwhile, and that may have taken the write with it.
+    pub(super) async fn stable_on_origin(
+        &self,
+        failures: u64,
+        flush: impl Future<Output = Result<(), DeviceError>>,
+    ) -> Result<(), DeviceError> {
         let flushes = self.origin_writes.flushes();
-        flushes.run(self.origin.flush()).await?;
+        flushes.run(flush).await?;
         if flushes.believed(&self.env, failures).await {
             return Ok(());
         }
