@@ -458,9 +458,9 @@ impl<P: Platform> Shard<P> {
         count(&self.stats.counters.intent_writes, 1);
         let fua = stable && !planted(PlantedBug::IntentNotStable);
         let write = async { self.write_cache(self.intent_position(page), buf, fua).await.1 };
-        // Some devices make a write stable by a flush, and everybody relies on all of those.
+        // Some devices make a write stable by a flush: everybody relies on all of those, and it on theirs.
         let result = match stable {
-            true => self.origin_writes.cache_flushes().run(write).await,
+            true => self.origin_writes.cache_flushed(&self.env, write).await,
             false => write.await,
         };
         if result.is_ok() && stable {
@@ -800,6 +800,7 @@ impl<P: Platform> Shard<P> {
     pub(super) async fn poison(&self) -> Result<(), DeviceError> {
         // A page that is being written now has bits clear: it must not land after ours.
         let permit = self.intents.sectors.acquire(1).await;
+        let failures = self.origin_writes.cache_flushes().failures();
         {
             let mut set = self.intents.set.borrow_mut();
             (0..self.intents.stripes).for_each(|stripe| set.set(stripe));
@@ -808,8 +809,12 @@ impl<P: Platform> Shard<P> {
         for page in 0..pages {
             self.write_intents(page, &[], false).await?;
         }
-        // Whatever failed before: these pages were written since.
-        let flushed = self.origin_writes.cache_flushes().run(self.cache.flush()).await;
+        // Whatever failed before: these pages were written since. But another shard's that fails takes them along.
+        let flush = self.cache.flush();
+        let flushed = self
+            .origin_writes
+            .cache_flushed_since(&self.env, failures, flush)
+            .await;
         drop(permit);
         flushed
     }

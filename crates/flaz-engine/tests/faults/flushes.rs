@@ -318,6 +318,57 @@ fn a_write_with_fua_that_fails_by_its_flush_is_no_success_for_another_client() {
     assert!(lost > 5, "{lost} lost");
 }
 
+/// Two shards set an intent, and the flush of one fails, which takes the other's page along; then one that is to make their
+/// marks stable. No write may go past a copy of which the device says in the end that it is good.
+#[test]
+fn an_intent_is_not_stable_when_a_flush_of_the_cache_device_fails_meanwhile() {
+    let mut gave_up = 0;
+    for seed in 0..4 * SEEDS {
+        let world = World::shards(seed, Mode::WriteThrough, 2);
+        world.sim.block_on(async {
+            let (cache, volume) = open_on_flushes_after(&world).await;
+            volume.prefetch(0, 2 * STRIPE * BLOCK).await.expect("reads");
+            // A flush of the cache device with it: its log is stable.
+            volume
+                .write(3 * STRIPE * BLOCK, first_version(3 * STRIPE), false)
+                .await
+                .expect("writes");
+            volume
+                .write(2 * STRIPE * BLOCK, first_version(2 * STRIPE), false)
+                .await
+                .expect("writes");
+            world.sim.env().sleep(crate::world::CLEARED).await;
+            assert_eq!(cache.stats().holdings.cached_blocks, 2 * STRIPE + 2);
+            world.cache.fail_nth(DeviceOp::Flush, 2);
+            world.cache.fail_nth(DeviceOp::Flush, 3 + seed % 3);
+            let (one, other) = join(
+                volume.write(BLOCK, first_version(1), false),
+                volume.write((STRIPE + 1) * BLOCK, first_version(STRIPE + 1), false),
+            )
+            .await;
+            one.and(other).expect("the origin is well");
+            gave_up += u64::from(cache.stats().holdings.cache_failed);
+        });
+        let cut = (
+            world.cache.crash(&CrashPlan::Everything),
+            world.origin.crash(&CrashPlan::Everything),
+            world.host.memory(),
+        );
+        let next = world.boot(seed, cut);
+        next.sim.block_on(async {
+            let live = next.open().await;
+            for block in [1, STRIPE + 1] {
+                assert_eq!(
+                    live.try_read(block).await.expect("reads"),
+                    1,
+                    "seed {seed}: block {block}"
+                );
+            }
+        });
+    }
+    assert!(gave_up > SEEDS, "only {gave_up} gave the device up");
+}
+
 /// A trim that is to be stable on return is made so by a flush, and another one that fails may undo it.
 #[test]
 fn a_trim_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
