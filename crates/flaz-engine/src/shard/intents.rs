@@ -701,6 +701,10 @@ impl<P: Platform> Shard<P> {
             }
         }
         let permit = self.intents.sectors.acquire(1).await;
+        if self.failed.get() {
+            // Every bit was set, and must stay.
+            return Ok(());
+        }
         let mut pages = BTreeSet::new();
         {
             let (mut set, doubtful) = (self.intents.set.borrow_mut(), self.intents.doubtful.borrow());
