@@ -315,7 +315,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let epoch = self.superblock.epoch;
             let state = read_state(self.cache, geometry, shard, self.superblock.cache_id(), epoch).await?;
             let image = read_image(self.cache, geometry, &state).await?;
-            let contents = ImageContents::parse(&image, geometry, shard);
+            let contents = ImageContents::parse(&image, geometry, &state);
             contents.map_err(|what| crate::shard::ImageError::Contents { shard, what })
         };
         match read.await {
@@ -523,6 +523,16 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 }
             };
             let len = record.fragment_bytes();
+            if at + len > extent.len() {
+                // Nor need there be such a place in the shard's part.
+                self.tell(Finding::bad(
+                    "record",
+                    offset,
+                    8,
+                    "its fragment ends behind the extent",
+                ));
+                break;
+            }
             let location = Location(extent_location.0 + at as u64 / UNIT_BYTES);
             let entry = match record.kind {
                 RecordKind::Fragment { stored, .. } => Some(Entry::fragment(

@@ -296,12 +296,11 @@ impl<P: Platform> Shard<P> {
     pub async fn load_image(self: &Rc<Self>, epoch: Epoch) -> Result<usize, ImageError> {
         let state = read_state(&*self.cache, &self.geometry, self.number, self.cache_id, epoch).await?;
         let image = read_image(&*self.cache, &self.geometry, &state).await?;
-        let contents = ImageContents::parse(&image, &self.geometry, self.number).map_err(|what| {
-            ImageError::Contents {
+        let contents =
+            ImageContents::parse(&image, &self.geometry, &state).map_err(|what| ImageError::Contents {
                 shard: self.number,
                 what,
-            }
-        })?;
+            })?;
         let dirty = contents.index.dirty_blocks();
         if dirty > 0 && !self.may_be_dirty {
             let what = format!("{dirty} blocks newer than the origin, of which the superblock knows nothing");

@@ -217,6 +217,17 @@ fn absurd_shard_states_start_cold() {
     }
 }
 
+/// Its length is not believed only because so many regions are said to hold it: memory for it would be had first.
+#[test]
+fn an_image_that_is_longer_than_any_is_not_read() {
+    let victim = Victim::new();
+    let image = victim.with_state(|page| put(page, 32, &victim.geometry.region_bytes.to_le_bytes()));
+    let rig = Rig::from_images(1, &victim.origin, &image);
+    let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
+    let mut wrong = findings.into_iter().filter_map(|finding| finding.thing.err());
+    assert!(wrong.any(|error| error.contains("do not fit")));
+}
+
 #[test]
 fn absurd_index_images_start_cold() {
     let victim = Victim::new();
@@ -233,7 +244,7 @@ fn absurd_index_images_start_cold() {
         .chunks(16)
         .position(|region| region[0] == 2)
         .expect("a region is full");
-    let cases: [(&str, usize, &[u8]); 14] = [
+    let cases: [(&str, usize, &[u8]); 16] = [
         ("magic", 0, &[0; 8]),
         ("index bytes", 8, &huge),
         ("regions", 16, &huge[..4]),
@@ -244,6 +255,8 @@ fn absurd_index_images_start_cold() {
         ("state of a region", 48, &[9]),
         ("ring of a region", 49, &[9]),
         ("used bytes of a region", 48 + full * 16 + 4, &huge[..4]),
+        ("filling of a region", 48 + full * 16 + 8, &huge),
+        ("sequence of an extent", open + 16 + 8, &huge),
         ("which region is open", open, &huge[..4]),
         ("extents of the open region", open + 4, &huge[..4]),
         ("records of the open region", open + 8, &huge[..4]),
