@@ -105,6 +105,7 @@ fn absurd_superblocks_are_refused() {
         (88, u32s(0), "stripe size"),
         (92, u32s(7), "state"),
         (96, u32s(u32::MAX), "epoch"),
+        (100, u32s(2), "valid-from epoch"),
         (104, u32s(99), "codec"),
         (104, u32s(0x100), "codec"),
         (108, u32s(100), "codec"),
