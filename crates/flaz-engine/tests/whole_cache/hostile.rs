@@ -362,6 +362,25 @@ fn absurd_extents_and_summaries_do_no_harm() {
     }
 }
 
+/// Nothing is looked for where its extent has ended: behind the last one there need not be anything.
+#[test]
+fn a_record_whose_fragment_would_end_behind_its_extent_is_damage() {
+    let victim = Victim::new();
+    let image = victim.with_extent(0, |header| {
+        let records = (header.len() - 64) / 8;
+        put(header, 52, &(records as u16).to_le_bytes());
+        header[64..].copy_from_slice(&BLOCK.to_le_bytes().repeat(records));
+    });
+    let rig = Rig::from_images(1, &victim.origin, &image);
+    let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
+    let bad = |kind: &str| {
+        let of_kind = findings.iter().filter(|finding| finding.kind == kind);
+        of_kind.filter(|finding| finding.thing.is_err()).count()
+    };
+    assert_eq!(bad("record"), 1);
+    use_it(&victim, &image, 1);
+}
+
 #[test]
 fn random_values_in_structures_with_right_checksums_do_no_harm() {
     let victim = Victim::new();
