@@ -212,17 +212,17 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let bytes = self.read(offset, len).await?;
         let sectors_a_shard = (self.superblock.geometry.shard_intent_len() / 512).max(1);
         let mut newest =
-            vec![(0, [DurableMark::default(); 2]); self.superblock.geometry.shard_count as usize];
+            vec![((0, 0), [DurableMark::default(); 2]); self.superblock.geometry.shard_count as usize];
         let mut set = 0;
         for (number, sector) in bytes.as_chunks::<512>().0.iter().enumerate() {
             match IntentSector::parse(sector, number as u32) {
                 Ok(sector) => {
-                    let generation = sector.generation.get();
+                    let age = sector.age();
                     if let Some(newest) = newest.get_mut(number / sectors_a_shard as usize)
-                        && generation >= newest.0
+                        && age >= newest.0
                         && sector.epoch.get() >= self.superblock.valid_from_epoch.0
                     {
-                        *newest = (generation, sector.durable());
+                        *newest = (age, sector.durable());
                     }
                     set += sector
                         .bits
@@ -315,7 +315,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let epoch = self.superblock.epoch;
             let state = read_state(self.cache, geometry, shard, self.superblock.cache_id(), epoch).await?;
             let image = read_image(self.cache, geometry, &state).await?;
-            let contents = ImageContents::parse(&image, geometry, shard);
+            let contents = ImageContents::parse(&image, geometry, &state);
             contents.map_err(|what| crate::shard::ImageError::Contents { shard, what })
         };
         match read.await {
@@ -523,6 +523,16 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 }
             };
             let len = record.fragment_bytes();
+            if at + len > extent.len() {
+                // Nor need there be such a place in the shard's part.
+                self.tell(Finding::bad(
+                    "record",
+                    offset,
+                    8,
+                    "its fragment ends behind the extent",
+                ));
+                break;
+            }
             let location = Location(extent_location.0 + at as u64 / UNIT_BYTES);
             let entry = match record.kind {
                 RecordKind::Fragment { stored, .. } => Some(Entry::fragment(

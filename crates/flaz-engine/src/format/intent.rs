@@ -70,6 +70,13 @@ impl IntentSector {
         sector
     }
 
+    /// Of two sectors of a shard the later one is above: it is of a later opening, or was written later in the same one.
+    /// Not by generation alone: an opening that could not read the latest page begins with lower ones.
+    #[must_use]
+    pub fn age(&self) -> (u32, u64) {
+        (self.epoch.get(), self.generation.get())
+    }
+
     /// The marks of both rings.
     #[must_use]
     pub fn durable(&self) -> [DurableMark; 2] {

@@ -96,6 +96,17 @@ pub fn summary_bytes(extents: usize, records: usize, sector_bytes: u32) -> u64 {
         .next_multiple_of(u64::from(sector_bytes))
 }
 
+/// Most bytes that the summary of a region can have, of extents of a sector each.
+#[must_use]
+pub fn summary_bytes_max(geometry: &Geometry) -> u64 {
+    let extents = geometry.region_bytes / u64::from(geometry.sector_bytes);
+    summary_bytes(
+        extents as usize,
+        geometry.region_records_max(),
+        geometry.sector_bytes,
+    )
+}
+
 /// Checks that extents lie back to back from the start of their region, and gives the bytes that they fill.
 ///
 /// # Errors
@@ -301,6 +312,28 @@ mod tests {
             area[at] ^= 0x40;
             assert!(Summary::parse(&area).is_err(), "byte {at}");
             area[at] ^= 0x40;
+        }
+    }
+
+    /// Regions are read several at a time: what their ends promise must not be taken for memory that there is.
+    #[test]
+    fn the_longest_summary_is_a_small_part_of_its_region() {
+        use crate::format::geometry::{GeometryWish, REGION_BYTES};
+
+        for region_bytes in [*REGION_BYTES.start(), *REGION_BYTES.end()] {
+            let wish = GeometryWish {
+                extent_bytes: Some(32 << 10),
+                region_bytes: Some(region_bytes),
+                shard_count: Some(1),
+            };
+            let geometry = Geometry::plan(4 << 30, 512, 1 << 30, wish).expect("fits");
+            let most = summary_bytes_max(&geometry);
+            assert!(most < region_bytes / 12, "{most} bytes of {region_bytes}");
+            let mut promises = summary();
+            promises.extents = vec![promises.extents[0]; most as usize / ENTRY_BYTES];
+            let mut area = vec![0; summary_bytes(promises.extents.len(), 8, 512) as usize];
+            promises.write(&mut area);
+            assert!(Summary::parse_len(&area, most).is_err());
         }
     }
 

@@ -253,6 +253,14 @@ impl Superblock {
             2 => State::Empty,
             other => return fail("state", "0 (clean), 1 (open) or 2 (empty)", other.to_string()),
         };
+        // What such a cache wrote would be void at once, and blocks that are newer than the origin with it.
+        if state == State::Clean && raw.valid_from_epoch.get() > raw.epoch.get() {
+            return fail(
+                "valid-from epoch",
+                "at most the epoch, after a clean stop",
+                raw.valid_from_epoch.get().to_string(),
+            );
+        }
         let text = |bytes: &[u8], len: u32, field| {
             bytes
                 .get(..len as usize)

@@ -78,7 +78,8 @@ pub(crate) async fn read_state<C: Device>(
         .image_regions
         .iter()
         .all(|&number| number < geometry.regions_per_shard);
-    if state.image_bytes > room || !in_range || !distinct {
+    // Before anything is allocated for it: regions may be larger than memory.
+    if state.image_bytes > room.min(image_bytes_max(geometry)) || !in_range || !distinct {
         return contents(format!(
             "{} bytes do not fit regions {:?}",
             state.image_bytes, state.image_regions
@@ -88,6 +89,23 @@ pub(crate) async fn read_state<C: Device>(
         return contents(format!("its next sequence is {}", state.next_sequence.0));
     }
     Ok(state)
+}
+
+/// Most bytes that an image can have: every record that there is room for is in the index, which is half empty, and two
+/// regions are open and full of the shortest extents.
+fn image_bytes_max(geometry: &Geometry) -> u64 {
+    let regions = u64::from(geometry.regions_per_shard);
+    let records = geometry.region_records_max() as u64;
+    let extents = geometry.region_bytes / u64::from(geometry.sector_bytes);
+    let table = HEADER_BYTES as u64 + regions * 20;
+    let open = 16 + extents * 24 + records * 8;
+    let index = empty_index(geometry).image_bytes() as u64 + regions * records * 16;
+    table + 2 * open + index
+}
+
+fn empty_index(geometry: &Geometry) -> Index {
+    let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
+    Index::new(geometry.local_blocks(), planned)
 }
 
 /// Reads the image that a state page names.
@@ -126,11 +144,11 @@ pub(crate) async fn read_image<C: Device>(
 }
 
 impl ImageContents {
-    /// Takes an image of `shard` apart.
+    /// Takes the image that `state` is of apart.
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub(crate) fn parse(image: &[u8], geometry: &Geometry, shard: u32) -> Result<Self, String> {
+    pub(crate) fn parse(image: &[u8], geometry: &Geometry, state: &ShardState) -> Result<Self, String> {
         let mut input = Input(image);
         if input.u64()? != MAGIC {
             return Err("no magic number".into());
@@ -154,17 +172,17 @@ impl ImageContents {
             .map(|_| input.open_region())
             .collect::<Result<Vec<_>, _>>()?;
         check_open(&regions, &open, geometry)?;
+        check_numbers(&regions, &open, state.next_sequence)?;
         if input.0.len() as u64 != index_bytes {
             return Err(format!(
                 "{} bytes of index, expected {index_bytes}",
                 input.0.len()
             ));
         }
-        let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
-        let mut index = Index::new(geometry.local_blocks(), planned);
+        let mut index = empty_index(geometry);
         let whole_blocks = geometry.origin_len / BLOCK_BYTES as u64;
         let refused = index.read_image(input.0, |block, entry| {
-            let in_range = block.global(shard, geometry.shard_count).0 < whole_blocks;
+            let in_range = block.global(state.shard, geometry.shard_count).0 < whole_blocks;
             let number = entry_region(&regions, entry, geometry).filter(|_| in_range);
             number.map(|number| regions.count_live(number, 1)).is_some()
         })?;
@@ -224,6 +242,17 @@ fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) 
         }
     }
     Ok(())
+}
+
+/// What is written from now on has higher numbers than all that is there.
+fn check_numbers(regions: &Regions, open: &[OpenRegionImage], next: Sequence) -> Result<(), String> {
+    let fills = regions.iter().map(|region| region.fill);
+    let extents = open.iter().flat_map(|one| &one.extents);
+    let last = fills.chain(extents.map(|extent| extent.sequence)).max();
+    match last {
+        Some(last) if last >= next => Err(format!("number {} is given, the next one is {}", last.0, next.0)),
+        _ => Ok(()),
+    }
 }
 
 /// The region of an entry, if the entry lies in what has been filled of it and the region may have one more.

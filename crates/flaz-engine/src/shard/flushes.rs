@@ -138,7 +138,7 @@ impl Flushes {
 }
 
 impl OriginWrites {
-    /// Awaits a flush of the cache device.
+    /// Awaits a flush of the cache device, or a write to it that is stable on return.
     ///
     /// # Errors
     /// It failed, or another one did before or meanwhile.
@@ -147,9 +147,22 @@ impl OriginWrites {
         env: &E,
         flush: impl Future<Output = Result<T, DeviceError>>,
     ) -> Result<T, DeviceError> {
+        self.cache_flushed_since(env, 0, flush).await
+    }
+
+    /// The same of what was written when there had been `failures`, whatever was lost before.
+    ///
+    /// # Errors
+    /// It failed, or another one did since.
+    pub(super) async fn cache_flushed_since<T, E: Env>(
+        &self,
+        env: &E,
+        failures: u64,
+        flush: impl Future<Output = Result<T, DeviceError>>,
+    ) -> Result<T, DeviceError> {
         let flushes = self.cache_flushes();
         let done = flushes.run(flush).await?;
-        if flushes.believed(env, 0).await {
+        if flushes.believed(env, failures).await {
             return Ok(done);
         }
         let why = io::Error::other("it failed a flush that another shard asked for");
@@ -179,8 +192,20 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// The flush failed, or another one did meanwhile, and that may have taken our writes with it.
     pub(super) async fn flush_origin_for(&self, failures: u64) -> Result<(), DeviceError> {
+        self.stable_on_origin(failures, self.origin.flush()).await
+    }
+
+    /// Awaits a flush of the origin, or a write to it that is stable on return, which began when there had been `failures`.
+    ///
+    /// # Errors
+    /// It failed, or a flush did meanwhile, and that may have taken the write with it.
+    pub(super) async fn stable_on_origin(
+        &self,
+        failures: u64,
+        flush: impl Future<Output = Result<(), DeviceError>>,
+    ) -> Result<(), DeviceError> {
         let flushes = self.origin_writes.flushes();
-        flushes.run(self.origin.flush()).await?;
+        flushes.run(flush).await?;
         if flushes.believed(&self.env, failures).await {
             return Ok(());
         }

@@ -160,7 +160,11 @@ impl<P: Platform> Shard<P> {
             .await
             .1
             .map_err(device)?;
-        self.clear_all_intents().await.map_err(device)
+        self.clear_all_intents().await.map_err(device)?;
+        match self.failed.get() {
+            true => Err(ImageError::Failed { shard }),
+            false => Ok(()),
+        }
     }
 
     /// Some tombstones cannot be written.
@@ -194,6 +198,11 @@ impl<P: Platform> Shard<P> {
         let before = self.index.borrow().len();
         loop {
             self.settle_late().await?;
+            // Reclaim goes on when the device is given up: a region that it frees then need not be void on the medium, and
+            // what it holds would come back after the next crash.
+            if self.failed.get() {
+                return Err(ImageError::Failed { shard: self.number });
+            }
             let regions = self.image_bytes().div_ceil(self.geometry.region_bytes) as usize;
             let free = self.log.borrow().regions.free_len();
             if regions <= free.min(IMAGE_REGIONS_MAX) && self.unfinished.get().is_none() {
@@ -287,12 +296,11 @@ impl<P: Platform> Shard<P> {
     pub async fn load_image(self: &Rc<Self>, epoch: Epoch) -> Result<usize, ImageError> {
         let state = read_state(&*self.cache, &self.geometry, self.number, self.cache_id, epoch).await?;
         let image = read_image(&*self.cache, &self.geometry, &state).await?;
-        let contents = ImageContents::parse(&image, &self.geometry, self.number).map_err(|what| {
-            ImageError::Contents {
+        let contents =
+            ImageContents::parse(&image, &self.geometry, &state).map_err(|what| ImageError::Contents {
                 shard: self.number,
                 what,
-            }
-        })?;
+            })?;
         let dirty = contents.index.dirty_blocks();
         if dirty > 0 && !self.may_be_dirty {
             let what = format!("{dirty} blocks newer than the origin, of which the superblock knows nothing");
@@ -334,5 +342,57 @@ impl<P: Platform> Shard<P> {
             );
         }
         Ok(contents.refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::{Geometry, GeometryWish};
+    use crate::shard::simulated::{Simulated, shard};
+    use flaz_device::{DeviceOp, Env};
+    use flaz_sim::{DiskConfig, Sim, SimDisk};
+    use std::time::Duration;
+
+    /// Stops a shard that has to reclaim a region before it can write its image, and saves it. The first write of that
+    /// fails, if `fail`.
+    fn save(fail: bool) -> Result<(), ImageError> {
+        const CACHE_LEN: u64 = 2 << 20;
+        let sim = Sim::new(1);
+        let env = sim.env();
+        let cache = SimDisk::new(&env, DiskConfig::fast(CACHE_LEN));
+        let wish = GeometryWish {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            shard_count: Some(1),
+        };
+        let geometry = Geometry::plan(CACHE_LEN, 512, 8 << 20, wish).expect("fits");
+        sim.block_on(async {
+            let shard: Rc<Shard<Simulated>> = shard(&env, &cache, geometry, 1);
+            shard.start();
+            for stripe in 0..4 {
+                let read = shard.read(stripe << 20, 1 << 20, false).await;
+                read.expect("the origin is well");
+                env.sleep(Duration::from_secs(1)).await;
+            }
+            let full = |ring: Ring| shard.log.borrow().regions.ring_len(ring) > 0;
+            let oldest = Ring::ALL.into_iter().find(|ring| full(*ring));
+            shard.stop().await;
+            shard.unfinished.set(Some(oldest.expect("a region is full")));
+            if fail {
+                cache.fail_nth(DeviceOp::Write, 1);
+            }
+            let saved = shard.save().await;
+            assert_eq!(shard.failed(), fail);
+            saved
+        })
+    }
+
+    /// It cannot be made void then, and the image would say that it is free.
+    #[test]
+    fn a_shard_that_gives_its_device_up_while_it_makes_room_for_its_image_is_not_saved() {
+        save(false).expect("the device is well");
+        let error = save(true).expect_err("the device was given up");
+        assert!(matches!(error, ImageError::Failed { .. }), "{error}");
     }
 }

@@ -124,6 +124,8 @@ pub(super) struct Intents {
     voiding: Cell<Sequence>,
     /// Fillings that marks on the medium may name: of the last page that is stable there, and of those written since.
     on_medium: RefCell<BTreeSet<Sequence>>,
+    /// Some of what was there at the start could not be read: it may be the latest, and name any filling.
+    unread: Cell<bool>,
     /// One writer of sectors at a time.
     sectors: Semaphore,
     /// Work for the task that sets; after a failure, a writer for the one that disowns.
@@ -157,6 +159,7 @@ impl Intents {
             durable: Cell::new([DurableMark::default(); 2]),
             voiding: Cell::new(Sequence(0)),
             on_medium: RefCell::new(BTreeSet::new()),
+            unread: Cell::new(false),
             sectors: Semaphore::new(1),
             wishes: Notify::new(),
             changed: Notify::new(),
@@ -455,13 +458,14 @@ impl<P: Platform> Shard<P> {
         count(&self.stats.counters.intent_writes, 1);
         let fua = stable && !planted(PlantedBug::IntentNotStable);
         let write = async { self.write_cache(self.intent_position(page), buf, fua).await.1 };
-        // Some devices make a write stable by a flush, and everybody relies on all of those.
+        // Some devices make a write stable by a flush: everybody relies on all of those, and it on theirs.
         let result = match stable {
-            true => self.origin_writes.cache_flushes().run(write).await,
+            true => self.origin_writes.cache_flushed(&self.env, write).await,
             false => write.await,
         };
         if result.is_ok() && stable {
-            // Its generation is the highest.
+            // It is the latest.
+            self.intents.unread.set(false);
             let mut on_medium = self.intents.on_medium.borrow_mut();
             on_medium.clear();
             on_medium.extend(marks);
@@ -479,7 +483,7 @@ impl<P: Platform> Shard<P> {
             *mark = DurableMark::default();
         }
         intents.set_durable(marks);
-        if !intents.on_medium.borrow().contains(&fill) {
+        if !intents.on_medium.borrow().contains(&fill) && !intents.unread.get() {
             return Ok(());
         }
         let permit = intents.sectors.acquire(1).await;
@@ -697,6 +701,10 @@ impl<P: Platform> Shard<P> {
             }
         }
         let permit = self.intents.sectors.acquire(1).await;
+        if self.failed.get() {
+            // Every bit was set, and must stay.
+            return Ok(());
+        }
         let mut pages = BTreeSet::new();
         {
             let (mut set, doubtful) = (self.intents.set.borrow_mut(), self.intents.doubtful.borrow());
@@ -720,7 +728,8 @@ impl<P: Platform> Shard<P> {
             self.geometry.shard_intent_offset(self.number),
             self.geometry.shard_intent_len(),
         );
-        let mut newest = (0, [DurableMark::default(); 2]);
+        let mut newest = ((0, 0), [DurableMark::default(); 2]);
+        let mut generation = 0;
         let mut at = 0;
         while at < len {
             let part = CHUNK_BYTES.min(len - at);
@@ -738,21 +747,23 @@ impl<P: Platform> Shard<P> {
                         range
                             .filter(|stripe| sector.has(stripe - first))
                             .for_each(|stripe| set.set(stripe));
-                        let generation = sector.generation.get();
-                        if generation >= newest.0 && sector.epoch.get() >= self.valid_from.0 {
-                            newest = (generation, sector.durable());
+                        generation = generation.max(sector.generation.get());
+                        if sector.age() >= newest.0 && sector.epoch.get() >= self.valid_from.0 {
+                            newest = (sector.age(), sector.durable());
                         }
                     }
-                    Err(error) if !range.is_empty() => {
-                        tracing::warn!(shard = self.number, sector = number, %error, "an intent sector is damaged");
-                        range.for_each(|stripe| set.set(stripe));
+                    Err(error) => {
+                        self.intents.unread.set(true);
+                        if !range.is_empty() {
+                            tracing::warn!(shard = self.number, sector = number, %error, "an intent sector is damaged");
+                            range.for_each(|stripe| set.set(stripe));
+                        }
                     }
-                    Err(_) => {}
                 }
             }
             at += part;
         }
-        self.intents.generation.set(newest.0.min(u64::MAX / 2) + 1);
+        self.intents.generation.set(generation.min(u64::MAX / 2) + 1);
         self.intents
             .on_medium
             .borrow_mut()
@@ -793,6 +804,7 @@ impl<P: Platform> Shard<P> {
     pub(super) async fn poison(&self) -> Result<(), DeviceError> {
         // A page that is being written now has bits clear: it must not land after ours.
         let permit = self.intents.sectors.acquire(1).await;
+        let failures = self.origin_writes.cache_flushes().failures();
         {
             let mut set = self.intents.set.borrow_mut();
             (0..self.intents.stripes).for_each(|stripe| set.set(stripe));
@@ -801,9 +813,78 @@ impl<P: Platform> Shard<P> {
         for page in 0..pages {
             self.write_intents(page, &[], false).await?;
         }
-        // Whatever failed before: these pages were written since.
-        let flushed = self.origin_writes.cache_flushes().run(self.cache.flush()).await;
+        // Whatever failed before: these pages were written since. But another shard's that fails takes them along.
+        let flush = self.cache.flush();
+        let flushed = self
+            .origin_writes
+            .cache_flushed_since(&self.env, failures, flush)
+            .await;
         drop(permit);
         flushed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::GeometryWish;
+    use crate::shard::simulated::{Simulated, shard};
+    use flaz_sim::{DiskConfig, Sim, SimDisk};
+
+    const CACHE_LEN: u64 = 8 << 20;
+    /// Of so many pages of intents.
+    const ORIGIN_LEN: u64 = 64 << 30;
+    const PAGES: u64 = 3;
+
+    fn mark(fill: u64) -> [DurableMark; 2] {
+        let (fill, used) = (Sequence(fill), 512);
+        [DurableMark { fill, used }, DurableMark::default()]
+    }
+
+    /// The latest page, with a mark of filling 9, is damaged while a second opening begins and does what `then` says.
+    /// Which marks a third one finds, for which that page is right again.
+    fn marks_after(then: impl AsyncFnOnce(Rc<Shard<Simulated>>)) -> [DurableMark; 2] {
+        let sim = Sim::new(1);
+        let env = sim.env();
+        let cache = SimDisk::new(&env, DiskConfig::fast(CACHE_LEN));
+        let wish = GeometryWish {
+            shard_count: Some(1),
+            ..GeometryWish::default()
+        };
+        let geometry = Geometry::plan(CACHE_LEN, 512, ORIGIN_LEN, wish).expect("fits");
+        assert_eq!(geometry.shard_intent_len(), PAGES * PAGE_BYTES as u64);
+        sim.block_on(async {
+            let first = shard(&env, &cache, geometry, 1);
+            let last = PAGES - 1;
+            for (page, fill) in (0..PAGES).chain([last; 6]).zip(1..) {
+                first.intents.set_durable(mark(fill));
+                first.write_intents(page, &[], true).await.expect("it is well");
+            }
+            let position = first.intent_position(last);
+            let right = cache.peek(position, PAGE_BYTES);
+            cache.poke(position, &[0xa5; PAGE_BYTES]);
+            let second = shard(&env, &cache, geometry, 2);
+            assert_eq!(second.load_intents().await.expect("it can be read"), mark(2));
+            then(second).await;
+            cache.poke(position, &right);
+            let third = shard(&env, &cache, geometry, 3);
+            third.load_intents().await.expect("it can be read")
+        })
+    }
+
+    #[test]
+    fn a_page_that_was_damaged_for_once_does_not_overrule_those_of_later_openings() {
+        let marks = marks_after(async |second| {
+            second.intents.set_durable(mark(40));
+            second.write_intents(0, &[], true).await.expect("it is well");
+        });
+        assert_eq!(marks, mark(40));
+    }
+
+    /// No mark may name a region that is about to be made void, nor may one that could not be read.
+    #[test]
+    fn a_mark_that_could_not_be_read_is_forgotten_like_any_other() {
+        let marks = marks_after(async |second| second.forget_mark(Sequence(9)).await.expect("it is well"));
+        assert_eq!(marks, [DurableMark::default(); 2]);
     }
 }

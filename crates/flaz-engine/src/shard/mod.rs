@@ -46,6 +46,8 @@ mod regions;
 mod resume;
 mod scan;
 mod sending;
+#[cfg(test)]
+mod simulated;
 mod watch;
 mod write;
 mod write_back;

@@ -14,7 +14,7 @@ use super::log::Append;
 use super::{Platform, Shard, fragment};
 use crate::format::FormatError;
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
-use crate::format::summary::Summary;
+use crate::format::summary::{Summary, summary_bytes_max};
 use crate::format::void::{VOID_MARK_BYTES, VoidMark};
 use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
@@ -255,7 +255,8 @@ impl<P: Platform> Shard<P> {
             .await
             .map_err(|error| error.to_string())?;
         let tail = &buf[at..at + guess as usize];
-        let len = Summary::parse_len(tail, region_bytes).map_err(|error| error.to_string())? as u64;
+        let most = summary_bytes_max(&self.geometry);
+        let len = Summary::parse_len(tail, most).map_err(|error| error.to_string())? as u64;
         let parsed = if len <= guess {
             Summary::parse(tail)
         } else {

@@ -17,7 +17,7 @@ use super::{Platform, Shard};
 use crate::codec::CodecId;
 use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, records};
 use crate::format::intent::DurableMark;
-use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes};
+use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
 use crate::format::void::VoidMark;
 use crate::policy::Ring;
 use crate::stats::count;
@@ -191,7 +191,7 @@ impl<P: Platform> Shard<P> {
         let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
         let tail = self.read_region(number, region_bytes - guess, guess).await?;
         let mut bytes_read = guess;
-        let summary = match Summary::parse_len(&tail, region_bytes) {
+        let summary = match Summary::parse_len(&tail, summary_bytes_max(&self.geometry)) {
             Ok(len) if len as u64 <= guess => Summary::parse(&tail).ok(),
             Ok(len) => {
                 let len = (len as u64).next_multiple_of(sector);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::{Device, DeviceError, Env, IoBuf};
+use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
 use super::admit::{Candidate, Job};
 use super::intents::Intent;
@@ -214,24 +214,35 @@ impl<P: Platform> Shard<P> {
         self.origin_result(result)
     }
 
-    /// A write that is stable when it ends may be one that a flush follows, and fail as such: what others have written may
-    /// then be lost. Once one has failed, the flush is one of its own, so that it can be told which of the two fails. Or a
-    /// client that asks again and again for what cannot be written would keep the cleaner from ever trusting a flush.
+    /// A write that is stable when it ends may be one that a flush follows. So it is believed like a flush: another one that
+    /// fails meanwhile may take it along, and be told of it alone. And it may fail as a flush, by which what others have
+    /// written is lost: it is made once more without, and if that can be done, it was the flush that failed. Once one has
+    /// failed for itself, the flush is one of its own. Or a client that asks again and again for what cannot be written would
+    /// keep the cleaner from ever trusting a flush.
     async fn stable_if(
         &self,
         fua: bool,
-        write: impl AsyncFnOnce(bool) -> Result<(), DeviceError>,
+        mut write: impl AsyncFnMut(bool) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         let flushes = self.origin_writes.flushes();
         if !fua {
             return write(false).await;
         }
-        if !flushes.write_failed() {
-            return flushes.run(write(true)).await;
-        }
         let failures = flushes.failures();
-        write(false).await?;
-        self.flush_origin_for(failures).await
+        if flushes.write_failed() {
+            write(false).await?;
+            return self.flush_origin_for(failures).await;
+        }
+        let stable = async {
+            let Err(error) = write(true).await else {
+                return Ok(());
+            };
+            let of_write = matches!(error.op, DeviceOp::Write | DeviceOp::WriteZeroes);
+            let by_flush = of_write && write(false).await.is_ok();
+            let op = if by_flush { DeviceOp::Flush } else { error.op };
+            Err(DeviceError { op, ..error })
+        };
+        self.stable_on_origin(failures, stable).await
     }
 
     /// What comes after the image has begun to be made would not be in it. The caller holds the lock of its range, which
@@ -290,16 +301,17 @@ impl<P: Platform> Shard<P> {
         let end = offset + data.len() as u64;
         let wide = offset / align * align..end.next_multiple_of(align);
         if wide == (offset..end) {
-            let mut back = None;
+            let mut buf = Some(data);
             let write = self.stable_if(fua, async |fua| {
+                let data = buf.take().unwrap_or_else(|| IoBuf::new(0));
                 let (data, result) = self.origin.write_at(offset, data, fua).await;
-                back = Some(data);
+                buf = Some(data);
                 result
             });
             let result = self.write_to_origin(end - offset, write).await;
-            (back.unwrap_or_else(|| IoBuf::new(0)), result)
+            (buf.unwrap_or_else(|| IoBuf::new(0)), result)
         } else {
-            let widened = async |fua| self.write_widened(offset, &data, wide, fua).await;
+            let widened = async |fua| self.write_widened(offset, &data, wide.clone(), fua).await;
             let result = self.stable_if(fua, widened).await;
             (data, result)
         }

@@ -245,7 +245,11 @@ impl Opening {
             Ok(()) => self.oracle.write_ends(&writing, fua),
             Err(error) => {
                 self.oracle.write_fails(&writing);
-                self.may_fail(&error, failed_before)?;
+                if fua {
+                    self.flush_may_fail(&error)?;
+                } else {
+                    self.may_fail(&error, failed_before)?;
+                }
             }
         }
         Ok(())
@@ -268,7 +272,7 @@ impl Opening {
     }
 
     /// The same for a flush: it is told also of failures of flushes that somebody else had asked for, or nobody. A write
-    /// with FUA is one, for all that is known of how devices make it stable.
+    /// with FUA is one, for all that is known of how devices make it stable: so it may fail like one, too.
     fn flush_may_fail(&self, error: &IoError) -> Result<(), String> {
         let stats = self.origin.stats();
         let flush_failed = stats.flush_errors > 0 || (self.asked_fua.get() && stats.errors > 0);

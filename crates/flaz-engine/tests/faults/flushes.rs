@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 use flaz_engine::cache::LocalCache;
-use flaz_engine::router::CachedVolume;
+use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::Mode;
 use flaz_engine::shard::Platform;
 use flaz_engine::volume::Volume;
@@ -162,6 +162,211 @@ fn a_flush_of_the_origin_is_no_success_before_those_that_overlapped_it_have_ende
         assert!(kept || !durable, "seed {seed}: it was durable");
     }
     assert!(lost > 5, "{lost} lost");
+}
+
+/// A device that makes writes stable by a flush that follows them, as file systems do. Where that fails, it was a write.
+struct FlushesAfter(SimDisk);
+
+impl FlushesAfter {
+    async fn flush_after(&self, op: DeviceOp, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let flushed = self.0.flush().await;
+        flushed.map_err(|error| DeviceError::new(op, offset, len, error.source))
+    }
+}
+
+impl Device for FlushesAfter {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn alignment(&self) -> u32 {
+        self.0.alignment()
+    }
+
+    async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
+        self.0.read_at(offset, buf).await
+    }
+
+    async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
+        let (buf, mut result) = self.0.write_at(offset, buf, false).await;
+        if fua && result.is_ok() {
+            result = self.flush_after(DeviceOp::Write, offset, buf.len() as u64).await;
+        }
+        (buf, result)
+    }
+
+    async fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush().await
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.0.discard(offset, len).await
+    }
+
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        may_unmap: bool,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        self.0.write_zeroes(offset, len, may_unmap, false).await?;
+        if fua {
+            return self.flush_after(DeviceOp::WriteZeroes, offset, len).await;
+        }
+        Ok(())
+    }
+}
+
+struct OverFlushesAfter;
+
+impl Platform for OverFlushesAfter {
+    type Env = SimEnv;
+    type Cache = FlushesAfter;
+    type Origin = FlushesAfter;
+}
+
+/// A cache and a client of it, on two such devices.
+async fn open_on_flushes_after(
+    world: &World,
+) -> (
+    LocalCache<OverFlushesAfter>,
+    CachedVolume<LocalShards<OverFlushesAfter>, FlushesAfter>,
+) {
+    let cache = Rc::new(FlushesAfter(world.cache.clone()));
+    let origin = Rc::new(FlushesAfter(world.origin.clone()));
+    let opened =
+        LocalCache::<OverFlushesAfter>::open(world.sim.env(), cache, Rc::clone(&origin), world.settings());
+    let cache = opened.await.expect("the cache opens");
+    let volume = CachedVolume::new(cache.shards(), origin, BLOCKS * BLOCK, 0);
+    (cache, volume)
+}
+
+fn first_version(block: u64) -> flaz_engine::volume::Segments {
+    [IoBuf::copy_of(&contents(block, 1))].into()
+}
+
+fn is_kept(world: &World, block: u64) -> bool {
+    world.origin.peek_durable(block * BLOCK, BLOCK as usize) == contents(block, 1)
+}
+
+/// Of two writes that are to be stable on return one is told that the flush has failed, and that takes the other along.
+#[test]
+fn a_write_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
+    let mut undone = 0;
+    for seed in 0..4 * SEEDS {
+        let world = World::new(seed, Mode::WriteThrough);
+        let blocks = [1, STRIPE + 1];
+        let durable = world.sim.block_on(async {
+            let (_cache, one) = open_on_flushes_after(&world).await;
+            let other = one.clone();
+            for block in blocks {
+                one.write(block * BLOCK, first_version(block + 1), false)
+                    .await
+                    .expect("writes");
+            }
+            one.flush().await.expect("flushes");
+            world.origin.fail_nth(DeviceOp::Flush, 2);
+            let (one, other) = join(
+                one.write(blocks[0] * BLOCK, first_version(blocks[0]), true),
+                other.write(blocks[1] * BLOCK, first_version(blocks[1]), true),
+            )
+            .await;
+            [one.is_ok(), other.is_ok()]
+        });
+        for (block, durable) in blocks.into_iter().zip(durable) {
+            let kept = is_kept(&world, block);
+            undone += u64::from(!kept);
+            assert!(
+                kept || !durable,
+                "seed {seed}: the write of block {block} was durable"
+            );
+        }
+    }
+    assert!(undone > 5, "{undone} undone");
+}
+
+/// A write that is to be stable on return and whose flush fails takes with it what another client has written. One that
+/// fails for itself does not, and nobody else is told.
+#[test]
+fn a_write_with_fua_that_fails_by_its_flush_is_no_success_for_another_client() {
+    let mut lost = 0;
+    for seed in 0..SEEDS {
+        for by_flush in [true, false] {
+            let world = World::new(seed, Mode::WriteThrough);
+            let durable = world.sim.block_on(async {
+                let (_cache, one) = open_on_flushes_after(&world).await;
+                let other = one.clone();
+                one.write(BLOCK, first_version(1), false).await.expect("writes");
+                if by_flush {
+                    world.origin.fail_nth(DeviceOp::Flush, 1);
+                } else {
+                    // Whoever tries it again is told the same.
+                    world.origin.fail_nth(DeviceOp::Write, 1);
+                    world.origin.fail_nth(DeviceOp::Write, 2);
+                }
+                let failed = other.write((STRIPE + 1) * BLOCK, first_version(STRIPE + 1), true);
+                failed.await.expect_err("it was told");
+                one.flush().await.is_ok()
+            });
+            let kept = is_kept(&world, 1);
+            lost += u64::from(!kept);
+            assert!(kept || !durable, "seed {seed}: it was durable");
+            assert!(by_flush || durable, "seed {seed}: a write failed for itself");
+        }
+    }
+    assert!(lost > 5, "{lost} lost");
+}
+
+/// Two shards set an intent, and the flush of one fails, which takes the other's page along; then one that is to make their
+/// marks stable. No write may go past a copy of which the device says in the end that it is good.
+#[test]
+fn an_intent_is_not_stable_when_a_flush_of_the_cache_device_fails_meanwhile() {
+    let mut gave_up = 0;
+    for seed in 0..4 * SEEDS {
+        let world = World::shards(seed, Mode::WriteThrough, 2);
+        world.sim.block_on(async {
+            let (cache, volume) = open_on_flushes_after(&world).await;
+            volume.prefetch(0, 2 * STRIPE * BLOCK).await.expect("reads");
+            // A flush of the cache device with it: its log is stable.
+            volume
+                .write(3 * STRIPE * BLOCK, first_version(3 * STRIPE), false)
+                .await
+                .expect("writes");
+            volume
+                .write(2 * STRIPE * BLOCK, first_version(2 * STRIPE), false)
+                .await
+                .expect("writes");
+            world.sim.env().sleep(crate::world::CLEARED).await;
+            assert_eq!(cache.stats().holdings.cached_blocks, 2 * STRIPE + 2);
+            world.cache.fail_nth(DeviceOp::Flush, 2);
+            world.cache.fail_nth(DeviceOp::Flush, 3 + seed % 3);
+            let (one, other) = join(
+                volume.write(BLOCK, first_version(1), false),
+                volume.write((STRIPE + 1) * BLOCK, first_version(STRIPE + 1), false),
+            )
+            .await;
+            one.and(other).expect("the origin is well");
+            gave_up += u64::from(cache.stats().holdings.cache_failed);
+        });
+        let cut = (
+            world.cache.crash(&CrashPlan::Everything),
+            world.origin.crash(&CrashPlan::Everything),
+            world.host.memory(),
+        );
+        let next = world.boot(seed, cut);
+        next.sim.block_on(async {
+            let live = next.open().await;
+            for block in [1, STRIPE + 1] {
+                assert_eq!(
+                    live.try_read(block).await.expect("reads"),
+                    1,
+                    "seed {seed}: block {block}"
+                );
+            }
+        });
+    }
+    assert!(gave_up > SEEDS, "only {gave_up} gave the device up");
 }
 
 /// A trim that is to be stable on return is made so by a flush, and another one that fails may undo it.

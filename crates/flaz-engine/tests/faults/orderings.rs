@@ -511,8 +511,8 @@ fn a_lost_cache_is_noted_before_a_write_without_an_intent_reaches_the_origin() {
     }
 }
 
-/// Pages of intents carry marks of what must be there, and those of the highest generation count. An opening whose
-/// generations began anew would have its marks overruled by those of an earlier one, which name regions long gone.
+/// Pages of intents carry marks of what must be there, and those of the latest page count: of the latest opening, in it of
+/// the highest generation. Generations do not begin anew with an opening either.
 #[test]
 fn pages_of_intents_after_a_clean_stop_count_more_than_those_before() {
     let generation = |world: &World| {
@@ -551,7 +551,7 @@ fn marks_on(world: &World, cache: &DiskImage) -> [DurableMark; 2] {
     );
     let sectors = bytes.as_chunks::<512>().0.iter().enumerate();
     let pages = sectors.filter_map(|(number, bytes)| IntentSector::parse(bytes, number as u32).ok());
-    let newest = pages.max_by_key(|page| page.generation.get());
+    let newest = pages.max_by_key(IntentSector::age);
     newest.expect("a page of intents").durable()
 }
 

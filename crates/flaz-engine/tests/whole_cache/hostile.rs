@@ -105,6 +105,7 @@ fn absurd_superblocks_are_refused() {
         (88, u32s(0), "stripe size"),
         (92, u32s(7), "state"),
         (96, u32s(u32::MAX), "epoch"),
+        (100, u32s(2), "valid-from epoch"),
         (104, u32s(99), "codec"),
         (104, u32s(0x100), "codec"),
         (108, u32s(100), "codec"),
@@ -217,6 +218,17 @@ fn absurd_shard_states_start_cold() {
     }
 }
 
+/// Its length is not believed only because so many regions are said to hold it: memory for it would be had first.
+#[test]
+fn an_image_that_is_longer_than_any_is_not_read() {
+    let victim = Victim::new();
+    let image = victim.with_state(|page| put(page, 32, &victim.geometry.region_bytes.to_le_bytes()));
+    let rig = Rig::from_images(1, &victim.origin, &image);
+    let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
+    let mut wrong = findings.into_iter().filter_map(|finding| finding.thing.err());
+    assert!(wrong.any(|error| error.contains("do not fit")));
+}
+
 #[test]
 fn absurd_index_images_start_cold() {
     let victim = Victim::new();
@@ -233,7 +245,7 @@ fn absurd_index_images_start_cold() {
         .chunks(16)
         .position(|region| region[0] == 2)
         .expect("a region is full");
-    let cases: [(&str, usize, &[u8]); 14] = [
+    let cases: [(&str, usize, &[u8]); 16] = [
         ("magic", 0, &[0; 8]),
         ("index bytes", 8, &huge),
         ("regions", 16, &huge[..4]),
@@ -244,6 +256,8 @@ fn absurd_index_images_start_cold() {
         ("state of a region", 48, &[9]),
         ("ring of a region", 49, &[9]),
         ("used bytes of a region", 48 + full * 16 + 4, &huge[..4]),
+        ("filling of a region", 48 + full * 16 + 8, &huge),
+        ("sequence of an extent", open + 16 + 8, &huge),
         ("which region is open", open, &huge[..4]),
         ("extents of the open region", open + 4, &huge[..4]),
         ("records of the open region", open + 8, &huge[..4]),
@@ -346,6 +360,25 @@ fn absurd_extents_and_summaries_do_no_harm() {
         let image = victim.with_summary(|summary| put(summary, at, &value));
         assert!(use_it(&victim, &image, 2).is_some(), "{name}");
     }
+}
+
+/// Nothing is looked for where its extent has ended: behind the last one there need not be anything.
+#[test]
+fn a_record_whose_fragment_would_end_behind_its_extent_is_damage() {
+    let victim = Victim::new();
+    let image = victim.with_extent(0, |header| {
+        let records = (header.len() - 64) / 8;
+        put(header, 52, &(records as u16).to_le_bytes());
+        header[64..].copy_from_slice(&BLOCK.to_le_bytes().repeat(records));
+    });
+    let rig = Rig::from_images(1, &victim.origin, &image);
+    let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
+    let bad = |kind: &str| {
+        let of_kind = findings.iter().filter(|finding| finding.kind == kind);
+        of_kind.filter(|finding| finding.thing.is_err()).count()
+    };
+    assert_eq!(bad("record"), 1);
+    use_it(&victim, &image, 1);
 }
 
 #[test]
