@@ -247,6 +247,10 @@ impl<D: Device + Clone, E: Env> Device for Deadline<D, E> {
         self.device.alignment()
     }
 
+    fn fua_stands_alone(&self) -> bool {
+        self.device.fua_stands_alone()
+    }
+
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         let len = buf.len();
         match self.within(pin!(self.device.read_at(offset, buf))).await {

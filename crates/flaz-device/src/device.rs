@@ -85,6 +85,12 @@ pub trait Device: 'static {
     /// Granularity of offsets and lengths in bytes: a power of two, 512 or 4096 as a rule.
     fn alignment(&self) -> u32;
 
+    /// Whether a write with FUA is made stable for itself: no flush that fails can take it along, nor be told of its failure
+    /// in its place, as the first one who asks is told of what a page cache could not write.
+    fn fua_stands_alone(&self) -> bool {
+        false
+    }
+
     /// Reads `buf.len()` bytes at `offset` into `buf`.
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>);
 

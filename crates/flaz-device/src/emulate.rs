@@ -237,6 +237,10 @@ impl<D: Device, E: Env> Device for Emulated<D, E> {
         self.device.alignment()
     }
 
+    fn fua_stands_alone(&self) -> bool {
+        self.device.fua_stands_alone()
+    }
+
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         let done = self.accept(Direction::Read, offset, buf.len() as u64);
         let answer = self.device.read_at(offset, buf).await;

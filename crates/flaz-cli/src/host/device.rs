@@ -61,6 +61,10 @@ impl Device for HostDevice {
         both!(self, device => device.alignment())
     }
 
+    fn fua_stands_alone(&self) -> bool {
+        both!(self, device => device.fua_stands_alone())
+    }
+
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         both!(self, device => device.read_at(offset, buf).await)
     }

@@ -228,6 +228,10 @@ impl Device for FileDevice {
         self.inner.alignment
     }
 
+    fn fua_stands_alone(&self) -> bool {
+        self.inner.direct && self.inner.dsync_honoured
+    }
+
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         let len = buf.len() as u64;
         if let Err(error) = self.check(DeviceOp::Read, offset, len) {

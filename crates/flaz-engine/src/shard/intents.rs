@@ -460,6 +460,7 @@ impl<P: Platform> Shard<P> {
         let write = async { self.write_cache(self.intent_position(page), buf, fua).await.1 };
         // Some devices make a write stable by a flush: everybody relies on all of those, and it on theirs.
         let result = match stable {
+            true if self.cache.fua_stands_alone() => self.origin_writes.cache_flushes().run(write).await,
             true => self.origin_writes.cache_flushed(&self.env, write).await,
             false => write.await,
         };

@@ -200,7 +200,7 @@ impl<P: Platform> Shard<P> {
         let intent = self.enter_origin(&blocks).await?;
         self.tick(&blocks);
         let zeroing = async |fua| self.origin.write_zeroes(offset, len, may_unmap, fua).await;
-        let result = self.stable_if(fua, zeroing).await;
+        let result = self.stable_if(fua, false, zeroing).await;
         self.origin_writes.wrote();
         self.tick(&blocks);
         self.after_change(&blocks, None, true);
@@ -214,14 +214,15 @@ impl<P: Platform> Shard<P> {
         self.origin_result(result)
     }
 
-    /// A write that is stable when it ends may be one that a flush follows. So it is believed like a flush: another one that
-    /// fails meanwhile may take it along, and be told of it alone. And it may fail as a flush, by which what others have
+    /// A write that is stable when it ends may be one that a flush follows. So it is believed like a flush, unless it stands
+    /// alone: another one that fails meanwhile may take it along, and be told of it alone. And it may fail as a flush, by which what others have
     /// written is lost: it is made once more without, and if that can be done, it was the flush that failed. Once one has
     /// failed for itself, the flush is one of its own. Or a client that asks again and again for what cannot be written would
     /// keep the cleaner from ever trusting a flush.
     async fn stable_if(
         &self,
         fua: bool,
+        alone: bool,
         mut write: impl AsyncFnMut(bool) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         let flushes = self.origin_writes.flushes();
@@ -242,6 +243,9 @@ impl<P: Platform> Shard<P> {
             let op = if by_flush { DeviceOp::Flush } else { error.op };
             Err(DeviceError { op, ..error })
         };
+        if alone {
+            return flushes.run(stable).await;
+        }
         self.stable_on_origin(failures, stable).await
     }
 
@@ -302,7 +306,7 @@ impl<P: Platform> Shard<P> {
         let wide = offset / align * align..end.next_multiple_of(align);
         if wide == (offset..end) {
             let mut buf = Some(data);
-            let write = self.stable_if(fua, async |fua| {
+            let write = self.stable_if(fua, self.origin.fua_stands_alone(), async |fua| {
                 let data = buf.take().unwrap_or_else(|| IoBuf::new(0));
                 let (data, result) = self.origin.write_at(offset, data, fua).await;
                 buf = Some(data);
@@ -312,7 +316,7 @@ impl<P: Platform> Shard<P> {
             (buf.unwrap_or_else(|| IoBuf::new(0)), result)
         } else {
             let widened = async |fua| self.write_widened(offset, &data, wide.clone(), fua).await;
-            let result = self.stable_if(fua, widened).await;
+            let result = self.stable_if(fua, self.origin.fua_stands_alone(), widened).await;
             (data, result)
         }
     }

@@ -261,6 +261,10 @@ impl Device for SimDisk {
         self.shared.config.alignment
     }
 
+    fn fua_stands_alone(&self) -> bool {
+        true
+    }
+
     async fn read_at(&self, offset: u64, mut buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         let len = buf.len() as u64;
         let mut operation = self.issue(DeviceOp::Read, offset, len);
