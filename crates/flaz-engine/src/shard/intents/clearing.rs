@@ -1,0 +1,252 @@
+//! Clearing intents, in rounds: what must be stable before, and what a failed flush leaves in doubt.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::{DeviceError, Env};
+use futures_util::future::{Either, select};
+
+use super::page_of;
+use crate::format::intent::DurableMark;
+use crate::planted::{PlantedBug, planted};
+use crate::settings::AfterCrash;
+use crate::shard::watch::Noted;
+use crate::shard::{Platform, Shard};
+use crate::stats::count;
+use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
+
+/// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
+const CLEAR_PERIOD: Duration = Duration::from_secs(5);
+/// Time after a note that failed until the next.
+const NOTE_PAUSE: Duration = Duration::from_secs(60);
+
+impl<P: Platform> Shard<P> {
+    /// Clears bits, in rounds, until the shard stops.
+    pub(in crate::shard) async fn clear_task(shard: Rc<Self>) {
+        while !shard.stopping.get() && !shard.failed.get() {
+            if shard.intents.set_count() == 0 {
+                shard.intents.changed.notified().await;
+                continue;
+            }
+            {
+                let pause = std::pin::pin!(shard.env.sleep(CLEAR_PERIOD));
+                let mut pause = pause;
+                loop {
+                    let changed = std::pin::pin!(shard.intents.changed.notified());
+                    match select(pause, changed).await {
+                        Either::Left(_) => break,
+                        Either::Right((_, rest)) => pause = rest,
+                    }
+                    if shard.stopping.get() || shard.failed.get() {
+                        return;
+                    }
+                }
+            }
+            if shard.stopping.get() {
+                return;
+            }
+            shard.intents.clearing.set(true);
+            shard.clear_intents().await;
+            shard.intents.clearing.set(false);
+            shard.idle.notify_all();
+        }
+    }
+
+    /// One round: the stripes that were not written since the last one, if nothing about them is open.
+    pub(in crate::shard) async fn clear_intents(self: &Rc<Self>) {
+        let intents = &self.intents;
+        let failures = self.doubt_what_a_flush_lost();
+        let candidates: Vec<u64> = {
+            let (set, mut written) = (intents.set.borrow(), intents.written.borrow_mut());
+            let doubtful = intents.doubtful.borrow();
+            let told = self.env.now() >= intents.note_again.get();
+            let settled = |stripe: u64| {
+                let free = !written.has(stripe) && !self.has_obsolete(stripe) && !doubtful.has(stripe);
+                free && (told || !self.is_watched(stripe))
+            };
+            let candidates = set.iter().filter(|&stripe| settled(stripe)).collect();
+            if self.after_crash == AfterCrash::Warm {
+                written.clear_all();
+            }
+            for (stripe, _) in &*intents.in_flight.borrow() {
+                written.set(*stripe);
+            }
+            candidates
+        };
+        if candidates.is_empty() {
+            return;
+        }
+        // A block may have left a region whose reclaim has begun and been written since: until the region is void,
+        // the old copy is on the medium, and nothing newer need be.
+        let reclaimed = self.reclaims_ended.get();
+        while self.reclaims_begun.get() > self.reclaims_ended.get() && self.reclaims_ended.get() == reclaimed
+        {
+            if self.failed.get() {
+                return;
+            }
+            self.idle.notified().await;
+        }
+        if self.stuck.get() {
+            // It ended, and the region is not void.
+            return;
+        }
+        let ticket = self.origin_writes.watch().ticket();
+        let flushed = planted(PlantedBug::IntentClearedUnflushed) || self.flush_origin(failures).await;
+        let logged = planted(PlantedBug::IntentClearedBeforeLog) || self.make_log_stable().await;
+        if !flushed || !logged {
+            return;
+        }
+        let watched = candidates.iter().any(|&stripe| self.is_watched(stripe));
+        let noted = watched && self.noted(ticket).await;
+        let mut pages = Vec::new();
+        let permit = intents.sectors.acquire(1).await;
+        if self.failed.get() {
+            // Every bit was set, and must stay: writes go to the origin without one from now on.
+            return;
+        }
+        {
+            let (mut set, written) = (intents.set.borrow_mut(), intents.written.borrow());
+            for stripe in candidates {
+                let untold = !noted && self.is_watched(stripe);
+                if !written.has(stripe) && !self.has_obsolete(stripe) && !untold {
+                    set.clear(stripe);
+                    if pages.last() != Some(&page_of(stripe)) {
+                        pages.push(page_of(stripe));
+                    }
+                }
+            }
+        }
+        for page in pages {
+            // Not stable, for a bit too many does no harm; not retried, for the same reason.
+            if let Err(error) = self.write_intents(page, &[], false).await {
+                self.cache_error(&error);
+            }
+        }
+        drop(permit);
+    }
+
+    /// A flush of the origin that failed may have taken with it what was written since the one before, and no later one
+    /// brings that back: what is set by now is never cleared in this opening. Where no intents are set, for a crash leaves
+    /// nothing of the cache, a clean stop must know of what was written all the same. Returns how many failed so far.
+    pub(in crate::shard) fn doubt_what_a_flush_lost(&self) -> u64 {
+        let intents = &self.intents;
+        let failures = self.origin_writes.flushes().failures();
+        if intents.failures.replace(failures) != failures {
+            let touched = match self.after_crash {
+                AfterCrash::Warm => intents.set.borrow(),
+                AfterCrash::Cold => intents.written.borrow(),
+            };
+            let mut doubtful = intents.doubtful.borrow_mut();
+            touched.iter().for_each(|stripe| doubtful.set(stripe));
+        }
+        failures
+    }
+
+    /// Whether the host has noted what the origin begins with. Where it cannot, it is not asked again for a while, and
+    /// nothing is flushed for its sake.
+    async fn noted(&self, ticket: u64) -> bool {
+        let outcome = self.note_origin(ticket).await;
+        if outcome == Noted::Failed {
+            self.intents.note_again.set(self.env.now().after(NOTE_PAUSE));
+        }
+        outcome == Noted::Yes
+    }
+
+    fn has_obsolete(&self, stripe: u64) -> bool {
+        let range = LocalBlock(stripe * STRIPE_BLOCKS)..LocalBlock((stripe + 1) * STRIPE_BLOCKS);
+        self.obsolete.borrow().range(range).next().is_some()
+    }
+
+    /// Flushes the origin for our own sake. A failure is kept for the next one who asks for a flush: a system may
+    /// report it only once.
+    async fn flush_origin(&self, failures: u64) -> bool {
+        match self.flush_origin_for(failures).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(shard = self.number, %error, "the origin failed a flush");
+                count(&self.stats.counters.origin_errors, 1);
+                *self.flush_failure.borrow_mut() = Some(error);
+                false
+            }
+        }
+    }
+
+    /// Waits until everything appended so far is stable on the cache device. False: the device failed.
+    pub(in crate::shard) async fn make_log_stable(self: &Rc<Self>) -> bool {
+        let (ticket, open, marks) = {
+            let mut log = self.log.borrow_mut();
+            log.seal_all();
+            (log.last_queued(), log.open_numbers(), log.durable_marks())
+        };
+        let (cleaned, tombstones) = (self.cleaned_count.get(), self.tombstone_count.get());
+        self.pump_writes();
+        loop {
+            if self.failed.get() {
+                return false;
+            }
+            let abandoned = self.log.borrow().last_abandoned();
+            // A summary is also what makes extents behind a missing one count.
+            if self.log.borrow().all_written(ticket.max(abandoned)) {
+                break;
+            }
+            self.idle.notified().await;
+        }
+        let landed = self.landed_writes.get();
+        if let Err(error) = self.flush_cache().await {
+            self.cache_error(&error);
+            self.give_up("the cache device failed a flush");
+            return false;
+        }
+        self.flushed_writes.set(self.flushed_writes.get().max(landed));
+        // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
+        // it may have been made void by now, or be about to be.
+        let mut marks = marks;
+        for (mark, region) in marks.iter_mut().zip(open) {
+            let fill = region.map_or(Sequence(0), |number| self.log.borrow().regions.fill_of(number));
+            if mark.fill != fill || fill == self.intents.voiding.get() {
+                *mark = DurableMark::default();
+            }
+        }
+        self.intents.set_durable(marks);
+        self.cleaned.borrow_mut().retain(|_, number| *number > cleaned);
+        let mut unstable = self.tombstones.borrow_mut();
+        unstable.retain(|_, (_, number)| *number > tombstones);
+        true
+    }
+
+    /// After a clean stop nothing is in flight: clears every bit that is set. (But for those of which a failed flush may
+    /// have lost writes, and watched ones of which the host cannot be told: until the superblock says that the stop was
+    /// clean, this is what a crash leaves.)
+    pub(in crate::shard) async fn clear_all_intents(&self) -> Result<(), DeviceError> {
+        let mut watched: Vec<u64> = self.intents.set.borrow().iter().collect();
+        watched.retain(|&stripe| self.is_watched(stripe));
+        if !watched.is_empty() {
+            let (ticket, failures) = (
+                self.origin_writes.watch().ticket(),
+                self.origin_writes.flushes().failures(),
+            );
+            if self.flush_origin_for(failures).await.is_ok() && self.noted(ticket).await {
+                watched.clear();
+            }
+        }
+        let permit = self.intents.sectors.acquire(1).await;
+        if self.failed.get() {
+            // Every bit was set, and must stay.
+            return Ok(());
+        }
+        let mut pages = BTreeSet::new();
+        {
+            let (mut set, doubtful) = (self.intents.set.borrow_mut(), self.intents.doubtful.borrow());
+            pages.extend(set.iter().chain(doubtful.iter()).map(page_of));
+            set.clear_all();
+            let kept = watched.into_iter().chain(doubtful.iter());
+            kept.for_each(|stripe| set.set(stripe));
+        }
+        for page in pages {
+            self.write_intents(page, &[], false).await?;
+        }
+        drop(permit);
+        Ok(())
+    }
+}
