@@ -656,12 +656,17 @@ impl Daemon {
     pub fn detach(&self) -> Result<(), HostError> {
         // From now on nobody sets write-back again.
         self.detaching.store(true, Ordering::SeqCst);
+        let before = self.settings.lock().unwrap_or_else(PoisonError::into_inner).mode;
         // A stop that had begun may not have seen that, and leave the cache as it is: one of the two sees the other.
         let done = self.bring_all().and_then(|()| self.not_stopping());
         if done.is_err() {
             self.detaching.store(false, Ordering::Relaxed);
         }
-        done
+        // What stays dirty does not grow, so the mode is not changed back.
+        done.map_err(|error| match before {
+            Mode::WriteBack => format!("{error} (the mode is write-through now)").into(),
+            _ => error,
+        })
     }
 
     fn not_stopping(&self) -> Result<(), HostError> {

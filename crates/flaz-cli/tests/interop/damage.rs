@@ -93,11 +93,15 @@ fn a_damaged_dirty_block_is_named_and_no_advice_loses_the_others() {
     }
 
     // All others are on the origin now, and the first way out leads out.
-    let server = Server::start(&scratch, &cache, "");
+    let server = Server::start(&scratch, &cache, "--mode write-back");
     let mut client = Client::connect(server.socket()).expect("connects");
     client
         .call(Command::Read, at, 4096)
         .expect_err("the only copy is damaged");
+    let said = server.detach_fails();
+    for part in ["1 blocks cannot be brought", "the mode is write-through now"] {
+        assert!(said.contains(part), "no '{part}' in {said}");
+    }
     client.call(Command::Flush, 0, 0).expect("flushes");
     client.call(Command::WriteZeroes, 1 << 20, 4096).expect("zeroes");
     let status = server.status();

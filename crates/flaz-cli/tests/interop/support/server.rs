@@ -185,6 +185,14 @@ impl Server {
         self.end_well("detach");
     }
 
+    /// `flaz detach`, and wants it to fail: what it says.
+    pub fn detach_fails(&self) -> String {
+        Program::flaz()
+            .words("detach --control")
+            .arg(&self.control)
+            .fails()
+    }
+
     fn end_well(mut self, command: &str) {
         Program::flaz()
             .words(command)
