@@ -85,9 +85,9 @@ impl<P: Platform> Shard<P> {
             } else {
                 Ring::Main
             };
-            log.regions
-                .take_oldest(victim)
-                .or_else(|| log.regions.take_oldest(other))
+            let taken = log.regions.take_oldest(victim);
+            // Nothing else goes before what a crash has left unfinished.
+            taken.or_else(|| unfinished.is_none().then(|| log.regions.take_oldest(other))?)
         };
         let Some(number) = taken else { return false };
         self.reclaims_begun.set(self.reclaims_begun.get() + 1);

@@ -110,10 +110,11 @@ impl<P: Platform> Shard<P> {
         if !to_void.is_empty() {
             self.void_regions(&to_void).await.map_err(device)?;
         }
-        let resumed = self.to_resume(&found);
-        let is_resumed = |region: &Found| resumed.contains(&region.number);
+        let mut resumed = self.to_resume(&found);
         self.take_over_regions(&found, &resumed);
         self.take_over_records(&found).await;
+        self.can_be_resumed(&mut resumed);
+        let is_resumed = |region: &Found| resumed.contains(&region.number);
         for region in found.iter().filter(|region| is_resumed(region)) {
             self.end_region(region).await.map_err(device)?;
         }

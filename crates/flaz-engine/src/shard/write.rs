@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
 use super::admit::{Candidate, Job};
@@ -239,7 +240,9 @@ impl<P: Platform> Shard<P> {
                 return Ok(());
             };
             let of_write = matches!(error.op, DeviceOp::Write | DeviceOp::WriteZeroes);
-            let by_flush = of_write && write(false).await.is_ok();
+            // What has not answered in time may still do so.
+            let again = of_write && !is_timeout(&error);
+            let by_flush = again && write(false).await.is_ok();
             let op = if by_flush { DeviceOp::Flush } else { error.op };
             Err(DeviceError { op, ..error })
         };
