@@ -75,6 +75,8 @@ struct Inner {
     direct: bool,
     /// RWF_DSYNC makes a write stable here; elsewhere it is followed by a flush.
     dsync_honoured: bool,
+    /// Such a write cannot be lost by another flush that fails.
+    fua_stands_alone: bool,
     identity: Identity,
     /// Set when the device has said that it does not support the operation: it is not asked again.
     no_discard: AtomicBool,
@@ -229,7 +231,7 @@ impl Device for FileDevice {
     }
 
     fn fua_stands_alone(&self) -> bool {
-        self.inner.direct && self.inner.dsync_honoured
+        self.inner.fua_stands_alone
     }
 
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {

@@ -141,6 +141,7 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError>
     }
     let identity = Identity::of(&fd, kind, path, bytes);
     let dsync_honoured = stable::dsync_honoured(&fd, kind);
+    let fua_stands_alone = direct && dsync_honoured && stable::stands_alone(&fd, kind);
     let inner = Inner {
         fd,
         path: path.into(),
@@ -149,6 +150,7 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError>
         alignment,
         direct,
         dsync_honoured,
+        fua_stands_alone,
         identity,
         no_discard: AtomicBool::new(false),
         no_unmap: AtomicBool::new(false),

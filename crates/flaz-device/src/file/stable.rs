@@ -5,8 +5,9 @@
 //! while it does flush for pwritev2. So it is believed of block devices and of file systems whose direct I/O is known to
 //! flush when it completes; everywhere else an fdatasync follows.
 
-use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::{fs, io};
 
 use rustix::fs::FsWord;
 
@@ -22,6 +23,37 @@ const HONOURING: [FsWord; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 pub(super) fn dsync_honoured(fd: &OwnedFd, kind: Kind) -> bool {
     // The type of a block device's file system is that of /dev.
     kind == Kind::BlockDevice || rustix::fs::fstatfs(fd).is_ok_and(|stat| HONOURING.contains(&stat.f_type))
+}
+
+/// Whether a write that RWF_DSYNC makes stable stands alone: there is no volatile cache under it that another flush could
+/// lose, or the flag goes down to the device with the write itself. Past the page cache only, and a file system may choose
+/// to flush. Where it cannot be found out it is not believed.
+pub(super) fn stands_alone(fd: &OwnedFd, kind: Kind) -> bool {
+    let Ok(stat) = rustix::fs::fstat(fd) else {
+        return false;
+    };
+    let number = match kind {
+        Kind::BlockDevice => stat.st_rdev,
+        Kind::File => stat.st_dev,
+    };
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let Ok(device) = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
+        return false;
+    };
+    has_no_cache_to_lose(&device, kind)
+}
+
+/// The same of the block device that a directory of sysfs describes.
+fn has_no_cache_to_lose(device: &Path, kind: Kind) -> bool {
+    // A partition has the queue of its disk.
+    let disk = match device.join("partition").exists() {
+        true => device.parent().unwrap_or(device),
+        false => device,
+    };
+    let says = |attribute: &str, expected: &str| {
+        fs::read_to_string(disk.join("queue").join(attribute)).is_ok_and(|text| text.trim() == expected)
+    };
+    says("write_cache", "write through") || (kind == Kind::BlockDevice && says("fua", "1"))
 }
 
 impl FileDevice {
@@ -42,5 +74,36 @@ impl FileDevice {
             return Err(io::Error::from_raw_os_error(-result));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_stand_alone_where_no_cache_can_lose_them() {
+        let scratch = tempfile::tempdir().expect("temporary directory");
+        let disk = scratch.path().join("sdx");
+        let part = disk.join("sdx1");
+        for directory in [&disk.join("queue"), &part] {
+            fs::create_dir_all(directory).expect("directory");
+        }
+        fs::write(part.join("partition"), "1\n").expect("writes");
+        let judge = |write_cache: &str, fua: &str| {
+            fs::write(disk.join("queue/write_cache"), write_cache).expect("writes");
+            fs::write(disk.join("queue/fua"), fua).expect("writes");
+            let [whole, within] = [&disk, &part]
+                .map(|device| [Kind::BlockDevice, Kind::File].map(|kind| has_no_cache_to_lose(device, kind)));
+            assert_eq!(whole, within, "a partition is as its disk");
+            whole
+        };
+        assert_eq!(judge("write back\n", "0\n"), [false, false]);
+        assert_eq!(judge("write back\n", "1\n"), [true, false]);
+        assert_eq!(judge("write through\n", "0\n"), [true, true]);
+        assert!(
+            !has_no_cache_to_lose(scratch.path(), Kind::BlockDevice),
+            "not known"
+        );
     }
 }
