@@ -159,8 +159,9 @@ impl<P: Platform> Shard<P> {
                     "region {} has {} readable bytes of extents, {} were stable",
                     region.number, region.used, mark.used
                 ),
-                // It has been reclaimed since, if younger ones are there.
-                None if same_ring.any(|region| region.fill > mark.fill) => continue,
+                // It has been reclaimed since, if younger ones are there and the page may be missing that says so: a region
+                // that the latest one names is not made void.
+                None if self.intents.unread() && same_ring.any(|region| region.fill > mark.fill) => continue,
                 None if mark.used == 0 => continue,
                 None => format!("the {ring} region of filling {} is gone", mark.fill.0),
             };
@@ -430,5 +431,67 @@ impl<P: Platform> Shard<P> {
         }
         self.pump_writes();
         Ok(intended.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flaz_sim::{DiskConfig, Sim, SimDisk};
+
+    use super::*;
+    use crate::format::geometry::{Geometry, GeometryWish};
+    use crate::shard::simulated::shard_over;
+    use crate::units::BlockNumber;
+
+    /// Its header has rotted, and the power failed before its summary was stable. That younger ones are there does not say
+    /// that it was reclaimed, for then the latest page would not name it.
+    #[test]
+    fn a_region_that_a_mark_names_is_missed_beside_younger_ones() {
+        const LEN: u64 = 8 << 20;
+        let sim = Sim::new(1);
+        let env = sim.env();
+        let wish = GeometryWish {
+            shard_count: Some(1),
+            ..GeometryWish::default()
+        };
+        let geometry = Geometry::plan(LEN, 512, LEN, wish).expect("fits");
+        let (cache, origin) = (
+            SimDisk::new(&env, DiskConfig::fast(LEN)),
+            SimDisk::new(&env, DiskConfig::fast(LEN)),
+        );
+        let lost = sim.block_on(async {
+            let first = shard_over(&env, &cache, &origin, geometry, 1, false);
+            let append = |block| {
+                let what = Append::Fill {
+                    value: 1,
+                    dirty: false,
+                };
+                let appended = first
+                    .log
+                    .borrow_mut()
+                    .append(Ring::Main, BlockNumber(block), what, true);
+                appended.expect("there is room");
+            };
+            append(0);
+            assert!(first.make_log_stable().await);
+            first.write_intents(0, &[], true).await.expect("it is well");
+            let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
+            first.log.borrow_mut().close_regions();
+            append(1);
+            assert!(first.make_log_stable().await);
+            region
+        });
+        sim.kill_tasks();
+        let start = geometry.shard_offset(0) + u64::from(lost) * geometry.region_bytes;
+        cache.poke(start, &[0; 512]);
+        cache.poke(start + geometry.region_bytes - 512, &[0; 512]);
+        sim.block_on(async {
+            let second = shard_over(&env, &cache, &origin, geometry, 2, false);
+            let outcome = second.recover(|| ()).await;
+            assert!(
+                matches!(outcome, Err(RecoverError::Damaged { .. })),
+                "{outcome:?}"
+            );
+        });
     }
 }

@@ -147,6 +147,11 @@ impl Intents {
         }
     }
 
+    /// Whether a part of the bitmap could not be read, and nothing stable was written since.
+    pub(super) fn unread(&self) -> bool {
+        self.unread.get()
+    }
+
     /// Whether a write of a client waits or is in flight.
     pub(super) fn writing(&self) -> bool {
         self.clients.get() > 0

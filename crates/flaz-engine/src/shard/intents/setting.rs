@@ -166,7 +166,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Writes a page of the bitmap: what is set, and `also`. The caller holds the permit.
-    pub(super) async fn write_intents(
+    pub(in crate::shard) async fn write_intents(
         &self,
         page: u64,
         also: &[u64],
