@@ -26,25 +26,20 @@ pub(super) fn dsync_honoured(fd: &OwnedFd, kind: Kind) -> bool {
 }
 
 /// Whether a write that RWF_DSYNC makes stable stands alone: there is no volatile cache under it that another flush could
-/// lose, or the flag goes down to the device with the write itself. Past the page cache only, and a file system may choose
-/// to flush. Where it cannot be found out it is not believed.
+/// lose, or the flag goes down to the device with the write itself. Not in a file, where the file system may choose to
+/// flush. Where it cannot be found out it is not believed.
 pub(super) fn stands_alone(fd: &OwnedFd, kind: Kind) -> bool {
-    let Ok(stat) = rustix::fs::fstat(fd) else {
+    if kind != Kind::BlockDevice {
         return false;
-    };
-    let number = match kind {
-        Kind::BlockDevice => stat.st_rdev,
-        Kind::File => stat.st_dev,
-    };
+    }
+    let number = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_rdev);
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let Ok(device) = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
-        return false;
-    };
-    has_no_cache_to_lose(&device, kind)
+    fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))
+        .is_ok_and(|device| has_no_cache_to_lose(&device))
 }
 
 /// The same of the block device that a directory of sysfs describes.
-fn has_no_cache_to_lose(device: &Path, kind: Kind) -> bool {
+fn has_no_cache_to_lose(device: &Path) -> bool {
     // A partition has the queue of its disk.
     let disk = match device.join("partition").exists() {
         true => device.parent().unwrap_or(device),
@@ -53,7 +48,9 @@ fn has_no_cache_to_lose(device: &Path, kind: Kind) -> bool {
     let says = |attribute: &str, expected: &str| {
         fs::read_to_string(disk.join("queue").join(attribute)).is_ok_and(|text| text.trim() == expected)
     };
-    says("write_cache", "write through") || (kind == Kind::BlockDevice && says("fua", "1"))
+    // A device that is made of others may promise what not all of them can.
+    let made_of_others = fs::read_dir(disk.join("slaves")).is_ok_and(|mut slaves| slaves.next().is_some());
+    says("write_cache", "write through") || (says("fua", "1") && !made_of_others)
 }
 
 impl FileDevice {
@@ -93,17 +90,15 @@ mod tests {
         let judge = |write_cache: &str, fua: &str| {
             fs::write(disk.join("queue/write_cache"), write_cache).expect("writes");
             fs::write(disk.join("queue/fua"), fua).expect("writes");
-            let [whole, within] = [&disk, &part]
-                .map(|device| [Kind::BlockDevice, Kind::File].map(|kind| has_no_cache_to_lose(device, kind)));
+            let [whole, within] = [&disk, &part].map(|device| has_no_cache_to_lose(device));
             assert_eq!(whole, within, "a partition is as its disk");
             whole
         };
-        assert_eq!(judge("write back\n", "0\n"), [false, false]);
-        assert_eq!(judge("write back\n", "1\n"), [true, false]);
-        assert_eq!(judge("write through\n", "0\n"), [true, true]);
-        assert!(
-            !has_no_cache_to_lose(scratch.path(), Kind::BlockDevice),
-            "not known"
-        );
+        assert!(!judge("write back\n", "0\n"));
+        assert!(judge("write back\n", "1\n"));
+        assert!(judge("write through\n", "0\n"));
+        fs::create_dir_all(disk.join("slaves/sda")).expect("directory");
+        assert!(!judge("write back\n", "1\n"), "one of them may have no FUA");
+        assert!(!has_no_cache_to_lose(scratch.path()), "not known");
     }
 }

@@ -238,6 +238,7 @@ impl<P: Platform> Shard<P> {
     ///
     /// Of a region that was being reclaimed, the oldest of its ring, the blocks may have gone to the other ring by then, or
     /// been written anew there, while its own records are still to be found: it must go before those of the other ring do.
+    /// (But for blocks that a tombstone of the same ring makes void: those may be anywhere.)
     async fn take_over_records(&self, found: &[Found]) {
         let mut order: Vec<(Sequence, u32, u32, usize)> = Vec::new();
         for (region, contents) in found.iter().enumerate() {
@@ -255,6 +256,8 @@ impl<P: Platform> Shard<P> {
         self.index.borrow_mut().reserve(total);
         let oldest = self.oldest_contents(found);
         let mut dropped: BTreeMap<LocalBlock, Ring> = BTreeMap::new();
+        // Blocks of these whose last record in that ring is a tombstone, which cannot die before the copy.
+        let mut gone = [BTreeSet::new(), BTreeSet::new()];
         let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
         let mut bulk = Bulk::new(&self.index.borrow(), room);
         for (_, region, extent, first) in order {
@@ -269,8 +272,14 @@ impl<P: Platform> Shard<P> {
                     break;
                 }
                 if let Some((block, change)) = self.change_of(record, start, at) {
-                    if matches!(change, Change::Drop) && oldest.iter().any(|blocks| blocks.contains(&block)) {
-                        dropped.insert(block, region.ring);
+                    let gone = &mut gone[region.ring.index()];
+                    if matches!(change, Change::Drop) {
+                        if oldest.iter().any(|blocks| blocks.contains(&block)) {
+                            dropped.insert(block, region.ring);
+                            gone.insert(block);
+                        }
+                    } else if !gone.is_empty() && matches!(change, Change::Set(_)) {
+                        gone.remove(&block);
                     }
                     bulk.push(block, change);
                 }
@@ -298,7 +307,8 @@ impl<P: Platform> Shard<P> {
             None => dropped.get(block).copied(),
         };
         let unfinished = Ring::ALL.into_iter().find(|ring| {
-            let mut blocks = oldest[ring.index()].iter();
+            let gone = &gone[ring.index()];
+            let mut blocks = oldest[ring.index()].iter().filter(|block| !gone.contains(block));
             blocks.any(|block| newest(block).is_some_and(|newest| newest != *ring))
         });
         self.unfinished.set(unfinished);
@@ -492,6 +502,47 @@ mod tests {
                 matches!(outcome, Err(RecoverError::Damaged { .. })),
                 "{outcome:?}"
             );
+        });
+    }
+
+    /// A block of Probation was trimmed and written anew to Main. That is no sign of a reclaim, and must not hide the one of
+    /// Main that a crash cut short: a block that it had dropped was read and written since.
+    #[test]
+    fn a_block_that_was_trimmed_hides_no_reclaim_that_was_cut_short() {
+        const LEN: u64 = 8 << 20;
+        let sim = Sim::new(1);
+        let env = sim.env();
+        let wish = GeometryWish {
+            shard_count: Some(1),
+            ..GeometryWish::default()
+        };
+        let geometry = Geometry::plan(LEN, 512, LEN, wish).expect("fits");
+        let (cache, origin) = (
+            SimDisk::new(&env, DiskConfig::fast(LEN)),
+            SimDisk::new(&env, DiskConfig::fast(LEN)),
+        );
+        let (trimmed, moved) = (BlockNumber(1), BlockNumber(2));
+        let contents = |value| Append::Fill { value, dirty: false };
+        sim.block_on(async {
+            let first = shard_over(&env, &cache, &origin, geometry, 1, false);
+            let append = |ring, block, what| {
+                let appended = first.log.borrow_mut().append(ring, block, what, true);
+                appended.expect("there is room");
+            };
+            append(Ring::Probation, trimmed, contents(1));
+            append(Ring::Main, moved, contents(1));
+            first.log.borrow_mut().close_regions();
+            append(Ring::Probation, trimmed, Append::Tombstone);
+            append(Ring::Probation, moved, contents(2));
+            first.log.borrow_mut().seal_all();
+            append(Ring::Main, trimmed, contents(2));
+            assert!(first.make_log_stable().await);
+        });
+        sim.kill_tasks();
+        sim.block_on(async {
+            let second = shard_over(&env, &cache, &origin, geometry, 2, false);
+            second.recover(|| ()).await.expect("recovers");
+            assert_eq!(second.unfinished.get(), Some(Ring::Main));
         });
     }
 }
