@@ -125,7 +125,14 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     let program = program()?;
     let files = Files::new(options)?;
     let data = real_data((options.data_mib << 20) as usize);
-    for name in ["hits-lz4", "hits-none", "fill-lz4", "fill-none", "peer"] {
+    for name in [
+        "hits-lz4",
+        "hits-none",
+        "fill-lz4",
+        "fill-none",
+        "fill-past",
+        "peer",
+    ] {
         std::fs::write(files.path().join(format!("{name}.origin")), &data)?;
     }
     let blocks = data.len() as u64 / 4096;
