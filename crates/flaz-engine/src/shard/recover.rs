@@ -446,58 +446,42 @@ impl<P: Platform> Shard<P> {
 
 #[cfg(test)]
 mod tests {
-    use flaz_sim::{DiskConfig, Sim, SimDisk};
-
     use super::*;
-    use crate::format::geometry::{Geometry, GeometryWish};
-    use crate::shard::simulated::shard_over;
-    use crate::units::BlockNumber;
+    use crate::format::geometry::GeometryWish;
+    use crate::shard::simulated::{Disks, append};
+
+    fn disks() -> Disks {
+        Disks::new(8 << 20, GeometryWish::default())
+    }
+
+    fn fill(value: u8) -> Append<'static> {
+        Append::Fill { value, dirty: false }
+    }
 
     /// Its header has rotted, and the power failed before its summary was stable. That younger ones are there does not say
     /// that it was reclaimed, for then the latest page would not name it.
     #[test]
     fn a_region_that_a_mark_names_is_missed_beside_younger_ones() {
-        const LEN: u64 = 8 << 20;
-        let sim = Sim::new(1);
-        let env = sim.env();
-        let wish = GeometryWish {
-            shard_count: Some(1),
-            ..GeometryWish::default()
-        };
-        let geometry = Geometry::plan(LEN, 512, LEN, wish).expect("fits");
-        let (cache, origin) = (
-            SimDisk::new(&env, DiskConfig::fast(LEN)),
-            SimDisk::new(&env, DiskConfig::fast(LEN)),
-        );
-        let lost = sim.block_on(async {
-            let first = shard_over(&env, &cache, &origin, geometry, 1, false);
-            let append = |block| {
-                let what = Append::Fill {
-                    value: 1,
-                    dirty: false,
-                };
-                let appended = first
-                    .log
-                    .borrow_mut()
-                    .append(Ring::Main, BlockNumber(block), what, true);
-                appended.expect("there is room");
-            };
-            append(0);
+        let disks = disks();
+        let lost = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            append(&first, Ring::Main, 0, fill(1));
             assert!(first.make_log_stable().await);
             first.write_intents(0, &[], true).await.expect("it is well");
             let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
             first.log.borrow_mut().close_regions();
-            append(1);
+            append(&first, Ring::Main, 1, fill(1));
             assert!(first.make_log_stable().await);
             region
         });
-        sim.kill_tasks();
-        let start = geometry.shard_offset(0) + u64::from(lost) * geometry.region_bytes;
-        cache.poke(start, &[0; 512]);
-        cache.poke(start + geometry.region_bytes - 512, &[0; 512]);
-        sim.block_on(async {
-            let second = shard_over(&env, &cache, &origin, geometry, 2, false);
-            let outcome = second.recover(|| ()).await;
+        disks.sim.kill_tasks();
+        let start = disks.region(lost);
+        disks.cache.poke(start, &[0; 512]);
+        disks
+            .cache
+            .poke(start + disks.geometry.region_bytes - 512, &[0; 512]);
+        disks.sim.block_on(async {
+            let outcome = disks.shard(2).recover(|| ()).await;
             assert!(
                 matches!(outcome, Err(RecoverError::Damaged { .. })),
                 "{outcome:?}"
@@ -509,39 +493,22 @@ mod tests {
     /// Main that a crash cut short: a block that it had dropped was read and written since.
     #[test]
     fn a_block_that_was_trimmed_hides_no_reclaim_that_was_cut_short() {
-        const LEN: u64 = 8 << 20;
-        let sim = Sim::new(1);
-        let env = sim.env();
-        let wish = GeometryWish {
-            shard_count: Some(1),
-            ..GeometryWish::default()
-        };
-        let geometry = Geometry::plan(LEN, 512, LEN, wish).expect("fits");
-        let (cache, origin) = (
-            SimDisk::new(&env, DiskConfig::fast(LEN)),
-            SimDisk::new(&env, DiskConfig::fast(LEN)),
-        );
-        let (trimmed, moved) = (BlockNumber(1), BlockNumber(2));
-        let contents = |value| Append::Fill { value, dirty: false };
-        sim.block_on(async {
-            let first = shard_over(&env, &cache, &origin, geometry, 1, false);
-            let append = |ring, block, what| {
-                let appended = first.log.borrow_mut().append(ring, block, what, true);
-                appended.expect("there is room");
-            };
-            append(Ring::Probation, trimmed, contents(1));
-            append(Ring::Main, moved, contents(1));
+        let disks = disks();
+        let (trimmed, moved) = (1, 2);
+        disks.sim.block_on(async {
+            let first = disks.shard(1);
+            append(&first, Ring::Probation, trimmed, fill(1));
+            append(&first, Ring::Main, moved, fill(1));
             first.log.borrow_mut().close_regions();
-            append(Ring::Probation, trimmed, Append::Tombstone);
-            append(Ring::Probation, moved, contents(2));
+            append(&first, Ring::Probation, trimmed, Append::Tombstone);
+            append(&first, Ring::Probation, moved, fill(2));
             first.log.borrow_mut().seal_all();
-            append(Ring::Main, trimmed, contents(2));
+            append(&first, Ring::Main, trimmed, fill(2));
             assert!(first.make_log_stable().await);
         });
-        sim.kill_tasks();
-        sim.block_on(async {
-            let second = shard_over(&env, &cache, &origin, geometry, 2, false);
-            second.recover(|| ()).await.expect("recovers");
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
             assert_eq!(second.unfinished.get(), Some(Ring::Main));
         });
     }

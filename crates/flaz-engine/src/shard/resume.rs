@@ -97,95 +97,41 @@ mod tests {
     use std::time::Duration;
 
     use flaz_device::Env;
-    use flaz_sim::{DiskConfig, Rng, Sim, SimDisk, SimEnv};
+    use flaz_sim::Rng;
 
     use super::*;
-    use crate::codec::CodecId;
-    use crate::format::geometry::{Geometry, GeometryWish};
+    use crate::format::geometry::GeometryWish;
     use crate::shard::log::Append;
-    use crate::shard::simulated::{Simulated, shard_over};
-    use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
+    use crate::shard::simulated::{Disks, Simulated, append, contents, raw};
+    use crate::units::BLOCK_BYTES;
 
     const REGIONS: u64 = 8;
-    const ORIGIN_LEN: u64 = 16 << 20;
 
-    struct World {
-        sim: Sim,
-        env: SimEnv,
-        cache: SimDisk,
-        origin: SimDisk,
-        geometry: Geometry,
-    }
-
-    impl World {
-        fn new(extent_bytes: u32, region_bytes: u64) -> Self {
-            let wish = GeometryWish {
-                extent_bytes: Some(extent_bytes),
-                region_bytes: Some(region_bytes),
-                shard_count: Some(1),
-            };
-            let len = (192 << 10) + REGIONS * region_bytes;
-            let geometry = Geometry::plan(len, 512, ORIGIN_LEN, wish).expect("fits");
-            assert_eq!(u64::from(geometry.regions_per_shard), REGIONS);
-            let sim = Sim::new(1);
-            let env = sim.env();
-            Self {
-                cache: SimDisk::new(&env, DiskConfig::fast(geometry.device_len)),
-                origin: SimDisk::new(&env, DiskConfig::fast(ORIGIN_LEN)),
-                sim,
-                env,
-                geometry,
-            }
-        }
-
-        /// A shard of a cache that may have dirty blocks, in opening `epoch`.
-        fn shard(&self, epoch: u32) -> Rc<Shard<Simulated>> {
-            shard_over(&self.env, &self.cache, &self.origin, self.geometry, epoch, true)
-        }
-
-        async fn recovered(&self, epoch: u32) -> Rc<Shard<Simulated>> {
-            let shard = self.shard(epoch);
-            shard.recover(|| ()).await.expect("recovers");
-            shard
-        }
+    fn disks(extent_bytes: u32, region_bytes: u64) -> Disks {
+        let wish = GeometryWish {
+            extent_bytes: Some(extent_bytes),
+            region_bytes: Some(region_bytes),
+            ..GeometryWish::default()
+        };
+        let disks = Disks::new((192 << 10) + REGIONS * region_bytes, wish);
+        assert_eq!(u64::from(disks.geometry.regions_per_shard), REGIONS);
+        disks
     }
 
     fn fill(shard: &Rc<Shard<Simulated>>, ring: Ring, block: u64, value: u8, dirty: bool) {
-        let what = Append::Fill { value, dirty };
-        let appended = shard
-            .log
-            .borrow_mut()
-            .append(ring, BlockNumber(block), what, true);
-        appended.expect("there is room");
+        append(shard, ring, block, Append::Fill { value, dirty });
     }
 
-    fn raw(shard: &Rc<Shard<Simulated>>, block: u64, data: &[u8]) {
-        let what = Append::Packed {
-            codec: CodecId::RAW,
-            stored: data,
-            plain_crc: crc32c::crc32c(data),
-            dirty: true,
-        };
-        let appended = shard
-            .log
-            .borrow_mut()
-            .append(Ring::Main, BlockNumber(block), what, true);
-        appended.expect("there is room");
-    }
-
-    async fn block(shard: &Rc<Shard<Simulated>>, block: u64) -> Vec<u8> {
-        let mut out = vec![0; BLOCK_BYTES];
-        let read = shard.read_block(LocalBlock(block), &mut out).await;
-        read.expect("both devices are well");
-        out
+    fn all(byte: u8) -> Option<Vec<u8>> {
+        Some(vec![byte; BLOCK_BYTES])
     }
 
     /// The only region of a ring was being reclaimed, and its summary is lost. Then everything else is reclaimed, or the
     /// cache is stopped.
     fn the_only_region_of_its_ring(stop: bool) {
-        let world = World::new(32 << 10, 128 << 10);
-        world.sim.block_on(async {
-            let first = world.shard(1);
+        let disks = disks(32 << 10, 128 << 10);
+        disks.sim.block_on(async {
+            let first = disks.shard(1);
             for region in 0..REGIONS - 2 {
                 fill(&first, Ring::Main, 20 + region, 1, false);
                 first.log.borrow_mut().close_regions();
@@ -198,9 +144,9 @@ mod tests {
             fill(&first, Ring::Main, 1, 0x33, true);
             assert!(first.make_log_stable().await);
         });
-        world.sim.kill_tasks();
-        world.sim.block_on(async {
-            let second = world.recovered(2).await;
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
             second.permit_write_back(true);
             second.start();
             let mut new = IoBuf::new(BLOCK_BYTES);
@@ -211,18 +157,18 @@ mod tests {
                     .read(stripe << 20, 1 << 20, false)
                     .await
                     .expect("it is well");
-                world.env.sleep(Duration::from_secs(2)).await;
+                disks.env.sleep(Duration::from_secs(2)).await;
             }
-            world.env.sleep(Duration::from_secs(60)).await;
+            disks.env.sleep(Duration::from_secs(60)).await;
             if stop {
                 second.stop().await;
                 second.save().await.expect("it is well");
             }
         });
-        world.sim.kill_tasks();
-        world.sim.block_on(async {
-            let third = world.recovered(3).await;
-            assert_eq!(block(&third, 0).await, [0x22; BLOCK_BYTES], "stale");
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let third = disks.recovered(3).await;
+            assert_eq!(contents(&third, 0).await, all(0x22), "stale");
         });
     }
 
@@ -236,12 +182,12 @@ mod tests {
     /// block, after the crash.
     #[test]
     fn a_lost_write_does_not_come_back_under_the_header_of_a_later_one() {
-        let world = World::new(64 << 10, 256 << 10);
+        let disks = disks(64 << 10, 256 << 10);
         let (mut lost, mut later) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
         Rng::new(1).fill(&mut lost);
         Rng::new(2).fill(&mut later);
-        let used = world.sim.block_on(async {
-            let first = world.shard(1);
+        let used = disks.sim.block_on(async {
+            let first = disks.shard(1);
             for region in 0..REGIONS - 1 {
                 fill(&first, Ring::Main, 20 + region, 1, true);
                 first.log.borrow_mut().close_regions();
@@ -250,28 +196,27 @@ mod tests {
             fill(&first, Ring::Main, 40, 1, true);
             assert!(first.make_log_stable().await);
             let used = first.log.borrow().durable_marks()[Ring::Main.index()].used;
-            raw(&first, 0, &lost);
+            append(&first, Ring::Main, 0, raw(&lost));
             assert!(first.make_log_stable().await);
             u64::from(used)
         });
-        world.sim.kill_tasks();
-        let geometry = &world.geometry;
-        let extent = geometry.shard_offset(0) + (REGIONS - 1) * geometry.region_bytes + used;
-        world.cache.poke(extent, &[0; 512]);
-        world.sim.block_on(async {
-            let second = world.recovered(2).await;
+        disks.sim.kill_tasks();
+        let extent = disks.region(REGIONS as u32 - 1) + used;
+        disks.cache.poke(extent, &[0; 512]);
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
             assert_eq!(second.log.borrow().open_numbers()[Ring::Main.index()], Some(7));
-            assert_eq!(block(&second, 0).await, [0; BLOCK_BYTES], "it was not flushed");
-            let before = world.cache.peek(extent + 512, 2 * BLOCK_BYTES);
-            raw(&second, 0, &later);
+            assert_eq!(contents(&second, 0).await, all(0), "it was not flushed");
+            let before = disks.cache.peek(extent + 512, 2 * BLOCK_BYTES);
+            append(&second, Ring::Main, 0, raw(&later));
             assert!(second.make_log_stable().await);
             // The power fails, and of this extent the first sector has landed.
-            world.cache.poke(extent + 512, &before);
+            disks.cache.poke(extent + 512, &before);
         });
-        world.sim.kill_tasks();
-        world.sim.block_on(async {
-            let third = world.recovered(3).await;
-            assert_eq!(block(&third, 0).await, [0; BLOCK_BYTES], "it has come back");
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let third = disks.recovered(3).await;
+            assert_eq!(contents(&third, 0).await, all(0), "it has come back");
         });
     }
 }

@@ -397,70 +397,38 @@ impl<P: Platform> Shard<P> {
 
 #[cfg(test)]
 mod tests {
-    use flaz_device::Device;
-    use flaz_sim::{DiskConfig, Rng, Sim, SimDisk};
+    use flaz_sim::Rng;
 
-    use crate::codec::CodecId;
-    use crate::format::geometry::{Geometry, GeometryWish};
-    use crate::policy::Ring;
+    use super::*;
+    use crate::format::geometry::GeometryWish;
     use crate::shard::log::Append;
-    use crate::shard::simulated::shard_over;
-    use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
+    use crate::shard::simulated::{Disks, append, contents, raw};
 
     /// It is no fragment of this place then, but what another extent has left there.
     #[test]
     fn a_note_that_a_block_is_lost_counts_with_its_checksum_alone() {
-        const LEN: u64 = 8 << 20;
-        let sim = Sim::new(1);
-        let env = sim.env();
-        let wish = GeometryWish {
-            shard_count: Some(1),
-            ..GeometryWish::default()
-        };
-        let geometry = Geometry::plan(LEN, 512, LEN, wish).expect("fits");
-        let (cache, origin) = (
-            SimDisk::new(&env, DiskConfig::fast(LEN)),
-            SimDisk::new(&env, DiskConfig::fast(LEN)),
-        );
         let mut data = vec![0; BLOCK_BYTES];
         Rng::new(1).fill(&mut data);
         for damaged in [false, true] {
-            let epoch = 1 + 2 * u32::from(damaged);
-            sim.block_on(async {
-                let first = shard_over(&env, &cache, &origin, geometry, epoch, true);
-                let version = Append::Packed {
-                    codec: CodecId::RAW,
-                    stored: &data,
-                    plain_crc: crc32c::crc32c(&data),
-                    dirty: true,
-                };
-                let mut note = 0;
-                for what in [version, Append::LOST] {
-                    note = u64::from(first.log.borrow().durable_marks()[Ring::Main.index()].used);
-                    let appended = first
-                        .log
-                        .borrow_mut()
-                        .append(Ring::Main, BlockNumber(0), what, true);
-                    appended.expect("there is room");
-                    assert!(first.make_log_stable().await);
-                }
+            let disks = Disks::new(8 << 20, GeometryWish::default());
+            disks.sim.block_on(async {
+                let first = disks.shard(1);
+                append(&first, Ring::Main, 0, raw(&data));
+                assert!(first.make_log_stable().await);
+                let note = first.log.borrow().durable_marks()[Ring::Main.index()].used;
+                append(&first, Ring::Main, 0, Append::LOST);
+                assert!(first.make_log_stable().await);
                 if damaged {
-                    let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
-                    let start = geometry.shard_offset(0) + u64::from(region) * geometry.region_bytes;
-                    cache.flip_bit(start + note + geometry.header_bytes() as u64, 0);
+                    let region = first.log.borrow().open_numbers()[Ring::Main.index()];
+                    let extent = disks.region(region.expect("one is open")) + u64::from(note);
+                    disks
+                        .cache
+                        .flip_bit(extent + disks.geometry.header_bytes() as u64, 0);
                 }
-                let second = shard_over(&env, &cache, &origin, geometry, epoch + 1, true);
-                second.recover(|| ()).await.expect("recovers");
-                let mut out = vec![0; BLOCK_BYTES];
-                let read = second.read_block(LocalBlock(0), &mut out).await;
-                assert_eq!(read.is_ok() && out == data, damaged);
-                let len = geometry.device_len - geometry.data_offset();
-                cache
-                    .write_zeroes(geometry.data_offset(), len, false, false)
-                    .await
-                    .expect("it is well");
+                let second = disks.recovered(2).await;
+                let expected = damaged.then(|| data.clone());
+                assert_eq!(contents(&second, 0).await, expected);
             });
-            sim.kill_tasks();
         }
     }
 }

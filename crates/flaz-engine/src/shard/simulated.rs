@@ -2,14 +2,17 @@
 
 use std::rc::Rc;
 
-use flaz_sim::{DiskConfig, SimDisk, SimEnv};
+use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
+use super::log::Append;
 use super::{OriginWrites, Platform, Shard, ShardParts};
-use crate::codec::CodecSpec;
-use crate::format::geometry::Geometry;
-use crate::policy::PolicyKind;
+use crate::codec::{CodecId, CodecSpec};
+use crate::format::geometry::{Geometry, GeometryWish};
+use crate::policy::{PolicyKind, Ring};
 use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};
-use crate::units::Epoch;
+use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock};
+
+const ORIGIN_LEN: u64 = 16 << 20;
 
 pub(super) struct Simulated;
 
@@ -25,8 +28,77 @@ pub(super) fn shard(env: &SimEnv, cache: &SimDisk, geometry: Geometry, epoch: u3
     shard_over(env, cache, &origin, geometry, epoch, false)
 }
 
+/// Two disks, and openings of a shard on them.
+pub(super) struct Disks {
+    pub(super) sim: Sim,
+    pub(super) env: SimEnv,
+    pub(super) cache: SimDisk,
+    pub(super) origin: SimDisk,
+    pub(super) geometry: Geometry,
+}
+
+impl Disks {
+    /// Disks of `len` bytes.
+    pub(super) fn new(len: u64, wish: GeometryWish) -> Self {
+        let shard_count = Some(1);
+        let geometry =
+            Geometry::plan(len, 512, ORIGIN_LEN, GeometryWish { shard_count, ..wish }).expect("fits");
+        let sim = Sim::new(1);
+        let env = sim.env();
+        Self {
+            cache: SimDisk::new(&env, DiskConfig::fast(len)),
+            origin: SimDisk::new(&env, DiskConfig::fast(ORIGIN_LEN)),
+            sim,
+            env,
+            geometry,
+        }
+    }
+
+    /// A shard of a cache that may have dirty blocks, in opening `epoch`.
+    pub(super) fn shard(&self, epoch: u32) -> Rc<Shard<Simulated>> {
+        shard_over(&self.env, &self.cache, &self.origin, self.geometry, epoch, true)
+    }
+
+    pub(super) async fn recovered(&self, epoch: u32) -> Rc<Shard<Simulated>> {
+        let shard = self.shard(epoch);
+        shard.recover(|| ()).await.expect("recovers");
+        shard
+    }
+
+    /// Where a region of the shard begins on the cache device.
+    pub(super) fn region(&self, number: u32) -> u64 {
+        self.geometry.shard_offset(0) + u64::from(number) * self.geometry.region_bytes
+    }
+}
+
+/// Appends a record to the open extent of a ring.
+pub(super) fn append(shard: &Rc<Shard<Simulated>>, ring: Ring, block: u64, what: Append<'_>) {
+    let appended = shard
+        .log
+        .borrow_mut()
+        .append(ring, BlockNumber(block), what, true);
+    appended.expect("there is room");
+}
+
+/// A dirty block that is stored as it is.
+pub(super) fn raw(data: &[u8]) -> Append<'_> {
+    Append::Packed {
+        codec: CodecId::RAW,
+        stored: data,
+        plain_crc: crc32c::crc32c(data),
+        dirty: true,
+    }
+}
+
+/// What a block reads as, if it can be read.
+pub(super) async fn contents(shard: &Rc<Shard<Simulated>>, block: u64) -> Option<Vec<u8>> {
+    let mut out = vec![0; BLOCK_BYTES];
+    let read = shard.read_block(LocalBlock(block), &mut out).await;
+    read.is_ok().then_some(out)
+}
+
 /// The same over a given origin.
-pub(super) fn shard_over(
+fn shard_over(
     env: &SimEnv,
     cache: &SimDisk,
     origin: &SimDisk,
