@@ -2,6 +2,8 @@
 //!
 //! What holds for every failure is checked in [`Ran::refused`]: standard output stays empty, the message begins with
 //! `flaz: `, has no colours, and is no panic.
+//!
+//! One long file, for it is a list of wrong inputs, and all of them go through the same few helpers at its top.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

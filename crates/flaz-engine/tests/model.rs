@@ -2,6 +2,8 @@
 //!
 //! `FLAZ_SEEDS=1000 cargo test -p flaz-engine --test model` searches longer; a failure prints the command that
 //! replays it.
+//!
+//! One long file: the model, the clients that it follows and what it allows them to see are read together or not at all.
 
 mod support;
 
