@@ -83,6 +83,12 @@ pub struct Sequence(pub u64);
 impl Sequence {
     /// Largest one that is taken over from a device: far from the end of the numbers, so that none overflows.
     pub const MAX_READ: Self = Self(u64::MAX / 2);
+
+    /// The first one of an opening: above all that were used in those before it.
+    #[must_use]
+    pub const fn first_of(epoch: Epoch) -> Self {
+        Self((epoch.0 as u64) << 32)
+    }
 }
 
 /// One opening of the cache, from serve to stop or crash.

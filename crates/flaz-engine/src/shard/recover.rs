@@ -96,10 +96,7 @@ impl<P: Platform> Shard<P> {
             stripes: self.intents.set_count(),
             ..Recovered::default()
         };
-        let (mut found, to_void) = self
-            .scan(valid_from, marks, &mut outcome, tell)
-            .await
-            .map_err(device)?;
+        let (mut found, to_void) = self.scan(valid_from, marks, &mut outcome, tell).await?;
         // The order of filling is the order of the rings.
         found.sort_by_key(|region| region.fill);
         self.check_marks(&found, marks)?;
@@ -115,9 +112,7 @@ impl<P: Platform> Shard<P> {
         self.take_over_records(&found).await;
         self.can_be_resumed(&mut resumed);
         let is_resumed = |region: &Found| resumed.contains(&region.number);
-        for region in found.iter().filter(|region| is_resumed(region)) {
-            self.end_region(region).await.map_err(device)?;
-        }
+        self.end_regions(&found, &resumed).await.map_err(device)?;
         // A summary is believed, so what it lists must be stable before.
         if found.iter().any(|region| !region.has_summary) {
             self.flush_cache().await.map_err(device)?;
@@ -336,8 +331,7 @@ impl<P: Platform> Shard<P> {
 
     /// Closes a region that was being filled, so that reclaim finds what is in it.
     async fn write_summary(&self, region: &Found) -> Result<(), DeviceError> {
-        let start =
-            self.geometry.shard_offset(self.number) + u64::from(region.number) * self.geometry.region_bytes;
+        let start = self.position_of(region.number);
         let len = summary_bytes(
             region.extents.len(),
             region.records.len(),

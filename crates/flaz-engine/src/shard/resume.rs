@@ -16,6 +16,8 @@ use crate::policy::Ring;
 
 /// Bytes that are overwritten at a time.
 const BLANK_BYTES: u64 = 1 << 20;
+/// Bytes between flushes: all of a region at once may take a slow disk behind the page cache longer than a flush has.
+const BLANK_FLUSH_BYTES: u64 = 16 << 20;
 
 impl<P: Platform> Shard<P> {
     /// Of each ring the region that was being filled, where nothing is free and blocks are dirty. `found` is in the order
@@ -48,22 +50,40 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Makes the end of what was found in a region the end for everybody: what was read wrong today, an extent or a summary,
-    /// must not come back beside what is stored from now on. Nor may what stays of extents that were lost: no place is
-    /// written twice in one filling otherwise, and a fragment of the same block may come to lie where one was.
+    /// Makes the end of what was found in these regions the end for everybody: what was read wrong today, an extent or a
+    /// summary, must not come back beside what is stored from now on. Nor may what stays of extents that were lost: in a
+    /// region that is gone on with no place is written twice in one filling otherwise, and a fragment of the same block may come
+    /// to lie where one was; of one that is closed, they would look like extents that damage hides, should its summary be
+    /// damaged later (`Shard::hides_stable`).
     ///
-    /// The summary first, for once it is believed, all must be there that it lists. The rest is not stable on return.
-    pub(super) async fn end_region(&self, region: &Found) -> Result<(), DeviceError> {
+    /// The summaries first, for once one is believed, all must be there that it lists. The rest is not stable on return.
+    pub(super) async fn end_regions(&self, found: &[Found], resumed: &[u32]) -> Result<(), DeviceError> {
         let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
-        let start = self.geometry.shard_offset(self.number) + u64::from(region.number) * region_bytes;
-        let end = region_bytes - sector;
-        self.blank(start + end, sector).await?;
-        self.flush_cache().await?;
-        let mut at = u64::from(region.used);
-        while at < end {
-            let len = BLANK_BYTES.min(end - at);
-            self.blank(start + at, len).await?;
-            at += len;
+        let walked = || found.iter().filter(|region| !region.has_summary);
+        for region in walked() {
+            let last = self.position_of(region.number) + region_bytes - sector;
+            self.blank(last, sector).await?;
+        }
+        if walked().next().is_some() {
+            self.flush_cache().await?;
+        }
+        for region in walked() {
+            let (start, used) = (self.position_of(region.number), u64::from(region.used));
+            let most = if resumed.contains(&region.number) {
+                region_bytes
+            } else {
+                self.hidden_bytes_max()
+            };
+            let end = (used + most).min(region_bytes - sector);
+            let mut at = used;
+            while at < end {
+                let len = BLANK_BYTES.min(end - at);
+                self.blank(start + at, len).await?;
+                at += len;
+                if (at - used).is_multiple_of(BLANK_FLUSH_BYTES) {
+                    self.flush_cache().await?;
+                }
+            }
         }
         Ok(())
     }

@@ -12,12 +12,14 @@ use futures_util::future::join;
 use futures_util::stream::{StreamExt, iter};
 
 use super::fragment;
-use super::recover::Recovered;
+use super::recover::{RecoverError, Recovered};
 use super::{Platform, Shard};
 use crate::codec::CodecId;
 use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, fragment_checksum, records};
 use crate::format::intent::DurableMark;
-use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
+use crate::format::summary::{
+    Promise, Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max,
+};
 use crate::format::void::VoidMark;
 use crate::policy::Ring;
 use crate::stats::count;
@@ -58,6 +60,8 @@ struct Scan {
     /// Nothing, and yet something is there that may count for the next one who reads it: the region, and up to which
     /// filling it is void.
     to_void: Option<(u32, Sequence)>,
+    /// The region, if extents that were stable are hidden by another that is damaged.
+    torn: Option<u32>,
     bytes_read: u64,
 }
 
@@ -65,6 +69,8 @@ struct Scan {
 #[derive(Default)]
 struct End {
     summary: Option<Summary>,
+    /// What there was, where it is damaged.
+    promise: Option<Promise>,
     /// Zeroes, as voiding a region leaves there.
     blank: bool,
     bytes_read: u64,
@@ -104,7 +110,8 @@ impl<P: Platform> Shard<P> {
         marks: [DurableMark; 2],
         outcome: &mut Recovered,
         tell: impl Fn(),
-    ) -> Result<(Vec<Found>, Vec<(u32, Sequence)>), DeviceError> {
+    ) -> Result<(Vec<Found>, Vec<(u32, Sequence)>), RecoverError> {
+        let shard = self.number;
         let guess = Guess::default();
         let guess = &guess;
         let scans = (0..self.geometry.regions_per_shard)
@@ -114,8 +121,12 @@ impl<P: Platform> Shard<P> {
         let mut to_void = Vec::new();
         while let Some(result) = scans.next().await {
             tell();
-            let scan = result?;
+            let scan = result.map_err(|source| RecoverError::Device { shard, source })?;
             outcome.bytes_read += scan.bytes_read;
+            if let Some(region) = scan.torn {
+                let what = format!("region {region} has lost its summary, and extents that were stable");
+                return Err(RecoverError::Damaged { shard, what });
+            }
             to_void.extend(scan.to_void);
             if let Some(found) = scan.found {
                 outcome.regions += 1;
@@ -147,8 +158,7 @@ impl<P: Platform> Shard<P> {
                 again => again.unwrap_or_default(),
             };
         }
-        let position =
-            self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
+        let position = self.position_of(number);
         let voided = VoidMark::parse(&head, self.cache_id, position).ok();
         let mut bytes_read = end.bytes_read;
         // A later filling's summary counts: its first extent never landed, and the mark is what was there before.
@@ -158,10 +168,12 @@ impl<P: Platform> Shard<P> {
             return Ok(Scan {
                 found: None,
                 to_void: (!end.blank).then_some((number, voided)),
+                torn: None,
                 bytes_read: bytes_read + sector,
             });
         }
-        let blank = end.blank;
+        let (blank, promise) = (end.blank, end.promise);
+        let mut torn = None;
         let mut found = end
             .summary
             .and_then(|summary| self.by_summary(number, summary, valid_from));
@@ -172,15 +184,24 @@ impl<P: Platform> Shard<P> {
                 self.geometry.sector_bytes,
             ));
         } else {
-            found = self.walk(number, valid_from, marks).await?;
+            found = self.walk(number, &head, valid_from, marks).await?;
             bytes_read += self.geometry.header_bytes() as u64;
             bytes_read += found.as_ref().map_or(0, |found| found.bytes_read);
+            // Voiding leaves a blank end, behind which a first extent may be torn.
+            if (!blank || found.is_some())
+                && self
+                    .hides_stable(number, found.as_ref(), promise, valid_from, marks)
+                    .await?
+            {
+                torn = Some(number);
+            }
         }
         let empty = blank && head.iter().all(|byte| *byte == 0);
         // Above all fillings that there were, below those to come.
         let earlier = Sequence(u64::from(self.epoch.0) << 32);
         Ok(Scan {
             to_void: (found.is_none() && !empty).then_some((number, earlier)),
+            torn,
             found,
             bytes_read,
         })
@@ -191,6 +212,7 @@ impl<P: Platform> Shard<P> {
         let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
         let tail = self.read_region(number, region_bytes - guess, guess).await?;
         let mut bytes_read = guess;
+        let position = self.position_of(number);
         let summary = match Summary::parse_len(&tail, summary_bytes_max(&self.geometry)) {
             Ok(len) if len as u64 <= guess => Summary::parse(&tail).ok(),
             Ok(len) => {
@@ -201,6 +223,7 @@ impl<P: Platform> Shard<P> {
             Err(_) => None,
         };
         Ok(End {
+            promise: Promise::parse(&tail, self.cache_id, self.number, position),
             summary,
             blank: tail[tail.len() - sector as usize..].iter().all(|byte| *byte == 0),
             bytes_read,
@@ -217,6 +240,11 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
+    /// Where a region begins on the device.
+    pub(super) fn position_of(&self, region: u32) -> u64 {
+        self.geometry.shard_offset(self.number) + u64::from(region) * self.geometry.region_bytes
+    }
+
     /// Reads part of a region, widened to the device's alignment at its end.
     async fn read_region(&self, number: u32, offset: u64, len: u64) -> Result<IoBuf, DeviceError> {
         let position =
@@ -230,8 +258,7 @@ impl<P: Platform> Shard<P> {
     }
 
     fn by_summary(&self, number: u32, summary: Summary, valid_from: Epoch) -> Option<Found> {
-        let position =
-            self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes;
+        let position = self.position_of(number);
         let used = check_extents(&summary.extents, &self.geometry).ok()?;
         let ascending = summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
         let ours =
@@ -260,6 +287,7 @@ impl<P: Platform> Shard<P> {
     async fn walk(
         &self,
         number: u32,
+        head: &[u8],
         valid_from: Epoch,
         marks: [DurableMark; 2],
     ) -> Result<Option<Found>, DeviceError> {
@@ -270,8 +298,10 @@ impl<P: Platform> Shard<P> {
         while at + header_bytes as u64 <= geometry.region_bytes {
             let mut bytes = self.read_region(number, at, header_bytes as u64).await?;
             let mut header = self.header_at(number, at, &bytes, valid_from, found.as_ref());
-            if header.is_none() && bytes.iter().any(|byte| *byte != 0) {
-                // What ends the region hides what is behind it, and may have been read wrong for once.
+            let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+            if header.is_none() && !(at == 0 && is_blank(head) && is_blank(&bytes)) {
+                // What ends the region hides what is behind it, and may have been read wrong for once. (Of a region that
+                // was never filled `head` is the second look.)
                 bytes = self.read_region(number, at, header_bytes as u64).await?;
                 header = self.header_at(number, at, &bytes, valid_from, found.as_ref());
             }
@@ -300,7 +330,7 @@ impl<P: Platform> Shard<P> {
                 break;
             }
             let mark = marks[header.ring.index()];
-            let stable = mark.fill == header.fill && end <= u64::from(mark.used);
+            let stable = is_stable(mark, header.fill, end);
             region.bytes_read += header_bytes as u64;
             if !stable {
                 region.bytes_read += u64::from(header.extent_bytes);
@@ -321,6 +351,49 @@ impl<P: Platform> Shard<P> {
             at = end;
         }
         Ok(found.filter(|found| !found.extents.is_empty()))
+    }
+
+    /// Whether a region without a readable summary has extents that were stable, and that the walk did not come to: one before
+    /// them is damaged. Older copies of their blocks would come back.
+    ///
+    /// What is left of the summary may say so, or the header of an extent behind the damaged one, which is never longer than
+    /// an extent can be. Where the first header is missing the latter says nothing: what a discard leaves may be anything.
+    async fn hides_stable(
+        &self,
+        number: u32,
+        found: Option<&Found>,
+        promise: Option<Promise>,
+        valid_from: Epoch,
+        marks: [DurableMark; 2],
+    ) -> Result<bool, DeviceError> {
+        let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
+        let whole = |ring: Ring, fill| is_stable(marks[ring.index()], fill, region_bytes);
+        if let Some(promise) = promise.filter(|promise| whole(promise.ring, promise.fill)) {
+            let counts = promise.fill >= Sequence::first_of(valid_from);
+            let (extents, records) = found.map_or((0, 0), |found| (found.extents.len(), found.records.len()));
+            let same = found.is_none_or(|found| found.fill == promise.fill);
+            // Either of them may be what is damaged of the summary.
+            if counts && same && promise.extents as usize > extents && promise.records as usize > records {
+                return Ok(true);
+            }
+        }
+        let Some(found) = found.filter(|found| whole(found.ring, found.fill)) else {
+            return Ok(false);
+        };
+        let used = u64::from(found.used);
+        let len = self.hidden_bytes_max().min(region_bytes - used);
+        let bytes = self.read_region(number, used, len).await?;
+        let hides =
+            |at: u64| self.header_at(number, used + at, &bytes[at as usize..], valid_from, Some(found));
+        Ok((sector..len)
+            .step_by(sector as usize)
+            .any(|at| hides(at).is_some()))
+    }
+
+    /// How far behind a damaged header the next one ends.
+    pub(super) fn hidden_bytes_max(&self) -> u64 {
+        let bytes = u64::from(self.geometry.extent_bytes) + self.geometry.header_bytes() as u64;
+        bytes.next_multiple_of(u64::from(self.geometry.sector_bytes))
     }
 
     /// Whether every fragment of an extent is what its header promises: a header may have landed without them.
@@ -379,7 +452,7 @@ impl<P: Platform> Shard<P> {
     ) -> Option<ExtentHeader> {
         let geometry = &self.geometry;
         let header = ExtentHeader::parse(bytes, geometry.header_bytes()).ok()?;
-        let position = geometry.shard_offset(self.number) + u64::from(number) * geometry.region_bytes + at;
+        let position = self.position_of(number) + at;
         let ours = header.cache == self.cache_id
             && u32::from(header.shard) == self.number
             && header.position == position
@@ -393,6 +466,12 @@ impl<P: Platform> Shard<P> {
         });
         (ours && length && follows).then_some(header)
     }
+}
+
+/// Whether what ends at `end` in filling `fill` was stable when the mark was written, which goes with its summary: all fillings
+/// of that ring before it were.
+fn is_stable(mark: DurableMark, fill: Sequence, end: u64) -> bool {
+    fill < mark.fill || fill == mark.fill && end <= u64::from(mark.used)
 }
 
 #[cfg(test)]
@@ -430,5 +509,148 @@ mod tests {
                 assert_eq!(contents(&second, 0).await, expected);
             });
         }
+    }
+
+    /// What is damaged of a region that was full and stable.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Damage {
+        /// A byte of its summary that is not in the trailer.
+        Summary,
+        /// The trailer.
+        Trailer,
+        /// The header of its extent of this number.
+        Header(u32),
+        /// The fragment of that one.
+        Fragment(u32),
+    }
+    use Damage::{Fragment, Header, Summary as List, Trailer};
+
+    /// Recovery after a region of three extents, with one dirty block each, was damaged in this way, and whether it finds them.
+    fn recovery_after(damage: &[Damage]) -> Result<Vec<bool>, RecoverError> {
+        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let data: Vec<Vec<u8>> = (0..4)
+            .map(|seed| {
+                let mut data = vec![0; BLOCK_BYTES];
+                Rng::new(seed).fill(&mut data);
+                data
+            })
+            .collect();
+        let (start, extents) = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            let mut extents = Vec::new();
+            for block in 0..3 {
+                extents.push(first.log.borrow().durable_marks()[Ring::Main.index()].used);
+                append(&first, Ring::Main, block, raw(&data[block as usize]));
+                assert!(first.make_log_stable().await);
+            }
+            let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
+            first.log.borrow_mut().close_regions();
+            append(&first, Ring::Main, 3, raw(&data[3]));
+            assert!(first.make_log_stable().await);
+            first.write_intents(0, &[], true).await.expect("it is well");
+            (disks.region(region), extents)
+        });
+        disks.sim.kill_tasks();
+        let end = start + disks.geometry.region_bytes;
+        for damage in damage {
+            let position = match *damage {
+                List => end - 80,
+                Trailer => end - 64,
+                Header(extent) => start + u64::from(extents[extent as usize]) + 8,
+                Fragment(extent) => {
+                    start + u64::from(extents[extent as usize]) + disks.geometry.header_bytes() as u64 + 100
+                }
+            };
+            disks.cache.flip_bit(position, 0);
+        }
+        disks.sim.block_on(async {
+            let second = disks.shard(2);
+            second.recover(|| ()).await?;
+            let mut found = Vec::new();
+            for (block, data) in data.iter().enumerate() {
+                found.push(contents(&second, block as u64).await.as_ref() == Some(data));
+            }
+            Ok(found)
+        })
+    }
+
+    /// Older copies of what such an extent hides would come back.
+    #[test]
+    fn a_damaged_header_hides_nothing_that_was_stable_beside_a_damaged_summary() {
+        for summary in [List, Trailer] {
+            let found = recovery_after(&[summary]).expect("the extents say the same");
+            assert_eq!(found, [true; 4], "{summary:?}");
+            for extent in 0..3 {
+                // Of the first and the last one only the summary knows.
+                if summary == List || extent == 1 {
+                    let outcome = recovery_after(&[summary, Header(extent)]);
+                    assert!(
+                        matches!(outcome, Err(RecoverError::Damaged { .. })),
+                        "{summary:?}, extent {extent}: {outcome:?}"
+                    );
+                }
+                // It is told when it is read.
+                let found =
+                    recovery_after(&[summary, Fragment(extent)]).expect("the headers say what is there");
+                let expected: Vec<bool> = (0..4).map(|block| block != extent).collect();
+                assert_eq!(found, expected, "{summary:?}, extent {extent}");
+            }
+        }
+    }
+
+    /// What a crash has left behind a hole was never stable, and recovery has closed the region before it. That must not be
+    /// taken for something that damage hides, should the summary be damaged later.
+    #[test]
+    fn what_a_crash_left_behind_a_hole_is_not_missed_later() {
+        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let hole = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            let mut hole = 0;
+            for block in 0..3 {
+                if block == 1 {
+                    hole = first.log.borrow().durable_marks()[Ring::Main.index()].used;
+                }
+                append(
+                    &first,
+                    Ring::Main,
+                    block,
+                    Append::Fill {
+                        value: 1,
+                        dirty: true,
+                    },
+                );
+                assert!(first.make_log_stable().await);
+            }
+            u64::from(hole)
+        });
+        disks.sim.kill_tasks();
+        let start = disks.region(0);
+        disks.cache.poke(start + hole, &[0; 512]);
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            append(
+                &second,
+                Ring::Main,
+                3,
+                Append::Fill {
+                    value: 1,
+                    dirty: true,
+                },
+            );
+            assert!(second.make_log_stable().await);
+            second.write_intents(0, &[], true).await.expect("it is well");
+        });
+        disks.sim.kill_tasks();
+        disks.cache.flip_bit(start + disks.geometry.region_bytes - 80, 0);
+        disks.sim.block_on(async {
+            let third = disks.recovered(3).await;
+            for (block, value) in [(0, 1), (1, 0), (2, 0), (3, 1)] {
+                assert_eq!(
+                    contents(&third, block).await,
+                    Some(vec![value; BLOCK_BYTES]),
+                    "block {block}"
+                );
+            }
+        });
     }
 }
