@@ -20,7 +20,8 @@ pub struct Effect {
     pub low: f64,
     /// Upper limit.
     pub high: f64,
-    /// How probable such a gain is if there is none above the margin; adjusted for the number of kinds (Holm).
+    /// How probable such a gain is if there is none above the margin; adjusted for the number of kinds (Holm). Of the
+    /// series of rounds that shows it least.
     pub p: f64,
     /// Share that the device says it keeps, 0 to 1: the mean over the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,8 +49,12 @@ impl Effect {
 const KEPT_MAX: f64 = 1.0 / (1.0 + MARGIN_PCT / 100.0);
 
 /// What the device says that it keeps of a kind; nothing unless it says so of each sample.
-fn kept_of(samples: &[Sample], pattern: Pattern) -> Option<f64> {
-    let of_kind = samples.iter().filter(|sample| sample.pattern == pattern);
+fn kept_of(series: &[&[Sample]], pattern: Pattern) -> Option<f64> {
+    let of_kind = series
+        .iter()
+        .copied()
+        .flatten()
+        .filter(|sample| sample.pattern == pattern);
     let kept: Vec<f64> = of_kind.map(|sample| sample.kept).collect::<Option<_>>()?;
     (!kept.is_empty()).then(|| Moments::of(&kept).mean)
 }
@@ -61,35 +66,46 @@ pub(super) fn rates_of(samples: &[Sample], pattern: Pattern) -> Vec<(usize, f64)
     rates.into_iter().collect()
 }
 
-/// Every kind but random data that was written in enough rounds.
-pub(super) fn effects(samples: &[Sample]) -> Vec<Effect> {
+/// Logarithms of the rate of a kind against random data, round by round.
+fn logs_of(samples: &[Sample], pattern: Pattern) -> Vec<f64> {
     let random: BTreeMap<usize, f64> = rates_of(samples, Pattern::Random).into_iter().collect();
+    let rates = rates_of(samples, pattern).into_iter();
+    rates
+        .filter_map(|(round, rate)| Some((rate / random.get(&round)?).ln()))
+        .collect()
+}
+
+/// Every kind but random data that was written in enough rounds of each series.
+pub(super) fn effects(series: &[&[Sample]]) -> Vec<Effect> {
     let mut effects = Vec::new();
+    // Of each series, of each effect.
+    let mut p = vec![Vec::new(); series.len()];
     for pattern in Pattern::all()
         .into_iter()
         .filter(|pattern| *pattern != Pattern::Random)
     {
-        let logs: Vec<f64> = rates_of(samples, pattern)
-            .into_iter()
-            .filter_map(|(round, rate)| Some((rate / random.get(&round)?).ln()))
-            .collect();
-        if logs.len() < ROUNDS_MIN {
+        let logs: Vec<Vec<f64>> = series.iter().map(|samples| logs_of(samples, pattern)).collect();
+        if logs.iter().any(|logs| logs.len() < ROUNDS_MIN) {
             continue;
         }
-        let moments = Moments::of(&logs);
+        for (p, logs) in p.iter_mut().zip(&logs) {
+            p.push(p_above_margin(Moments::of(logs)));
+        }
+        let moments = Moments::of(&logs.concat());
         let (low, high) = welch::mean_interval(moments, 0.95);
         effects.push(Effect {
             pattern,
             ratio: moments.mean.exp(),
             low: low.exp(),
             high: high.exp(),
-            p: p_above_margin(moments),
-            kept: kept_of(samples, pattern),
+            p: 0.0,
+            kept: kept_of(series, pattern),
         });
     }
-    let p: Vec<f64> = effects.iter().map(|effect| effect.p).collect();
-    for (effect, p) in effects.iter_mut().zip(family::holm(&p)) {
-        effect.p = p;
+    for p in p {
+        for (effect, p) in effects.iter_mut().zip(family::holm(&p)) {
+            effect.p = effect.p.max(p);
+        }
     }
     effects
 }

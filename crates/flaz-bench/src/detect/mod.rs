@@ -6,8 +6,12 @@
 //! of its own round.
 //!
 //! Invariants: an answer is *yes* only where a gain above [`MARGIN_PCT`] is proven for this kind of data among all kinds
-//! (Holm), *no* only where a gain above [`SMALL_PCT`] is excluded; else it is *unclear*. Where the device tells what it
-//! keeps, that decides, and rates are only shown.
+//! (Holm), and again in a second series of rounds where there is one, *no* only where a gain above [`SMALL_PCT`] is
+//! excluded; else it is *unclear*. Where the device tells what it keeps, that decides, and rates are only shown.
+//!
+//! A test of p trusts that the rates of a kind are as good as drawn by chance. Few rounds may share what is none: the
+//! slower of two places, a neighbour that pauses. What is there in a second series, in another order, is not that: so who
+//! measures is asked for one before a *yes* counts ([`Detection::wants_confirmation`]).
 
 mod effect;
 mod page;
@@ -84,13 +88,15 @@ pub enum DetectError {
     },
 }
 
-/// Answers the questions from `samples`.
+/// Answers the questions from one or more series of rounds, in the order in which they were measured.
 ///
 /// # Errors
 /// Too few rounds, or rates that are none.
-pub fn detect(target: &str, samples: &[Sample], facts: Facts) -> Result<Detection, DetectError> {
-    if let Some(bad) = samples
+pub fn detect(target: &str, series: &[&[Sample]], facts: Facts) -> Result<Detection, DetectError> {
+    if let Some(bad) = series
         .iter()
+        .copied()
+        .flatten()
         .find(|sample| !(sample.bytes_per_s.is_finite() && sample.bytes_per_s > 0.0))
     {
         return Err(DetectError::Rate {
@@ -99,20 +105,34 @@ pub fn detect(target: &str, samples: &[Sample], facts: Facts) -> Result<Detectio
             value: bad.bytes_per_s,
         });
     }
-    let random = effect::rates_of(samples, Pattern::Random);
-    if random.len() < ROUNDS_MIN {
-        return Err(DetectError::Rounds(random.len()));
+    let mut rates = Vec::new();
+    for samples in series {
+        let random = effect::rates_of(samples, Pattern::Random);
+        if random.len() < ROUNDS_MIN {
+            return Err(DetectError::Rounds(random.len()));
+        }
+        rates.extend(random.iter().map(|(_, rate)| *rate));
     }
-    let effects = effect::effects(samples);
-    let rates: Vec<f64> = random.iter().map(|(_, rate)| *rate).collect();
+    if rates.is_empty() {
+        return Err(DetectError::Rounds(0));
+    }
+    let effects = effect::effects(series);
     Ok(Detection {
         schema: SCHEMA,
         target: target.to_owned(),
-        rounds: random.len(),
+        rounds: rates.len(),
         random_bytes_per_s: crate::statistics::moments::median(&rates),
         findings: verdict::findings(&effects),
         caveats: verdict::caveats(&effects, &rates, &facts),
         effects,
         facts,
     })
+}
+
+impl Detection {
+    /// Whether something is said by rates alone that a second series of rounds should confirm.
+    #[must_use]
+    pub fn wants_confirmation(&self) -> bool {
+        self.findings.iter().any(|finding| finding.confidence.is_some())
+    }
 }

@@ -90,8 +90,8 @@ impl Detection {
             )
         } else {
             format!(
-                "Faster: a gain above {MARGIN_PCT} % is proven, with all kinds of data taken together (Holm, below 1 %). The same: a \
-             gain above {SMALL_PCT} % is excluded."
+                "Faster: a gain above {MARGIN_PCT} % is proven, with all kinds of data taken together (Holm, below 1 %), and once \
+                 more in as many rounds again. The same: a gain above {SMALL_PCT} % is excluded."
             )
         };
         let _ = writeln!(text, "\n{}", paint(&reading, Style::Dim, colour));

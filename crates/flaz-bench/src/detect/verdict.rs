@@ -42,7 +42,7 @@ pub struct Finding {
     pub question: Question,
     /// The answer.
     pub answer: Answer,
-    /// Of a yes: one less the probability that it is by chance.
+    /// Of a yes from rates: one less the probability that it is by chance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
     /// Why.

@@ -11,14 +11,14 @@ mod place;
 use std::path::PathBuf;
 
 use clap::Args;
-use flaz_bench::detect::{ROUNDS_MIN, detect};
+use flaz_bench::detect::ROUNDS_MIN;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::commands::output;
 use crate::error::Failure;
 use crate::number::whole;
 use crate::size;
-use measure::{Shape, measure};
+use measure::{Shape, Step, measured};
 use place::Place;
 
 /// Smallest amount of a kind of data in a round: with less there are no duplicates in it.
@@ -42,7 +42,7 @@ carries a file system or a partition table is refused.
 In every round random data, data of which compression saves 25, 50 and 75 percent, zeros, bytes of 16 values, copies at \
 distances of 2 to 64 KiB, the same across the borders of units, and duplicate blocks are written once each, in random \
 order, past the page cache where that is possible; the rates are compared with that of random data in the same round. \
-zram says itself what it keeps of each.
+Where they say yes, as many rounds again must say so, too. zram says itself what it keeps of each.
 
 To see what is behind a cache of the device, give a --size beyond that cache.
 
@@ -62,7 +62,7 @@ pub struct DetectArgs {
     /// TARGET once more: all that is on it may be lost
     #[arg(long, value_name = "TARGET")]
     yes_destroy: Option<PathBuf>,
-    /// Rounds: more of them find smaller gains
+    /// Rounds: more of them find smaller gains. Where they say yes, as many are measured again
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = whole(ROUNDS_MIN as u32..=ROUNDS_MAX))]
     rounds: u32,
     /// How much of each kind of data is written in a round
@@ -104,14 +104,17 @@ pub fn run(args: &DetectArgs) -> Result<(), Failure> {
         seed: args.seed,
     };
     let bar = bar(shape.writes());
-    let samples = measure(&mut place, &shape, || bar.inc(1))
-        .map_err(Failure::system(format!("writing to {}", args.target.display())))?;
-    bar.finish_and_clear();
-    let target = args.target.display().to_string();
-    let found = detect(&target, &samples, place.facts().clone()).map_err(|source| Failure::Other {
+    let (target, facts) = (args.target.display().to_string(), place.facts().clone());
+    let found = measured(&mut place, &shape, &target, &facts, |step| match step {
+        Step::Written => bar.inc(1),
+        Step::Added(writes) => bar.inc_length(writes),
+    })
+    .map_err(Failure::system(format!("writing to {target}")))?
+    .map_err(|source| Failure::Other {
         what: "flaz bench detect",
         source: source.into(),
     })?;
+    bar.finish_and_clear();
     if args.json {
         output::print_json(&found, true)
     } else {

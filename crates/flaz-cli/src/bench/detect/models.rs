@@ -6,11 +6,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::time::Duration;
 
-use flaz_bench::detect::{Answer, Detection, Facts, FileSystem, Question, detect};
+use flaz_bench::detect::{Answer, Detection, Facts, FileSystem, Question};
 use flaz_bench::random::Random;
 use flaz_data::codec::Meter;
 
-use super::measure::{Shape, Sink, measure};
+use super::measure::{Shape, Sink, Step, measured};
 
 const BLOCK_BYTES: usize = 4096;
 /// What is left of the data passes at this rate.
@@ -19,6 +19,9 @@ const BYTES_PER_S: f64 = 200e6;
 const OVERHEAD_S: f64 = 200e-6;
 /// Standard deviation of the logarithm of a write's time.
 const NOISE: f64 = 0.03;
+
+/// Rounds of a series.
+const ROUNDS: u32 = 8;
 
 struct Drive {
     /// Codec, and bytes that it is given at a time.
@@ -74,17 +77,23 @@ impl Drive {
         let shape = Shape {
             sample_bytes: 2 << 20,
             slots: 3,
-            rounds: 8,
+            rounds: ROUNDS,
             seed: 11,
         };
-        let samples = measure(&mut self, &shape, || {}).unwrap();
+        let mut writes = shape.writes();
         let facts = Facts {
             direct: true,
             file_system: "none".to_owned(),
             compression: FileSystem::None,
             layers: Vec::new(),
         };
-        detect("model", &samples, facts).unwrap()
+        let step = |step| match step {
+            Step::Written => writes -= 1,
+            Step::Added(more) => writes += more,
+        };
+        let found = measured(&mut self, &shape, "model", &facts, step);
+        assert_eq!(writes, 0, "each write is told, and no other");
+        found.unwrap().unwrap()
     }
 }
 
@@ -135,6 +144,7 @@ fn a_plain_drive() {
         answers(&found, question, Answer::No, "");
     }
     assert_eq!(found.findings.len(), 3, "nothing else is asked of it");
+    assert_eq!(found.rounds, ROUNDS as usize, "there is nothing to confirm");
 }
 
 #[test]
@@ -159,6 +169,7 @@ fn drives_that_compress() {
     ] {
         let found = Drive::compressing(codec, unit_kib).detection();
         answers(&found, Question::Compresses, Answer::Yes, "75 %: 3.");
+        assert_eq!(found.rounds, 2 * ROUNDS as usize, "a yes is confirmed");
         answers(
             &found,
             Question::ElidesZeros,
@@ -207,4 +218,8 @@ fn a_drive_that_says_what_it_keeps() {
     answers(&found, Question::Deduplicates, Answer::No, "keeps 1.00");
     answers(&found, Question::EntropyStage, Answer::No, "");
     answers(&found, Question::Unit, Answer::Yes, "4 KiB at a time");
+    assert_eq!(
+        found.rounds, ROUNDS as usize,
+        "what it says needs no confirmation"
+    );
 }
