@@ -26,7 +26,11 @@ fn a_plain_file_is_not_taken_for_anything_else() {
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["schema"], 1);
     // As many again, where the first ones say something that is to be confirmed.
-    assert!(found["rounds"] == 5 || found["rounds"] == 10, "{}", found["rounds"]);
+    assert!(
+        found["rounds"] == 5 || found["rounds"] == 10,
+        "{}",
+        found["rounds"]
+    );
     assert_eq!(found["effects"].as_array().unwrap().len(), 18);
     // /tmp may be on anything; a file system that compresses would say so.
     if found["facts"]["compression"] == "cannot" {

@@ -250,6 +250,42 @@ fn create_over_what_somebody_may_want() {
     }
 }
 
+/// Whether some writes may be in it alone: the newer superblock says that, and one that is damaged is not trusted to say no.
+#[test]
+fn create_over_a_cache_says_whether_it_is_dirty() {
+    use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+    use flaz_engine::format::superblock::Superblock;
+
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let cache = scratch.file("cache");
+    scratch.run("create cache --origin origin").succeeded();
+    let mut page = vec![0; PAGE_BYTES];
+    cache.read_exact_at(&mut page, SUPERBLOCK_SLOTS[0]).unwrap();
+    let mut superblock = Superblock::parse(&page, 32 << 20).unwrap();
+    for (dirty, damaged, is_dirty) in [
+        ([true, false], None, false),
+        ([false, true], None, true),
+        ([true, false], Some(0), true),
+        ([true, false], Some(1), true),
+        ([false, false], Some(0), false),
+    ] {
+        for (slot, dirty) in dirty.into_iter().enumerate() {
+            superblock.dirty = dirty;
+            superblock.generation += 1;
+            let mut page = superblock.to_bytes().unwrap();
+            if damaged == Some(slot) {
+                page[100] ^= 1;
+            }
+            cache.write_all_at(&page, SUPERBLOCK_SLOTS[slot]).unwrap();
+        }
+        let output = scratch.run("create cache --origin origin");
+        let case = format!("{dirty:?}, {damaged:?}: {}", output.err());
+        output.refused(FAILURE, &["flaz cache", "add --force"]);
+        assert_eq!(case.contains("dirty (not all on its origin)"), is_dirty, "{case}");
+    }
+}
+
 #[test]
 fn create_with_a_size_that_is_another() {
     let scratch = Scratch::new();

@@ -50,6 +50,11 @@ impl<'a> Source<'a> {
         Self { file, size_bytes }
     }
 
+    /// Its size.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
     /// `N` bytes at `offset`, or nothing if the end comes before.
     ///
     /// # Errors

@@ -7,8 +7,8 @@
 //! The purpose is to keep somebody's data, so a row that is sometimes wrong on random bytes is fine, and a format
 //! that is left out is not. Two-byte magics have a `confirm` that looks at more.
 
-use flaz_engine::format::geometry::SUPERBLOCK_SLOTS;
-use flaz_engine::format::superblock;
+use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::superblock::{self, Superblock};
 
 use super::probe::Source;
 
@@ -385,12 +385,25 @@ pub const TABLE: &[Signature] = &[
     row("vhd", Kind::DiskImage, &[At(0), Back { bytes: 512, align: 512 }], b"conectix"),
 ];
 
-/// Says, before somebody forces it away, that a cache may be the only place of some writes (bit 0 of its features).
-fn confirm_flaz(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>> {
-    let features = source.bytes::<1>(offset + 16)?;
-    Ok(Some(match features {
-        Some([bits]) if bits & 1 != 0 => "dirty (not all on its origin) flaz",
-        _ => "flaz",
+/// Says, before somebody forces it away, that a cache may be the only place of some writes: so says the newer of its two
+/// superblocks, or bit 0 of the features in what is left of one that is damaged.
+fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static str>> {
+    let mut newest: Option<Superblock> = None;
+    let mut dirty = false;
+    for slot in SUPERBLOCK_SLOTS {
+        let Some(page) = source.bytes::<PAGE_BYTES>(slot)? else {
+            continue;
+        };
+        match Superblock::parse(&page, source.size_bytes()) {
+            Ok(found) => newest = newest.into_iter().chain([found]).max_by_key(|one| one.generation),
+            Err(_) => dirty |= page[..8] == FLAZ_MAGIC && page[16] & 1 != 0,
+        }
+    }
+    dirty |= newest.is_some_and(|superblock| superblock.dirty);
+    Ok(Some(if dirty {
+        "dirty (not all on its origin) flaz"
+    } else {
+        "flaz"
     }))
 }
 
