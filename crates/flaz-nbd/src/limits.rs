@@ -39,7 +39,9 @@ pub const LISTEN_BACKLOG: i32 = 128;
 /// How long a socket may go on listening after the process that had it was killed: the kernel takes requests apart that
 /// were in an io_uring, the accept among them, when the process is gone already.
 pub const SOCKET_LINGER_MAX: Duration = Duration::from_secs(30);
-/// Time between two looks at it.
+/// How long a server waits for others that make their sockets in the same directory.
+pub const SOCKET_LOCK_MAX: Duration = Duration::from_secs(5);
+/// Time between two looks at either.
 pub const SOCKET_LINGER_POLL: Duration = Duration::from_millis(5);
 /// Pause after the system refused to accept (no more file descriptors, as a rule).
 pub const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::address::NbdAddress;
 use crate::limits::{
     KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES_MAX, LISTEN_BACKLOG, SOCKET_LINGER_MAX,
-    SOCKET_LINGER_POLL,
+    SOCKET_LINGER_POLL, SOCKET_LOCK_MAX,
 };
 
 /// Mode of Unix sockets: only their owner can connect.
@@ -77,6 +77,9 @@ impl ListenSocket {
         };
         match address {
             NbdAddress::Unix(path) => {
+                // Two servers that start at the same moment would both find the same stale socket, and one remove what the
+                // other has put in its place.
+                let _lock = lock_directory(path);
                 clear_the_way(path, address)?;
                 let fd = bind_unix(path).map_err(|errno| failed("bind")(errno.into()))?;
                 let found = fs::symlink_metadata(path).map_err(failed("stat"))?;
@@ -164,6 +167,26 @@ fn keep_alive(listener: &TcpListener) -> Result<(), Errno> {
     sockopt::set_tcp_keepcnt(listener, KEEPALIVE_PROBES_MAX)
 }
 
+/// Locks the directory of `path` among those who listen in it, until the descriptor is closed.
+///
+/// Without it for long, or where it cannot be had, the server starts all the same: a directory is locked by anybody who may
+/// read it, and one stale socket for two servers is rare.
+fn lock_directory(path: &Path) -> Option<OwnedFd> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
+    let give_up = Instant::now() + SOCKET_LOCK_MAX;
+    while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        && Instant::now() < give_up
+    {
+        thread::sleep(SOCKET_LINGER_POLL);
+    }
+    Some(fd)
+}
+
 /// Removes a socket file on which nobody listens.
 fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
     let failed = |what, source| ListenError::System {
@@ -217,7 +240,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixListener, UnixStream};
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::{Barrier, Mutex, PoisonError};
 
     /// A process that is being started holds a copy of every descriptor of this one until its program runs: a socket
     /// that another test has closed is then still listened on.
@@ -226,6 +249,34 @@ mod tests {
     fn unix(dir: &tempfile::TempDir) -> (PathBuf, NbdAddress) {
         let path = dir.path().join("s");
         (path.clone(), NbdAddress::Unix(path))
+    }
+
+    #[test]
+    fn of_servers_that_find_one_stale_socket_one_listens_and_can_be_reached() {
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        let together = Barrier::new(4);
+        for round in 0..200 {
+            drop(UnixListener::bind(&path).unwrap());
+            let all: Vec<_> = thread::scope(|scope| {
+                let bind = || {
+                    together.wait();
+                    ListenSocket::bind(&address)
+                };
+                let binds: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                binds.into_iter().map(|bind| bind.join().unwrap()).collect()
+            });
+            let found = fs::symlink_metadata(&path).unwrap();
+            let sockets: Vec<_> = all.iter().flatten().collect();
+            assert_eq!(sockets.len(), 1, "round {round}: {all:?}");
+            let file = sockets[0].file.as_ref().unwrap();
+            assert_eq!(
+                file.identity,
+                (found.dev(), found.ino()),
+                "round {round}: it cannot be reached"
+            );
+        }
     }
 
     #[test]
