@@ -433,7 +433,14 @@ impl Explorer<'_> {
         if rng.below(self.budget.one_in_damaged) == 0 {
             troubles.damage = (!start.past.rotten).then_some(rng.next_u64());
         } else if rng.below(self.budget.one_in_fails) == 0 && depth < 3 && !start.past.rotten {
-            let (cache, origin) = (failing_opening(&mut rng), failing_opening(&mut rng));
+            // What the origin gives is believed.
+            let (cache, origin) = (
+                failing_opening(&mut rng),
+                FaultRates {
+                    read_flip_ppm: 0,
+                    ..failing_opening(&mut rng)
+                },
+            );
             troubles.opening = Some(match rng.below(4) {
                 0 => OpeningFaults { cache, origin },
                 1 => OpeningFaults {

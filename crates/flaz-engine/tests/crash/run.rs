@@ -429,6 +429,7 @@ impl Living<'_> {
             .set_faults(faults.map_or(FaultRates::default(), |faults| faults.origin));
         let errors_before = self.cache.stats().errors + self.origin.stats().errors;
         let flush_errors = self.cache.stats().flush_errors + self.origin.stats().flush_errors;
+        let silent_before = self.cache.stats().silent_faults;
         let past = self.past.get();
         self.past.set(Past {
             stopped: false,
@@ -464,7 +465,8 @@ impl Living<'_> {
         let warm = cache.stats().holdings.cached_blocks > 0;
         self.kinds.opened_failing += u64::from(failing);
         self.opening.set(false);
-        if past.stopped && !past.damaged && !stopped && !failing {
+        let misread = self.cache.stats().silent_faults > silent_before;
+        if past.stopped && !past.damaged && !stopped && !failing && !misread {
             return Err(format!("after a clean stop the cache starts {:?}", cache.start));
         }
         self.warm.get_or_insert(warm);

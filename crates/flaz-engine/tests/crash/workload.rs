@@ -254,6 +254,11 @@ pub fn failing_opening(rng: &mut Rng) -> FaultRates {
         write_no_space_ppm: ppm(10_000),
         flush_error_ppm: ppm(50_000),
         discard_error_ppm: ppm(50_000),
+        // Two wrong reads in a row are not told from damage.
+        read_flip_ppm: ppm(10_000),
+        read_flip_once: true,
+        stall_ppm: ppm(50_000),
+        stall: Duration::from_millis(40),
         ..FaultRates::default()
     }
 }

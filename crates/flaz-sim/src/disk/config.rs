@@ -98,6 +98,8 @@ pub struct FaultRates {
     pub discard_error_ppm: u32,
     /// Reads that succeed with one bit wrong, once.
     pub read_flip_ppm: u32,
+    /// After such a read there are no more.
+    pub read_flip_once: bool,
     /// Writes that succeed and never land.
     pub write_lost_ppm: u32,
     /// Writes that succeed and land somewhere else.

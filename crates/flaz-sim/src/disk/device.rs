@@ -310,6 +310,9 @@ impl Device for SimDisk {
                 state.stats.silent_faults += 1;
                 let at = state.rng.below(len) as usize;
                 buf[at] ^= 1 << state.rng.below(8);
+                if state.faults.read_flip_once {
+                    state.faults.read_flip_ppm = 0;
+                }
             }
         });
         (buf, result(DeviceOp::Read, offset, len, outcome))

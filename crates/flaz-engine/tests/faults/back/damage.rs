@@ -425,7 +425,7 @@ fn what_rots_in_write_through_hides_no_dirty_block_after_a_change_to_write_back(
 }
 
 /// Each read of a start after a kill gives a wrong bit, once, at one of several places: nothing that was acknowledged is
-/// lost, then or at the next start, for the medium is well. Nor is it where the start is refused.
+/// lost, then or at the next start, for the medium is well, and the start is not refused.
 #[test]
 fn a_read_of_a_start_that_is_wrong_once_costs_nothing_that_was_acknowledged() {
     let world = world(30);
@@ -464,8 +464,9 @@ fn a_read_of_a_start_that_is_wrong_once_costs_nothing_that_was_acknowledged() {
         let opened = next.sim.block_on(next.try_open());
         next.unwatch();
         let reads = reads.get();
-        if let Ok(live) = opened {
-            next.sim.block_on(read_all(live));
+        match opened {
+            Ok(live) => next.sim.block_on(read_all(live)),
+            Err(error) => panic!("refused after read {wrong:?}: {error}"),
         }
         let last = next.reboot(seed + 1);
         last.sim.block_on(async { read_all(last.open().await).await });
