@@ -216,7 +216,8 @@ struct RawExtentHeader {
     record_count: U16,
     shard: U16,
     ring: u8,
-    reserved: [u8; 7],
+    reserved: [u8; 3],
+    stable_bytes: U32,
 }
 
 const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_HEADER_BYTES);
@@ -244,6 +245,9 @@ pub struct ExtentHeader {
     pub shard: u16,
     /// The ring that the region belonged to.
     pub ring: Ring,
+    /// So many bytes of the region, from its start, were known to be stable when the extent was closed: what is missing of
+    /// them was not lost with the power.
+    pub stable_bytes: u32,
 }
 
 impl ExtentHeader {
@@ -268,7 +272,8 @@ impl ExtentHeader {
             record_count: U16::new(self.record_count),
             shard: U16::new(self.shard),
             ring: self.ring.number(),
-            reserved: [0; 7],
+            reserved: [0; 3],
+            stable_bytes: U32::new(self.stable_bytes),
         };
         area[..EXTENT_HEADER_BYTES].copy_from_slice(raw.as_bytes());
         let room = area[EXTENT_HEADER_BYTES..].chunks_exact_mut(RECORD_BYTES);
@@ -343,6 +348,7 @@ impl ExtentHeader {
             record_count: raw.record_count.get(),
             shard: raw.shard.get(),
             ring,
+            stable_bytes: raw.stable_bytes.get(),
         })
     }
 }
@@ -371,6 +377,7 @@ mod tests {
             record_count: 3,
             shard: 1,
             ring: Ring::Main,
+            stable_bytes: 512,
         }
     }
 

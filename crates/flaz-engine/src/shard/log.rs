@@ -86,6 +86,8 @@ struct OpenExtent {
 #[derive(Debug)]
 struct OpenRegion {
     number: u32,
+    /// Bytes from its start that are known to be stable.
+    stable_bytes: u32,
     extents: Vec<SummaryExtent>,
     records: Vec<u64>,
     extent: Option<OpenExtent>,
@@ -96,6 +98,8 @@ struct OpenRegion {
 pub(super) struct Landing {
     region: u32,
     number: u64,
+    /// Where in the region it begins.
+    offset: u32,
 }
 
 /// A write that waits for the device.
@@ -161,7 +165,7 @@ impl Log {
             identity,
             regions: Regions::all_free(geometry.regions_per_shard),
             // Unlike that of any earlier epoch, so that what a cold start leaves on the medium never fits.
-            next_sequence: Sequence(u64::from(identity.epoch.0) << 32 | 1),
+            next_sequence: Sequence(Sequence::first_of(identity.epoch).0 | 1),
             open: [None, None],
             flushing: Vec::new(),
             queue: VecDeque::new(),
@@ -307,6 +311,7 @@ impl Log {
             self.starving = false;
             self.open[slot] = Some(OpenRegion {
                 number,
+                stable_bytes: 0,
                 extents: Vec::new(),
                 records: Vec::new(),
                 extent: None,
@@ -364,6 +369,7 @@ impl Log {
         let landing = Landing {
             region: open.number,
             number: self.last_opened,
+            offset: used as u32,
         };
         self.airborne.push(landing);
         open.extent = Some(OpenExtent {
@@ -403,6 +409,7 @@ impl Log {
             record_count: extent.records.len() as u16,
             shard: self.identity.shard as u16,
             ring,
+            stable_bytes: open.stable_bytes,
         };
         header.write(&extent.records, geometry.header_bytes(), &mut extent.buf);
         self.regions.add_used(open.number, len as u32);
@@ -528,6 +535,28 @@ impl Log {
                     }
                 })
         })
+    }
+
+    /// How far the open regions are filled with extents that are on the device, one behind the other.
+    pub(super) fn landed_marks(&self) -> [DurableMark; 2] {
+        let mut marks = self.durable_marks();
+        for (mark, open) in marks.iter_mut().zip(&self.open) {
+            let airborne = (self.airborne.iter())
+                .filter(|landing| open.as_ref().is_some_and(|open| open.number == landing.region));
+            mark.used = airborne.map(|landing| landing.offset).fold(mark.used, u32::min);
+        }
+        marks
+    }
+
+    /// What these marks say is stable: extents that are closed from now on say so, too.
+    pub(super) fn note_stable(&mut self, marks: [DurableMark; 2]) {
+        for (open, mark) in self.open.iter_mut().zip(marks) {
+            if let Some(open) = open
+                && self.regions.fill_of(open.number) == mark.fill
+            {
+                open.stable_bytes = open.stable_bytes.max(mark.used);
+            }
+        }
     }
 
     /// Seals both open extents, however full.
@@ -696,6 +725,7 @@ impl Log {
     pub(super) fn reopen(&mut self, ring: Ring, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
         self.open[usize::from(ring.number())] = Some(OpenRegion {
             number,
+            stable_bytes: self.regions.at(number).used,
             extents,
             records,
             extent: None,

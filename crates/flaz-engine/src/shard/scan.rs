@@ -54,6 +54,25 @@ impl Found {
     }
 }
 
+/// What an extent must follow to be of a filling.
+#[derive(Clone, Copy)]
+struct Filling {
+    ring: Ring,
+    fill: Sequence,
+    /// Of the extent before it.
+    last: Sequence,
+}
+
+impl Filling {
+    fn of(header: &ExtentHeader) -> Self {
+        Self {
+            ring: header.ring,
+            fill: header.fill,
+            last: header.sequence,
+        }
+    }
+}
+
 /// What one region turned out to be.
 struct Scan {
     found: Option<Found>,
@@ -124,7 +143,7 @@ impl<P: Platform> Shard<P> {
             let scan = result.map_err(|source| RecoverError::Device { shard, source })?;
             outcome.bytes_read += scan.bytes_read;
             if let Some(region) = scan.torn {
-                let what = format!("region {region} has lost its summary, and extents that were stable");
+                let what = format!("region {region} lacks extents that were stable");
                 return Err(RecoverError::Damaged { shard, what });
             }
             to_void.extend(scan.to_void);
@@ -294,16 +313,17 @@ impl<P: Platform> Shard<P> {
         let geometry = &self.geometry;
         let header_bytes = geometry.header_bytes();
         let mut found: Option<Found> = None;
+        let mut filling: Option<Filling> = None;
         let mut at = 0;
         while at + header_bytes as u64 <= geometry.region_bytes {
             let mut bytes = self.read_region(number, at, header_bytes as u64).await?;
-            let mut header = self.header_at(number, at, &bytes, valid_from, found.as_ref());
+            let mut header = self.header_at(number, at, &bytes, valid_from, filling);
             let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
             if header.is_none() && !(at == 0 && is_blank(head) && is_blank(&bytes)) {
                 // What ends the region hides what is behind it, and may have been read wrong for once. (Of a region that
                 // was never filled `head` is the second look.)
                 bytes = self.read_region(number, at, header_bytes as u64).await?;
-                header = self.header_at(number, at, &bytes, valid_from, found.as_ref());
+                header = self.header_at(number, at, &bytes, valid_from, filling);
             }
             let Some(header) = header else { break };
             let region = found.get_or_insert_with(|| Found {
@@ -334,8 +354,11 @@ impl<P: Platform> Shard<P> {
             region.bytes_read += header_bytes as u64;
             if !stable {
                 region.bytes_read += u64::from(header.extent_bytes);
-                let whole = self.is_whole(number, at, &header).await?;
-                if !whole && !self.is_whole(number, at, &header).await? {
+                let whole = self.is_whole(number, at, &header).await?
+                    || self.is_whole(number, at, &header).await?
+                    // Then it was, and what is damaged is told when it is read.
+                    || self.told_stable(number, end, Filling::of(&header), valid_from).await? >= Some(end);
+                if !whole {
                     break;
                 }
             }
@@ -348,6 +371,7 @@ impl<P: Platform> Shard<P> {
             });
             region.records.extend(records(&bytes, header.record_count));
             region.used = end as u32;
+            filling = Some(Filling::of(&header));
             at = end;
         }
         Ok(found.filter(|found| !found.extents.is_empty()))
@@ -356,8 +380,8 @@ impl<P: Platform> Shard<P> {
     /// Whether a region without a readable summary has extents that were stable, and that the walk did not come to: one before
     /// them is damaged. Older copies of their blocks would come back.
     ///
-    /// What is left of the summary may say so, or the header of an extent behind the damaged one, which is never longer than
-    /// an extent can be. Where the first header is missing the latter says nothing: what a discard leaves may be anything.
+    /// What is left of the summary may say so, or the headers of extents behind the damaged one. Where the first header is
+    /// missing the latter say nothing: what a discard leaves may be anything.
     async fn hides_stable(
         &self,
         number: u32,
@@ -366,8 +390,7 @@ impl<P: Platform> Shard<P> {
         valid_from: Epoch,
         marks: [DurableMark; 2],
     ) -> Result<bool, DeviceError> {
-        let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
-        let whole = |ring: Ring, fill| is_stable(marks[ring.index()], fill, region_bytes);
+        let whole = |ring: Ring, fill| is_stable(marks[ring.index()], fill, self.geometry.region_bytes);
         if let Some(promise) = promise.filter(|promise| whole(promise.ring, promise.fill)) {
             let counts = promise.fill >= Sequence::first_of(valid_from);
             let (extents, records) = found.map_or((0, 0), |found| (found.extents.len(), found.records.len()));
@@ -377,17 +400,55 @@ impl<P: Platform> Shard<P> {
                 return Ok(true);
             }
         }
-        let Some(found) = found.filter(|found| whole(found.ring, found.fill)) else {
-            return Ok(false);
+        let Some(found) = found else { return Ok(false) };
+        let filling = Filling {
+            ring: found.ring,
+            fill: found.fill,
+            last: found.last_sequence(),
         };
         let used = u64::from(found.used);
-        let len = self.hidden_bytes_max().min(region_bytes - used);
-        let bytes = self.read_region(number, used, len).await?;
-        let hides =
-            |at: u64| self.header_at(number, used + at, &bytes[at as usize..], valid_from, Some(found));
-        Ok((sector..len)
-            .step_by(sector as usize)
-            .any(|at| hides(at).is_some()))
+        let told = self.told_stable(number, used, filling, valid_from).await?;
+        Ok(told.is_some_and(|told| whole(found.ring, found.fill) || told > used))
+    }
+
+    /// Up to where a region was stable, as the headers of this filling tell that can be found from `from` on; nothing, if there
+    /// is none. Each of them is looked for as far as an extent and a header reach.
+    async fn told_stable(
+        &self,
+        number: u32,
+        from: u64,
+        mut filling: Filling,
+        valid_from: Epoch,
+    ) -> Result<Option<u64>, DeviceError> {
+        let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
+        let mut told = None;
+        let mut from = from;
+        while from < region_bytes {
+            let len = self.hidden_bytes_max().min(region_bytes - from);
+            let bytes = match self.read_region(number, from, len).await {
+                Ok(bytes) => bytes,
+                Err(error) if is_timeout(&error) => return Err(error),
+                // It may be where the summary was. What the walk needs, it has read.
+                Err(_) => break,
+            };
+            let header_at = |at: u64| {
+                self.header_at(
+                    number,
+                    from + at,
+                    &bytes[at as usize..],
+                    valid_from,
+                    Some(filling),
+                )
+            };
+            let header = (0..len)
+                .step_by(sector as usize)
+                .find_map(|at| Some((at, header_at(at)?)));
+            let Some((at, header)) = header else { break };
+            told = told.max(Some(u64::from(header.stable_bytes)));
+            filling = Filling::of(&header);
+            from += at + u64::from(header.extent_bytes);
+        }
+        Ok(told)
     }
 
     /// How far behind a damaged header the next one ends.
@@ -448,7 +509,7 @@ impl<P: Platform> Shard<P> {
         at: u64,
         bytes: &[u8],
         valid_from: Epoch,
-        found: Option<&Found>,
+        filling: Option<Filling>,
     ) -> Option<ExtentHeader> {
         let geometry = &self.geometry;
         let header = ExtentHeader::parse(bytes, geometry.header_bytes()).ok()?;
@@ -460,9 +521,8 @@ impl<P: Platform> Shard<P> {
         let length = header.extent_bytes.is_multiple_of(geometry.sector_bytes)
             && header.extent_bytes as usize >= geometry.header_bytes()
             && header.extent_bytes <= geometry.extent_bytes;
-        let follows = found.is_none_or(|found| {
-            let last = found.extents.last().map_or(Sequence(0), |extent| extent.sequence);
-            header.fill == found.fill && header.ring == found.ring && header.sequence > last
+        let follows = filling.is_none_or(|filling| {
+            header.fill == filling.fill && header.ring == filling.ring && header.sequence > filling.last
         });
         (ours && length && follows).then_some(header)
     }
@@ -525,8 +585,9 @@ mod tests {
     }
     use Damage::{Fragment, Header, Summary as List, Trailer};
 
-    /// Recovery after a region of three extents, with one dirty block each, was damaged in this way, and whether it finds them.
-    fn recovery_after(damage: &[Damage]) -> Result<Vec<bool>, RecoverError> {
+    /// Recovery after a region of three extents, with one dirty block each, was damaged in this way, and whether it finds them,
+    /// and a fourth one that was stored after them: in another region, if this one was closed before.
+    fn recovery_after(closed: bool, damage: &[Damage]) -> Result<Vec<bool>, RecoverError> {
         let disks = Disks::new(8 << 20, GeometryWish::default());
         let data: Vec<Vec<u8>> = (0..4)
             .map(|seed| {
@@ -544,10 +605,14 @@ mod tests {
                 assert!(first.make_log_stable().await);
             }
             let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
-            first.log.borrow_mut().close_regions();
+            if closed {
+                first.log.borrow_mut().close_regions();
+            }
             append(&first, Ring::Main, 3, raw(&data[3]));
             assert!(first.make_log_stable().await);
-            first.write_intents(0, &[], true).await.expect("it is well");
+            if closed {
+                first.write_intents(0, &[], true).await.expect("it is well");
+            }
             (disks.region(region), extents)
         });
         disks.sim.kill_tasks();
@@ -578,23 +643,40 @@ mod tests {
     #[test]
     fn a_damaged_header_hides_nothing_that_was_stable_beside_a_damaged_summary() {
         for summary in [List, Trailer] {
-            let found = recovery_after(&[summary]).expect("the extents say the same");
+            let found = recovery_after(true, &[summary]).expect("the extents say the same");
             assert_eq!(found, [true; 4], "{summary:?}");
             for extent in 0..3 {
                 // Of the first and the last one only the summary knows.
                 if summary == List || extent == 1 {
-                    let outcome = recovery_after(&[summary, Header(extent)]);
+                    let outcome = recovery_after(true, &[summary, Header(extent)]);
                     assert!(
                         matches!(outcome, Err(RecoverError::Damaged { .. })),
                         "{summary:?}, extent {extent}: {outcome:?}"
                     );
                 }
                 // It is told when it is read.
-                let found =
-                    recovery_after(&[summary, Fragment(extent)]).expect("the headers say what is there");
+                let found = recovery_after(true, &[summary, Fragment(extent)])
+                    .expect("the headers say what is there");
                 let expected: Vec<bool> = (0..4).map(|block| block != extent).collect();
                 assert_eq!(found, expected, "{summary:?}, extent {extent}");
             }
+        }
+    }
+
+    /// No mark tells that it was stable, but what was stored behind it does.
+    #[test]
+    fn a_damaged_header_hides_nothing_that_was_stable_in_a_region_that_is_being_filled() {
+        for extent in 1..3 {
+            let outcome = recovery_after(false, &[Header(extent)]);
+            assert!(
+                matches!(outcome, Err(RecoverError::Damaged { .. })),
+                "extent {extent}: {outcome:?}"
+            );
+        }
+        for extent in 0..3 {
+            let found = recovery_after(false, &[Fragment(extent)]).expect("the headers say what is there");
+            let expected: Vec<bool> = (0..4).map(|block| block != extent).collect();
+            assert_eq!(found, expected, "extent {extent}");
         }
     }
 
@@ -606,6 +688,7 @@ mod tests {
         let hole = disks.sim.block_on(async {
             let first = disks.shard(1);
             let mut hole = 0;
+            // On their way together: none of them says that one before it was stable.
             for block in 0..3 {
                 if block == 1 {
                     hole = first.log.borrow().durable_marks()[Ring::Main.index()].used;
@@ -619,8 +702,9 @@ mod tests {
                         dirty: true,
                     },
                 );
-                assert!(first.make_log_stable().await);
+                first.log.borrow_mut().seal_all();
             }
+            assert!(first.make_log_stable().await);
             u64::from(hole)
         });
         disks.sim.kill_tasks();

@@ -306,11 +306,13 @@ impl<P: Platform> Shard<P> {
                 _ => Err(self.cache_failed()),
             };
         }
+        let marks = self.log.borrow().landed_marks();
         if let Err(error) = self.flush_cache().await {
             self.cache_error(&error);
             self.give_up("the cache device failed a flush");
             return Err(self.cache_failed());
         }
+        self.log.borrow_mut().note_stable(marks);
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
         Ok(())
     }

@@ -199,6 +199,7 @@ impl<P: Platform> Shard<P> {
             return false;
         }
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
+        self.log.borrow_mut().note_stable(marks);
         // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
         // it may have been made void by now, or be about to be.
         let mut marks = marks;

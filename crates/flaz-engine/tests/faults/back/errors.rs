@@ -9,7 +9,7 @@ use flaz_engine::volume::{IoError, Volume};
 use flaz_sim::CrashPlan;
 
 use super::world;
-use crate::world::{BLOCKS, CLEARED, Live, STRIPE, World};
+use crate::world::{BLOCK, BLOCKS, CLEARED, Live, STRIPE, World};
 
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
@@ -222,6 +222,34 @@ fn a_cache_device_without_space_is_given_up_and_what_is_dirty_is_read() {
             live.read(block).await;
         }
     });
+}
+
+/// What was written last and is not there fails when it is read, also if it is of one value, which the index knows: a read
+/// must not give what is gone when the process is.
+#[test]
+fn what_did_not_reach_a_cache_device_that_was_given_up_is_not_read() {
+    for zeroes in [false, true] {
+        let world = world(16);
+        let seen = world.sim.block_on(async {
+            let live = world.serve().await;
+            for block in 0..16 {
+                live.write(block).await;
+            }
+            for nth in 1..400 {
+                world.cache.fail_nth_with(DeviceOp::Write, nth, NO_SPACE);
+            }
+            if zeroes {
+                let zeroing = live.volume.write_zeroes(3 * BLOCK, BLOCK, true, false);
+                zeroing.await.expect_err("it cannot be kept");
+            } else {
+                live.try_write(3).await.expect_err("it cannot be kept");
+            }
+            assert!(live.failed());
+            live.volume.read(3 * BLOCK, BLOCK as u32).await
+        });
+        let error = seen.expect_err("it is gone with the process");
+        assert!(matches!(error, IoError::DirtyLost { .. }), "{error}");
+    }
 }
 
 /// An error of one read is not a miss where the block is dirty; nor is it for ever.
