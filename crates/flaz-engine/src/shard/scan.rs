@@ -737,4 +737,44 @@ mod tests {
             }
         });
     }
+
+    /// A region of which the end alone cannot be read, and that is full up to there.
+    #[test]
+    fn an_unreadable_summary_of_a_full_region_is_done_without() {
+        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let mut data = vec![0; BLOCK_BYTES];
+        Rng::new(1).fill(&mut data);
+        let (region, blocks) = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            let open = || first.log.borrow().open_numbers()[Ring::Main.index()];
+            append(&first, Ring::Main, 0, raw(&data));
+            let region = open().expect("one is open");
+            let mut blocks = 1;
+            while open() == Some(region) {
+                append(&first, Ring::Main, blocks, raw(&data));
+                blocks += 1;
+                if blocks % 8 == 0 {
+                    assert!(first.make_log_stable().await);
+                }
+            }
+            assert!(first.make_log_stable().await);
+            first.write_intents(0, &[], true).await.expect("it is well");
+            (disks.region(region), blocks)
+        });
+        disks.sim.kill_tasks();
+        let sector = u64::from(disks.geometry.sector_bytes);
+        disks
+            .cache
+            .mark_bad(region + disks.geometry.region_bytes - sector, sector);
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            for block in 0..blocks {
+                assert_eq!(
+                    contents(&second, block).await.as_ref(),
+                    Some(&data),
+                    "block {block}"
+                );
+            }
+        });
+    }
 }
