@@ -250,6 +250,22 @@ pub struct ExtentHeader {
     pub stable_bytes: u32,
 }
 
+/// What the header of an extent says of where it is.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderPlace {
+    /// First four bytes of the cache's UUID.
+    pub cache: u32,
+    /// The shard.
+    pub shard: u16,
+    /// Byte offset on the device.
+    pub position: u64,
+    /// Filling of the region.
+    pub fill: Option<Sequence>,
+}
+
+/// Bits of what names the place of a header that may be wrong for it to be taken for one that has rotted.
+const ROTTEN_BITS_MAX: u32 = 1;
+
 impl ExtentHeader {
     /// Writes header, records and checksum to the start of `extent`, over `header_bytes` bytes.
     ///
@@ -287,6 +303,26 @@ impl ExtentHeader {
         }
         let checksum = crc32c::crc32c(area);
         area[4..8].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Whether these bytes were a header of this cache and shard at this place, in the filling `fill` if it is known, and have
+    /// rotted since: the checksum is wrong, and of what names the place no more than a bit.
+    #[must_use]
+    pub fn has_rotted(bytes: &[u8], header_bytes: usize, place: &HeaderPlace) -> bool {
+        let Some(area) = bytes.get(..header_bytes) else {
+            return false;
+        };
+        let Ok((raw, _)) = RawExtentHeader::read_from_prefix(area) else {
+            return false;
+        };
+        let wrong = (raw.magic.get() ^ MAGIC).count_ones()
+            + (raw.cache.get() ^ place.cache).count_ones()
+            + (raw.shard.get() ^ place.shard).count_ones()
+            + (raw.position.get() ^ place.position).count_ones()
+            + place
+                .fill
+                .map_or(0, |fill| (raw.fill.get() ^ fill.0).count_ones());
+        wrong <= ROTTEN_BITS_MAX && raw.checksum.get() != super::checksum_without(area, 4)
     }
 
     /// Reads the header of the extent at the start of `extent`.

@@ -15,7 +15,9 @@ use super::fragment;
 use super::recover::{RecoverError, Recovered};
 use super::{Platform, Shard};
 use crate::codec::CodecId;
-use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, fragment_checksum, records};
+use crate::format::extent::{
+    ExtentHeader, FragmentIdentity, HeaderPlace, Record, RecordKind, fragment_checksum, records,
+};
 use crate::format::intent::DurableMark;
 use crate::format::summary::{
     Promise, Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max,
@@ -79,8 +81,8 @@ struct Scan {
     /// Nothing, and yet something is there that may count for the next one who reads it: the region, and up to which
     /// filling it is void.
     to_void: Option<(u32, Sequence)>,
-    /// The region, if extents that were stable are hidden by another that is damaged.
-    torn: Option<u32>,
+    /// What is missing, if that was stable, or may have been.
+    torn: Option<String>,
     bytes_read: u64,
 }
 
@@ -142,8 +144,7 @@ impl<P: Platform> Shard<P> {
             tell();
             let scan = result.map_err(|source| RecoverError::Device { shard, source })?;
             outcome.bytes_read += scan.bytes_read;
-            if let Some(region) = scan.torn {
-                let what = format!("region {region} lacks extents that were stable");
+            if let Some(what) = scan.torn {
                 return Err(RecoverError::Damaged { shard, what });
             }
             to_void.extend(scan.to_void);
@@ -203,16 +204,21 @@ impl<P: Platform> Shard<P> {
                 self.geometry.sector_bytes,
             ));
         } else {
-            found = self.walk(number, &head, valid_from, marks).await?;
+            let has_rotted;
+            (found, has_rotted) = self.walk(number, &head, valid_from, marks).await?;
             bytes_read += self.geometry.header_bytes() as u64;
             bytes_read += found.as_ref().map_or(0, |found| found.bytes_read);
             // Voiding leaves a blank end, behind which a first extent may be torn.
-            if (!blank || found.is_some())
+            if has_rotted {
+                torn = Some(format!(
+                    "region {number} has a damaged extent header, and what that extent had may have been flushed"
+                ));
+            } else if (!blank || found.is_some())
                 && self
                     .hides_stable(number, found.as_ref(), promise, valid_from, marks)
                     .await?
             {
-                torn = Some(number);
+                torn = Some(format!("region {number} lacks extents that were stable"));
             }
         }
         let empty = blank && head.iter().all(|byte| *byte == 0);
@@ -302,16 +308,18 @@ impl<P: Platform> Shard<P> {
     /// Reads the headers of a region's extents, from its start to the first place without one.
     ///
     /// What lies behind a missing one is lost with it: extents that were on their way together may have landed in any
-    /// order. Of what was known to be stable nothing may be missing, see [`Shard::check_marks`].
+    /// order. Of what was known to be stable nothing may be missing, see [`Shard::check_marks`]. And where blocks may be dirty, not
+    /// one extent whose header has rotted, which is the second answer: what it had may have been flushed.
     async fn walk(
         &self,
         number: u32,
         head: &[u8],
         valid_from: Epoch,
         marks: [DurableMark; 2],
-    ) -> Result<Option<Found>, DeviceError> {
+    ) -> Result<(Option<Found>, bool), DeviceError> {
         let geometry = &self.geometry;
         let header_bytes = geometry.header_bytes();
+        let mut has_rotted = false;
         let mut found: Option<Found> = None;
         let mut filling: Option<Filling> = None;
         let mut at = 0;
@@ -325,7 +333,19 @@ impl<P: Platform> Shard<P> {
                 bytes = self.read_region(number, at, header_bytes as u64).await?;
                 header = self.header_at(number, at, &bytes, valid_from, filling);
             }
-            let Some(header) = header else { break };
+            let Some(header) = header else {
+                // A header in one sector is there or not, whatever fails while it is written.
+                let atomic = header_bytes <= geometry.sector_bytes as usize;
+                let place = HeaderPlace {
+                    cache: self.cache_id,
+                    shard: self.number as u16,
+                    position: self.position_of(number) + at,
+                    fill: filling.map(|filling| filling.fill),
+                };
+                has_rotted =
+                    atomic && self.may_be_dirty && ExtentHeader::has_rotted(&bytes, header_bytes, &place);
+                break;
+            };
             let region = found.get_or_insert_with(|| Found {
                 number,
                 ring: header.ring,
@@ -374,7 +394,7 @@ impl<P: Platform> Shard<P> {
             filling = Some(Filling::of(&header));
             at = end;
         }
-        Ok(found.filter(|found| !found.extents.is_empty()))
+        Ok((found.filter(|found| !found.extents.is_empty()), has_rotted))
     }
 
     /// Whether a region without a readable summary has extents that were stable, and that the walk did not come to: one before
@@ -578,12 +598,14 @@ mod tests {
         Summary,
         /// The trailer.
         Trailer,
-        /// The header of its extent of this number.
+        /// A bit of the header of its extent of this number.
         Header(u32),
+        /// All of that header.
+        Gone(u32),
         /// The fragment of that one.
         Fragment(u32),
     }
-    use Damage::{Fragment, Header, Summary as List, Trailer};
+    use Damage::{Fragment, Gone, Header, Summary as List, Trailer};
 
     /// Recovery after a region of three extents, with one dirty block each, was damaged in this way, and whether it finds them,
     /// and a fourth one that was stored after them: in another region, if this one was closed before.
@@ -608,6 +630,8 @@ mod tests {
             if closed {
                 first.log.borrow_mut().close_regions();
             }
+            let last = first.log.borrow().durable_marks()[Ring::Main.index()].used;
+            extents.push(if closed { 0 } else { last });
             append(&first, Ring::Main, 3, raw(&data[3]));
             assert!(first.make_log_stable().await);
             if closed {
@@ -622,6 +646,11 @@ mod tests {
                 List => end - 80,
                 Trailer => end - 64,
                 Header(extent) => start + u64::from(extents[extent as usize]) + 8,
+                Gone(extent) => {
+                    let header = start + u64::from(extents[extent as usize]);
+                    disks.cache.poke(header, &[0; 512]);
+                    continue;
+                }
                 Fragment(extent) => {
                     start + u64::from(extents[extent as usize]) + disks.geometry.header_bytes() as u64 + 100
                 }
@@ -648,7 +677,7 @@ mod tests {
             for extent in 0..3 {
                 // Of the first and the last one only the summary knows.
                 if summary == List || extent == 1 {
-                    let outcome = recovery_after(true, &[summary, Header(extent)]);
+                    let outcome = recovery_after(true, &[summary, Gone(extent)]);
                     assert!(
                         matches!(outcome, Err(RecoverError::Damaged { .. })),
                         "{summary:?}, extent {extent}: {outcome:?}"
@@ -666,8 +695,16 @@ mod tests {
     /// No mark tells that it was stable, but what was stored behind it does.
     #[test]
     fn a_damaged_header_hides_nothing_that_was_stable_in_a_region_that_is_being_filled() {
-        for extent in 1..3 {
+        for extent in 0..4 {
             let outcome = recovery_after(false, &[Header(extent)]);
+            assert!(
+                matches!(outcome, Err(RecoverError::Damaged { .. })),
+                "extent {extent}: {outcome:?}"
+            );
+        }
+        // Nothing of it is there: what lies behind tells, unless it is the first one of its region.
+        for extent in 1..3 {
+            let outcome = recovery_after(false, &[Gone(extent)]);
             assert!(
                 matches!(outcome, Err(RecoverError::Damaged { .. })),
                 "extent {extent}: {outcome:?}"
