@@ -39,6 +39,7 @@ mod image;
 mod intents;
 mod locks;
 mod log;
+mod missing;
 mod read;
 mod reclaim;
 mod recover;
