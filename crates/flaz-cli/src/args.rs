@@ -148,6 +148,9 @@ fn extent_size(text: &str) -> Result<u64, String> {
 Runs in the foreground until SIGTERM, SIGINT or `flaz stop`, then stops cleanly: the next start is warm. A \
 second signal stops at once, like a crash. Under systemd (Type=notify) readiness is announced.
 
+The runtime directory is $FLAZ_RUNTIME_DIR if that is set, else /run/flaz for root, and $XDG_RUNTIME_DIR/flaz or \
+/tmp/flaz-UID for others. FLAZ_LOG=debug in the environment logs more, FLAZ_LOG=warn less.
+
 Examples:
   flaz serve /dev/nvme0n1p3 --nbd unix:/run/flaz/disk.sock
   flaz serve cache.img --nbd tcp:127.0.0.1:10809 --insecure-tcp --mode write-around
@@ -364,8 +367,8 @@ pub struct CheckArgs {
 /// `flaz dump`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line for each superblock, region, extent and fragment, in the order of the device; with --json one JSON \
-object a line. The bytes of the blocks are not shown.
+One line for each superblock, region, extent, record and fragment, and for the rest of what is stored, part by part; \
+with --json one JSON object a line. The bytes of the blocks are not shown.
 
 Examples:
   flaz dump /dev/nvme0n1p3 | less

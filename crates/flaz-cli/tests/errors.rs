@@ -371,11 +371,14 @@ fn a_cache_that_is_damaged_or_cut_short_is_not_made_anew_lightly() {
         }
     };
     scratch.file("cache");
-    refuse(&["create one with `flaz create`"], "may hold writes");
+    refuse(
+        &["not a flaz cache", "is the path right?", "`flaz create`"],
+        "may hold writes",
+    );
     scratch.run("create cache --origin origin --force").succeeded();
     let cache = File::options().write(true).open(scratch.path("cache")).unwrap();
     cache.set_len(SIZE / 2).unwrap();
-    refuse(&["cut short", "may hold writes"], "create one");
+    refuse(&["cut short", "may hold writes"], "`flaz create`");
     cache.set_len(SIZE).unwrap();
     scratch.run("status cache").succeeded();
     for slot in [0, 64 << 10] {

@@ -131,7 +131,8 @@ counters! {
     pack_ns,
     /// Blocks restored for readers.
     unpacked_blocks,
-    /// Time spent restoring blocks, in nanoseconds; estimated from a sample.
+    /// Time spent restoring blocks, or waiting for other cores to do that, in nanoseconds; of those read one by one it is
+    /// estimated from a sample.
     unpack_ns,
     /// Blocks stored raw because they do not compress.
     raw_blocks,

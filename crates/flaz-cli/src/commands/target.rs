@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::control::place::Places;
 use crate::control::{Client, ControlError};
 use crate::error::Failure;
@@ -31,9 +33,20 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
         }
     }
     match refused {
-        Some(error) => Err(error.into()),
-        None => Ok(None),
+        Some(error) if !is_nobodys(&error, cache) => Err(error.into()),
+        _ => Ok(None),
     }
+}
+
+/// Whether a place that may not be looked into has nothing to do with this cache: root's runtime directory is closed to
+/// others, whatever is in it, and a daemon holds the lock of the file that it serves.
+fn is_nobodys(refused: &ControlError, cache: &Path) -> bool {
+    let lock = || {
+        let file = std::fs::File::open(cache).ok()?;
+        let is_file = file.metadata().ok()?.is_file();
+        (is_file && flock(&file, FlockOperation::NonBlockingLockShared).is_ok()).then_some(())
+    };
+    matches!(refused, ControlError::Denied { .. }) && lock().is_some()
 }
 
 /// The same for commands that make no sense without a daemon.
@@ -52,4 +65,25 @@ pub fn require(cache: Option<&Path>, control: Option<&Path>) -> Result<Client, F
 
 fn owner(cache: &Path) -> Option<u32> {
     Some(std::fs::metadata(cache).ok()?.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_closed_says_nothing_of_a_cache_that_nobody_has_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let denied = ControlError::Denied {
+            path: folder.path().join("x.sock"),
+        };
+        assert!(!is_nobodys(&denied, &cache), "it is not there");
+        let daemon = std::fs::File::create(&cache).unwrap();
+        assert!(is_nobodys(&denied, &cache));
+        let hung_up = ControlError::HungUp { path: cache.clone() };
+        assert!(!is_nobodys(&hung_up, &cache), "somebody is there");
+        flock(&daemon, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(!is_nobodys(&denied, &cache), "it is being served");
+    }
 }

@@ -140,6 +140,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         return Err(CacheError::Dirty.into());
     }
     if spec.discard_cache {
+        tracing::warn!("--discard-cache: what the cache held is given up, and it starts empty");
         superblock.dirty = false;
     }
     let mut memory = state.recall();

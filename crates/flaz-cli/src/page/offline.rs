@@ -64,6 +64,12 @@ pub fn check(report: &CheckReport) -> String {
     );
     page.more(&geometry(cache));
     page.line("Last stop", if report.clean { "clean" } else { "not clean" });
+    if report.may_be_dirty {
+        page.line(
+            "Dirty",
+            "it may be the only place of some writes: keep it with its origin",
+        );
+    }
     page.line(
         "Verified",
         &format!(

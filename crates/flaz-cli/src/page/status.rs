@@ -255,7 +255,7 @@ fn holdings(page: &mut Page, live: &LiveReport) {
         ),
     );
     page.more(&format!(
-        "{} CPU compressing, {} decompressing {} blocks",
+        "{} compressing, {} restoring {} blocks",
         HumanDuration(seconds(codec.compress_s)),
         HumanDuration(seconds(codec.decompress_s)),
         HumanCount(codec.decompressed_blocks)

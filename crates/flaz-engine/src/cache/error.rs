@@ -12,10 +12,7 @@ pub enum CacheError {
     #[error("cache device: {0}")]
     Device(#[from] DeviceError),
     /// Neither superblock slot is valid.
-    #[error(
-        "not a usable flaz cache: slot 0: {first}; slot 1: {second} ({})",
-        way_out(first, second)
-    )]
+    #[error("{}", no_superblock(first, second))]
     NoSuperblock {
         /// What is wrong with slot 0.
         first: FormatError,
@@ -127,12 +124,17 @@ impl std::fmt::Display for Served {
 }
 
 /// What to do about two bad slots: a cache that was one may hold what the origin lacks.
-fn way_out(first: &FormatError, second: &FormatError) -> &'static str {
+fn no_superblock(first: &FormatError, second: &FormatError) -> String {
     match (first, second) {
-        (FormatError::Magic { .. }, FormatError::Magic { .. }) => "create one with `flaz create`",
-        _ => {
-            "it is a cache that is damaged, cut short or newer, and may hold writes that have not reached the origin: put \
-             the device back as it was; make it anew only if those may be lost"
+        (FormatError::Magic { .. }, FormatError::Magic { .. }) => {
+            "not a flaz cache: neither place where one has its superblock begins like one (is the path right? `flaz create` \
+             makes a cache)"
+                .to_owned()
         }
+        _ => format!(
+            "not a usable flaz cache: slot 0: {first}; slot 1: {second} (it is a cache that is damaged, cut short or newer, \
+             and may hold writes that have not reached the origin: put the device back as it was; make it anew only if \
+             those may be lost)"
+        ),
     }
 }

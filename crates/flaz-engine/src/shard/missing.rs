@@ -4,8 +4,8 @@
 //! looks like that, and so does damage. What is known to have been stable tells them apart: the marks among the intents,
 //! what extents behind that place say, and what is left of the summary.
 
-use flaz_device::deadline::is_timeout;
 use flaz_device::DeviceError;
+use flaz_device::deadline::is_timeout;
 
 use super::scan::Found;
 use super::{Platform, Shard};

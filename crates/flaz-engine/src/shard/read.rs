@@ -261,12 +261,7 @@ impl<P: Platform> Shard<P> {
         let bytes = log.in_memory(location)?;
         count(&self.stats.counters.memory_hit_blocks, 1);
         let identity = log.identity_at(self.global(block), location);
-        Some(fragment::unpack(
-            &mut self.decoders.borrow_mut(),
-            bytes,
-            &identity,
-            out,
-        ))
+        Some(self.unpack(bytes, &identity, out))
     }
 
     fn hit(&self, index: usize, block: LocalBlock, entry: Entry) -> Hit {
@@ -454,14 +449,19 @@ impl<P: Platform> Shard<P> {
                 .collect();
             let read = self.read_cache(group.start, group.end - group.start).await;
             drop(pins);
-            let plain = match read {
-                Ok((buf, at)) if split => self.decode_elsewhere(buf, at, &group).await,
-                Ok((buf, at)) => {
-                    count(&self.stats.counters.unpacked_blocks, group.hits.len() as u64);
-                    decode(&mut self.decoders.borrow_mut(), &buf[at..], &group)
-                }
-                Err(_) => group.hits.iter().map(|_| Err(None)).collect(),
+            let Ok((buf, at)) = read else {
+                let none = group.hits.iter().map(|_| Err(None)).collect();
+                return (group, none);
             };
+            let started = self.env.now();
+            let plain = if split {
+                self.decode_elsewhere(buf, at, &group).await
+            } else {
+                decode(&mut self.decoders.borrow_mut(), &buf[at..], &group)
+            };
+            let took = self.env.now().since(started).as_nanos() as u64;
+            count(&self.stats.counters.unpacked_blocks, group.hits.len() as u64);
+            count(&self.stats.counters.unpack_ns, took);
             (group, plain)
         });
         for (group, plain) in join_all(reads).await {

@@ -439,7 +439,7 @@ fn a_cache_of_zeroes_or_noise_is_refused() {
     ] {
         let error = refusal(&victim, &image).expect("no superblock");
         assert!(
-            error.contains("not a usable flaz cache") && error.contains("flaz create"),
+            error.contains("not a flaz cache") && error.contains("flaz create"),
             "{error}"
         );
     }

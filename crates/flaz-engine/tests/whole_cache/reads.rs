@@ -29,6 +29,27 @@ fn fragment_bytes(number: u64) -> u64 {
     (8 + stored.unwrap_or(4096) as u64).next_multiple_of(8)
 }
 
+/// One by one, several at a time, so many that other cores help, and from memory.
+#[test]
+fn every_block_that_is_restored_is_counted() {
+    for cores in [1, 2] {
+        let rig = Rig::new(1, filled_disk(ORIGIN_LEN, mixed), plain_disk(48 << 20));
+        rig.create(ORIGIN_LEN, SMALLEST);
+        rig.sim.set_parallelism(cores);
+        rig.sim.block_on(async {
+            let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
+            open.prefetch(0..1000).await;
+            for (first, count) in [(0, 1), (8, 8), (64, 64), (999, 1)] {
+                let before = open.cache.stats().counts;
+                open.read(first * BLOCK, count * BLOCK).await;
+                let after = open.cache.stats().counts;
+                let restored = after.unpacked_blocks - before.unpacked_blocks;
+                assert_eq!(restored, count, "{count} blocks from {first}, {cores} cores");
+            }
+        });
+    }
+}
+
 #[test]
 fn a_hit_reads_the_sectors_that_its_fragment_touches_and_no_more() {
     let rig = Rig::new(1, filled_disk(ORIGIN_LEN, mixed), plain_disk(48 << 20));
