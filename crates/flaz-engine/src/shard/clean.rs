@@ -180,7 +180,7 @@ impl<P: Platform> Shard<P> {
                 if shard.dirty_reserved.get() == 0 {
                     shard.dirty_room.notify_all();
                 }
-                shard.clean_wanted.notified().await;
+                shard.settle_idle().await;
                 continue;
             }
             if shard.urgency() == 0.0 && shard.clean_sleep(CLEAN_PAUSE).await {
@@ -197,6 +197,21 @@ impl<P: Platform> Shard<P> {
             }
         }
         shard.dirty_room.notify_all();
+    }
+
+    /// Waits until something is dirty. What is clean by then is said so for good before long: what cannot be told once the
+    /// cache device fails must not keep writes from the origin.
+    async fn settle_idle(self: &Rc<Self>) {
+        if !self.cleaned.borrow().is_empty()
+            && !self.clean_sleep(SETTLE_PAUSE).await
+            && self.dirty_blocks() == 0
+        {
+            // If it fails, the device has been given up.
+            self.make_log_stable().await;
+        }
+        if self.dirty_blocks() == 0 && !self.stopping.get() && !self.failed.get() {
+            self.clean_wanted.notified().await;
+        }
     }
 
     fn note_cleaning(&self, result: Result<(), IoError>) {
@@ -596,6 +611,8 @@ impl<P: Platform> Shard<P> {
     }
 }
 
+/// How long nothing must be dirty before the log is made stable for what was cleaned.
+const SETTLE_PAUSE: Duration = Duration::from_secs(1);
 /// Why blocks are left dirty.
 const LEFT_FAILED: &str = "a device fails";
 const LEFT_MOVED: &str = "reclaim moves dirty blocks as fast as they are cleaned";

@@ -224,6 +224,28 @@ fn a_cache_device_without_space_is_given_up_and_what_is_dirty_is_read() {
     });
 }
 
+/// When all is clean the cache device may fail: what was cleaned is written past it a second later, like anything else.
+#[test]
+fn what_was_cleaned_before_a_cache_device_failed_is_written_past_it() {
+    let world = world(17);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..16 {
+            live.write(block).await;
+        }
+        live.cleaned().await;
+        world.switch(&live, Mode::WriteThrough);
+        live.env.sleep(Duration::from_secs(3)).await;
+        world.cache.set_dead(true);
+        for block in (0..32).chain(0..16) {
+            live.write(block).await;
+            live.read(block).await;
+        }
+        assert!(live.failed());
+        world.assert_origin_complete(&live);
+    });
+}
+
 /// What was written last and is not there fails when it is read, also if it is of one value, which the index knows: a read
 /// must not give what is gone when the process is.
 #[test]
