@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{DeviceError, Env, IoBuf};
+use flaz_device::{DeviceError, DeviceOp, Env, IoBuf};
 
 use super::log::Landing;
 use super::{Platform, Shard};
@@ -42,12 +42,16 @@ impl<P: Platform> Shard<P> {
         position: u64,
         mut buf: IoBuf,
     ) -> Result<(), DeviceError> {
-        // A summary is believed: what it lists must be stable.
-        if extent.is_none()
-            && let Err(error) = self.flush_cache().await
-        {
-            self.give_up("the cache device failed a flush");
-            return Err(error);
+        // A summary is believed: what it lists must be stable. It may be an extent that the device was given up for.
+        if extent.is_none() {
+            if self.failed.get() {
+                let why = std::io::Error::other("the cache device is no longer used");
+                return Err(DeviceError::new(DeviceOp::Write, position, buf.len() as u64, why));
+            }
+            if let Err(error) = self.flush_cache().await {
+                self.give_up("the cache device failed a flush");
+                return Err(error);
+            }
         }
         let mut tries = 1;
         loop {
@@ -134,5 +138,50 @@ impl<P: Platform> Shard<P> {
             let missing = Entry::fragment(first, FRAGMENT_HEADER_BYTES + 1);
             self.set_entry(block, missing.with_hits(entry.hits()).with_dirty(true));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flaz_device::{DeviceOp, Env};
+    use flaz_sim::Rng;
+
+    use super::TRIES_MAX;
+    use crate::format::geometry::GeometryWish;
+    use crate::policy::Ring;
+    use crate::shard::simulated::{Disks, append, contents, raw};
+    use crate::units::BLOCK_BYTES;
+
+    /// A dirty block was being moved when the device was given up. Where it was it still is.
+    #[test]
+    fn no_summary_lists_an_extent_for_which_the_device_was_given_up() {
+        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let mut data = vec![0; BLOCK_BYTES];
+        Rng::new(1).fill(&mut data);
+        let region = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            first.has_been_dirty.set(true);
+            append(&first, Ring::Main, 0, raw(&data));
+            first.log.borrow_mut().close_regions();
+            assert!(first.make_log_stable().await);
+            append(&first, Ring::Main, 0, raw(&data));
+            let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
+            for nth in 1..=TRIES_MAX {
+                disks.cache.fail_nth(DeviceOp::Write, u64::from(nth));
+            }
+            assert!(!first.make_log_stable().await);
+            disks.env.sleep(Duration::from_secs(1)).await;
+            assert!(!first.log.borrow().writing());
+            region
+        });
+        disks.sim.kill_tasks();
+        // Nothing of it has landed.
+        disks.cache.poke(disks.region(region), &[0; 2 * BLOCK_BYTES]);
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            assert_eq!(contents(&second, 0).await, Some(data));
+        });
     }
 }
