@@ -153,24 +153,29 @@ impl<P: Platform> Shard<P> {
         // A summary that cannot be read is one that is damaged: the extents say the same.
         let mut end = end.or_else(|error| self.unreadable(number, error).map(|()| End::default()))?;
         let head = head?;
-        if end.summary.is_none() && !end.blank {
+        let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        let position = self.position_of(number);
+        let voided = VoidMark::parse(&head, self.cache_id, position).ok();
+        let empty = end.blank && is_blank(&head);
+        if end.summary.is_none() && !empty {
             // It may be all that says what is here, and have been read wrong for once.
             end = match self.read_end(number, guess).await {
                 Err(error) if is_timeout(&error) => return Err(error),
                 again => again.unwrap_or_default(),
             };
         }
-        let position = self.position_of(number);
-        let voided = VoidMark::parse(&head, self.cache_id, position).ok();
         let mut bytes_read = end.bytes_read;
         // A later filling's summary counts: its first extent never landed, and the mark is what was there before.
         let refilled = |voided: Sequence| end.summary.as_ref().is_some_and(|summary| summary.fill > voided);
         if let Some(voided) = voided.filter(|voided| !refilled(*voided)) {
+            // And so does what is left of it.
+            let later = end.promise.filter(|promise| promise.fill > voided);
+            let hides = later.is_some() && self.hides_stable(number, None, later, valid_from, marks).await?;
             // What cannot be read now may be a summary for the next one who reads it.
             return Ok(Scan {
                 found: None,
                 to_void: (!end.blank).then_some((number, voided)),
-                torn: None,
+                torn: hides.then(|| format!("region {number} lacks extents that were stable")),
                 bytes_read: bytes_read + sector,
             });
         }
@@ -204,7 +209,7 @@ impl<P: Platform> Shard<P> {
                 torn = Some(format!("region {number} lacks extents that were stable"));
             }
         }
-        let empty = blank && head.iter().all(|byte| *byte == 0);
+        let empty = blank && is_blank(&head);
         // Above all fillings that there were, below those to come.
         let earlier = Sequence::first_of(self.epoch);
         Ok(Scan {
@@ -306,7 +311,12 @@ impl<P: Platform> Shard<P> {
         let mut found: Option<Found> = None;
         let mut filling: Option<Filling> = None;
         let mut at = 0;
-        while at + header_bytes as u64 <= geometry.region_bytes {
+        // Where the summary would begin is no header, and may not be readable.
+        let ends = |found: Option<&Found>| {
+            let (extents, records) = found.map_or((0, 0), |found| (found.extents.len(), found.records.len()));
+            summary_bytes(extents + 1, records, geometry.sector_bytes) + header_bytes as u64
+        };
+        while at + ends(found.as_ref()) <= geometry.region_bytes {
             let mut bytes = self.read_region(number, at, header_bytes as u64).await?;
             let mut header = self.header_at(number, at, &bytes, valid_from, filling);
             let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
@@ -453,12 +463,73 @@ impl<P: Platform> Shard<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use flaz_device::Env;
     use flaz_sim::Rng;
 
     use super::*;
     use crate::format::geometry::GeometryWish;
     use crate::shard::log::Append;
     use crate::shard::simulated::{Disks, append, contents, raw};
+
+    /// A shard that has filled a region: with so many raw blocks, and then with blocks of one value. The number of records.
+    async fn fill_region(disks: &Disks, raws: u64) -> (u32, u64) {
+        let shard = disks.shard(1);
+        let (mut region, mut number) = (None, 0);
+        loop {
+            let mut data = vec![0; BLOCK_BYTES];
+            Rng::new(number).fill(&mut data);
+            let what = match number < raws {
+                true => raw(&data),
+                false => Append::Fill {
+                    value: number as u8,
+                    dirty: true,
+                },
+            };
+            append(&shard, Ring::Main, number, what);
+            let now = shard.log.borrow().open_numbers()[Ring::Main.index()];
+            if now != *region.get_or_insert(now) {
+                break;
+            }
+            number += 1;
+            shard.pump_writes();
+            disks.env.sleep(Duration::from_millis(1)).await;
+        }
+        assert!(shard.make_log_stable().await);
+        (region.flatten().expect("it was open"), number)
+    }
+
+    /// The extents say the same, and there may be no room between the last of them and what cannot be read.
+    #[test]
+    fn a_summary_whose_sectors_cannot_be_read_is_not_needed() {
+        let (mut tight, mut raws) = (0, u64::MAX);
+        for _ in 0..24 {
+            let disks = Disks::new(8 << 20, GeometryWish::default());
+            let (region, records) = disks.sim.block_on(fill_region(&disks, raws));
+            disks.sim.kill_tasks();
+            raws = raws.min(records) - 1;
+            let end = disks.region(region) + disks.geometry.region_bytes;
+            let tail = disks
+                .cache
+                .peek(end - SUMMARY_GUESS_BYTES, SUMMARY_GUESS_BYTES as usize);
+            let len =
+                Summary::parse_len(&tail, summary_bytes_max(&disks.geometry)).expect("it is full") as u64;
+            let summary = Summary::parse(&disks.cache.peek(end - len, len as usize)).expect("it is whole");
+            let used = check_extents(&summary.extents, &disks.geometry).expect("in order");
+            let len = len.next_multiple_of(512);
+            let gap = disks.geometry.region_bytes - len - used;
+            tight += u32::from(gap < disks.geometry.header_bytes() as u64);
+            disks.cache.mark_bad(end - len, len);
+            disks.sim.block_on(async {
+                let second = disks.recovered(2).await;
+                for block in 0..records {
+                    assert!(contents(&second, block).await.is_some(), "block {block}");
+                }
+            });
+        }
+        assert!(tight > 0, "there always is");
+    }
 
     /// It is no fragment of this place then, but what another extent has left there.
     #[test]

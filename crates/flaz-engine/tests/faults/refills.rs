@@ -11,7 +11,7 @@ use flaz_engine::settings::Mode;
 use flaz_sim::{DiscardMode, DiskConfig, EventStage};
 use futures_util::future::join_all;
 
-use crate::world::{CLEARED, Left, Live, Moment, World, read_up_to};
+use crate::world::{CLEARED, Left, Live, Moment, World, Wrong, read_up_to};
 
 /// Blocks that are written over and over: two regions.
 const BUSY: u64 = 96;
@@ -98,10 +98,10 @@ fn a_region_whose_first_extent_failed_is_found_by_its_summary() {
     }
 }
 
-/// The same, and at the start after that the summary cannot be read, once. It is all that says what is in the region: the
+/// The same, and at the start after that the summary cannot be read, once or for good. It is all that says what is in the region: the
 /// mark before it is that of an earlier filling.
 #[test]
-fn a_region_whose_first_extent_failed_is_found_when_its_summary_cannot_be_read_once() {
+fn a_region_whose_first_extent_failed_is_found_or_missed_when_its_summary_cannot_be_read() {
     let mut tried = 0;
     for number in first_extents() {
         let world = world(7);
@@ -135,6 +135,13 @@ fn a_region_whose_first_extent_failed_is_found_when_its_summary_cannot_be_read_o
         let nth = read_up_to(&moments.take(), end);
         let next = world.reboot(8);
         next.cache.fail_nth(DeviceOp::Read, nth);
+        next.check();
+        let next = world.reboot(8);
+        next.misread(Some((nth, Wrong::Zeroes)));
+        next.check();
+        // Nor does it go unnoticed that it cannot be read at all.
+        let next = world.reboot(8);
+        next.cache.flip_bit(end - 80, 0);
         next.check();
     }
     assert!(tried > 5, "only {tried}");

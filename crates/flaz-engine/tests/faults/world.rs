@@ -123,6 +123,15 @@ impl Left {
     }
 }
 
+/// What is wrong in a read.
+#[derive(Clone, Copy, Debug)]
+pub enum Wrong {
+    /// A bit, so many eighths behind its start.
+    Bit(u64),
+    /// All of it: zeroes.
+    Zeroes,
+}
+
 impl Moment {
     pub fn is(&self, on_cache: bool, stage: EventStage, op: DeviceOp) -> bool {
         self.on_cache == on_cache && self.stage == stage && self.op == op
@@ -335,6 +344,33 @@ impl World {
             });
         });
         moments
+    }
+
+    /// Has the read of the cache device of this number go wrong, once; the medium is well. Counts the reads from now on.
+    pub fn misread(&self, wrong: Option<(u64, Wrong)>) -> Rc<Cell<u64>> {
+        let (disk, reads) = (self.cache.clone(), Rc::new(Cell::new(0)));
+        let (seen, right) = (Rc::clone(&reads), RefCell::new(None));
+        self.sim.set_observer(move |event| {
+            if event.disk != disk.number() || event.op != DeviceOp::Read {
+                return;
+            }
+            if event.stage == EventStage::Issued {
+                seen.set(seen.get() + 1);
+                if let Some((_, wrong)) = wrong.filter(|(nth, _)| *nth == seen.get()) {
+                    let whole = disk.peek(event.offset, event.len as usize);
+                    match wrong {
+                        Wrong::Bit(part) => disk.flip_bit(event.offset + (event.len - 1) * part / 8, 1),
+                        Wrong::Zeroes => disk.poke(event.offset, &vec![0; whole.len()]),
+                    }
+                    *right.borrow_mut() = Some((event.offset, whole));
+                }
+            } else if let Some((offset, whole)) =
+                right.borrow_mut().take_if(|(offset, _)| *offset == event.offset)
+            {
+                disk.poke(offset, &whole);
+            }
+        });
+        reads
     }
 
     pub fn unwatch(&self) {
