@@ -17,7 +17,7 @@ use std::num::NonZeroU32;
 
 use futures_util::future::LocalBoxFuture;
 
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{State, Superblock};
 use crate::units::Epoch;
 
 /// What was noted last.
@@ -34,6 +34,8 @@ pub struct Memory {
     /// [`Fingerprint`](crate::fingerprint::Fingerprint) of the origin, as far as that opening had noted it: see
     /// [`Witness::note_origin`].
     pub origin: Option<NonZeroU32>,
+    /// It is the origin's at the stop, in order or not: nobody writes there through the cache until the next opening.
+    pub stopped: bool,
 }
 
 impl Memory {
@@ -46,6 +48,7 @@ impl Memory {
             lost: false,
             dirty: superblock.dirty,
             origin: superblock.origin_fingerprint,
+            stopped: superblock.state != State::Open,
         }
     }
 }
@@ -66,6 +69,10 @@ pub trait Witness: 'static {
     /// Notes, durably, the fingerprint that the origin has now. Of two calls that one counts whose `ticket` is higher,
     /// in whatever order they come: shards make them, each on its own. False: it could not be noted.
     fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool>;
+
+    /// Notes, durably, that the shards have stopped without leaving a superblock that says so, and the fingerprint that the
+    /// origin has then, if it is known. False: it could not be noted.
+    fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool>;
 
     /// Notes, durably, that what the device holds must never be used again. False: it could not be noted.
     fn note_lost(&self) -> LocalBoxFuture<'_, bool>;

@@ -148,7 +148,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         memory.dirty &= !(spec.discard_cache && spec.discard_dirty);
     }
     let belief = believe_host(spec, &mut superblock, memory, &state)?;
-    if !spec.discard_cache && belief == Belief::Whole {
+    if !spec.discard_cache && belief != Belief::Nothing {
         let checked = runtime.block_on(check_origin(&cache, &origin, &superblock, memory));
         checked.map_err(|error| explain(error, &runtime, &origin, &state))?;
     }
@@ -750,10 +750,9 @@ impl Daemon {
             // intents, all of them set, make the rest void.)
             runtime.block_on(mark_void(&cache, &mut superblock))?;
         }
-        saved.into_iter().collect::<Result<Vec<()>, _>>()?;
         // Nothing was written since the flush of the last shard.
         runtime.block_on(look_at_origin(&self.origin, &self.origin_writes, &mut superblock));
-        superblock.dirty = dirty > 0;
+        let held = file_system(&runtime, &self.origin);
         if dirty > 0 {
             tracing::warn!(
                 "{} of writes have not reached the origin: it is complete only together with this cache (`flaz flush` \
@@ -761,12 +760,16 @@ impl Daemon {
                 HumanBytes(dirty * BLOCK_BYTES as u64)
             );
         }
+        if let Err(error) = saved.into_iter().collect::<Result<Vec<()>, _>>() {
+            self.state.note_stopped(superblock.origin_fingerprint, held);
+            return Err(error.into());
+        }
+        superblock.dirty = dirty > 0;
         if self.detaching.load(Ordering::SeqCst) && dirty == 0 {
             runtime.block_on(mark_empty(&cache, &mut superblock))?;
         } else {
             runtime.block_on(mark_clean(&cache, &mut superblock))?;
         }
-        let held = file_system(&runtime, &self.origin);
         self.state.note(Memory::of(&superblock), held);
         if self.detaching.load(Ordering::Relaxed) && dirty > 0 {
             // A write that had begun before the mode was changed, and was acknowledged after the cleaner's last round.

@@ -53,7 +53,10 @@ struct Record {
     /// What the origin began with, as a checksum, at the opening of `epoch` or since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin_fingerprint: Option<NonZeroU32>,
-    /// What the origin held at the last clean stop.
+    /// That is the origin's at a stop.
+    #[serde(default)]
+    stopped: bool,
+    /// What the origin held at the last stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<FileSystem>,
 }
@@ -163,10 +166,11 @@ impl StateFile {
             lost: record.lost,
             dirty: record.dirty,
             origin: record.origin_fingerprint,
+            stopped: record.stopped,
         })
     }
 
-    /// The file system that the origin had at the last clean stop, if it is known.
+    /// The file system that the origin had at the last stop, if it is known.
     #[must_use]
     pub fn origin(&self) -> Option<FileSystem> {
         let held = self.held();
@@ -215,7 +219,7 @@ impl StateFile {
         Some(self.path.as_ref()?.with_file_name(name))
     }
 
-    /// Notes how far the superblock has come and what the origin begins with, and at a clean stop what it holds. False,
+    /// Notes how far the superblock has come and what the origin begins with, and at a stop what it holds. False,
     /// with a warning: it could not be noted.
     pub fn note(&self, memory: Memory, origin: Option<FileSystem>) -> bool {
         let held = &mut *self.held();
@@ -226,6 +230,17 @@ impl StateFile {
             record.lost = memory.lost;
             record.dirty = memory.dirty;
             record.origin_fingerprint = memory.origin;
+            record.stopped = memory.stopped;
+            record.origin = origin;
+        })
+    }
+
+    /// Notes that the shards have stopped without leaving a superblock that says so, and what the origin begins with and
+    /// holds then. False, with a warning: it could not be noted.
+    pub fn note_stopped(&self, fingerprint: Option<NonZeroU32>, origin: Option<FileSystem>) -> bool {
+        self.change(&mut self.held(), |record| {
+            record.origin_fingerprint = fingerprint;
+            record.stopped = true;
             record.origin = origin;
         })
     }
@@ -251,6 +266,10 @@ impl StateFile {
         if ticket < held.ticket {
             return true;
         }
+        // One that was held up for long.
+        if held.record.as_ref().is_some_and(|record| record.stopped) {
+            return false;
+        }
         let known = held.record.as_ref().and_then(|record| record.origin_fingerprint);
         if (known != Some(fingerprint) || held.failing)
             && !self.change(held, |record| record.origin_fingerprint = Some(fingerprint))
@@ -272,6 +291,7 @@ impl StateFile {
             lost: false,
             dirty: false,
             origin_fingerprint: None,
+            stopped: false,
             origin: None,
         });
         change(&mut record);
@@ -411,6 +431,10 @@ impl Witness for HostWitness {
         })
     }
 
+    fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool> {
+        self.note_by(move |state| state.note_stopped(origin, None))
+    }
+
     fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
         self.note_by(StateFile::note_lost)
     }
@@ -427,6 +451,7 @@ mod tests {
             lost: false,
             dirty: false,
             origin: None,
+            stopped: false,
         }
     }
 

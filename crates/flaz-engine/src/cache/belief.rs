@@ -46,8 +46,8 @@ pub fn believe(superblock: &mut Superblock, memory: Option<Memory>) -> Result<Be
 }
 
 /// Whether the origin is what it was when it was served last, as far as that can be told: by the superblock after a clean
-/// stop, after a crash by what the host remembers, unless clients may have been writing there. To be asked before
-/// [`open_superblock`].
+/// stop, by what the host remembers after another one, and after a crash, unless clients may have been writing there. To
+/// be asked before [`open_superblock`], of every cache of which something will be used.
 ///
 /// # Errors
 /// [`CacheError::OriginChanged`], or [`CacheError::Origin`] when the origin fails.
@@ -59,10 +59,18 @@ pub async fn check_origin<C: Device, O: Device>(
 ) -> Result<(), CacheError> {
     // An opening that could not be noted leaves what an earlier one noted.
     let noted = memory.filter(|memory| memory.epoch == superblock.epoch);
-    let (since, expected) = match how_to_start(superblock) {
-        Start::Warm(_) => (Served::UntilStop, superblock.origin_fingerprint),
-        Start::Recovered => (Served::UntilCrash, noted.and_then(|memory| memory.origin)),
-        Start::Cold | Start::Empty => return Ok(()),
+    let (since, expected) = match (how_to_start(superblock), noted) {
+        (Start::Warm(_), _) => (Served::UntilStop, superblock.origin_fingerprint),
+        (Start::Recovered, Some(memory)) if memory.stopped => (Served::UntilStop, memory.origin),
+        // Clients went on without intents, and nobody has looked since.
+        (Start::Recovered, Some(memory)) if memory.lost => {
+            tracing::warn!(
+                "whether the origin was changed since the crash cannot be told: the cache device had been given up before"
+            );
+            return Ok(());
+        }
+        (Start::Recovered, noted) => (Served::UntilCrash, noted.and_then(|memory| memory.origin)),
+        (Start::Cold | Start::Empty, _) => return Ok(()),
     };
     let Some(expected) = expected else { return Ok(()) };
     let found = match fingerprint(origin).await {

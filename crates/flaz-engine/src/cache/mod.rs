@@ -104,7 +104,7 @@ impl<P: Platform> LocalCache<P> {
             None => None,
         };
         let belief = believe(&mut superblock, memory)?;
-        if belief == Belief::Whole {
+        if belief != Belief::Nothing {
             check_origin(&*cache, &*origin, &superblock, memory).await?;
         }
         let mut start = open_superblock(&*cache, &mut superblock, belief).await?;
@@ -264,8 +264,9 @@ impl<P: Platform> LocalCache<P> {
         if planted(PlantedBug::CleanBeforeImage) {
             mark_clean(&*self.cache, &mut self.superblock).await?;
         }
+        let mut saved = Ok(());
         for shard in self.shards.iter() {
-            shard.save().await?;
+            saved = saved.and(shard.save().await);
         }
         // Nothing was written since the flush of the last shard.
         let writes = self
@@ -274,6 +275,10 @@ impl<P: Platform> LocalCache<P> {
             .next()
             .map(|shard| shard.origin_writes().clone());
         look_at_origin(&*self.origin, &writes.unwrap_or_default(), &mut self.superblock).await;
+        if let (Err(_), Some(witness)) = (&saved, &self.witness) {
+            witness.note_stopped(self.superblock.origin_fingerprint).await;
+        }
+        saved?;
         // Saving may have cleaned the last ones.
         self.superblock.dirty = self.shards.iter().any(|shard| shard.dirty_blocks() > 0);
         if !planted(PlantedBug::CleanBeforeImage) {

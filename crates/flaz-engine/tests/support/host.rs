@@ -103,11 +103,25 @@ impl Witness for Notes {
             if ticket < self.host.ticket.get() {
                 return true;
             }
+            if self.host.memory.get().is_some_and(|memory| memory.stopped) {
+                return false;
+            }
             let noted = self.host.change(|memory| memory.origin = Some(fingerprint));
             if noted {
                 self.host.ticket.set(ticket);
             }
             noted
+        }
+        .boxed_local()
+    }
+
+    fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool> {
+        async move {
+            self.take_a_while().await;
+            self.host.change(|memory| {
+                memory.stopped = true;
+                memory.origin = origin;
+            })
         }
         .boxed_local()
     }

@@ -1,9 +1,9 @@
 //! The cache device is away, rolled back, or comes back after it was given up, with dirty blocks on it.
 
-use flaz_device::Env;
+use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CacheError, Start};
 use flaz_engine::settings::Mode;
-use flaz_engine::volume::IoError;
+use flaz_engine::volume::{IoError, Volume};
 use flaz_engine::witness::Memory;
 
 use super::world;
@@ -77,6 +77,47 @@ fn of_a_cache_device_that_vanishes_and_comes_back_dirty_blocks_alone_are_kept() 
         next.assert_origin_complete(&live);
     });
     next.reboot(4).check();
+}
+
+/// A cache device is given up with dirty blocks, the cache is stopped, and somebody mounts the origin: the dirty blocks fit
+/// it no longer. Neither the superblock nor the intents tell, but the host knows what the origin was like at the stop.
+#[test]
+fn an_origin_that_was_changed_after_the_stop_of_a_cache_that_was_given_up_is_refused() {
+    for vanishes in [false, true] {
+        let world = world(11);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            live.warm(STRIPE..STRIPE + 64).await;
+            for block in 40..56 {
+                live.write(block).await;
+            }
+            world.cache.fail_nth(DeviceOp::Flush, 1);
+            live.volume.flush().await.expect_err("it is not stable");
+            world.cache.set_dead(vanishes);
+            // Clients go on, where it will be looked, too.
+            for block in [0, 1, STRIPE] {
+                live.write(block).await;
+            }
+            live.stop().await.expect_err("it cannot be marked");
+        });
+        world.cache.set_dead(false);
+        let origin = world.origin.peek(1024, 512);
+        world.origin.poke(1024 + 52, b"mounted");
+        for seed in [12, 13] {
+            let next = world.reboot(seed);
+            let error = next.sim.block_on(next.try_open()).err().expect("changed");
+            let text = error.to_string();
+            assert!(text.contains("changed since the cache was stopped"), "{text}");
+            assert_eq!(next.origin.stats().writes, 0);
+        }
+        world.origin.poke(1024, &origin);
+        let next = world.reboot(14);
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            assert_eq!(live.dirty(), 16);
+            next.check_twice(&live).await;
+        });
+    }
 }
 
 #[test]
