@@ -51,7 +51,10 @@ pub enum ImageError {
         what: String,
     },
     /// The cache device failed earlier; nothing may be left that looks valid.
-    #[error("shard {shard}: the cache device failed; the cache will start cold")]
+    #[error(
+        "shard {shard}: the cache device failed while it was served; of what it holds, the next start uses only what has \
+         not reached the origin"
+    )]
     Failed {
         /// The shard.
         shard: u32,
@@ -79,7 +82,8 @@ impl<P: Platform> Shard<P> {
     async fn store_what_waits(self: &Rc<Self>) {
         loop {
             let jobs_left = !self.jobs.borrow().is_empty() || self.storing.get();
-            let busy = self.reclaiming.get() || self.intents.clearing.get() || self.cleaning.get();
+            let intents = self.intents.clearing.get() || self.intents.noting.get();
+            let busy = self.reclaiming.get() || intents || self.cleaning.get();
             if !jobs_left && !busy && !self.admitting.get() {
                 break;
             }

@@ -102,6 +102,14 @@ pub(super) struct Landing {
     offset: u32,
 }
 
+/// An extent that is open or on its way, or that will never be sent.
+#[derive(Debug)]
+struct Airborne {
+    landing: Landing,
+    /// The device has been given it.
+    sent: bool,
+}
+
 /// A write that waits for the device.
 #[derive(Debug)]
 pub(super) struct PendingWrite {
@@ -148,8 +156,8 @@ pub(super) struct Log {
     outstanding: VecDeque<u64>,
     last_ticket: u64,
     last_abandoned: u64,
-    /// Extents that are open or on their way, in the order in which they were opened.
-    airborne: Vec<Landing>,
+    /// In the order in which they were opened.
+    airborne: Vec<Airborne>,
     last_opened: u64,
     /// Reclaim moves what may not be dropped: once it has taken the reserved region, what is left is its own.
     pub(super) held_for_reclaim: bool,
@@ -371,7 +379,7 @@ impl Log {
             number: self.last_opened,
             offset: used as u32,
         };
-        self.airborne.push(landing);
+        self.airborne.push(Airborne { landing, sent: false });
         open.extent = Some(OpenExtent {
             offset: used as u32,
             landing,
@@ -497,7 +505,11 @@ impl Log {
         if let Some(ring) = ring {
             self.seal_ring(ring);
             self.close_region(ring);
-            self.last_abandoned = self.last_ticket;
+        }
+        // It may have been ended before: then its summary waits for its last extents.
+        let summary = self.summaries.iter().rfind(|summary| summary.region == region);
+        if let Some(summary) = summary {
+            self.last_abandoned = self.last_abandoned.max(summary.ticket);
         }
     }
 
@@ -541,7 +553,7 @@ impl Log {
     pub(super) fn landed_marks(&self) -> [DurableMark; 2] {
         let mut marks = self.durable_marks();
         for (mark, open) in marks.iter_mut().zip(&self.open) {
-            let airborne = (self.airborne.iter())
+            let airborne = (self.airborne.iter().map(|other| other.landing))
                 .filter(|landing| open.as_ref().is_some_and(|open| open.number == landing.region));
             mark.used = airborne.map(|landing| landing.offset).fold(mark.used, u32::min);
         }
@@ -577,7 +589,7 @@ impl Log {
         } else if let Some(open) = self.open[ring.index()].as_mut()
             && let Some(empty) = open.extent.take()
         {
-            self.airborne.retain(|other| *other != empty.landing);
+            self.airborne.retain(|other| other.landing != empty.landing);
         }
     }
 
@@ -597,7 +609,19 @@ impl Log {
         Some(write)
     }
 
-    /// A write has ended, well or not.
+    /// The device is given an extent.
+    pub(super) fn note_sent(&mut self, landing: Landing) {
+        if let Some(other) = self.airborne.iter_mut().find(|other| other.landing == landing) {
+            other.sent = true;
+        }
+    }
+
+    /// Whether the device has not been given an extent. Once it was given up, it never will be.
+    pub(super) fn is_unsent(&self, landing: Landing) -> bool {
+        (self.airborne.iter()).any(|other| other.landing == landing && !other.sent)
+    }
+
+    /// A write has ended, well or not, or will never be sent.
     pub(super) fn written(
         &mut self,
         region: u32,
@@ -607,7 +631,8 @@ impl Log {
     ) {
         self.writes_in_flight -= 1;
         self.outstanding.retain(|&other| other != ticket);
-        self.airborne.retain(|other| Some(*other) != landing);
+        self.airborne
+            .retain(|other| Some(other.landing) != landing || !other.sent);
         if let Some(start) = extent
             && !planted(PlantedBug::ExtentOutlivesRegion)
         {
@@ -647,6 +672,7 @@ impl Log {
     pub(super) fn landed(&self, landing: Landing) -> bool {
         self.airborne
             .iter()
+            .map(|other| other.landing)
             .all(|other| other.region != landing.region || other.number > landing.number)
     }
 

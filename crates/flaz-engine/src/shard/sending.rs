@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{DeviceError, DeviceOp, Env, IoBuf};
+use flaz_device::{DeviceError, Env, IoBuf};
 
 use super::log::Landing;
 use super::{Platform, Shard};
@@ -28,7 +28,16 @@ impl<P: Platform> Shard<P> {
             };
             let shard = Rc::clone(self);
             self.env.spawn(async move {
-                let result = shard.write_out(write.extent, write.position, write.buf).await;
+                // Of what was never there nothing can come back: its writers may go to the origin.
+                let result = match (shard.failed.get(), write.landing) {
+                    (true, _) => None,
+                    (false, landing) => {
+                        if let Some(landing) = landing {
+                            shard.log.borrow_mut().note_sent(landing);
+                        }
+                        Some(shard.write_out(write.extent, write.position, write.buf).await)
+                    }
+                };
                 shard.write_ended(write.region, write.extent, (write.ticket, write.landing), result);
                 shard.pump_writes();
             });
@@ -43,15 +52,11 @@ impl<P: Platform> Shard<P> {
         mut buf: IoBuf,
     ) -> Result<(), DeviceError> {
         // A summary is believed: what it lists must be stable. It may be an extent that the device was given up for.
-        if extent.is_none() {
-            if self.failed.get() {
-                let why = std::io::Error::other("the cache device is no longer used");
-                return Err(DeviceError::new(DeviceOp::Write, position, buf.len() as u64, why));
-            }
-            if let Err(error) = self.flush_cache().await {
-                self.give_up("the cache device failed a flush");
-                return Err(error);
-            }
+        if extent.is_none()
+            && let Err(error) = self.flush_cache().await
+        {
+            self.give_up("the cache device failed a flush");
+            return Err(error);
         }
         let mut tries = 1;
         loop {
@@ -71,28 +76,26 @@ impl<P: Platform> Shard<P> {
         }
     }
 
+    /// What follows when a write has ended, or was not begun (`result` is none).
     fn write_ended(
         self: &Rc<Self>,
         region: u32,
         extent: Option<Location>,
         (ticket, landing): (u64, Option<Landing>),
-        result: Result<(), DeviceError>,
+        result: Option<Result<(), DeviceError>>,
     ) {
-        match result {
-            Ok(()) => {
-                let counters = &self.stats.counters;
-                if extent.is_some() {
-                    count(&counters.extents_written, 1);
-                }
+        let there = matches!(result, Some(Ok(())));
+        if let Some(Err(error)) = result {
+            self.cache_error(&error);
+        }
+        match extent {
+            Some(_) if there => count(&self.stats.counters.extents_written, 1),
+            Some(extent) => {
+                self.drop_extent(region, extent);
+                // Behind a missing extent recovery finds nothing: what comes next goes elsewhere.
+                self.log.borrow_mut().abandon(region);
             }
-            Err(error) => {
-                self.cache_error(&error);
-                if let Some(extent) = extent {
-                    self.drop_extent(region, extent);
-                    // Behind a missing extent recovery finds nothing: what comes next goes elsewhere.
-                    self.log.borrow_mut().abandon(region);
-                }
-            }
+            None => {}
         }
         self.log.borrow_mut().written(region, extent, ticket, landing);
         self.commit_what_waits();

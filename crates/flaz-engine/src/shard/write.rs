@@ -13,6 +13,7 @@ use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
 use super::admit::{Candidate, Job};
 use super::intents::Intent;
+use super::write_back::Refused;
 use super::{Platform, Shard};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Admission;
@@ -70,24 +71,35 @@ impl<P: Platform> Shard<P> {
     async fn write_range(
         self: &Rc<Self>,
         offset: u64,
-        data: IoBuf,
+        mut data: IoBuf,
         fua: bool,
         bypass: bool,
     ) -> Result<(), IoError> {
         let len = data.len() as u64;
         let blocks = touched(offset, len);
-        self.take_job_slot().await;
         let end = if planted(PlantedBug::RangeLockSkipped) {
             blocks.start
         } else {
             blocks.end
         };
-        let _lock = self.locks.lock(blocks.start * BLOCK..end * BLOCK).await;
-        self.not_stopping()?;
-        if self.goes_back(&blocks, bypass) {
+        let _lock = loop {
+            self.take_job_slot().await;
+            let lock = self.locks.lock(blocks.start * BLOCK..end * BLOCK).await;
+            self.not_stopping()?;
+            if !self.goes_back(&blocks, bypass) {
+                break lock;
+            }
             self.job_slots.release(1);
-            return self.write_back(offset, data, fua, &blocks).await;
-        }
+            match self.write_back(offset, data, fua, &blocks).await {
+                Ok(()) => return Ok(()),
+                Err(Refused {
+                    past: Some(whole), ..
+                }) => data = whole,
+                Err(Refused { error, .. }) => return Err(error),
+            }
+            // Once more from the start, with its job slot before its lock: it has not been acknowledged, so others may
+            // come first.
+        };
         let intent = self.enter_origin(&blocks).await?;
         let aligned = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
         let staged = if aligned {

@@ -30,6 +30,30 @@ const ACK_WRITES_MAX: usize = 2;
 /// Blocks of a write that become dirty at a time.
 const BACK_BLOCKS_MAX: usize = 64;
 
+/// A write that could not be kept.
+pub(super) struct Refused {
+    pub(super) error: IoError,
+    /// What was to be written, where nothing is in the way of writing it to the origin instead.
+    pub(super) past: Option<IoBuf>,
+}
+
+impl From<IoError> for Refused {
+    fn from(error: IoError) -> Self {
+        Self { error, past: None }
+    }
+}
+
+/// What of a write has been appended.
+#[derive(Default)]
+struct Kept {
+    /// The extents that it is in.
+    landings: Vec<Landing>,
+    /// Blocks that were not dirty before, and their extents.
+    fresh: Vec<(LocalBlock, Landing)>,
+    /// Some block was dirty before.
+    over_dirty: bool,
+}
+
 impl<P: Platform> Shard<P> {
     /// Whether blocks may be dirty, or become so.
     pub(super) fn keeps_back(&self) -> bool {
@@ -60,27 +84,45 @@ impl<P: Platform> Shard<P> {
     /// Keeps a write in the cache. The range lies in one stripe, in whole blocks of the origin, and is locked.
     ///
     /// # Errors
-    /// [`IoError`]: the range then holds old or new data, sector by sector.
+    /// [`Refused`]: the range then holds old or new data, sector by sector. Where the cache device was given up before it
+    /// was given any of it, and nothing of the range is dirty, the write may go to the origin.
     pub(super) async fn write_back(
         self: &Rc<Self>,
         offset: u64,
         data: IoBuf,
         fua: bool,
         blocks: &Range<u64>,
-    ) -> Result<(), IoError> {
+    ) -> Result<(), Refused> {
         if self.failed.get() {
-            return Err(self.cache_failed());
+            return Err(self.cache_failed().into());
         }
         let aligned = offset.is_multiple_of(BLOCK) && (data.len() as u64).is_multiple_of(BLOCK);
-        let data = if aligned {
-            data
+        let (data, odd) = if aligned {
+            (data, None)
         } else {
-            self.merge(offset, &data, blocks).await?
+            (self.merge(offset, &data, blocks).await?, Some(data))
         };
-        let first = self.local(BlockNumber(blocks.start));
         let data = Arc::new(data);
+        let mut kept = Kept::default();
+        let Err(error) = self.keep(&data, fua, blocks, &mut kept).await else {
+            return Ok(());
+        };
+        let free = self.failed.get() && self.take_back(&kept) && !self.any_dirty(blocks);
+        let whole = || Arc::try_unwrap(data).unwrap_or_else(|data| IoBuf::copy_of(&data));
+        let past = free.then(|| odd.unwrap_or_else(whole));
+        Err(Refused { error, past })
+    }
+
+    /// Makes whole blocks dirty, and waits until they have landed.
+    async fn keep(
+        self: &Rc<Self>,
+        data: &Arc<IoBuf>,
+        fua: bool,
+        blocks: &Range<u64>,
+        kept: &mut Kept,
+    ) -> Result<(), IoError> {
+        let first = self.local(BlockNumber(blocks.start));
         let total = (blocks.end - blocks.start) as usize;
-        let mut landings = Vec::with_capacity(2);
         let mut at = 0;
         while at < total {
             let len = (total - at).min(BACK_BLOCKS_MAX).min(self.dirty_blocks_max());
@@ -98,26 +140,40 @@ impl<P: Platform> Shard<P> {
                 })
                 .collect();
             if len >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
-                for batch in self.pack_spread(&data, &candidates).await {
-                    self.append_dirty(first, &data, &batch, &mut landings).await?;
+                for batch in self.pack_spread(data, &candidates).await {
+                    self.append_dirty(first, data, &batch, kept).await?;
                     self.return_packer(batch.packer);
                 }
             } else {
                 let started = self.env.now();
-                let batch = Batch::pack(self.take_packer(), &data, &candidates, Vec::new());
+                let batch = Batch::pack(self.take_packer(), data, &candidates, Vec::new());
                 self.count_packing(started);
-                self.append_dirty(first, &data, &batch, &mut landings).await?;
+                self.append_dirty(first, data, &batch, kept).await?;
                 self.return_packer(batch.packer);
             }
             drop(room);
             at += len;
         }
-        self.wait_landed(&landings).await?;
+        self.wait_landed(&kept.landings).await?;
         self.landed_writes.set(self.landed_writes.get() + 1);
         if fua && !planted(PlantedBug::DirtyFuaDropped) {
             self.flush_dirty().await?;
         }
         Ok(())
+    }
+
+    /// After the device was given up: makes blocks clean again of which nothing was sent to it, so that no later start finds
+    /// there what is not on the origin. Whether those are all that the write has appended.
+    fn take_back(&self, kept: &Kept) -> bool {
+        let mut all = !kept.over_dirty;
+        for &(block, landing) in &kept.fresh {
+            if self.log.borrow().is_unsent(landing) {
+                self.remove_entry(block);
+            } else {
+                all = false;
+            }
+        }
+        all
     }
 
     /// The touched blocks of an unaligned write, whole: old contents around the new.
@@ -177,27 +233,32 @@ impl<P: Platform> Shard<P> {
         first: LocalBlock,
         data: &[u8],
         batch: &Batch,
-        landings: &mut Vec<Landing>,
+        kept: &mut Kept,
     ) -> Result<(), IoError> {
         for (candidate, packed) in &batch.items {
             let block = LocalBlock(first.0 + candidate.index as u64);
             let dirty = !planted(PlantedBug::DirtyStoredClean);
             let (what, stored) = batch.record(packed, data, candidate.index, dirty);
-            let landing = self.append_one_dirty(block, candidate.ring, what).await?;
-            if landings.last() != Some(&landing) {
-                landings.push(landing);
+            let (landing, was_dirty) = self.append_one_dirty(block, candidate.ring, what).await?;
+            if kept.landings.last() != Some(&landing) {
+                kept.landings.push(landing);
+            }
+            match was_dirty {
+                true => kept.over_dirty = true,
+                false => kept.fresh.push((block, landing)),
             }
             self.count_stored(packed, stored, true);
         }
         Ok(())
     }
 
+    /// Appends a block. Gives its extent, and whether it was dirty before.
     async fn append_one_dirty(
         self: &Rc<Self>,
         block: LocalBlock,
         fresh: Ring,
         what: Append<'_>,
-    ) -> Result<Landing, IoError> {
+    ) -> Result<(Landing, bool), IoError> {
         loop {
             if self.failed.get() {
                 return Err(self.cache_failed());
@@ -223,7 +284,7 @@ impl<P: Platform> Shard<P> {
                 self.clock.tick(block);
                 self.has_been_dirty.set(true);
                 self.appended();
-                return Ok(landing);
+                return Ok((landing, old.is_some_and(|old| old.dirty())));
             }
             self.wait_for_room().await;
         }
@@ -306,13 +367,16 @@ impl<P: Platform> Shard<P> {
                 _ => Err(self.cache_failed()),
             };
         }
-        let marks = self.log.borrow().landed_marks();
+        let (open, marks) = {
+            let log = self.log.borrow();
+            (log.open_numbers(), log.landed_marks())
+        };
         if let Err(error) = self.flush_cache().await {
             self.cache_error(&error);
             self.give_up("the cache device failed a flush");
             return Err(self.cache_failed());
         }
-        self.log.borrow_mut().note_stable(marks);
+        self.note_stable(open, marks);
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
         Ok(())
     }

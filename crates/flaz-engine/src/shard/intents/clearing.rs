@@ -18,6 +18,8 @@ use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
 
 /// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
+/// Time until the marks are noted that say what is stable of the log, where blocks may be dirty.
+const MARKS_PERIOD: Duration = Duration::from_secs(1);
 /// Time after a note that failed until the next.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 
@@ -199,21 +201,60 @@ impl<P: Platform> Shard<P> {
             return false;
         }
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
-        self.log.borrow_mut().note_stable(marks);
-        // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
-        // it may have been made void by now, or be about to be.
-        let mut marks = marks;
-        for (mark, region) in marks.iter_mut().zip(open) {
-            let fill = region.map_or(Sequence(0), |number| self.log.borrow().regions.fill_of(number));
-            if mark.fill != fill || fill == self.intents.voiding.get() {
-                *mark = DurableMark::default();
-            }
-        }
-        self.intents.set_durable(marks);
+        self.note_stable(open, marks);
         self.cleaned.borrow_mut().retain(|_, number| *number > cleaned);
         let mut unstable = self.tombstones.borrow_mut();
         unstable.retain(|_, (_, number)| *number > tombstones);
         true
+    }
+
+    /// Of the regions that were open, this much is stable.
+    pub(in crate::shard) fn note_stable(self: &Rc<Self>, open: [Option<u32>; 2], marks: [DurableMark; 2]) {
+        self.log.borrow_mut().note_stable(marks);
+        let known = self.intents.durable.get();
+        // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
+        // it may have been made void by now, or be about to be.
+        let mut marks = marks;
+        for ((mark, region), known) in marks.iter_mut().zip(open).zip(known) {
+            let fill = region.map_or(Sequence(0), |number| self.log.borrow().regions.fill_of(number));
+            if mark.fill != fill || fill == self.intents.voiding.get() {
+                *mark = DurableMark::default();
+            } else if known.fill == fill {
+                mark.used = mark.used.max(known.used);
+            }
+        }
+        self.intents.set_durable(marks);
+        if self.has_been_dirty.get() && marks != known {
+            self.note_marks_soon();
+        }
+    }
+
+    /// Sees to it that the marks are on the medium before long: what was flushed last has nothing behind it that says so, and if
+    /// it rots before a crash, older copies of dirty blocks must not come back.
+    fn note_marks_soon(self: &Rc<Self>) {
+        if !self.started.get() || self.intents.will_note.replace(true) {
+            return;
+        }
+        let shard = Rc::clone(self);
+        self.env.spawn(async move {
+            shard.env.sleep(MARKS_PERIOD).await;
+            let intents = &shard.intents;
+            intents.will_note.set(false);
+            if shard.stopping.get() {
+                return;
+            }
+            intents.noting.set(true);
+            let permit = intents.sectors.acquire(1).await;
+            // Once it is given up, its last word is that every bit is set.
+            if !shard.failed.get()
+                && let Err(error) = shard.write_intents(0, &[], true).await
+            {
+                shard.cache_error(&error);
+            }
+            drop(permit);
+            intents.noting.set(false);
+            shard.idle.notify_all();
+        });
     }
 
     /// After a clean stop nothing is in flight: clears every bit that is set. (But for those of which a failed flush may

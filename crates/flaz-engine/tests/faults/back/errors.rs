@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env};
+use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::read_superblock;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
 use flaz_sim::CrashPlan;
+use futures_util::future::{join, join_all};
 
 use super::world;
-use crate::world::{BLOCK, BLOCKS, CLEARED, Live, STRIPE, World};
+use crate::world::{BLOCK, BLOCKS, CLEARED, Live, STRIPE, World, contents};
 
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
@@ -272,6 +273,72 @@ fn what_did_not_reach_a_cache_device_that_was_given_up_is_not_read() {
         let error = seen.expect_err("it is gone with the process");
         assert!(matches!(error, IoError::DirtyLost { .. }), "{error}");
     }
+}
+
+/// The device refuses some writes while others wait for their turn, in extents that it has never seen: these go to the
+/// origin, as all that follow them do, and no later start finds anything in their way. Those that it was given may be on it.
+#[test]
+fn what_a_cache_device_was_never_given_goes_to_the_origin_when_it_is_given_up() {
+    const ODD: u64 = 200;
+    let world = world(18);
+    let refused = world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..8 {
+            live.write(block).await;
+        }
+        for nth in 1..400 {
+            world.cache.fail_nth_with(DeviceOp::Write, nth, NO_SPACE);
+        }
+        let blocks: Vec<u64> = (0..4).chain(100..160).collect();
+        let writes = blocks
+            .iter()
+            .map(|&block| live.try_write_fua(block, block % 2 == 0));
+        let odd = live
+            .volume
+            .write(ODD * BLOCK + 512, [IoBuf::copy_of(&[7; 1024])].into(), false);
+        let (outcomes, odd) = join(join_all(writes), odd).await;
+        assert!(live.failed());
+        odd.expect("goes to the origin");
+        let mut refused = Vec::new();
+        for (&block, outcome) in blocks.iter().zip(&outcomes) {
+            if let Err(error) = outcome {
+                assert!(matches!(error, IoError::CacheFailed(_)), "{error}");
+                refused.push(block);
+            } else {
+                assert_eq!(world.on_origin(block), live.expected(block));
+                live.read(block).await;
+                live.write(block).await;
+                live.read(block).await;
+            }
+        }
+        assert!(
+            refused.starts_with(&[0, 1, 2, 3]),
+            "what was dirty has nothing newer on the origin"
+        );
+        // Full extents had been sent before the first refusal.
+        assert!(
+            refused.len() > 4 && refused.len() + 8 < blocks.len(),
+            "{refused:?}"
+        );
+        live.stop().await.expect_err("it is not stopped in order");
+        refused
+    });
+    let mut odd = contents(ODD, 0);
+    odd[512..1536].fill(7);
+    let next = world.reboot(19);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        for _ in 0..2 {
+            for block in (0..BLOCKS).filter(|&block| block != ODD) {
+                let version = live.try_read(block).await.expect("reads");
+                let doubt = u64::from(refused.contains(&block));
+                assert!((live.expected(block)..=live.expected(block) + doubt).contains(&version));
+            }
+            let read = live.volume.read(ODD * BLOCK, BLOCK as u32).await.expect("reads");
+            assert!(read[0][..] == odd);
+            live.cleaned().await;
+        }
+    });
 }
 
 /// An error of one read is not a miss where the block is dirty; nor is it for ever.
