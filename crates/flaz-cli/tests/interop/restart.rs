@@ -133,6 +133,15 @@ const KILLS: u64 = 20;
 
 #[test]
 fn acknowledged_writes_survive_kills_under_load() {
+    survive_kills("write-through");
+}
+
+#[test]
+fn acknowledged_writes_survive_kills_under_load_in_write_back() {
+    survive_kills("write-back");
+}
+
+fn survive_kills(mode: &str) {
     if !need::tools(&[("nbdsh", "python3-libnbd")]) {
         return;
     }
@@ -147,8 +156,9 @@ fn acknowledged_writes_survive_kills_under_load() {
     let cache = Cache::create(&scratch, &origin, &spec);
     let mut numbers = Numbers::new(53);
     let mut acknowledged = 0;
+    let options = format!("--mode {mode}");
     for kill in 0..KILLS {
-        let server = Server::start(&scratch, &cache, "");
+        let server = Server::start(&scratch, &cache, &options);
         let ready = scratch.image(&format!("ready-{kill}"));
         let load = Program::new("nbdsh")
             .words("-c -")
@@ -177,9 +187,9 @@ fn acknowledged_writes_survive_kills_under_load() {
     }
     assert!(
         acknowledged > 10 * KILLS,
-        "only {acknowledged} writes were acknowledged before {KILLS} kills"
+        "{mode}: only {acknowledged} writes were acknowledged before {KILLS} kills"
     );
-    let server = Server::start(&scratch, &cache, "");
+    let server = Server::start(&scratch, &cache, &options);
     server.stop();
     cache.check();
 }

@@ -60,6 +60,64 @@ fn a_cache_device_that_freezes_after_write_back_is_bypassed() {
     server.end_by(Signal::KILL);
 }
 
+/// What is dirty is there alone, so it is waited for, far beyond the deadline of other modes; nothing fails, and nothing that
+/// was acknowledged before or after is lost by a kill.
+#[test]
+fn a_cache_device_that_freezes_in_write_back_is_waited_for() {
+    const FROZEN: Duration = Duration::from_secs(4);
+    if !(need::tools(TOOLS) && need::fuse()) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let origin = scratch.filled("origin.img", IMAGE_BYTES, 7);
+    let expected = std::fs::read(&origin).expect("readable");
+    let image = scratch.sparse("cache.img", IMAGE_BYTES);
+    let disk = Forgetful::start(&scratch, "cache", &image, Flush::Honest);
+    let cache = Cache { path: disk.file() };
+    Program::flaz()
+        .arg("create")
+        .arg(&cache.path)
+        .arg("--origin")
+        .arg(&origin)
+        .words("--region-size 256KiB")
+        .ok();
+    let server = Server::start(&scratch, &cache, "--mode write-back --device-timeout 1");
+    let connect = || Client::connect(server.socket()).expect("connects");
+    let (mut client, mut writer) = (connect(), connect());
+    client.write(0, &[9; PIECE as usize]).expect("writes");
+    disk.freeze();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| {
+            let data = [8; PIECE as usize];
+            let written = writer
+                .write(READ_BYTES, &data)
+                .and_then(|()| writer.call(Command::Flush, 0, 0));
+            written.expect("it is waited for");
+            begun.elapsed()
+        });
+        // What is not cached is on the origin.
+        let data = client.call(Command::Read, 2 * READ_BYTES, PIECE).expect("reads");
+        assert!(data == expected[2 * READ_BYTES as usize..][..PIECE as usize]);
+        std::thread::sleep(FROZEN.saturating_sub(begun.elapsed()));
+        disk.thaw();
+        let took = late.join().expect("it ends");
+        assert!(took >= FROZEN, "it was acknowledged after {took:?}");
+    });
+    assert!(!server.log().contains("no longer used"), "{}", server.log());
+    server.end_by(Signal::KILL);
+    let server = Server::start(&scratch, &cache, "--mode write-back");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    for (offset, value) in [(0, 9), (READ_BYTES, 8)] {
+        let data = client.call(Command::Read, offset, PIECE).expect("reads");
+        assert!(
+            data == vec![value; PIECE as usize],
+            "what was acknowledged at {offset} is gone"
+        );
+    }
+    server.stop();
+}
+
 #[test]
 fn a_cache_device_that_freezes_is_bypassed_and_not_believed_when_it_is_back() {
     if !(need::tools(TOOLS) && need::fuse()) {

@@ -200,7 +200,7 @@ fn an_origin_that_was_changed_after_a_crash_is_refused_again() {
 /// writes past the cache: whatever a crash leaves is accepted. Where somebody does, it is refused, or clients were writing
 /// there.
 #[test]
-fn at_every_event_an_origin_that_was_left_alone_is_accepted() {
+pub fn at_every_event_an_origin_that_was_left_alone_is_accepted() {
     for (mode, shards) in ALL_MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
         let world = World::shards(13, mode, shards);
         let moments = world.sim.block_on(async {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use flaz_device::Env;
+use flaz_device::{Env, IoBuf};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use futures_util::future::join_all;
 
-use crate::world::{BLOCKS, MODES, World};
+use crate::world::{BLOCK, BLOCKS, MODES, World};
 
 /// Front and eight regions: a tenth of what is read.
 const SMALL: u64 = (192 << 10) + 8 * (128 << 10);
@@ -32,6 +32,51 @@ fn a_full_cache_makes_room_and_fails_nothing() {
             live.stop().await.expect("stops in order");
         });
         world.check();
+    }
+}
+
+/// Blocks of one value take no room but in the lists of extents and regions. When these are full, others are begun.
+#[test]
+fn lists_of_blocks_that_are_full_fail_nothing() {
+    for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack] {
+        let world = World::new(3, mode);
+        let value = |turn: u64, block: u64| ((turn * 7 + block) % 251) as u8;
+        let last = world.sim.block_on(async {
+            let live = world.open().await;
+            let records = world.geometry.region_records_max() as u64;
+            let turns = 6 * records / BLOCKS + 2;
+            for turn in 0..turns {
+                let writes = (0..BLOCKS).map(|block| {
+                    let data = [IoBuf::copy_of(&[value(turn, block); BLOCK as usize])].into();
+                    live.volume.write(block * BLOCK, data, false)
+                });
+                for outcome in join_all(writes).await {
+                    outcome.expect("there is room");
+                }
+                live.stored().await;
+                live.warm(0..BLOCKS).await;
+            }
+            let counts = live.stats().counts;
+            assert!(counts.admitted_blocks > 4 * records, "{mode}: {counts:?}");
+            assert_eq!(counts.codec_out_bytes, 0, "{mode}");
+            turns - 1
+        });
+        let next = world.reboot(4);
+        next.sim.block_on(async {
+            let live = next.open().await;
+            for block in 0..BLOCKS {
+                let read = live
+                    .volume
+                    .read(block * BLOCK, BLOCK as u32)
+                    .await
+                    .expect("reads");
+                assert!(
+                    read[0].iter().all(|&byte| byte == value(last, block)),
+                    "{mode}: block {block}"
+                );
+            }
+            live.stop().await.expect("stops in order");
+        });
     }
 }
 

@@ -11,7 +11,7 @@ use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::volume::Volume;
 use flaz_engine::witness::Memory;
 
-use flaz_sim::{DiskConfig, EventStage};
+use flaz_sim::{CrashPlan, DiskConfig, EventStage};
 
 use crate::world::{BLOCK, CLEARED, Left, STRIPE, STRIPES, World, contents};
 
@@ -226,6 +226,41 @@ fn an_origin_that_lost_what_it_begins_with_in_a_failed_flush_is_not_refused() {
         });
     }
     assert!(lost > 5, "{lost} lost");
+}
+
+/// What an earlier process wrote and nobody flushed is read and cached by one that begins with nothing, and no intent says
+/// that a power cut may still take it from the origin.
+#[test]
+pub fn a_start_that_begins_with_nothing_flushes_the_origin_first() {
+    let world = World::new(17, Mode::WriteThrough);
+    // With a host the origin is flushed by who looks at what it begins with, too.
+    world.alone.set(true);
+    world.after_crash.set(AfterCrash::Cold);
+    world.sim.block_on(async { world.open().await.write(5).await });
+    world.sim.kill_tasks();
+    world.after_crash.set(AfterCrash::Warm);
+    let cut = world.sim.block_on(async {
+        let live = world.open().await;
+        assert_eq!(live.cache.start, Start::Cold);
+        live.warm(0..64).await;
+        live.read(5).await;
+        (
+            world.cache.crash(&CrashPlan::Everything),
+            world.origin.crash(&CrashPlan::Nothing),
+            world.host.memory(),
+        )
+    });
+    let next = world.boot(18, cut);
+    next.sim.block_on(async {
+        let live = next.open().await;
+        assert_eq!(live.cache.start, Start::Recovered);
+        let version = live.try_read(5).await.expect("reads");
+        assert_eq!(
+            version,
+            next.on_origin(5),
+            "the cache has what the origin has not"
+        );
+    });
 }
 
 /// A cache of two shards that was stopped in order, full, some of it dirty. A failed flush may have lost writes to all

@@ -16,6 +16,7 @@
 //! | `lost` | the cache device is away, another one, an older one, back after it was given up |
 //! | `random` | both devices, at any time, then the process or the power |
 //! | `orderings` | nothing: what must come before what, and what a crash in between leaves |
+//! | `seen` | nothing: the engine breaks orderings on purpose, and their tests must fail |
 //! | `back` | the same rows and orderings in write-back |
 //!
 //! Every test runs in every mode of [`world::MODES`] in which its row makes sense.
@@ -35,6 +36,8 @@ mod orderings;
 mod origin;
 mod random;
 mod refills;
+#[cfg(feature = "planted-bugs")]
+mod seen;
 mod stalls;
 mod stops;
 mod world;

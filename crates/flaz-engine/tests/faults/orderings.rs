@@ -52,7 +52,7 @@ fn one_write(seed: u64, mode: Mode) -> (World, Vec<Moment>) {
 }
 
 #[test]
-fn an_intent_is_stable_before_its_write_reaches_the_origin() {
+pub fn an_intent_is_stable_before_its_write_reaches_the_origin() {
     for mode in MODES {
         let (world, moments) = one_write(1, mode);
         let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
@@ -75,7 +75,7 @@ fn an_intent_is_stable_before_its_write_reaches_the_origin() {
 }
 
 #[test]
-fn a_crash_with_the_intent_stable_and_the_origin_not_written_reads_the_old_block() {
+pub fn a_crash_with_the_intent_stable_and_the_origin_not_written_reads_the_old_block() {
     for mode in MODES {
         let (world, moments) = one_write(2, mode);
         let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
@@ -96,7 +96,7 @@ fn a_crash_with_the_intent_stable_and_the_origin_not_written_reads_the_old_block
 
 /// The classic: the origin has the new block, the copy of the old one is still cached. It is never served.
 #[test]
-fn a_cut_between_origin_write_and_cache_invalidation_serves_no_old_copy() {
+pub fn a_cut_between_origin_write_and_cache_invalidation_serves_no_old_copy() {
     for mode in MODES {
         let (world, moments) = one_write(4, mode);
         let written = find(&moments, 0, |m| m.is(false, Completed, Write));
@@ -120,7 +120,7 @@ fn a_cut_between_origin_write_and_cache_invalidation_serves_no_old_copy() {
 /// Nothing of a write goes to the cache before the origin has answered: so no crash finds a block in the cache that the
 /// origin never had.
 #[test]
-fn an_extent_is_written_after_the_origin_has_answered() {
+pub fn an_extent_is_written_after_the_origin_has_answered() {
     let world = World::new(6, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -146,7 +146,7 @@ fn an_extent_is_written_after_the_origin_has_answered() {
 /// The extent is on the medium, the origin has lost the write that it is from: what is read is what the origin has, now
 /// and later.
 #[test]
-fn an_extent_that_landed_does_not_outlive_an_origin_write_that_did_not() {
+pub fn an_extent_that_landed_does_not_outlive_an_origin_write_that_did_not() {
     let world = World::new(7, Mode::WriteThrough);
     let moments = world.sim.block_on(async {
         let live = world.open().await;
@@ -179,7 +179,7 @@ fn an_extent_that_landed_does_not_outlive_an_origin_write_that_did_not() {
 }
 
 #[test]
-fn an_intent_is_cleared_after_the_origin_is_flushed_and_the_log_is_stable() {
+pub fn an_intent_is_cleared_after_the_origin_is_flushed_and_the_log_is_stable() {
     for mode in MODES {
         let world = World::new(9, mode);
         let moments = world.sim.block_on(async {
@@ -219,7 +219,7 @@ fn an_intent_is_cleared_after_the_origin_is_flushed_and_the_log_is_stable() {
 /// A block that was written past the cache leaves a tombstone where its copy is; with the intent clear, that is all that
 /// keeps the copy from coming back.
 #[test]
-fn a_tombstone_is_stable_before_the_intent_that_it_replaces_is_cleared() {
+pub fn a_tombstone_is_stable_before_the_intent_that_it_replaces_is_cleared() {
     let world = World::new(11, Mode::WriteAround);
     let moments = world.sim.block_on(async {
         let live = world.open().await;
@@ -248,7 +248,7 @@ fn a_tombstone_is_stable_before_the_intent_that_it_replaces_is_cleared() {
 }
 
 #[test]
-fn a_summary_is_written_after_its_extents_are_stable() {
+pub fn a_summary_is_written_after_its_extents_are_stable() {
     let world = World::new(13, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -282,7 +282,7 @@ fn a_summary_is_written_after_its_extents_are_stable() {
 }
 
 #[test]
-fn a_region_is_void_and_that_stable_before_it_is_discarded_and_before_the_next_is_reclaimed() {
+pub fn a_region_is_void_and_that_stable_before_it_is_discarded_and_before_the_next_is_reclaimed() {
     let world = World::sized(14, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
     world.sim.block_on(async {
         let live = world.open().await;
@@ -331,7 +331,7 @@ fn a_region_is_void_and_that_stable_before_it_is_discarded_and_before_the_next_i
 /// Reads take half a second here, and a region is reclaimed in less: it has to wait for them, or they would find what is
 /// not theirs.
 #[test]
-fn a_region_is_not_discarded_while_it_is_read() {
+pub fn a_region_is_not_discarded_while_it_is_read() {
     let long = Duration::from_millis(500);
     let cache = DiskConfig {
         read_latency: long..=long,
@@ -363,21 +363,10 @@ fn a_region_is_not_discarded_while_it_is_read() {
     });
 }
 
-#[cfg(feature = "planted-bugs")]
-#[test]
-fn a_region_that_is_discarded_while_it_is_read_is_seen() {
-    use flaz_engine::planted::{PlantedBug, plant};
-
-    plant(Some(PlantedBug::RegionNotPinned));
-    let outcome = std::panic::catch_unwind(a_region_is_not_discarded_while_it_is_read);
-    plant(None);
-    assert!(outcome.is_err(), "it is not seen");
-}
-
 /// A region without its summary is walked, and what is behind a damaged extent is not found then: older copies elsewhere in
 /// it would be.
 #[test]
-fn a_region_says_that_it_is_void_before_its_summary_goes() {
+pub fn a_region_says_that_it_is_void_before_its_summary_goes() {
     let world = World::sized(16, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
     world.sim.block_on(async {
         let live = world.open().await;
@@ -409,7 +398,7 @@ fn a_region_says_that_it_is_void_before_its_summary_goes() {
 }
 
 #[test]
-fn a_cache_says_open_before_the_first_write_reaches_the_origin() {
+pub fn a_cache_says_open_before_the_first_write_reaches_the_origin() {
     for mode in MODES {
         let world = World::new(15, mode);
         world.sim.block_on(async {
@@ -432,7 +421,7 @@ fn a_cache_says_open_before_the_first_write_reaches_the_origin() {
 }
 
 #[test]
-fn a_cache_says_clean_after_everything_of_its_image_and_the_origin_are_stable() {
+pub fn a_cache_says_clean_after_everything_of_its_image_and_the_origin_are_stable() {
     for mode in MODES {
         let world = World::new(16, mode);
         let moments = world.sim.block_on(async {
@@ -486,7 +475,7 @@ fn a_cache_says_clean_after_everything_of_its_image_and_the_origin_are_stable() 
 
 /// The rule of the witness: its note comes before the first write that the cache device does not know of.
 #[test]
-fn a_lost_cache_is_noted_before_a_write_without_an_intent_reaches_the_origin() {
+pub fn a_lost_cache_is_noted_before_a_write_without_an_intent_reaches_the_origin() {
     for mode in MODES {
         let world = World::new(19, mode);
         world.sim.block_on(async {
@@ -514,7 +503,7 @@ fn a_lost_cache_is_noted_before_a_write_without_an_intent_reaches_the_origin() {
 /// Pages of intents carry marks of what must be there, and those of the latest page count: of the latest opening, in it of
 /// the highest generation. Generations do not begin anew with an opening either.
 #[test]
-fn pages_of_intents_after_a_clean_stop_count_more_than_those_before() {
+pub fn pages_of_intents_after_a_clean_stop_count_more_than_those_before() {
     let generation = |world: &World| {
         let (cache, _, _) = world.now();
         let bytes = cache.read(world.geometry.intent_offset(), 512);
@@ -558,7 +547,7 @@ fn marks_on(world: &World, cache: &DiskImage) -> [DurableMark; 2] {
 /// Of a region without a summary and without a mark recovery believes no more than what comes before the first damaged
 /// extent; what older regions have of the rest would come back.
 #[test]
-fn the_summary_of_a_recovered_region_is_stable_before_its_mark_goes() {
+pub fn the_summary_of_a_recovered_region_is_stable_before_its_mark_goes() {
     let world = World::new(22, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -591,7 +580,7 @@ fn the_summary_of_a_recovered_region_is_stable_before_its_mark_goes() {
 
 /// The same for a region that was open at a clean stop, and goes on being filled.
 #[test]
-fn a_region_that_was_open_at_a_clean_stop_keeps_its_mark() {
+pub fn a_region_that_was_open_at_a_clean_stop_keeps_its_mark() {
     let world = World::new(24, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -612,7 +601,7 @@ fn a_region_that_was_open_at_a_clean_stop_keeps_its_mark() {
 /// The same for a region that is closed while the log is being made stable: its extents are stable then, its summary is
 /// not yet.
 #[test]
-fn a_region_that_is_closed_while_the_log_is_made_stable_keeps_its_mark() {
+pub fn a_region_that_is_closed_while_the_log_is_made_stable_keeps_its_mark() {
     let world = World::with_flushes_of(26, Mode::WriteThrough, Duration::from_millis(200));
     let region = world.geometry.region_bytes;
     let start = world.geometry.data_offset();
@@ -679,7 +668,7 @@ fn a_region_that_is_closed_while_the_log_is_made_stable_keeps_its_mark() {
 /// A tombstone that a power cut takes, while a newer record of its block in the other ring stays: that one would shield the
 /// copy that the tombstone was for, and die before it. So until a tombstone is stable, what is newer goes to its ring.
 #[test]
-fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
+pub fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
     /// Written past the cache: more than an extent has records. Of those the first extent has this many.
     const WRITTEN: usize = 30;
     const LOST: usize = 8;

@@ -19,7 +19,7 @@ use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume};
-use flaz_engine::witness::Memory;
+use flaz_engine::witness::{Memory, Witness};
 use flaz_sim::{CrashPlan, DiskConfig, DiskImage, DiskMoment, EventStage, Rng, Sim, SimDisk, SimEnv};
 use uuid::Uuid;
 
@@ -169,6 +169,8 @@ pub struct World {
     pub policy: Cell<PolicyKind>,
     /// What a crash of an opening leaves.
     pub after_crash: Cell<AfterCrash>,
+    /// Caches are opened without the host's knowledge.
+    pub alone: Cell<bool>,
     /// The last acknowledged write of each block that was written.
     pub versions: Rc<RefCell<BTreeMap<u64, u64>>>,
 }
@@ -229,6 +231,7 @@ impl World {
             dirty_percent: Cell::new(flaz_engine::settings::DIRTY_PERCENT_DEFAULT),
             policy: Cell::new(PolicyKind::Fifo),
             after_crash: Cell::new(AfterCrash::Warm),
+            alone: Cell::new(false),
             versions: Rc::default(),
         }
     }
@@ -247,6 +250,7 @@ impl World {
             dirty_percent: self.dirty_percent.clone(),
             policy: self.policy.clone(),
             after_crash: self.after_crash.clone(),
+            alone: self.alone.clone(),
             versions: Rc::new(RefCell::new(self.versions.borrow().clone())),
         }
     }
@@ -286,7 +290,7 @@ impl World {
             Rc::clone(&origin),
             self.settings(),
             self.after_crash.get(),
-            Some(Notes::of(&self.host, &env)),
+            (!self.alone.get()).then(|| Notes::of(&self.host, &env) as Rc<dyn Witness>),
         )
         .await?;
         let volume = CachedVolume::new(cache.shards(), origin, BLOCKS * BLOCK, 0);

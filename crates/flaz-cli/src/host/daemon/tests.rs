@@ -3,6 +3,20 @@ use flaz_engine::format::geometry::GeometryWish;
 
 use super::*;
 
+/// Half a daemon would hold requests up for ever.
+#[test]
+fn a_panic_of_a_thread_is_told_to_whoever_ends_the_daemon() {
+    let (tell, told) = mpsc::channel();
+    let failed = Arc::new(move |error: HostError| tell.send(error.to_string()).expect("somebody listens"));
+    let join = watched("flaz-7".to_owned(), failed, || panic!("on purpose")).expect("a thread");
+    let error = told.recv_timeout(Duration::from_secs(60)).expect("it is told");
+    assert!(
+        error.contains("flaz-7 panicked") && error.contains("after a crash"),
+        "{error}"
+    );
+    join.join().expect("it has ended in order");
+}
+
 #[test]
 fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -150,7 +150,6 @@ fn a_reclaim_of_dirty_blocks_that_is_cut_at_every_event_loses_and_revives_nothin
     for moment in moments
         .iter()
         .filter(|moment| moment.on_cache && matters(moment) && moment.len != 0)
-        .step_by(3)
     {
         for left in Left::ALL {
             let next = world.boot(moment.number, moment.cut(left, Left::Everything));

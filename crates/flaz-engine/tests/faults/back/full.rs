@@ -9,6 +9,7 @@ use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::format::extent::ExtentHeader;
 use flaz_engine::format::summary::Summary;
 use flaz_engine::settings::Mode;
+use flaz_engine::shard::WRITES_IN_FLIGHT_MAX;
 use flaz_engine::volume::{IoError, Volume};
 use flaz_sim::{DiskConfig, EventStage, FaultRates, Rng};
 use futures_util::future::{Either, join, join_all, select};
@@ -82,6 +83,37 @@ fn a_cache_full_of_dirty_blocks_holds_writers_up_and_goes_on() {
 }
 
 /// The origin takes nothing for a while, and everything that may be dirty is; then the process is killed.
+/// The device takes nothing for a while, and more writes come than may be under way: they wait, in a queue that does not
+/// grow, while reads of what is not cached go to the origin.
+#[test]
+fn full_queues_hold_writes_up_and_fail_nothing() {
+    let world = sized(4, 46, 90);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        world.cache.stall(Duration::from_secs(5));
+        let begun = live.env.now();
+        let writes = join_all((0..BLOCKS / 2).map(|block| live.write(block)));
+        let reads = async {
+            join_all((BLOCKS / 2..BLOCKS).map(|block| live.read(block))).await;
+            live.env.now().since(begun)
+        };
+        let (_, read_in) = join(writes, reads).await;
+        assert!(read_in < Duration::from_secs(5), "reads waited for a place");
+        assert!(live.env.now().since(begun) >= Duration::from_secs(5));
+        let stats = live.stats();
+        assert!(stats.counts.cache_writes_full > 0, "nothing was full");
+        let peak = stats.holdings.cache_writes.peak;
+        assert!(
+            peak <= 2 * WRITES_IN_FLIGHT_MAX as u64,
+            "{peak} writes were under way"
+        );
+        assert!(!stats.holdings.cache_failed);
+        live.check_all().await;
+        live.volume.flush().await.expect("both devices are well");
+    });
+    world.reboot(5).check();
+}
+
 #[test]
 fn a_cache_full_of_dirty_blocks_recovers_and_goes_on() {
     for (regions, dirty_percent) in [(regions_min(), 50), (8, 50), (12, 50)] {
@@ -179,7 +211,7 @@ impl Live {
 /// The power fails in the middle of a reclaim that has begun to fill the last region, and dirty blocks have rotted in the
 /// region that is reclaimed. What is left of the last one has room for the notes that these are lost.
 #[test]
-pub(super) fn a_crash_in_a_reclaim_leaves_room_to_note_that_dirty_blocks_are_lost() {
+pub fn a_crash_in_a_reclaim_leaves_room_to_note_that_dirty_blocks_are_lost() {
     let (mut tried, mut lost) = (0, 0);
     for seed in 0..4 {
         let world = sized(200 + seed, 8, 50);

@@ -6,9 +6,9 @@
 mod crashes;
 mod damage;
 mod errors;
-mod full;
+pub mod full;
 mod lost;
-mod orderings;
+pub mod orderings;
 mod origin;
 mod random;
 

@@ -1,5 +1,5 @@
 //! Small caches under clients that write and read the same few blocks, with every policy, so that cleaner and reclaim
-//! meet; then the death of the process, or a power cut that undoes nothing.
+//! meet; then the death of the process.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
