@@ -551,3 +551,81 @@ impl<P: Platform> Shard<P> {
         self.room.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flaz_device::Env;
+    use flaz_sim::Rng;
+
+    use super::*;
+    use crate::format::geometry::GeometryWish;
+    use crate::shard::simulated::{Disks, contents, raw};
+
+    const REGIONS: u64 = 8;
+
+    fn data(block: u64) -> Vec<u8> {
+        let mut data = vec![0; BLOCK_BYTES];
+        Rng::new(block).fill(&mut data);
+        data
+    }
+
+    /// A shard whose regions are full of dirty blocks to the last byte: the number of blocks.
+    async fn stuffed(disks: &Disks) -> (Rc<Shard<crate::shard::simulated::Simulated>>, u64) {
+        let shard = disks.shard(1);
+        shard.has_been_dirty.set(true);
+        let mut block = 0;
+        loop {
+            let number = BlockNumber(block);
+            let appended = shard
+                .log
+                .borrow_mut()
+                .append(Ring::Main, number, raw(&data(block)), true);
+            if let Some(entry) = appended {
+                shard.set_entry(LocalBlock(block), entry.with_dirty(true));
+                block += 1;
+            } else if !shard.log.borrow().writing() {
+                break;
+            }
+            shard.pump_writes();
+            disks.env.sleep(Duration::from_millis(1)).await;
+        }
+        (shard, block)
+    }
+
+    /// Nothing is left where dirty blocks could be stored again: they go to the origin, and are there when their region is
+    /// void. A write to one of them waits until then; a start after a crash at any of these moments finds them.
+    #[test]
+    fn dirty_blocks_for_which_no_room_is_left_are_brought_to_the_origin() {
+        let wish = GeometryWish {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            ..GeometryWish::default()
+        };
+        let disks = Disks::new((192 << 10) + REGIONS * (128 << 10), wish);
+        let blocks = disks.sim.block_on(async {
+            let (shard, blocks) = stuffed(&disks).await;
+            assert!(blocks > REGIONS * 20, "{blocks} fit");
+            assert!(shard.reclaim_one(true).await, "it is rescued");
+            let rescued = blocks - shard.dirty_blocks();
+            assert!(rescued > 20, "{rescued} are on the origin");
+            assert_eq!(shard.log.borrow().regions.free_len(), 1);
+            for block in 0..rescued {
+                let there = disks.origin.peek(block * BLOCK_BYTES as u64, BLOCK_BYTES);
+                assert!(there == data(block), "block {block}");
+            }
+            for block in 0..blocks {
+                assert_eq!(contents(&shard, block).await, Some(data(block)), "block {block}");
+            }
+            blocks
+        });
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            for block in 0..blocks {
+                assert_eq!(contents(&second, block).await, Some(data(block)), "block {block}");
+            }
+        });
+    }
+}
