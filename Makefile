@@ -29,7 +29,7 @@ test: ## Run every test and the lint; root gets missing Debian packages installe
 	if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ] && tools/packages browser; then \
 		: "$${FLAZ_REQUIRE_BROWSER=1}"; export FLAZ_REQUIRE_BROWSER; fi; \
 	$(CARGO) test --workspace --locked --no-fail-fast $(ARGS)
-	@if [ -z "$(ARGS)" ]; then $(CARGO) test --package flaz-engine --locked --features planted-bugs --test crash --test faults -- planted seen; fi
+	@if [ -z "$(ARGS)" ]; then $(CARGO) test --package flaz-engine --package flaz-fuzz --locked --features planted-bugs --test crash --test faults --test planted -- planted seen; fi
 	@$(MAKE) --no-print-directory lint
 
 soak: ## Crash simulated caches, kill the program and cut its power for an hour (ARGS="--minutes N"); prints what was lost
