@@ -141,6 +141,7 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     rows.extend(random_hits(&program, &files, options, runs, seconds, bar)?);
     rows.extend(fills(&program, &files, options, runs, seconds, bar)?);
     rows.extend(intents(&program, &files, runs, seconds, bar)?);
+    rows.extend(packing(&program, &files, runs, seconds, bar)?);
     Ok(rows)
 }
 
@@ -348,6 +349,61 @@ fn intents(
             budget: "0.95",
             reached: Spread::of_ratios(&with, &without).ok_or_else(|| "no runs".into()),
             unit: "x",
+        });
+    }
+    Ok(rows)
+}
+
+/// What a client that flushes each write of 4 KiB makes the cache device take in write-back, alone and beside others: each
+/// flush ends an extent.
+fn packing(
+    program: &Path,
+    files: &Files,
+    runs: usize,
+    seconds: f64,
+    bar: &indicatif::ProgressBar,
+) -> Result<Vec<Row>, BenchError> {
+    const ORIGIN: u64 = 256 << 20;
+    std::fs::File::create(files.path().join("packing.origin"))?.set_len(ORIGIN)?;
+    let options = ["--mode", "write-back", "--dirty-limit", "50%"];
+    let server = Server::flaz_with(program, files.path(), "packing", "lz4", 256, &options)?;
+    let counts = || -> Result<[f64; 2], BenchError> {
+        let status = server.status()?;
+        let count = |name| status["live"]["write_back"][name].as_f64().unwrap_or(0.0);
+        Ok([count("acknowledged_bytes"), count("acknowledged_blocks")])
+    };
+    let mut rows = Vec::new();
+    for (clients, jobs) in [("one client", "--numjobs=1"), ("16 clients", "--numjobs=16")] {
+        let mut bytes = Vec::new();
+        for run in 0..runs {
+            bar.set_message(format!(
+                "packing of flushed writes, {clients}, run {} of {runs}",
+                run + 1
+            ));
+            let before = counts()?;
+            let args = [
+                "--rw=randwrite",
+                "--bs=4k",
+                "--iodepth=1",
+                "--fsync=1",
+                "--refill_buffers",
+                "--buffer_compress_percentage=50",
+                "--group_reporting",
+                jobs,
+            ];
+            fio(&server, seconds, &args)?;
+            let after = counts()?;
+            let blocks = after[1] - before[1];
+            if blocks > 0.0 {
+                bytes.push((after[0] - before[0]) / blocks);
+            }
+        }
+        rows.push(Row {
+            what: format!("write-back, 4 KiB that halves, each flushed, {clients}: bytes a block on the SSD"),
+            peer: "-".into(),
+            budget: "below 65536",
+            reached: Spread::of(&bytes).ok_or_else(|| "no runs".into()),
+            unit: " B",
         });
     }
     Ok(rows)

@@ -14,7 +14,7 @@ use super::spec::ServeSpec;
 use super::{output, target};
 use crate::args::{DetachArgs, FlushArgs, IdleArgs};
 use crate::control::client::ANSWER;
-use crate::control::{Client, Reply, Request};
+use crate::control::{Reply, Request};
 use crate::error::Failure;
 use crate::host::{self, CLEAN_WITHIN, Daemon, HostError};
 use crate::settings::{Mode, Policy};
@@ -115,7 +115,14 @@ fn alone<T>(
         let left = report.live.map_or(0, |live| live.write_back.dirty_blocks);
         tracing::info!("{} to bring to the origin", HumanBytes(left * BLOCK_BYTES as u64));
     }
-    let result = what(&daemon);
+    let done = AtomicBool::new(false);
+    let left = || Some(daemon.status().ok()?.live?.write_back.dirty_bytes);
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| watch(left, &done));
+        let result = what(&daemon);
+        done.store(true, Ordering::Relaxed);
+        result
+    });
     let stopped = daemon.shutdown();
     if let Ok(error) = failures.try_recv() {
         return Err(error);
@@ -136,12 +143,16 @@ impl Progress {
     fn of_daemon(cache: Option<&Path>, control: Option<&Path>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = match target::find(cache, control) {
-            Ok(Some(client)) => {
+            Ok(Some(mut client)) => {
                 let stop = Arc::clone(&stop);
+                let left = move || match client.ask(&Request::Status {}, ANSWER) {
+                    Ok(Reply::Status(report)) => {
+                        Some(report.live.map_or(0, |live| live.write_back.dirty_bytes))
+                    }
+                    _ => None,
+                };
                 // Without it the command works as well.
-                std::thread::Builder::new()
-                    .spawn(move || watch(client, &stop))
-                    .ok()
+                std::thread::Builder::new().spawn(move || watch(left, &stop)).ok()
             }
             _ => None,
         };
@@ -158,13 +169,11 @@ impl Drop for Progress {
     }
 }
 
-fn watch(mut client: Client, stop: &AtomicBool) {
+/// Draws a bar of the bytes that are `left`, until it is told to stop, or there is no answer.
+fn watch(mut left: impl FnMut() -> Option<u64>, stop: &AtomicBool) {
     let mut bar: Option<ProgressBar> = None;
     while !stop.load(Ordering::Relaxed) {
-        let Ok(Reply::Status(report)) = client.ask(&Request::Status {}, ANSWER) else {
-            break;
-        };
-        let left = report.live.map_or(0, |live| live.write_back.dirty_bytes);
+        let Some(left) = left() else { break };
         let bar = bar.get_or_insert_with(|| {
             let style = ProgressStyle::with_template(
                 "{spinner} to the origin {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",

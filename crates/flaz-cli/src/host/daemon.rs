@@ -115,8 +115,8 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let shards = superblock.geometry.shard_count;
     if let Some(wanted) = spec.threads.filter(|wanted| *wanted > shards) {
         tracing::warn!(
-            "--threads {wanted}: {shards} are started, for a cache of {shards} shards has work for no more (their number is \
-             chosen at flaz create --shards)"
+            "--threads {wanted}: expected at most one for each shard, found {shards} of these, and so many are started (their \
+             number is chosen at flaz create --shards)"
         );
     }
     let threads = spec

@@ -1,7 +1,7 @@
 //! The origin of a cache: whether it is the one that the cache belongs to, and how far the cache can be believed about it.
 
 use flaz_device::Device;
-use flaz_device::file::{FileDevice, OpenMode};
+use flaz_device::file::{FileDevice, OpenError, OpenMode};
 use flaz_device::rt::Runtime;
 use flaz_engine::cache::{Belief, CacheError, believe};
 use flaz_engine::fingerprint::{FINGERPRINT_BYTES, partitions, read_start};
@@ -34,8 +34,16 @@ pub(super) fn open_origin(
         )
         .into());
     }
-    let origin = FileDevice::open(path, mode)
-        .map_err(|error| format!("origin: {error} (give its present place with --origin)"))?;
+    let origin = FileDevice::open(path, mode).map_err(|error| {
+        let way_out = match &error {
+            OpenError::Io { source, .. } if is_protected(source) && !spec.read_only => {
+                "if it is to be read alone, serve it with --read-only"
+            }
+            OpenError::Io { .. } => "give its present place with --origin",
+            _ => "nothing was changed",
+        };
+        format!("origin: {error} ({way_out})")
+    })?;
     // First: what another origin's size is says nothing.
     let identity = origin.identity();
     warn_if_weak(&origin);
@@ -74,6 +82,11 @@ pub(super) fn open_origin(
         );
     }
     Ok(origin)
+}
+
+fn is_protected(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
 /// Says so where another origin could be taken for this one.

@@ -218,8 +218,9 @@ fn holdings(page: &mut Page, live: &LiveReport) {
     let dirty = &live.write_back;
     if dirty.dirty_blocks > 0 || dirty.cleaned_blocks > 0 {
         let time = match dirty.clean_s {
-            Some(s) if dirty.dirty_blocks > 0 => format!("; cleaning takes {}", HumanDuration(seconds(s))),
-            _ => String::new(),
+            _ if dirty.dirty_blocks == 0 => String::new(),
+            Some(s) => format!("; cleaning takes {}", HumanDuration(seconds(s))),
+            None => "; how long cleaning takes is known when some of it is done".to_owned(),
         };
         page.line(
             "Dirty",

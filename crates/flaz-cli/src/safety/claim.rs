@@ -223,7 +223,7 @@ pub fn claim_for_create(
         (None, _) => found_size,
         (Some(wanted), _) if wanted == found_size => found_size,
         (Some(wanted), false) if found_size == 0 => {
-            file.set_len(wanted).map_err(failed("set the size of", cache))?;
+            resize(&file, wanted).map_err(failed("set the size of", cache))?;
             wanted
         }
         (Some(wanted), is_device) => {
@@ -445,8 +445,7 @@ fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
                 list: Use::Locked.to_string(),
             });
         }
-        file.set_len(size_bytes)
-            .map_err(failed("set the size of", cache))?;
+        resize(&file, size_bytes).map_err(failed("set the size of", cache))?;
         warn_of_little_room(&file, cache, size_bytes);
         let file = file.try_clone().map_err(failed("open", cache))?;
         Ok(Claim {
@@ -477,6 +476,19 @@ fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
             HumanBytes(size_bytes)
         );
     }
+}
+
+/// Gives a file its size, which its file system may not have.
+fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
+    file.set_len(bytes).map_err(|error| match error.kind() {
+        std::io::ErrorKind::FileTooLarge => {
+            let found = crate::size::HumanBytes(bytes);
+            let text =
+                format!("expected a size that its file system takes for a file, found {found} ({error})");
+            std::io::Error::new(error.kind(), text)
+        }
+        _ => error,
+    })
 }
 
 fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> SafetyError + Copy + use<'a> {
