@@ -112,7 +112,7 @@ impl Opening {
                 let failed_before = self.origin.stats().errors;
                 let segments = match self.volume.read(offset, len as u32).await {
                     Ok(segments) => segments,
-                    Err(error) => return self.may_fail(&error, failed_before),
+                    Err(error) => return self.clean_may_fail(&error, failed_before),
                 };
                 let sectors = segments.iter().flat_map(|segment| segment.chunks_exact(SECTOR));
                 for (sector, bytes) in (sector..).zip(sectors) {
@@ -271,6 +271,16 @@ impl Opening {
         if explained { Ok(()) } else { Err(error.to_string()) }
     }
 
+    /// The same for a read of what nobody has written: the origin has it, whatever becomes of the cache device.
+    fn clean_may_fail(&self, error: &IoError, failed_before: u64) -> Result<(), String> {
+        match error {
+            IoError::DirtyLost { .. } | IoError::CacheFailed(_) => {
+                Err(format!("what was never written cannot be read: {error}"))
+            }
+            error => self.may_fail(error, failed_before),
+        }
+    }
+
     /// The same for a flush: it is told also of failures of flushes that somebody else had asked for, or nobody. A write
     /// with FUA is one, for all that is known of how devices make it stable: so it may fail like one, too.
     fn flush_may_fail(&self, error: &IoError) -> Result<(), String> {
@@ -289,7 +299,11 @@ impl Opening {
         let segments = match self.volume.read(offset, len as u32).await {
             Ok(segments) => segments,
             Err(error) => {
-                self.may_fail(&error, failed_before)?;
+                if self.oracle.was_written(sector, count) {
+                    self.may_fail(&error, failed_before)?;
+                } else {
+                    self.clean_may_fail(&error, failed_before)?;
+                }
                 return Ok(vec![Print::ANY; count as usize]);
             }
         };

@@ -19,7 +19,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::sectors::{Print, SECTOR, describe, print_of};
+use super::sectors::{BLOCK_SECTORS, Print, SECTOR, describe, print_of};
 
 /// A run of sectors that the workload uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +183,26 @@ impl Oracle {
         panic!("the workload does not use sector {sector}");
     }
 
+    /// Whether some client has written, or tried to write, to the blocks of these sectors, now or in an earlier life.
+    pub fn was_written(&self, sector: u64, count: u64) -> bool {
+        let (first, last) = (
+            sector / BLOCK_SECTORS,
+            (sector + count.max(1) - 1) / BLOCK_SECTORS,
+        );
+        let blocks = first * BLOCK_SECTORS..(last + 1) * BLOCK_SECTORS;
+        let each = self
+            .spots
+            .iter()
+            .flat_map(|spot| spot.first..spot.first + spot.count);
+        let histories = self.sectors.borrow();
+        each.zip(&*histories)
+            .zip(&self.ground.sectors)
+            .filter(|((sector, _), _)| blocks.contains(sector))
+            .any(|((_, history), ground)| {
+                !history.versions.is_empty() || ground.now != [Print::of_version(0)]
+            })
+    }
+
     pub fn write_starts(&self, sector: u64, count: u64, print: Print) -> Writing {
         let start = self.tick();
         let first = if count == 0 { 0 } else { self.place(sector) };
@@ -261,7 +281,7 @@ impl Oracle {
             if !history.may_be(print, ground, start) {
                 return Err(format!(
                     "sector {number} (block {}) reads as {}; it may be {}; its history: {}",
-                    number / super::sectors::BLOCK_SECTORS,
+                    number / BLOCK_SECTORS,
                     describe(number, bytes),
                     list(history.candidates(ground, start, |v| v.acknowledged(start))),
                     history.tell(ground),
