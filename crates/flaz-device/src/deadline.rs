@@ -39,7 +39,6 @@ pub fn is_timeout(error: &DeviceError) -> bool {
 pub struct Deadline<D, E> {
     device: D,
     env: E,
-    limit: Cell<Option<Duration>>,
     watch: Rc<Watch>,
     abandoned: Rc<Abandoned>,
 }
@@ -47,6 +46,7 @@ pub struct Deadline<D, E> {
 /// Operations in flight, by number, and how long they have been.
 #[derive(Default)]
 struct Watch {
+    limit: Cell<Option<Duration>>,
     slots: RefCell<Slots>,
     looks: Cell<u64>,
     looking: Cell<bool>,
@@ -129,21 +129,31 @@ impl Drop for Place<'_> {
 }
 
 impl Watch {
+    /// What is in flight has all its time from now on.
+    fn begin_again(&self) {
+        let now = self.looks.get();
+        for slot in &mut self.slots.borrow_mut().all {
+            slot.since = now;
+        }
+    }
+
+    fn any(&self) -> bool {
+        let slots = self.slots.borrow();
+        slots.free.len() < slots.all.len()
+    }
+
     /// Marks what has been in flight for longer than [`LOOKS`] whole looks; false: nothing is in flight.
     fn look(&self) -> bool {
         let now = self.looks.get() + 1;
         self.looks.set(now);
         let mut late = Vec::new();
-        let any = {
-            let slots = &mut *self.slots.borrow_mut();
-            for slot in slots.all.iter_mut().filter(|slot| slot.waker.is_some()) {
-                if now - slot.since > u64::from(LOOKS) && !slot.overdue {
-                    slot.overdue = true;
-                    late.extend(slot.waker.clone());
-                }
+        for slot in &mut self.slots.borrow_mut().all {
+            if slot.waker.is_some() && now - slot.since > u64::from(LOOKS) && !slot.overdue {
+                slot.overdue = true;
+                late.extend(slot.waker.clone());
             }
-            slots.free.len() < slots.all.len()
-        };
+        }
+        let any = self.any();
         late.into_iter().for_each(Waker::wake);
         any
     }
@@ -155,18 +165,26 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
     /// Gives every operation of `device` this long; `None`: for ever.
     #[must_use]
     pub fn new(device: D, env: E, limit: Option<Duration>) -> Self {
+        let watch = Watch {
+            limit: Cell::new(limit),
+            ..Watch::default()
+        };
         Self {
             device,
             env,
-            limit: Cell::new(limit),
-            watch: Rc::default(),
+            watch: Rc::new(watch),
             abandoned: Rc::default(),
         }
     }
 
-    /// Changes the time that operations have; `None`: as long as they take. What is overdue stays so.
+    /// Changes the time that operations have; `None`: as long as they take. What is overdue stays so, what is in flight
+    /// has all of the new time from now on.
     pub fn set_limit(&self, limit: Option<Duration>) {
-        self.limit.set(limit);
+        self.watch.limit.set(limit);
+        self.watch.begin_again();
+        if self.watch.any() {
+            self.look_after();
+        }
     }
 
     /// Runs `operation` until it ends or is overdue.
@@ -179,9 +197,7 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
             if let Poll::Ready(output) = Pin::new(&mut operation).poll(cx) {
                 return Poll::Ready(Some(output));
             }
-            if self.limit.get().is_none() {
-                return Poll::Pending;
-            }
+            // Also while there is no limit: there may be one before it ends.
             if place.wait(cx) {
                 return Poll::Ready(None);
             }
@@ -193,15 +209,14 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
 
     /// Sees to it that somebody looks.
     fn look_after(&self) {
-        let Some(limit) = self.limit.get() else { return };
-        if self.watch.looking.replace(true) {
+        if self.watch.limit.get().is_none() || self.watch.looking.replace(true) {
             return;
         }
         let (watch, env) = (Rc::clone(&self.watch), self.env.clone());
         self.env.spawn(async move {
-            loop {
+            while let Some(limit) = watch.limit.get() {
                 env.sleep(limit / LOOKS).await;
-                if !watch.look() {
+                if watch.limit.get().is_some() && !watch.look() {
                     break;
                 }
             }
@@ -210,16 +225,13 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
     }
 
     fn late(&self, op: DeviceOp, offset: u64, len: u64) -> DeviceError {
-        let limit = self.limit.get().unwrap_or_default();
+        let limit = self.watch.limit.get().unwrap_or_default();
         let message = format!("the device did not answer within {limit:?}");
         DeviceError::new(op, offset, len, io::Error::new(io::ErrorKind::TimedOut, message))
     }
 
     /// Runs something that changes the medium. Overdue, it goes on alone. `None`: it, or one before it, is overdue.
     async fn change<T: 'static>(&self, operation: impl Future<Output = T> + 'static) -> Option<T> {
-        if self.limit.get().is_none() && self.abandoned.count.get() == 0 {
-            return Some(operation.await);
-        }
         while self.abandoned.count.get() > 0 {
             self.within(pin!(self.abandoned.ended.notified())).await?;
         }

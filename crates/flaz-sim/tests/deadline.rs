@@ -137,3 +137,34 @@ fn without_a_limit_everything_waits() {
         assert_eq!(disk.peek_durable(0, 1), [1]);
     });
 }
+
+/// What was issued while the device was waited for is not waited for any longer than the rest, once there is a limit again;
+/// and has all of it, however long it has been.
+#[test]
+fn what_was_issued_without_a_limit_has_the_next_one() {
+    let sim = Sim::new(5);
+    let (disk, device) = rig(&sim);
+    let changed = Duration::from_secs(60);
+    sim.block_on(async {
+        device.read_at(0, IoBuf::new(512)).await.1.expect("in time");
+        device.set_limit(None);
+        disk.stall(Duration::from_secs(3600));
+        let begun = sim.env().now();
+        let since = || sim.env().now().since(begun);
+        let outcome = async |error: Option<flaz_device::DeviceError>| {
+            assert!(is_timeout(&error.expect("late")));
+            let took = since() - changed;
+            assert!(
+                (LIMIT..=LIMIT * 5 / 4 + Duration::from_millis(1)).contains(&took),
+                "{took:?}"
+            );
+        };
+        let write = async { outcome(device.write_at(0, sector(1), true).await.1.err()).await };
+        let read = async { outcome(device.read_at(512, IoBuf::new(512)).await.1.err()).await };
+        let change = async {
+            sim.env().sleep(changed).await;
+            device.set_limit(Some(LIMIT));
+        };
+        join(join(write, read), change).await;
+    });
+}
