@@ -745,10 +745,13 @@ impl Daemon {
         let runtime = Runtime::new(Config::default())?;
         let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = self.deadlined_cache();
+        let mut outcome = Ok(());
         if failed && dirty == 0 {
             // Writes went past it: what is on it must not be believed if it comes back. (What is dirty on it must; its
             // intents, all of them set, make the rest void.)
-            runtime.block_on(mark_void(&cache, &mut superblock))?;
+            outcome = runtime
+                .block_on(mark_void(&cache, &mut superblock))
+                .map_err(HostError::from);
         }
         // Nothing was written since the flush of the last shard.
         runtime.block_on(look_at_origin(&self.origin, &self.origin_writes, &mut superblock));
@@ -760,9 +763,10 @@ impl Daemon {
                 HumanBytes(dirty * BLOCK_BYTES as u64)
             );
         }
-        if let Err(error) = saved.into_iter().collect::<Result<Vec<()>, _>>() {
+        let saved = saved.into_iter().collect::<Result<(), _>>();
+        if let Err(error) = outcome.and_then(|()| saved.map_err(HostError::from)) {
             self.state.note_stopped(superblock.origin_fingerprint, held);
-            return Err(error.into());
+            return Err(error);
         }
         superblock.dirty = dirty > 0;
         if self.detaching.load(Ordering::SeqCst) && dirty == 0 {

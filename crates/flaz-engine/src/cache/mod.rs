@@ -257,16 +257,16 @@ impl<P: Platform> LocalCache<P> {
             shard.stop().await;
         }
         let dirty = self.shards.iter().any(|shard| shard.dirty_blocks() > 0);
+        let mut saved = Ok(());
         // Where blocks are dirty the intents, all of them set, make the others void.
         if !dirty && self.shards.iter().any(|shard| shard.failed()) {
-            mark_void(&*self.cache, &mut self.superblock).await?;
+            saved = mark_void(&*self.cache, &mut self.superblock).await;
         }
         if planted(PlantedBug::CleanBeforeImage) {
             mark_clean(&*self.cache, &mut self.superblock).await?;
         }
-        let mut saved = Ok(());
         for shard in self.shards.iter() {
-            saved = saved.and(shard.save().await);
+            saved = saved.and(shard.save().await.map_err(CacheError::from));
         }
         // Nothing was written since the flush of the last shard.
         let writes = self

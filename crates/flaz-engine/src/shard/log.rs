@@ -65,6 +65,13 @@ impl Append<'_> {
         dirty: true,
     };
 
+    fn is_dirty(&self) -> bool {
+        match *self {
+            Self::Packed { dirty, .. } | Self::Moved { dirty, .. } | Self::Fill { dirty, .. } => dirty,
+            Self::Tombstone | Self::Cleaned => false,
+        }
+    }
+
     fn fragment_bytes(&self) -> usize {
         match self {
             Self::Packed { stored, .. } | Self::Moved { stored, .. } => fragment_bytes(stored.len()),
@@ -108,6 +115,8 @@ struct Airborne {
     landing: Landing,
     /// The device has been given it.
     sent: bool,
+    /// Dirty blocks move here: where they were may not be looked for any more.
+    moves_dirty: bool,
 }
 
 /// A write that waits for the device.
@@ -274,6 +283,11 @@ impl Log {
             Append::Tombstone => (RecordKind::Tombstone, Entry::fill(Location::at(extent_start), 0)),
             Append::Cleaned => (RecordKind::Cleaned, Entry::fill(Location::at(extent_start), 0)),
         };
+        if for_reclaim && what.is_dirty() {
+            let landing = extent.landing;
+            let airborne = self.airborne.iter_mut().rfind(|other| other.landing == landing);
+            airborne.expect("it is open").moves_dirty = true;
+        }
         extent.used += bytes;
         extent.records.push(
             Record {
@@ -379,7 +393,11 @@ impl Log {
             number: self.last_opened,
             offset: used as u32,
         };
-        self.airborne.push(Airborne { landing, sent: false });
+        self.airborne.push(Airborne {
+            landing,
+            sent: false,
+            moves_dirty: false,
+        });
         open.extent = Some(OpenExtent {
             offset: used as u32,
             landing,
@@ -560,6 +578,15 @@ impl Log {
         marks
     }
 
+    /// Rings of which a region has ended that is not on the device yet, summary and all: a mark of a later one would say that it
+    /// is.
+    pub(super) fn rings_behind(&self) -> [bool; 2] {
+        Ring::ALL.map(|ring| {
+            let mut ended = self.finishing.iter();
+            ended.any(|&number| self.regions.ring_of(number) == ring)
+        })
+    }
+
     /// What these marks say is stable: extents that are closed from now on say so, too.
     pub(super) fn note_stable(&mut self, marks: [DurableMark; 2]) {
         for (open, mark) in self.open.iter_mut().zip(marks) {
@@ -609,6 +636,11 @@ impl Log {
         Some(write)
     }
 
+    /// Whether an extent goes to the device also when that has been given up.
+    pub(super) fn must_be_sent(&self, landing: Landing) -> bool {
+        (self.airborne.iter()).any(|other| other.landing == landing && other.moves_dirty)
+    }
+
     /// The device is given an extent.
     pub(super) fn note_sent(&mut self, landing: Landing) {
         if let Some(other) = self.airborne.iter_mut().find(|other| other.landing == landing) {
@@ -616,9 +648,10 @@ impl Log {
         }
     }
 
-    /// Whether the device has not been given an extent. Once it was given up, it never will be.
+    /// Whether the device has not been given an extent, and never will be once it was given up: reclaim moves nothing dirty then.
     pub(super) fn is_unsent(&self, landing: Landing) -> bool {
-        (self.airborne.iter()).any(|other| other.landing == landing && !other.sent)
+        let mut airborne = self.airborne.iter();
+        airborne.any(|other| other.landing == landing && !other.sent && !other.moves_dirty)
     }
 
     /// A write has ended, well or not, or will never be sent.

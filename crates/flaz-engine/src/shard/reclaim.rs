@@ -230,6 +230,10 @@ impl<P: Platform> Shard<P> {
             if !self.is_still(dirty) {
                 return true;
             }
+            // Where it is it can be read; what is not sent any more cannot.
+            if self.failed.get() {
+                return false;
+            }
             let global = self.global(dirty.block);
             let appended = self.log.borrow_mut().append(Ring::Main, global, what, true);
             if let Some(entry) = appended {
@@ -408,6 +412,9 @@ impl<P: Platform> Shard<P> {
             let Some(entry) = still.filter(|entry| entry.same_place(survivor.entry)) else {
                 return;
             };
+            if self.failed.get() && entry.dirty() {
+                return;
+            }
             let what = match entry.place() {
                 crate::index::Place::Fill { value, .. } => Append::Fill {
                     value,
@@ -558,10 +565,11 @@ mod tests {
 
     use flaz_device::Env;
     use flaz_sim::Rng;
+    use futures_util::future::join;
 
     use super::*;
     use crate::format::geometry::GeometryWish;
-    use crate::shard::simulated::{Disks, contents, raw};
+    use crate::shard::simulated::{Disks, Simulated, contents, raw};
 
     const REGIONS: u64 = 8;
 
@@ -572,26 +580,34 @@ mod tests {
     }
 
     /// A shard whose regions are full of dirty blocks to the last byte: the number of blocks.
-    async fn stuffed(disks: &Disks) -> (Rc<Shard<crate::shard::simulated::Simulated>>, u64) {
+    async fn stuffed(disks: &Disks) -> (Rc<Shard<Simulated>>, u64) {
         let shard = disks.shard(1);
         shard.has_been_dirty.set(true);
         let mut block = 0;
+        while keep(disks, &shard, block).await {
+            block += 1;
+        }
+        (shard, block)
+    }
+
+    /// Makes a block dirty; false: there is no room.
+    async fn keep(disks: &Disks, shard: &Rc<Shard<Simulated>>, block: u64) -> bool {
         loop {
             let number = BlockNumber(block);
             let appended = shard
                 .log
                 .borrow_mut()
                 .append(Ring::Main, number, raw(&data(block)), true);
+            shard.pump_writes();
             if let Some(entry) = appended {
                 shard.set_entry(LocalBlock(block), entry.with_dirty(true));
-                block += 1;
-            } else if !shard.log.borrow().writing() {
-                break;
+                return true;
             }
-            shard.pump_writes();
+            if !shard.log.borrow().writing() {
+                return false;
+            }
             disks.env.sleep(Duration::from_millis(1)).await;
         }
-        (shard, block)
     }
 
     /// Nothing is left where dirty blocks could be stored again: they go to the origin, and are there when their region is
@@ -627,5 +643,41 @@ mod tests {
                 assert_eq!(contents(&second, block).await, Some(data(block)), "block {block}");
             }
         });
+    }
+
+    /// The device is given up at any moment of a reclaim. Its dirty blocks are still where they were, or have been moved.
+    #[test]
+    fn what_reclaim_moves_when_the_device_is_given_up_can_still_be_read() {
+        const BLOCKS: u64 = 200;
+        let mut amid = 0;
+        for after_us in (0..3000).step_by(20) {
+            let wish = GeometryWish {
+                region_bytes: Some(1 << 20),
+                ..GeometryWish::default()
+            };
+            let disks = Disks::new(10 << 20, wish);
+            disks.sim.block_on(async {
+                let shard = disks.shard(1);
+                shard.has_been_dirty.set(true);
+                for block in 0..BLOCKS {
+                    keep(&disks, &shard, block).await;
+                }
+                shard.log.borrow_mut().close_regions();
+                assert!(shard.make_log_stable().await);
+                let fails = async {
+                    disks.env.sleep(Duration::from_micros(after_us)).await;
+                    shard.give_up("a flush failed");
+                };
+                join(shard.reclaim_one(true), fails).await;
+                disks.env.sleep(Duration::from_secs(1)).await;
+                let moved = shard.stats.counters.dirty_moved_blocks.get();
+                amid += u32::from((1..BLOCKS).contains(&moved));
+                for block in 0..BLOCKS {
+                    let found = contents(&shard, block).await;
+                    assert_eq!(found, Some(data(block)), "block {block}, after {after_us} us");
+                }
+            });
+        }
+        assert!(amid > 5, "{amid} in the middle of it");
     }
 }

@@ -28,15 +28,18 @@ impl<P: Platform> Shard<P> {
             };
             let shard = Rc::clone(self);
             self.env.spawn(async move {
-                // Of what was never there nothing can come back: its writers may go to the origin.
-                let result = match (shard.failed.get(), write.landing) {
-                    (true, _) => None,
-                    (false, landing) => {
-                        if let Some(landing) = landing {
-                            shard.log.borrow_mut().note_sent(landing);
-                        }
-                        Some(shard.write_out(write.extent, write.position, write.buf).await)
+                let withheld = shard.failed.get() && {
+                    // Of what was never there nothing can come back: its writers may go to the origin.
+                    let log = shard.log.borrow();
+                    write.landing.is_none_or(|landing| !log.must_be_sent(landing))
+                };
+                let result = if withheld {
+                    None
+                } else {
+                    if let Some(landing) = write.landing {
+                        shard.log.borrow_mut().note_sent(landing);
                     }
+                    Some(shard.write_out(write.extent, write.position, write.buf).await)
                 };
                 shard.write_ended(write.region, write.extent, (write.ticket, write.landing), result);
                 shard.pump_writes();

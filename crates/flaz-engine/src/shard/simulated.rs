@@ -40,13 +40,18 @@ pub(super) struct Disks {
 impl Disks {
     /// Disks of `len` bytes.
     pub(super) fn new(len: u64, wish: GeometryWish) -> Self {
+        Self::on(1, DiskConfig::fast(len), wish)
+    }
+
+    /// A cache device of any kind.
+    pub(super) fn on(seed: u64, config: DiskConfig, wish: GeometryWish) -> Self {
         let shard_count = Some(1);
-        let geometry =
-            Geometry::plan(len, 512, ORIGIN_LEN, GeometryWish { shard_count, ..wish }).expect("fits");
-        let sim = Sim::new(1);
+        let wish = GeometryWish { shard_count, ..wish };
+        let geometry = Geometry::plan(config.len, 512, ORIGIN_LEN, wish).expect("fits");
+        let sim = Sim::new(seed);
         let env = sim.env();
         Self {
-            cache: SimDisk::new(&env, DiskConfig::fast(len)),
+            cache: SimDisk::new(&env, config),
             origin: SimDisk::new(&env, DiskConfig::fast(ORIGIN_LEN)),
             sim,
             env,

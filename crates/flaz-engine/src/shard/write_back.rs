@@ -367,16 +367,16 @@ impl<P: Platform> Shard<P> {
                 _ => Err(self.cache_failed()),
             };
         }
-        let (open, marks) = {
+        let (open, marks, behind) = {
             let log = self.log.borrow();
-            (log.open_numbers(), log.landed_marks())
+            (log.open_numbers(), log.landed_marks(), log.rings_behind())
         };
         if let Err(error) = self.flush_cache().await {
             self.cache_error(&error);
             self.give_up("the cache device failed a flush");
             return Err(self.cache_failed());
         }
-        self.note_stable(open, marks);
+        self.note_stable(open, marks, behind);
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
         Ok(())
     }

@@ -201,21 +201,31 @@ impl<P: Platform> Shard<P> {
             return false;
         }
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
-        self.note_stable(open, marks);
+        self.note_stable(open, marks, [false; 2]);
         self.cleaned.borrow_mut().retain(|_, number| *number > cleaned);
         let mut unstable = self.tombstones.borrow_mut();
         unstable.retain(|_, (_, number)| *number > tombstones);
         true
     }
 
-    /// Of the regions that were open, this much is stable.
-    pub(in crate::shard) fn note_stable(self: &Rc<Self>, open: [Option<u32>; 2], marks: [DurableMark; 2]) {
+    /// Of the regions that were open, this much is stable; and of all that their rings had before, everything, unless they are
+    /// `behind`.
+    pub(in crate::shard) fn note_stable(
+        self: &Rc<Self>,
+        open: [Option<u32>; 2],
+        marks: [DurableMark; 2],
+        behind: [bool; 2],
+    ) {
         self.log.borrow_mut().note_stable(marks);
         let known = self.intents.durable.get();
         // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
         // it may have been made void by now, or be about to be.
         let mut marks = marks;
-        for ((mark, region), known) in marks.iter_mut().zip(open).zip(known) {
+        for (((mark, region), known), behind) in marks.iter_mut().zip(open).zip(known).zip(behind) {
+            if behind || known.fill > mark.fill {
+                *mark = known;
+                continue;
+            }
             let fill = region.map_or(Sequence(0), |number| self.log.borrow().regions.fill_of(number));
             if mark.fill != fill || fill == self.intents.voiding.get() {
                 *mark = DurableMark::default();
@@ -247,7 +257,8 @@ impl<P: Platform> Shard<P> {
             let permit = intents.sectors.acquire(1).await;
             // Once it is given up, its last word is that every bit is set.
             if !shard.failed.get()
-                && let Err(error) = shard.write_intents(0, &[], true).await
+                // Not stable, for the next flush makes it so: the cleaner asks for one, and nothing depends on it.
+                && let Err(error) = shard.write_intents(0, &[], false).await
             {
                 shard.cache_error(&error);
             }

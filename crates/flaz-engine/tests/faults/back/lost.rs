@@ -120,6 +120,39 @@ fn an_origin_that_was_changed_after_the_stop_of_a_cache_that_was_given_up_is_ref
     }
 }
 
+/// The same where nothing is dirty any more, but the device does not know that yet, nor can it be told: what was dirty is there
+/// again when it is back.
+#[test]
+fn an_origin_that_was_changed_after_a_stop_that_could_not_be_marked_is_refused() {
+    let world = world(15);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 40..56 {
+            live.write(block).await;
+        }
+        live.cleaned().await;
+        world.cache.set_dead(true);
+        for block in 40..56 {
+            live.read(block).await;
+        }
+        for block in [0, 1, STRIPE] {
+            live.write(block).await;
+        }
+        assert!(live.failed());
+        assert_eq!(live.dirty(), 0);
+        live.stop().await.expect_err("it cannot be marked");
+    });
+    world.cache.set_dead(false);
+    world.origin.poke(1024 + 52, b"mounted");
+    let next = world.reboot(16);
+    let error = next.sim.block_on(next.try_open()).err().expect("changed");
+    assert!(
+        error.to_string().contains("changed since the cache was stopped"),
+        "{error}"
+    );
+    assert_eq!(next.origin.stats().writes, 0);
+}
+
 #[test]
 fn a_cache_device_with_dirty_blocks_that_was_rolled_back_is_refused() {
     let world = world(5);
