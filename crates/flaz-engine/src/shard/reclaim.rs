@@ -32,6 +32,14 @@ const GATHER_GAP_MAX: u64 = 8 << 10;
 /// Pause before reclaim tries again to bring dirty blocks to an origin that fails.
 const RESCUE_PAUSE: Duration = Duration::from_secs(1);
 /// How often the same is tried while the cache is being opened, when nobody can do anything about it: then it does not
+/// How long after a read of a dirty block that failed it is read again, before it counts as lost. What was read and is not right
+/// is read again at once.
+const LOAD_AGAIN: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+];
 /// open.
 const RESCUE_TRIES_AT_START: u32 = 3;
 /// First read of a region's summary, in bytes: most summaries are shorter.
@@ -194,10 +202,23 @@ impl<P: Platform> Shard<P> {
             .collect()
     }
 
-    /// Stores a dirty block again by its contents, or that they are lost. False: there is no room.
+    /// Stores a dirty block again by its contents, or that they are lost, for good: not before they have been read wrong again
+    /// and again. False: there is no room, or the device was given up.
     async fn move_dirty(self: &Rc<Self>, dirty: &Dirty) -> bool {
         let mut data = IoBuf::new(BLOCK_BYTES);
-        let loaded = self.load(dirty.block, dirty.entry, &mut data).await;
+        let errors = &self.stats.counters.cache_read_errors;
+        let mut known = errors.get();
+        let mut loaded = self.load(dirty.block, dirty.entry, &mut data).await;
+        for pause in LOAD_AGAIN {
+            if loaded.is_ok() || !self.is_still(dirty) || self.failed.get() {
+                break;
+            }
+            if errors.get() != known {
+                self.env.sleep(pause).await;
+            }
+            known = errors.get();
+            loaded = self.load(dirty.block, dirty.entry, &mut data).await;
+        }
         let (mut packer, mut bytes) = (self.take_packer(), Vec::new());
         packer.next_request();
         let packed = packer.pack(&data, &mut bytes);
@@ -563,7 +584,7 @@ impl<P: Platform> Shard<P> {
 mod tests {
     use std::time::Duration;
 
-    use flaz_device::Env;
+    use flaz_device::{DeviceOp, Env};
     use flaz_sim::Rng;
     use futures_util::future::join;
 
@@ -632,7 +653,10 @@ mod tests {
                 assert!(there == data(block), "block {block}");
             }
             for block in 0..blocks {
-                assert_eq!(contents(&shard, block).await, Some(data(block)), "block {block}");
+                assert!(
+                    contents(&shard, block).await == Some(data(block)),
+                    "block {block}"
+                );
             }
             blocks
         });
@@ -640,7 +664,10 @@ mod tests {
         disks.sim.block_on(async {
             let second = disks.recovered(2).await;
             for block in 0..blocks {
-                assert_eq!(contents(&second, block).await, Some(data(block)), "block {block}");
+                assert!(
+                    contents(&second, block).await == Some(data(block)),
+                    "block {block}"
+                );
             }
         });
     }
@@ -674,10 +701,49 @@ mod tests {
                 amid += u32::from((1..BLOCKS).contains(&moved));
                 for block in 0..BLOCKS {
                     let found = contents(&shard, block).await;
-                    assert_eq!(found, Some(data(block)), "block {block}, after {after_us} us");
+                    assert!(found == Some(data(block)), "block {block}, after {after_us} us");
                 }
             });
         }
         assert!(amid > 5, "{amid} in the middle of it");
+    }
+
+    /// A read fails, or a few in a row: what reclaim moves is not noted as lost for that.
+    #[test]
+    fn a_read_that_fails_for_a_while_makes_no_dirty_block_lost() {
+        const BLOCKS: u64 = 40;
+        for row in 1..=LOAD_AGAIN.len() as u64 {
+            let mut failed = 0;
+            for nth in 1.. {
+                let disks = Disks::new(8 << 20, GeometryWish::default());
+                let all = disks.sim.block_on(async {
+                    let shard = disks.shard(1);
+                    shard.has_been_dirty.set(true);
+                    for block in 0..BLOCKS {
+                        keep(&disks, &shard, block).await;
+                    }
+                    shard.log.borrow_mut().close_regions();
+                    assert!(shard.make_log_stable().await);
+                    (0..row).for_each(|more| disks.cache.fail_nth(DeviceOp::Read, nth + more));
+                    assert!(shard.reclaim_one(true).await);
+                    let all = disks.cache.stats().errors == row;
+                    if all {
+                        for block in 0..BLOCKS {
+                            let found = contents(&shard, block).await;
+                            assert!(
+                                found == Some(data(block)),
+                                "block {block}, {row} reads from {nth} on"
+                            );
+                        }
+                    }
+                    all
+                });
+                if !all {
+                    break;
+                }
+                failed += 1;
+            }
+            assert!(failed > 1, "{failed} were read");
+        }
     }
 }
