@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, Env, IoBuf};
 
 use super::{Platform, Shard};
@@ -17,6 +18,17 @@ impl<P: Platform> Shard<P> {
         self: &Rc<Self>,
         offset: u64,
         len: u64,
+    ) -> Result<(IoBuf, usize), DeviceError> {
+        self.read_cache_again(offset, len, false).await
+    }
+
+    /// The same. Where it is `known` that this cannot be read, that it cannot is no reason to give the device up, unless it is
+    /// late: it is tried again and again.
+    pub(super) async fn read_cache_again(
+        self: &Rc<Self>,
+        offset: u64,
+        len: u64,
+        known: bool,
     ) -> Result<(IoBuf, usize), DeviceError> {
         let align = u64::from(self.cache.alignment());
         let start = offset / align * align;
@@ -42,7 +54,9 @@ impl<P: Platform> Shard<P> {
             Ok(()) => Ok((buf, (offset - start) as usize)),
             Err(error) => {
                 count(&counters.cache_read_errors, 1);
-                self.cache_error(&error);
+                if !known || is_timeout(&error) {
+                    self.cache_error(&error);
+                }
                 Err(error)
             }
         }

@@ -215,7 +215,8 @@ impl<P: Platform> Shard<P> {
         }
         let hit = self.hit(0, block, entry);
         let pin = self.pin(entry.location());
-        let read = self.read_cache(hit.start, hit.end - hit.start).await;
+        let known = self.damaged.borrow().contains(&block);
+        let read = self.read_cache_again(hit.start, hit.end - hit.start, known).await;
         drop(pin);
         let Ok((buf, at)) = read else {
             return self.drop_bad(block, entry, None).map(|()| false);

@@ -32,6 +32,8 @@ const GATHER_GAP_MAX: u64 = 8 << 10;
 /// Pause before reclaim tries again to bring dirty blocks to an origin that fails.
 const RESCUE_PAUSE: Duration = Duration::from_secs(1);
 /// How often the same is tried while the cache is being opened, when nobody can do anything about it: then it does not
+/// open.
+const RESCUE_TRIES_AT_START: u32 = 3;
 /// How long after a read of a dirty block that failed it is read again, before it counts as lost. What was read and is not right
 /// is read again at once.
 const LOAD_AGAIN: [Duration; 4] = [
@@ -40,8 +42,6 @@ const LOAD_AGAIN: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
 ];
-/// open.
-const RESCUE_TRIES_AT_START: u32 = 3;
 /// First read of a region's summary, in bytes: most summaries are shorter.
 const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
 
@@ -581,169 +581,4 @@ impl<P: Platform> Shard<P> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use flaz_device::{DeviceOp, Env};
-    use flaz_sim::Rng;
-    use futures_util::future::join;
-
-    use super::*;
-    use crate::format::geometry::GeometryWish;
-    use crate::shard::simulated::{Disks, Simulated, contents, raw};
-
-    const REGIONS: u64 = 8;
-
-    fn data(block: u64) -> Vec<u8> {
-        let mut data = vec![0; BLOCK_BYTES];
-        Rng::new(block).fill(&mut data);
-        data
-    }
-
-    /// A shard whose regions are full of dirty blocks to the last byte: the number of blocks.
-    async fn stuffed(disks: &Disks) -> (Rc<Shard<Simulated>>, u64) {
-        let shard = disks.shard(1);
-        shard.has_been_dirty.set(true);
-        let mut block = 0;
-        while keep(disks, &shard, block).await {
-            block += 1;
-        }
-        (shard, block)
-    }
-
-    /// Makes a block dirty; false: there is no room.
-    async fn keep(disks: &Disks, shard: &Rc<Shard<Simulated>>, block: u64) -> bool {
-        loop {
-            let number = BlockNumber(block);
-            let appended = shard
-                .log
-                .borrow_mut()
-                .append(Ring::Main, number, raw(&data(block)), true);
-            shard.pump_writes();
-            if let Some(entry) = appended {
-                shard.set_entry(LocalBlock(block), entry.with_dirty(true));
-                return true;
-            }
-            if !shard.log.borrow().writing() {
-                return false;
-            }
-            disks.env.sleep(Duration::from_millis(1)).await;
-        }
-    }
-
-    /// Nothing is left where dirty blocks could be stored again: they go to the origin, and are there when their region is
-    /// void. A write to one of them waits until then; a start after a crash at any of these moments finds them.
-    #[test]
-    fn dirty_blocks_for_which_no_room_is_left_are_brought_to_the_origin() {
-        let wish = GeometryWish {
-            extent_bytes: Some(32 << 10),
-            region_bytes: Some(128 << 10),
-            ..GeometryWish::default()
-        };
-        let disks = Disks::new((192 << 10) + REGIONS * (128 << 10), wish);
-        let blocks = disks.sim.block_on(async {
-            let (shard, blocks) = stuffed(&disks).await;
-            assert!(blocks > REGIONS * 20, "{blocks} fit");
-            assert!(shard.reclaim_one(true).await, "it is rescued");
-            let rescued = blocks - shard.dirty_blocks();
-            assert!(rescued > 20, "{rescued} are on the origin");
-            assert_eq!(shard.log.borrow().regions.free_len(), 1);
-            for block in 0..rescued {
-                let there = disks.origin.peek(block * BLOCK_BYTES as u64, BLOCK_BYTES);
-                assert!(there == data(block), "block {block}");
-            }
-            for block in 0..blocks {
-                assert!(
-                    contents(&shard, block).await == Some(data(block)),
-                    "block {block}"
-                );
-            }
-            blocks
-        });
-        disks.sim.kill_tasks();
-        disks.sim.block_on(async {
-            let second = disks.recovered(2).await;
-            for block in 0..blocks {
-                assert!(
-                    contents(&second, block).await == Some(data(block)),
-                    "block {block}"
-                );
-            }
-        });
-    }
-
-    /// The device is given up at any moment of a reclaim. Its dirty blocks are still where they were, or have been moved.
-    #[test]
-    fn what_reclaim_moves_when_the_device_is_given_up_can_still_be_read() {
-        const BLOCKS: u64 = 200;
-        let mut amid = 0;
-        for after_us in (0..3000).step_by(20) {
-            let wish = GeometryWish {
-                region_bytes: Some(1 << 20),
-                ..GeometryWish::default()
-            };
-            let disks = Disks::new(10 << 20, wish);
-            disks.sim.block_on(async {
-                let shard = disks.shard(1);
-                shard.has_been_dirty.set(true);
-                for block in 0..BLOCKS {
-                    keep(&disks, &shard, block).await;
-                }
-                shard.log.borrow_mut().close_regions();
-                assert!(shard.make_log_stable().await);
-                let fails = async {
-                    disks.env.sleep(Duration::from_micros(after_us)).await;
-                    shard.give_up("a flush failed");
-                };
-                join(shard.reclaim_one(true), fails).await;
-                disks.env.sleep(Duration::from_secs(1)).await;
-                let moved = shard.stats.counters.dirty_moved_blocks.get();
-                amid += u32::from((1..BLOCKS).contains(&moved));
-                for block in 0..BLOCKS {
-                    let found = contents(&shard, block).await;
-                    assert!(found == Some(data(block)), "block {block}, after {after_us} us");
-                }
-            });
-        }
-        assert!(amid > 5, "{amid} in the middle of it");
-    }
-
-    /// A read fails, or a few in a row: what reclaim moves is not noted as lost for that.
-    #[test]
-    fn a_read_that_fails_for_a_while_makes_no_dirty_block_lost() {
-        const BLOCKS: u64 = 40;
-        for row in 1..=LOAD_AGAIN.len() as u64 {
-            let mut failed = 0;
-            for nth in 1.. {
-                let disks = Disks::new(8 << 20, GeometryWish::default());
-                let all = disks.sim.block_on(async {
-                    let shard = disks.shard(1);
-                    shard.has_been_dirty.set(true);
-                    for block in 0..BLOCKS {
-                        keep(&disks, &shard, block).await;
-                    }
-                    shard.log.borrow_mut().close_regions();
-                    assert!(shard.make_log_stable().await);
-                    (0..row).for_each(|more| disks.cache.fail_nth(DeviceOp::Read, nth + more));
-                    assert!(shard.reclaim_one(true).await);
-                    let all = disks.cache.stats().errors == row;
-                    if all {
-                        for block in 0..BLOCKS {
-                            let found = contents(&shard, block).await;
-                            assert!(
-                                found == Some(data(block)),
-                                "block {block}, {row} reads from {nth} on"
-                            );
-                        }
-                    }
-                    all
-                });
-                if !all {
-                    break;
-                }
-                failed += 1;
-            }
-            assert!(failed > 1, "{failed} were read");
-        }
-    }
-}
+mod tests;
