@@ -12,6 +12,9 @@ use crate::settings::AfterCrash;
 use crate::shard::OriginWrites;
 use crate::units::Epoch;
 
+/// Times that a slot is read which does not check.
+const SLOT_READS_MAX: u32 = 4;
+
 /// Reads the superblock that counts.
 ///
 /// # Errors
@@ -29,8 +32,12 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
     let mut slots = Vec::new();
     for slot in SUPERBLOCK_SLOTS {
         let mut found = read_slot(cache, slot).await;
-        // Without the newer one the cache would look older than it is: it may have been read wrong for once.
-        if !matches!(&found, Ok(Ok(_))) && !found.as_ref().is_err_and(is_timeout) {
+        // Without the newer one the cache would look older than it is, and without both there is none: it may have been read
+        // wrong for once, or could not be read for a moment.
+        for _ in 1..SLOT_READS_MAX {
+            if matches!(&found, Ok(Ok(_))) || found.as_ref().is_err_and(is_timeout) {
+                break;
+            }
             found = read_slot(cache, slot).await;
         }
         slots.push(match found {

@@ -13,7 +13,7 @@ use flaz_engine::witness::Memory;
 
 use flaz_sim::{CrashPlan, DiskConfig, EventStage};
 
-use crate::world::{BLOCK, CLEARED, Left, STRIPE, STRIPES, World, contents};
+use crate::world::{BLOCK, CLEARED, Left, STRIPE, STRIPES, World, Wrong, contents};
 
 /// A life that leaves marks of its open region in every shard, and ends in order.
 async fn live_and_stop(world: &World) -> flaz_engine::format::superblock::Superblock {
@@ -226,6 +226,29 @@ fn an_origin_that_lost_what_it_begins_with_in_a_failed_flush_is_not_refused() {
         });
     }
     assert!(lost > 5, "{lost} lost");
+}
+
+/// The power has torn one superblock, and the other one cannot be read, and is read wrong then, before it is read.
+#[test]
+fn a_superblock_that_is_read_wrong_twice_beside_a_torn_one_is_found() {
+    let world = World::new(19, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let live = world.open().await;
+        live.warm(0..64).await;
+    });
+    for [torn, other] in [[0, 1], [1, 0]] {
+        let next = world.reboot(20);
+        next.cache.flip_bit(SUPERBLOCK_SLOTS[torn] + 100, 0);
+        // The slots are read in order, a bad one four times.
+        let first = if other == 0 { 1 } else { 5 };
+        next.cache.fail_nth(DeviceOp::Read, first);
+        next.misread(Some((first + 1, Wrong::Zeroes)));
+        next.sim.block_on(async {
+            let live = next.open().await;
+            live.check_all().await;
+        });
+        assert_eq!(next.cache.stats().errors, 1);
+    }
 }
 
 /// What an earlier process wrote and nobody flushed is read and cached by one that begins with nothing, and no intent says
