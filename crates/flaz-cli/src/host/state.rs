@@ -123,13 +123,6 @@ impl StateFile {
             tracing::warn!("there is no state directory (give one with --state-dir): {without}");
             return nothing;
         };
-        if !directory.exists() {
-            // Another one may have been meant.
-            tracing::info!(
-                "the state directory {} is made: nothing is remembered there",
-                directory.display()
-            );
-        }
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         if let Err(error) = made {
             tracing::warn!(
