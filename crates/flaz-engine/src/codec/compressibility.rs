@@ -28,13 +28,17 @@ const VALUES: usize = 256;
 const STREAK_MIN: u8 = 4;
 /// The same after which the smaller sample will do, and not at every block.
 const STREAK_LONG: u8 = 32;
+/// The same after which half as much will do: what a look too late costs is little beside such a stretch.
+const STREAK_VERY_LONG: u8 = 128;
 /// Of so many blocks of a streak the codec gets one, which bounds what a wrong streak can cost.
 const CODEC_EVERY: u8 = 16;
 const CODEC_EVERY_LONG: u8 = 64;
-/// Of so many blocks of a request one is looked at: what it holds is of one kind.
-const LOOK_EVERY: u8 = 4;
-/// For how many blocks the beginning of a request counts: of requests of one block every other is looked at, of longer
-/// ones the first block or the second.
+const CODEC_EVERY_VERY_LONG: u8 = 128;
+/// Of so many blocks of a request one is looked at in a long streak: what it holds is of one kind.
+const LOOK_EVERY_LONG: u8 = 4;
+const LOOK_EVERY_VERY_LONG: u8 = 8;
+/// For how many blocks the beginning of a request counts: of requests of one block every other is looked at in a long
+/// streak, of longer ones the first block or the second.
 const REQUEST_COUNTS: u8 = 2;
 /// Length of the windows that are looked for in the rest of the block, and distance of the places that are
 /// looked at: no second copy of a whole window can hide between two places.
@@ -97,13 +101,16 @@ impl Detector {
 
     /// Whether the codec need not be asked. What becomes of the block is to be told by [`Self::note`].
     pub fn incompressible(&mut self, block: &[u8]) -> bool {
-        let long = self.streak >= STREAK_LONG;
-        let codec_every = if long { CODEC_EVERY_LONG } else { CODEC_EVERY };
+        let (codec_every, look_every) = match self.streak {
+            STREAK_VERY_LONG.. => (CODEC_EVERY_VERY_LONG, LOOK_EVERY_VERY_LONG),
+            STREAK_LONG.. => (CODEC_EVERY_LONG, LOOK_EVERY_LONG),
+            _ => (CODEC_EVERY, 1),
+        };
         if self.streak < STREAK_MIN || self.streak.is_multiple_of(codec_every) {
             self.unseen = 0;
             return false;
         }
-        if long && self.unseen + 1 < LOOK_EVERY {
+        if self.unseen.saturating_add(1) < look_every {
             self.unseen += 1;
             return true;
         }
@@ -112,7 +119,7 @@ impl Detector {
             let block = block.try_into();
             block.is_ok_and(collides_like_random::<RUN_BYTES_QUICK>)
         };
-        long && quick() || looks_incompressible(block)
+        self.streak >= STREAK_LONG && quick() || looks_incompressible(block)
     }
 
     /// Takes note of a block that is stored as it is, by whoever's verdict, or of one that was made smaller.
@@ -120,7 +127,7 @@ impl Detector {
         self.streak = match (as_it_is, self.streak) {
             (false, _) => 0,
             // A streak has no end.
-            (true, u8::MAX) => u8::MAX - CODEC_EVERY_LONG + 1,
+            (true, u8::MAX) => u8::MAX - CODEC_EVERY_VERY_LONG + 1,
             (true, streak) => streak + 1,
         };
     }
