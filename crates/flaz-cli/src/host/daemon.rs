@@ -85,7 +85,7 @@ impl std::fmt::Debug for Daemon {
 /// # Errors
 /// Something of that failed; everything is closed again.
 pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
-    let claim = safety::claim_existing(&spec.cache)?;
+    let claim = safety::claim_existing(&spec.cache, safety::Access::ReadWrite)?;
     let cache_file = open_cache(&spec.cache, false)?;
     let device = HostDevice::new(cache_file.clone(), spec.emulate_cache);
     let runtime = Runtime::new(Config::default())?;

@@ -161,7 +161,7 @@ fn walk_device(path: &Path, visit: &mut impl FnMut(Finding, u64, u64)) -> Result
 /// # Errors
 /// The check could not be made. Problems found are no error but part of the report.
 pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, HostError> {
-    let _claim = safety::claim_existing(cache)?;
+    let _claim = safety::claim_existing(cache, safety::Access::Read)?;
     let started = Instant::now();
     let (mut good, mut bad) = (
         std::collections::BTreeMap::new(),
@@ -211,7 +211,7 @@ pub fn dump(
     cache: &Path,
     emit: &mut dyn FnMut(&DumpRecord) -> Result<(), HostError>,
 ) -> Result<(), HostError> {
-    let _claim = safety::claim_existing(cache)?;
+    let _claim = safety::claim_existing(cache, safety::Access::Read)?;
     let mut outcome = Ok(());
     walk_device(cache, &mut |finding, _, _| {
         if outcome.is_ok() {

@@ -21,7 +21,7 @@ use crate::size::HumanBytes;
 /// How long something else, such as udev, may keep its lock after a device was closed.
 const LOCK: Duration = Duration::from_secs(2);
 
-/// A cache device that is open for reading and writing and held against others while this lives.
+/// A cache device that is open and held against others while this lives.
 #[derive(Debug)]
 pub struct Claim {
     node: Node,
@@ -45,7 +45,7 @@ impl Claim {
         &self.node
     }
 
-    /// Open for reading and writing, buffered. The hold ends when the claim is dropped, and not before: a file
+    /// Open, buffered, for what was asked. The hold ends when the claim is dropped, and not before: a file
     /// that is opened anew (with O_DIRECT, say) needs no hold of its own, and a block device must be opened anew
     /// without O_EXCL.
     #[must_use]
@@ -203,7 +203,7 @@ pub fn claim_for_create(
         uses: system.uses(node.identity),
         found: Vec::new(),
     };
-    let (file, claimed) = open(&node)?;
+    let (file, claimed) = open(&node, Access::ReadWrite)?;
     let held = claimed.is_none();
     // A holder explains why the kernel refuses an exclusive open; without one, it may be a mount that only others see.
     if let Some(claim) = claimed
@@ -255,13 +255,32 @@ pub fn claim_for_create(
     })
 }
 
-/// Holds a cache that exists already, to serve, check or dump it.
+/// What a claim's file may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To look: right on what may not or cannot be written.
+    Read,
+    /// To change it.
+    ReadWrite,
+}
+
+impl Access {
+    /// As errors say it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::ReadWrite => "read and write",
+        }
+    }
+}
+
+/// Holds a cache that exists already, to serve it or, with [`Access::Read`], to check or dump it.
 ///
 /// # Errors
 /// It is missing, cannot be opened, or somebody else holds it.
-pub fn claim_existing(cache: &Path) -> Result<Claim, SafetyError> {
+pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError> {
     let node = self::cache(cache)?;
-    let (file, claimed) = open(&node)?;
+    let (file, claimed) = open(&node, access)?;
     if let Some(claim) = claimed {
         let mut uses = System::default().uses(node.identity);
         if uses.is_empty() {
@@ -299,7 +318,7 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
         advice: "`lsblk` lists the devices there are",
     })?;
     let mut uses = System::default().uses(node.identity);
-    let (file, claimed) = open(&node)?;
+    let (file, claimed) = open(&node, Access::ReadWrite)?;
     if let Some(claim) = claimed
         && (uses.is_empty() || claim == Use::Locked)
     {
@@ -329,12 +348,12 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
     })
 }
 
-/// Opens for reading and writing; with the reason if it could not be held.
-fn open(node: &Node) -> Result<(File, Option<Use>), SafetyError> {
+/// Opens, with the reason if it could not be held.
+fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), SafetyError> {
     let path = &node.path;
     let options = || {
         let mut options = OpenOptions::new();
-        options.read(true).write(true);
+        options.read(true).write(access == Access::ReadWrite);
         options
     };
     let mut claimed = None;
@@ -350,7 +369,7 @@ fn open(node: &Node) -> Result<(File, Option<Use>), SafetyError> {
     } else {
         options().open(path)
     };
-    let file = opened.map_err(|source| not_opened(node, source))?;
+    let file = opened.map_err(|source| not_opened(node, access, source))?;
     let metadata = file.metadata().map_err(failed("look at", path))?;
     if Node::of(path, &metadata)?.identity != node.identity {
         // Somebody put another file in its place between two system calls.
@@ -362,10 +381,11 @@ fn open(node: &Node) -> Result<(File, Option<Use>), SafetyError> {
     Ok((file, claimed))
 }
 
-fn not_opened(node: &Node, source: std::io::Error) -> SafetyError {
+fn not_opened(node: &Node, access: Access, source: std::io::Error) -> SafetyError {
     let path = node.path.clone();
+    let access = access.name();
     if source.kind() != std::io::ErrorKind::PermissionDenied {
-        return SafetyError::NotWritable { path, source };
+        return SafetyError::NotOpened { path, access, source };
     }
     let advice = if node.is_block_device() {
         "devices are for root and the group that owns them (disk, mostly): try again with sudo, or as a member of that \
@@ -373,7 +393,12 @@ fn not_opened(node: &Node, source: std::io::Error) -> SafetyError {
     } else {
         "try again as its owner or as root"
     };
-    SafetyError::NotAllowed { path, advice, source }
+    SafetyError::NotAllowed {
+        path,
+        access,
+        advice,
+        source,
+    }
 }
 
 fn lock(file: &File) -> std::io::Result<bool> {
@@ -621,16 +646,30 @@ mod tests {
     fn a_locked_file_is_refused_even_with_force() {
         let scratch = Scratch::new();
         let path = scratch.cache(b"", 0);
-        let held = claim_existing(&path).unwrap();
+        let held = claim_existing(&path, Access::ReadWrite).unwrap();
         let error = scratch.claim(&path, None, true).unwrap_err().to_string();
         assert!(
             error.contains("locked by another process") && error.contains("does not overrule"),
             "{error}"
         );
-        let error = claim_existing(&path).unwrap_err().to_string();
+        let error = claim_existing(&path, Access::ReadWrite).unwrap_err().to_string();
         assert!(error.contains("locked by another process"), "{error}");
         drop(held);
         scratch.claim(&path, None, false).unwrap();
+    }
+
+    /// A copy that lies on something read-only, or that is another user's, can be looked at.
+    #[test]
+    fn what_is_only_read_is_not_opened_for_writing() {
+        let scratch = Scratch::new();
+        let path = scratch.cache(b"", 0);
+        for (access, mode) in [(Access::Read, OFlags::RDONLY), (Access::ReadWrite, OFlags::RDWR)] {
+            let held = claim_existing(&path, access).unwrap();
+            let flags = rustix::fs::fcntl_getfl(held.file()).unwrap();
+            assert_eq!(flags & OFlags::ACCMODE, mode);
+            let error = claim_existing(&path, access).unwrap_err().to_string();
+            assert!(error.contains("locked by another process"), "{error}");
+        }
     }
 
     #[test]
@@ -661,15 +700,20 @@ mod tests {
         let device = node(Identity::Block(DeviceNumber { major: 8, minor: 0 }));
         let file = node(Identity::File { device: 1, inode: 2 });
         for errno in [Errno::ACCESS, Errno::PERM] {
-            let text = not_opened(&device, denied(errno.raw_os_error())).to_string();
+            let text = not_opened(&device, Access::Read, denied(errno.raw_os_error())).to_string();
             assert!(
-                text.contains("/dev/sdx") && text.contains("sudo") && text.contains("group"),
+                text.contains("/dev/sdx: not allowed to read it;")
+                    && text.contains("sudo")
+                    && text.contains("group"),
                 "{text}"
             );
-            let text = not_opened(&file, denied(errno.raw_os_error())).to_string();
-            assert!(text.contains("its owner"), "{text}");
+            let text = not_opened(&file, Access::ReadWrite, denied(errno.raw_os_error())).to_string();
+            assert!(
+                text.contains("to read and write it;") && text.contains("its owner"),
+                "{text}"
+            );
         }
-        let text = not_opened(&device, denied(Errno::NXIO.raw_os_error())).to_string();
+        let text = not_opened(&device, Access::Read, denied(Errno::NXIO.raw_os_error())).to_string();
         assert!(!text.contains("sudo"), "{text}");
     }
 
@@ -683,7 +727,9 @@ mod tests {
         assert!(error.contains("found a directory"), "{error}");
         let error = origin(&scratch.path("none")).unwrap_err().to_string();
         assert!(error.contains("no such origin"), "{error}");
-        let error = claim_existing(&scratch.path("none")).unwrap_err().to_string();
+        let error = claim_existing(&scratch.path("none"), Access::ReadWrite)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("flaz create"), "{error}");
     }
 }

@@ -20,7 +20,8 @@ pub mod signatures;
 use std::path::PathBuf;
 
 pub use claim::{
-    Claim, cache, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin, uses_text,
+    Access, Claim, cache, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin,
+    uses_text,
 };
 pub use node::Node;
 
@@ -39,19 +40,23 @@ pub enum SafetyError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// Cannot be opened for writing.
-    #[error("cannot open {} for reading and writing", path.display())]
-    NotWritable {
+    /// Cannot be opened.
+    #[error("cannot open {} to {access}", path.display())]
+    NotOpened {
         /// Which device or file.
         path: PathBuf,
+        /// What it was to be opened for.
+        access: &'static str,
         /// What the system said.
         source: std::io::Error,
     },
-    /// Only others may open it for writing.
-    #[error("{}: not allowed to read and write it; {advice}", path.display())]
+    /// Only others may open it.
+    #[error("{}: not allowed to {access} it; {advice}", path.display())]
     NotAllowed {
         /// Which device or file.
         path: PathBuf,
+        /// What it was to be opened for.
+        access: &'static str,
         /// Who may.
         advice: &'static str,
         /// What the system said.
