@@ -7,6 +7,8 @@
 //! Invariants: one open extent and one open region a ring at most; extents of a region lie back to back in
 //! sequence order; space for the summary is kept free at the region's end.
 
+mod append;
+
 use std::collections::VecDeque;
 
 use flaz_device::IoBuf;
@@ -14,7 +16,7 @@ use flaz_device::IoBuf;
 use crate::codec::CodecId;
 use crate::format::extent::{
     EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
-    Record, RecordKind, fragment_bytes,
+    Record, RecordKind,
 };
 use crate::format::geometry::Geometry;
 use crate::format::intent::DurableMark;
@@ -26,59 +28,12 @@ use crate::shard::regions::{FREE_REGIONS_RESERVED, RegionState, Regions};
 use crate::units::{Epoch, Location, Sequence};
 use zerocopy::IntoBytes;
 
+pub(super) use append::Append;
+
 /// Sealed extents and summaries that may be on their way to the device at a time.
 pub const WRITES_IN_FLIGHT_MAX: usize = 8;
 /// Share of an open region from which the next one is seen to: three quarters.
 const NEARLY_FULL: (u64, u64) = (3, 4);
-
-/// What is appended.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Append<'a> {
-    /// A fragment of freshly packed bytes: `plain_crc` is the CRC-32C of the 4096 bytes.
-    Packed {
-        codec: CodecId,
-        stored: &'a [u8],
-        plain_crc: u32,
-        dirty: bool,
-    },
-    /// A fragment that moves here: header and stored bytes as they were, and what it was.
-    Moved {
-        header: FragmentHeader,
-        stored: &'a [u8],
-        from: FragmentIdentity,
-        dirty: bool,
-    },
-    /// A block of equal bytes.
-    Fill { value: u8, dirty: bool },
-    /// The block is no longer cached.
-    Tombstone,
-    /// The origin has what the latest record of the block says.
-    Cleaned,
-}
-
-impl Append<'_> {
-    /// A dirty block whose contents are lost: a fragment that no decoder takes, so that every read of the block fails.
-    pub(super) const LOST: Self = Self::Packed {
-        codec: CodecId::LOST,
-        stored: &[0],
-        plain_crc: 0,
-        dirty: true,
-    };
-
-    fn is_dirty(&self) -> bool {
-        match *self {
-            Self::Packed { dirty, .. } | Self::Moved { dirty, .. } | Self::Fill { dirty, .. } => dirty,
-            Self::Tombstone | Self::Cleaned => false,
-        }
-    }
-
-    fn fragment_bytes(&self) -> usize {
-        match self {
-            Self::Packed { stored, .. } | Self::Moved { stored, .. } => fragment_bytes(stored.len()),
-            Self::Fill { .. } | Self::Tombstone | Self::Cleaned => 0,
-        }
-    }
-}
 
 #[derive(Debug)]
 struct OpenExtent {

@@ -1,0 +1,53 @@
+//! What the log takes: fragments, blocks of equal bytes, and records without contents.
+
+use crate::codec::CodecId;
+use crate::format::extent::{FragmentHeader, FragmentIdentity, fragment_bytes};
+
+/// What is appended.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shard) enum Append<'a> {
+    /// A fragment of freshly packed bytes: `plain_crc` is the CRC-32C of the 4096 bytes.
+    Packed {
+        codec: CodecId,
+        stored: &'a [u8],
+        plain_crc: u32,
+        dirty: bool,
+    },
+    /// A fragment that moves here: header and stored bytes as they were, and what it was.
+    Moved {
+        header: FragmentHeader,
+        stored: &'a [u8],
+        from: FragmentIdentity,
+        dirty: bool,
+    },
+    /// A block of equal bytes.
+    Fill { value: u8, dirty: bool },
+    /// The block is no longer cached.
+    Tombstone,
+    /// The origin has what the latest record of the block says.
+    Cleaned,
+}
+
+impl Append<'_> {
+    /// A dirty block whose contents are lost: a fragment that no decoder takes, so that every read of the block fails.
+    pub(in crate::shard) const LOST: Self = Self::Packed {
+        codec: CodecId::LOST,
+        stored: &[0],
+        plain_crc: 0,
+        dirty: true,
+    };
+
+    pub(super) fn is_dirty(&self) -> bool {
+        match *self {
+            Self::Packed { dirty, .. } | Self::Moved { dirty, .. } | Self::Fill { dirty, .. } => dirty,
+            Self::Tombstone | Self::Cleaned => false,
+        }
+    }
+
+    pub(super) fn fragment_bytes(&self) -> usize {
+        match self {
+            Self::Packed { stored, .. } | Self::Moved { stored, .. } => fragment_bytes(stored.len()),
+            Self::Fill { .. } | Self::Tombstone | Self::Cleaned => 0,
+        }
+    }
+}
