@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use flaz_device::deadline::is_timeout;
 use flaz_device::local::{Notify, Permit};
 use flaz_device::{Device, Env, IoBuf, Nanos, Priority};
 use futures_util::future::{join, join_all};
@@ -448,12 +449,22 @@ impl<P: Platform> Shard<P> {
                 .iter()
                 .map(|hit| self.pin(hit.identity.location))
                 .collect();
-            let read = self.read_cache(group.start, group.end - group.start).await;
-            drop(pins);
-            let Ok((buf, at)) = read else {
-                let none = group.hits.iter().map(|_| Err(None)).collect();
-                return (group, none);
+            // That a group cannot be read says nothing of any block in it.
+            let known = group.hits.len() > 1 || self.damaged.borrow().contains(&group.hits[0].block);
+            let len = group.end - group.start;
+            let read = self.read_cache_again(group.start, len, known).await;
+            let (buf, at) = match read {
+                Ok(read) => read,
+                Err(error) if group.hits.len() == 1 || is_timeout(&error) => {
+                    let none = group.hits.iter().map(|_| Err(None)).collect();
+                    return (group, none);
+                }
+                Err(_) => {
+                    let plain = self.read_apart(&group.hits).await;
+                    return (group, plain);
+                }
             };
+            drop(pins);
             let started = self.env.now();
             let plain = if split {
                 self.decode_elsewhere(buf, at, &group).await
@@ -482,6 +493,35 @@ impl<P: Platform> Shard<P> {
         lost?;
         bad.sort_unstable();
         Ok(bad)
+    }
+
+    /// Reads hits one by one, where they could not be read together. What cannot be read counts as one failure of the device.
+    async fn read_apart(self: &Rc<Self>, hits: &[Hit]) -> Vec<Decoded> {
+        let (mut counted, mut late) = (false, false);
+        let mut plain = Vec::with_capacity(hits.len());
+        for hit in hits {
+            if late {
+                plain.push(Err(None));
+                continue;
+            }
+            let known = counted || self.damaged.borrow().contains(&hit.block);
+            let read = self.read_cache_again(hit.start, hit.end - hit.start, known).await;
+            plain.push(match read {
+                Ok((buf, at)) => {
+                    let mut block = IoBuf::new(BLOCK_BYTES);
+                    let skip = at + (hit.identity.location.offset() - hit.start) as usize;
+                    self.unpack(&buf[skip..], &hit.identity, &mut block)
+                        .map(|()| block)
+                        .map_err(Some)
+                }
+                Err(error) => {
+                    counted = true;
+                    late = is_timeout(&error);
+                    Err(None)
+                }
+            });
+        }
+        plain
     }
 
     /// Decodes a group on another core.

@@ -6,10 +6,9 @@ use flaz_device::{DeviceError, Env, IoBuf};
 
 use super::log::Landing;
 use super::{Platform, Shard};
-use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
-use crate::index::{Entry, Place};
+use crate::format::extent::{Record, RecordKind};
 use crate::stats::{count, raise};
-use crate::units::{LocalBlock, Location, UNIT_BYTES};
+use crate::units::{Location, UNIT_BYTES};
 
 /// Times that an extent or a summary is written, where much depends on it, before the cache device is given up.
 const TRIES_MAX: u32 = 3;
@@ -122,8 +121,9 @@ impl<P: Platform> Shard<P> {
             let block = self.local(record.block);
             let entry = self.index.borrow().get(block);
             match entry {
-                // Where the latest contents should be is nothing: reads of the block fail.
-                Some(entry) if entry.dirty() => self.not_landed(block, entry, extent),
+                // Whoever wrote it there sees to it that it is read no more, and whoever moved it there has left the same
+                // where it was.
+                Some(entry) if entry.dirty() => {}
                 Some(entry) if (extent..end).contains(&entry.location()) => self.drop_if_same(block, entry),
                 // What was to say so is lost, and may be all that did: say it again.
                 None if record.kind == RecordKind::Tombstone => {
@@ -133,16 +133,6 @@ impl<P: Platform> Shard<P> {
                 }
                 _ => {}
             }
-        }
-    }
-
-    /// A dirty block of one value, which needs no contents, is one of contents that are not there from now on: what is read
-    /// must not be gone when the process is.
-    fn not_landed(&self, block: LocalBlock, entry: Entry, extent: Location) {
-        if matches!(entry.place(), Place::Fill { extent: other, .. } if other == extent) {
-            let first = Location::at(extent.offset() + self.geometry.header_bytes() as u64);
-            let missing = Entry::fragment(first, FRAGMENT_HEADER_BYTES + 1);
-            self.set_entry(block, missing.with_hits(entry.hits()).with_dirty(true));
         }
     }
 }

@@ -48,10 +48,18 @@ impl From<IoError> for Refused {
 struct Kept {
     /// The extents that it is in.
     landings: Vec<Landing>,
-    /// Blocks that were not dirty before, and their extents.
-    fresh: Vec<(LocalBlock, Landing)>,
-    /// Some block was dirty before.
-    over_dirty: bool,
+    /// Its blocks so far.
+    blocks: Vec<KeptBlock>,
+    /// All of it is where a later start finds it.
+    landed: bool,
+}
+
+/// A block that has been appended.
+struct KeptBlock {
+    block: LocalBlock,
+    /// The extent that it is in.
+    landing: Landing,
+    was_dirty: bool,
 }
 
 impl<P: Platform> Shard<P> {
@@ -107,6 +115,10 @@ impl<P: Platform> Shard<P> {
         let Err(error) = self.keep(&data, fua, blocks, &mut kept).await else {
             return Ok(());
         };
+        if !self.failed.get() {
+            // There was no room for the rest. What is read of the first part must not be gone when the process is.
+            let _ = self.wait_landed(&kept.landings).await;
+        }
         let free = self.failed.get() && self.take_back(&kept) && !self.any_dirty(blocks);
         let whole = || Arc::try_unwrap(data).unwrap_or_else(|data| IoBuf::copy_of(&data));
         let past = free.then(|| odd.unwrap_or_else(whole));
@@ -155,6 +167,7 @@ impl<P: Platform> Shard<P> {
             at += len;
         }
         self.wait_landed(&kept.landings).await?;
+        kept.landed = true;
         self.landed_writes.set(self.landed_writes.get() + 1);
         if fua && !planted(PlantedBug::DirtyFuaDropped) {
             self.flush_dirty().await?;
@@ -163,14 +176,20 @@ impl<P: Platform> Shard<P> {
     }
 
     /// After the device was given up: makes blocks clean again of which nothing was sent to it, so that no later start finds
-    /// there what is not on the origin. Whether those are all that the write has appended.
+    /// there what is not on the origin. Whether those are all that the write has appended. Of the others nobody knows what
+    /// a later start will find, the new contents or the old, so until then they are not read at all.
     fn take_back(&self, kept: &Kept) -> bool {
-        let mut all = !kept.over_dirty;
-        for &(block, landing) in &kept.fresh {
-            if self.log.borrow().is_unsent(landing) {
+        let mut all = true;
+        for kept_block in &kept.blocks {
+            let &KeptBlock { block, landing, .. } = kept_block;
+            if !kept_block.was_dirty && self.log.borrow().is_unsent(landing) {
                 self.remove_entry(block);
-            } else {
-                all = false;
+                continue;
+            }
+            all = false;
+            if !kept.landed {
+                let nowhere = self.log.borrow().nowhere_in(landing);
+                self.set_entry(block, nowhere.with_dirty(true));
             }
         }
         all
@@ -243,10 +262,11 @@ impl<P: Platform> Shard<P> {
             if kept.landings.last() != Some(&landing) {
                 kept.landings.push(landing);
             }
-            match was_dirty {
-                true => kept.over_dirty = true,
-                false => kept.fresh.push((block, landing)),
-            }
+            kept.blocks.push(KeptBlock {
+                block,
+                landing,
+                was_dirty,
+            });
             self.count_stored(packed, stored, true);
         }
         Ok(())

@@ -6,11 +6,11 @@ use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::read_superblock;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
-use flaz_sim::CrashPlan;
+use flaz_sim::{CrashPlan, DiskConfig};
 use futures_util::future::{join, join_all};
 
 use super::world;
-use crate::world::{BLOCK, BLOCKS, CLEARED, Live, STRIPE, World, contents};
+use crate::world::{BLOCK, BLOCKS, CACHE_LEN, CLEARED, Live, STRIPE, World, contents};
 
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
@@ -125,16 +125,16 @@ async fn work(live: &Live, doubtful: &mut Vec<u64>) {
     }
 }
 
-/// Everything acknowledged is read, or refused: never something older.
-async fn look(live: &Live, doubtful: &[u64]) -> u64 {
-    let mut refused = 0;
+/// Everything acknowledged is read, or refused: never something older. Gives what is refused.
+async fn look(live: &Live, doubtful: &[u64]) -> Vec<u64> {
+    let mut refused = Vec::new();
     for block in (0..96).chain(STRIPE..STRIPE + 8) {
         match live.try_read(block).await {
             Ok(version) if doubtful.contains(&block) => {
                 assert!((live.expected(block)..=live.expected(block) + 1).contains(&version));
             }
             Ok(version) => assert_eq!(version, live.expected(block), "block {block}"),
-            Err(IoError::CacheFailed(_) | IoError::DirtyLost { .. }) => refused += 1,
+            Err(IoError::CacheFailed(_) | IoError::DirtyLost { .. }) => refused.push(block),
             Err(error) => panic!("{error}"),
         }
     }
@@ -164,7 +164,11 @@ fn each_failed_once(op: DeviceOp, os_error: i32) -> u64 {
             let live = world.serve().await;
             world.cache.fail_nth_with(op, nth, os_error);
             work(&live, &mut doubtful).await;
-            assert_eq!(look(&live, &doubtful).await, 0, "{op} {nth}: the device is there");
+            let refused = look(&live, &doubtful).await;
+            assert!(
+                refused.iter().all(|block| doubtful.contains(block)),
+                "{op} {nth}: the device is there, and {refused:?} are refused"
+            );
             let _ = live.stop().await;
         });
         assert_eq!(world.cache.stats().errors, 1, "{op} {nth} did not fail");
@@ -172,8 +176,8 @@ fn each_failed_once(op: DeviceOp, os_error: i32) -> u64 {
         let next = world.reboot(nth);
         next.sim.block_on(async {
             let live = next.serve().await;
-            assert_eq!(look(&live, &doubtful).await, 0, "{op} {nth}: after a kill");
-            assert_eq!(look(&live, &doubtful).await, 0, "{op} {nth}");
+            assert_eq!(look(&live, &doubtful).await, [0; 0], "{op} {nth}: after a kill");
+            assert_eq!(look(&live, &doubtful).await, [0; 0], "{op} {nth}");
         });
     }
     total
@@ -416,4 +420,177 @@ fn a_cache_that_could_not_be_told_that_blocks_may_be_dirty_has_none_before_it_wa
             next.check_twice(&live).await;
         });
     }
+}
+
+/// Two extents of one region are on their way. The device refuses the first for good and takes the second, behind which no
+/// later start looks. What is read of the second one then must be what is read after a kill.
+#[test]
+fn what_landed_behind_an_extent_that_a_device_refused_is_read_as_after_a_kill() {
+    let us = Duration::from_micros;
+    let cache = DiskConfig {
+        write_latency: us(1000)..=us(1000),
+        ..DiskConfig::fast(CACHE_LEN)
+    };
+    let world = World::on(20, Mode::WriteBack, cache, 1);
+    let seen = world.sim.block_on(async {
+        let live = world.serve().await;
+        live.write(2).await;
+        // The second write of the device from now on is that of the second extent.
+        for nth in [1, 3, 4] {
+            world.cache.fail_nth_with(DeviceOp::Write, nth, NO_SPACE);
+        }
+        let second = async {
+            live.env.sleep(us(500)).await;
+            live.try_write(2).await
+        };
+        let (first, second) = join(live.try_write(1), second).await;
+        first.expect_err("it cannot be kept");
+        second.expect_err("nor can what is behind it");
+        assert!(live.failed());
+        live.env.sleep(Duration::from_secs(1)).await;
+        live.try_read(2).await
+    });
+    let next = world.reboot(21);
+    let after = next.sim.block_on(async {
+        let live = next.serve().await;
+        live.try_read(2).await
+    });
+    let after = after.expect("it was acknowledged once");
+    if let Ok(seen) = seen {
+        assert_eq!(seen, after, "read before the kill, and after it");
+    }
+}
+
+/// A long write over dirty blocks waits for its turn at the device when a flush fails: of what it has appended the last part
+/// is in an extent that is never sent. What is read of that must be what is read after a kill.
+#[test]
+fn what_a_write_left_in_memory_when_the_device_was_given_up_is_read_as_after_a_kill() {
+    let us = Duration::from_micros;
+    let cache = DiskConfig {
+        write_latency: us(1000)..=us(1000),
+        ..DiskConfig::fast(CACHE_LEN)
+    };
+    let world = World::on(22, Mode::WriteBack, cache, 1);
+    let seen = world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in 0..200 {
+            live.write(block).await;
+        }
+        live.volume.flush().await.expect("flushes");
+        live.write(250).await;
+        world.cache.fail_nth(DeviceOp::Flush, 1);
+        let data: Vec<u8> = (0..200)
+            .flat_map(|block| contents(block, live.expected(block) + 1))
+            .collect();
+        let long = live.volume.write(0, [IoBuf::copy_of(&data)].into(), false);
+        let flush = async {
+            live.env.sleep(us(100)).await;
+            live.volume.flush().await
+        };
+        let (long, flush) = join(long, flush).await;
+        long.expect_err("it cannot be kept");
+        flush.expect_err("it has failed");
+        assert!(live.failed());
+        live.env.sleep(Duration::from_secs(1)).await;
+        let mut seen = Vec::new();
+        for block in 0..200 {
+            seen.push(live.try_read(block).await.ok());
+        }
+        seen
+    });
+    let next = world.reboot(23);
+    let wrong = next.sim.block_on(async {
+        let live = next.serve().await;
+        let mut wrong = Vec::new();
+        for (block, seen) in seen.into_iter().enumerate() {
+            let after = live.try_read(block as u64).await.expect("reads");
+            if let Some(seen) = seen
+                && seen != after
+            {
+                wrong.push((block, seen, after));
+            }
+        }
+        wrong
+    });
+    assert!(
+        wrong.is_empty(),
+        "(block, read before the kill, and after it): {wrong:?}"
+    );
+}
+
+/// The device fails an extent for good, and has taken a part of it. What is read of that must be what is read after a kill.
+#[test]
+fn what_landed_of_an_extent_that_a_device_failed_is_read_as_after_a_kill() {
+    let mut wrong = Vec::new();
+    for seed in 100..140 {
+        let world = world(seed);
+        let seen = world.sim.block_on(async {
+            let live = world.serve().await;
+            for block in 0..8 {
+                live.write(block).await;
+            }
+            for nth in 1..=3 {
+                world.cache.fail_nth(DeviceOp::Write, nth);
+            }
+            let data: Vec<u8> = (0..8).flat_map(|block| contents(block, 2)).collect();
+            let write = live.volume.write(0, [IoBuf::copy_of(&data)].into(), false);
+            write.await.expect_err("it cannot be kept");
+            assert!(live.failed());
+            live.env.sleep(Duration::from_secs(1)).await;
+            let mut seen = Vec::new();
+            for block in 0..8 {
+                seen.push(live.try_read(block).await.ok());
+            }
+            seen
+        });
+        let next = world.reboot(seed + 1000);
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            for (block, seen) in seen.into_iter().enumerate() {
+                let after = live.try_read(block as u64).await.expect("reads");
+                if let Some(seen) = seen
+                    && seen != after
+                {
+                    wrong.push((seed, block, seen, after));
+                }
+            }
+        });
+    }
+    assert!(
+        wrong.is_empty(),
+        "(seed, block, read before the kill, and after it): {wrong:?}"
+    );
+}
+
+/// The sectors of one dirty block cannot be read. Those of its neighbours on the device can, and reading them, however often,
+/// costs neither them nor the device.
+#[test]
+fn what_cannot_be_read_between_two_dirty_blocks_fails_neither_of_them() {
+    const BETWEEN: u64 = 300;
+    let world = world(24);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in [0, BETWEEN, 1] {
+            live.write(block).await;
+        }
+        let device = world.cache.peek(0, CACHE_LEN as usize);
+        let wanted = &contents(BETWEEN, 1)[64..128];
+        let at = device
+            .windows(64)
+            .position(|bytes| bytes == wanted)
+            .expect("it is there");
+        world.cache.mark_bad(at as u64 / 512 * 512, 512);
+        for block in [0, 1] {
+            live.read(block).await;
+        }
+        let mut failed = 0;
+        for _ in 0..10 {
+            failed += u32::from(live.volume.read(0, 2 * BLOCK as u32).await.is_err());
+        }
+        assert_eq!(
+            (failed, live.failed()),
+            (0, false),
+            "reads that failed, and whether the device was given up"
+        );
+    });
 }
