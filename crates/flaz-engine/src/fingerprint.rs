@@ -1,7 +1,8 @@
 //! What tells an origin that was mounted or written to from one that was left alone, while its cache was off.
 //!
-//! A checksum of the first [`FINGERPRINT_BYTES`] of the origin and of each of its partitions: there file systems count
-//! their mounts, writes and generations, whatever else they change. What lies in a volume manager, a RAID or an
+//! A hash of the first [`FINGERPRINT_BYTES`] of the origin and of each of its partitions: there file systems count
+//! their mounts, writes and generations, whatever else they change. No CRC: file systems put CRCs of their own there, and
+//! a change of some bytes together with the CRC-32C behind them leaves the CRC-32C of the whole as it was. What lies in a volume manager, a RAID or an
 //! encrypted volume is not looked for.
 //!
 //! The partition tables are whatever somebody wrote there. Of what they say, starts alone are used, and only those
@@ -10,9 +11,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::hash::Hasher;
+use std::iter;
 use std::num::NonZeroU32;
 
 use flaz_device::{Device, IoBuf};
+use twox_hash::XxHash64;
 
 use crate::cache::CacheError;
 use crate::volume::STRIPE_BYTES;
@@ -43,10 +47,20 @@ pub struct Partition {
 /// What an origin begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// CRC-32C of its first 128 KiB and of those of each partition. Never zero.
+    /// Low half of the XXH64 (seed 0) of its first 128 KiB and of those of each partition. Never zero.
     pub value: NonZeroU32,
+    /// CRC-32C of the same bytes, which is what caches have whose server was built before. Never zero.
+    pub crc: NonZeroU32,
     /// The stripes that were looked at: as long as nobody writes there it stays the same.
     pub stripes: BTreeSet<u64>,
+}
+
+impl Fingerprint {
+    /// Whether the origin is what it was when this was noted.
+    #[must_use]
+    pub fn fits(&self, noted: NonZeroU32) -> bool {
+        noted == self.value || noted == self.crc
+    }
 }
 
 /// Reads an origin, and notes where.
@@ -124,13 +138,20 @@ async fn partitions_of<O: Device>(origin: &Reader<'_, O>) -> Result<Vec<Partitio
 /// [`CacheError::Origin`] when the origin fails.
 pub async fn fingerprint<O: Device>(origin: &O) -> Result<Fingerprint, CacheError> {
     let reader = Reader::new(origin);
-    let mut crc = crc32c::crc32c(&reader.read(0, FINGERPRINT_BYTES).await?);
-    for partition in partitions_of(&reader).await? {
-        let bytes = reader.read(partition.start, FINGERPRINT_BYTES).await?;
+    let (mut hash, mut crc) = (XxHash64::with_seed(0), 0);
+    let starts = partitions_of(&reader)
+        .await?
+        .into_iter()
+        .map(|partition| partition.start);
+    for start in iter::once(0).chain(starts) {
+        let bytes = reader.read(start, FINGERPRINT_BYTES).await?;
+        hash.write(&bytes);
         crc = crc32c::crc32c_append(crc, &bytes);
     }
+    let not_zero = |value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN);
     Ok(Fingerprint {
-        value: NonZeroU32::new(crc).unwrap_or(NonZeroU32::MIN),
+        value: not_zero(hash.finish() as u32),
+        crc: not_zero(crc),
         stripes: reader.stripes.into_inner(),
     })
 }

@@ -180,6 +180,46 @@ fn a_btrfs_that_was_mounted_past_the_cache_after_a_kill_is_refused() {
     a_mount_past_the_cache_is_refused(&BTRFS, End::Kill);
 }
 
+/// Nothing is made there: all that changes is what the superblock counts, the checksum of that, and blocks far behind.
+#[test]
+fn an_ext4_of_which_a_file_was_overwritten_past_the_cache_is_refused() {
+    let wanted = [
+        ("mkfs.ext4", "e2fsprogs"),
+        ("mount", "mount"),
+        ("losetup", "mount"),
+    ];
+    if !(need::tools(&wanted) && need::mounts("ext4")) {
+        return;
+    }
+    for overwritten in [true, false] {
+        let scratch = Scratch::new();
+        let origin = scratch.sparse("origin.img", 64 << 20);
+        let files = scratch.place("files");
+        std::fs::create_dir(&files).expect("makes a folder");
+        std::fs::write(files.join("old"), vec![1; 1 << 20]).expect("writes");
+        let mut make = Program::new("mkfs.ext4").words("-q -F -O metadata_csum -d");
+        make = make.arg(&files);
+        make.arg(&origin).ok();
+        let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+        Server::start(&scratch, &cache, "").stop();
+        let server = Server::start(&scratch, &cache, "");
+        assert!(server.started_warm());
+        server.stop();
+
+        let mount = Mount::of_file(&scratch, &origin);
+        if overwritten {
+            let file = std::fs::File::options().write(true).open(mount.path.join("old"));
+            let file = file.expect("opens");
+            std::os::unix::fs::FileExt::write_all_at(&file, &[2; 1 << 20], 0).expect("writes");
+            file.sync_all().expect("is stable");
+        }
+        mount.unmount();
+        let said = serve(&scratch, &cache, "").fails();
+        assert!(said.contains("mount count was 0, is 1"), "{said}");
+        Server::start(&scratch, &cache, "--discard-cache").stop();
+    }
+}
+
 /// The table stays as it was; the file system behind it does not.
 #[test]
 fn a_partition_that_was_mounted_past_the_cache_is_refused() {

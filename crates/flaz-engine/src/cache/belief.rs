@@ -82,7 +82,7 @@ pub async fn check_origin<C: Device, O: Device>(
         }
         Err(error) => return Err(error),
     };
-    if found.value == expected {
+    if found.fits(expected) {
         return Ok(());
     }
     if since == Served::UntilCrash

@@ -151,7 +151,7 @@ impl<P: Platform> Shard<P> {
         if planted(PlantedBug::OriginNotNoted) {
             return Noted::Yes;
         }
-        let Fingerprint { value, stripes } = match fingerprint(&*self.origin).await {
+        let Fingerprint { value, stripes, .. } = match fingerprint(&*self.origin).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(shard = self.number, %error, "what the origin begins with cannot be read");

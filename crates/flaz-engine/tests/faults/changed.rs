@@ -84,6 +84,34 @@ fn an_origin_that_was_changed_while_the_cache_was_off_is_refused() {
     }
 }
 
+/// File systems put a CRC-32C behind what they change (ext4, xfs): a CRC-32C of it all would stay the same.
+#[test]
+fn a_change_whose_own_checksum_was_made_anew_is_refused() {
+    let superblock = |mounts: u8| {
+        let mut bytes = vec![0x5a; 1020];
+        bytes[52] = mounts;
+        let checksum = crc32c::crc32c(&bytes);
+        [&bytes[..], &checksum.to_le_bytes()].concat()
+    };
+    for mode in ALL_MODES {
+        let world = World::new(6, mode);
+        world.origin.poke(1024, &superblock(1));
+        let before = crc32c::crc32c(&world.origin.peek(0, 128 << 10));
+        world.sim.block_on(async {
+            world.open().await.stop().await.expect("stops in order");
+            let live = world.open().await;
+            live.warm(300..310).await;
+            live.stop().await.expect("unchanged, and stops in order");
+        });
+        world.origin.poke(1024, &superblock(2));
+        assert_eq!(crc32c::crc32c(&world.origin.peek(0, 128 << 10)), before);
+        world.sim.block_on(async {
+            let error = world.try_open().await.err().expect("changed");
+            assert!(error.to_string().contains("has been changed since"), "{error}");
+        });
+    }
+}
+
 /// A partition that was mounted changes nothing in the table.
 #[test]
 fn an_origin_with_a_partition_that_was_changed_is_refused() {
