@@ -17,6 +17,7 @@
 //! waits for a quiet origin, above it speeds up, and at the limit writers wait for it.
 
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,13 +36,16 @@ use crate::volume::IoError;
 
 /// Dirty blocks looked up at a time: bounds the memory for them, and how often the index is searched.
 const GATHER_BLOCKS_MAX: usize = 16 << 10;
-/// Blocks between two flushes of the origin.
-pub(super) const CLEAN_BATCH_BLOCKS: usize = 1024;
+/// Blocks between two flushes of the origin, at most and at least. So many are cleaned at a time that it takes a second or
+/// two: by then a stop has come through, and there is something to tell of how fast it goes.
+const CLEAN_BATCH_BLOCKS: usize = 1024;
+const CLEAN_BATCH_BLOCKS_MIN: usize = 64;
+const CLEAN_BATCH_TIME: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(2);
 /// Fragments read at a time for one run of blocks.
 const CLEAN_READS_MAX: usize = 16;
 /// Writes of a shard to the origin at a time.
 const CLEAN_WRITES_MAX: usize = 8;
-/// Pause between batches when little is dirty: writes gather meanwhile.
+/// Pause after [`CLEAN_BATCH_BLOCKS`] when little is dirty: writes gather meanwhile.
 const CLEAN_PAUSE: Duration = Duration::from_secs(2);
 /// Longest time that one run gives way to reads of the origin.
 const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
@@ -73,14 +77,26 @@ struct Lap {
     whole: bool,
     /// Why something that it came to is dirty still, and was not written again.
     left: Option<&'static str>,
+    /// Blocks of the next batch.
+    batch_blocks: usize,
 }
 
 impl Lap {
-    fn begin() -> Self {
+    fn begin(batch_blocks: usize) -> Self {
         Self {
             cursor: LocalBlock(0),
             whole: true,
             left: None,
+            batch_blocks,
+        }
+    }
+
+    /// A batch took so long.
+    fn adapt(&mut self, took: Duration) {
+        if took < CLEAN_BATCH_TIME.start {
+            self.batch_blocks = (self.batch_blocks * 2).min(CLEAN_BATCH_BLOCKS);
+        } else if took >= CLEAN_BATCH_TIME.end {
+            self.batch_blocks = (self.batch_blocks / 2).max(CLEAN_BATCH_BLOCKS_MIN);
         }
     }
 }
@@ -173,7 +189,7 @@ impl<P: Platform> Shard<P> {
 
     /// Cleans until the shard stops.
     pub(super) async fn clean_task(shard: Rc<Self>) {
-        let mut lap = Lap::begin();
+        let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
         while !shard.stopping.get() && !shard.failed.get() {
             if shard.dirty_blocks() == 0 {
                 // What others have reserved is not the cleaner's to give: whoever waits for that would ask it again.
@@ -255,10 +271,14 @@ impl<P: Platform> Shard<P> {
         let counters = &self.stats.counters;
         let cleaned = counters.cleaned_blocks.get();
         let mut outcome = Ok(());
-        for batch in all.chunks(CLEAN_BATCH_BLOCKS) {
+        let (mut rest, mut unpaused) = (&all[..], 0);
+        while !rest.is_empty() {
             if self.stopping.get() || self.failed.get() {
                 return Ok(());
             }
+            let batch;
+            (batch, rest) = rest.split_at(rest.len().min(lap.batch_blocks));
+            let started = self.env.now();
             // What the origin does not take today must not keep back what it does take.
             match self.clean_batch(batch).await {
                 Ok(true) => {}
@@ -272,8 +292,13 @@ impl<P: Platform> Shard<P> {
             if let Some(last) = batch.last() {
                 lap.cursor = LocalBlock(last.block.0 + 1);
             }
-            if self.urgency() == 0.0 && self.clean_sleep(CLEAN_PAUSE).await {
-                return Ok(());
+            lap.adapt(self.env.now().since(started));
+            unpaused += batch.len();
+            if unpaused >= CLEAN_BATCH_BLOCKS && self.urgency() == 0.0 {
+                unpaused = 0;
+                if self.clean_sleep(CLEAN_PAUSE).await {
+                    return Ok(());
+                }
             }
         }
         let damaged = {
@@ -301,9 +326,10 @@ impl<P: Platform> Shard<P> {
                     cursor: lap.cursor,
                     whole: false,
                     left: None,
+                    batch_blocks: lap.batch_blocks,
                 }
             } else {
-                Lap::begin()
+                Lap::begin(lap.batch_blocks)
             };
         }
         if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && !all.is_empty() {
@@ -711,7 +737,7 @@ mod tests {
                 }
             };
             // The first segment has been looked at by then.
-            let mut lap = Lap::begin();
+            let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
             let (result, ()) = join(shard.clean_pass(&mut lap), rescue).await;
             result.expect("the origin is well");
             assert!(
