@@ -158,8 +158,6 @@ pub async fn without_image<C: Device>(
     }
     tracing::warn!(%error, "the log is read instead");
     superblock.epoch = next_epoch(superblock)?;
-    // Into both slots, as at an opening.
-    write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await?;
     Ok(Start::Recovered)
 }

@@ -75,34 +75,59 @@ async fn read_slot<C: Device>(cache: &C, slot: u64) -> Result<Result<Superblock,
     result.map(|()| Superblock::parse(&page, cache.len()))
 }
 
-/// Writes the next generation of the superblock into the slot of the older one, and flushes. After a failure, what is in
-/// that slot is not known, and the other one alone is good: the next time the same slot is written again.
+/// Writes the next generation of the superblock into both slots, one after the other: with one alone, losing that sector
+/// would bring back what was before, and that is either an older cache to whoever remembers this one, or a wrong one. After a
+/// failure one slot is good, with this generation or the one before, and what is in the other is not known: that one is
+/// written first the next time.
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
 pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
-    superblock.generation = superblock.generation.wrapping_add(1);
-    let written = write_slot(cache, superblock).await;
-    if written.is_err() {
-        // Not the same number once more, for what failed may have landed.
-        superblock.generation = superblock.generation.wrapping_add(1);
-    }
-    written
+    let page = write_first_slot(cache, superblock).await?;
+    Ok(write_second_slot(cache, superblock, page).await?)
 }
 
-/// Writes the superblock into the slot of its generation, and flushes before and after.
-async fn write_slot<C: Device>(cache: &C, superblock: &Superblock) -> Result<(), CacheError> {
-    let slot = SUPERBLOCK_SLOTS[(superblock.generation % 2) as usize];
-    let page = superblock.to_bytes()?;
-    let flushed = superblock.state != State::Open || !planted(PlantedBug::OpenMarkNotFlushed);
-    if flushed {
-        cache.flush().await?;
+async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<IoBuf, CacheError> {
+    superblock.generation = superblock.generation.wrapping_add(1);
+    let page = IoBuf::copy_of(&superblock.to_bytes()?);
+    let written = async {
+        if is_flushed(superblock) {
+            cache.flush().await?;
+        }
+        write_slot(cache, superblock, superblock.generation, IoBuf::copy_of(&page)).await
+    };
+    if let Err(error) = written.await {
+        // Not the same number once more, for what failed may have landed.
+        superblock.generation = superblock.generation.wrapping_add(1);
+        return Err(error.into());
     }
-    cache.write_at(slot, IoBuf::copy_of(&page), false).await.1?;
-    if flushed {
+    Ok(page)
+}
+
+async fn write_second_slot<C: Device>(
+    cache: &C,
+    superblock: &Superblock,
+    page: IoBuf,
+) -> Result<(), DeviceError> {
+    write_slot(cache, superblock, superblock.generation.wrapping_add(1), page).await
+}
+
+async fn write_slot<C: Device>(
+    cache: &C,
+    superblock: &Superblock,
+    slot: u64,
+    page: IoBuf,
+) -> Result<(), DeviceError> {
+    let place = SUPERBLOCK_SLOTS[(slot % 2) as usize];
+    cache.write_at(place, page, false).await.1?;
+    if is_flushed(superblock) {
         cache.flush().await?;
     }
     Ok(())
+}
+
+fn is_flushed(superblock: &Superblock) -> bool {
+    superblock.state != State::Open || !planted(PlantedBug::OpenMarkNotFlushed)
 }
 
 /// How a cache starts.
@@ -153,9 +178,6 @@ pub async fn open_superblock<C: Device>(
         Start::Cold => superblock.valid_from_epoch = next_epoch(superblock)?,
         Start::Warm(_) | Start::Recovered => {}
     }
-    // Into both slots: with one alone, losing that sector would bring the old *clean* back, and with it an index
-    // from before everything that is written from now on.
-    write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await?;
     Ok(start)
 }
@@ -176,11 +198,7 @@ pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     }
     if !superblock.dirty {
         superblock.dirty = true;
-        // Into both slots, as at an opening.
-        let mut written = write_superblock(cache, superblock).await;
-        if written.is_ok() {
-            written = write_superblock(cache, superblock).await;
-        }
+        let written = write_superblock(cache, superblock).await;
         // Who asks again must not be told that it is done.
         superblock.dirty = written.is_ok();
         written?;
@@ -222,8 +240,6 @@ pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     superblock.epoch = next_epoch(superblock)?;
     superblock.valid_from_epoch = superblock.epoch;
     superblock.dirty = false;
-    // Into both slots, as at an opening: with one alone, losing that sector would bring back what is given up.
-    write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await?;
     let geometry = superblock.geometry;
     let len = geometry.shard_offset(geometry.shard_count) - geometry.data_offset();
@@ -237,8 +253,6 @@ pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
 /// [`CacheError`] when the device fails again.
 pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.valid_from_epoch = Epoch(superblock.epoch.0.saturating_add(1));
-    // Into both slots, as at an opening.
-    write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await
 }
 
@@ -249,7 +263,12 @@ pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Res
 /// [`CacheError`] when the device fails.
 pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.state = State::Clean;
-    write_superblock(cache, superblock).await
+    let page = write_first_slot(cache, superblock).await?;
+    if let Err(error) = write_second_slot(cache, superblock, page).await {
+        // Without the first it would be a crash, of which nothing is lost.
+        tracing::warn!(%error, "one of the two superblocks cannot be written");
+    }
+    Ok(())
 }
 
 /// Marks a stopped cache as holding nothing, and nothing that was ever on it as valid.
@@ -260,7 +279,5 @@ pub async fn mark_empty<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     superblock.state = State::Empty;
     superblock.dirty = false;
     superblock.valid_from_epoch = Epoch(superblock.epoch.0.saturating_add(1));
-    // Into both slots, as at an opening.
-    write_superblock(cache, superblock).await?;
     write_superblock(cache, superblock).await
 }

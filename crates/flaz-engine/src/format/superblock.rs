@@ -1,7 +1,7 @@
-//! The superblock: identity, geometry and state of a cache, in two slots that are written in turn.
+//! The superblock: identity, geometry and state of a cache, in two slots that are written one after the other.
 //!
-//! The valid slot with the higher generation counts. An update writes the other slot and flushes, so that a torn
-//! write leaves the older one.
+//! The valid slot with the higher generation counts. An update writes one slot and flushes, so that a torn write leaves
+//! the older one; then it writes the same to the other slot.
 
 use std::num::NonZeroU32;
 use uuid::Uuid;

@@ -251,6 +251,44 @@ fn a_superblock_that_is_read_wrong_twice_beside_a_torn_one_is_found() {
     }
 }
 
+/// Either one is damaged for good, after a stop with dirty blocks or a kill: nothing is lost, nothing cold, whatever the host
+/// remembers of how far the cache had come.
+#[test]
+fn either_superblock_says_all_that_both_do() {
+    for (mode, stopped) in [Mode::WriteThrough, Mode::WriteBack]
+        .into_iter()
+        .flat_map(|mode| [(mode, true), (mode, false)])
+    {
+        let world = World::new(21, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..64).await;
+            for block in 0..32 {
+                live.write(block).await;
+            }
+            live.volume.flush().await.expect("flushes");
+            if stopped {
+                live.stop().await.expect("stops in order");
+            }
+        });
+        for slot in SUPERBLOCK_SLOTS {
+            let next = world.reboot(22);
+            next.cache.flip_bit(slot + 40, 0);
+            next.sim.block_on(async {
+                let live = next.open().await;
+                let begun = live.cache.start;
+                assert_eq!(
+                    matches!(begun, Start::Warm(_)),
+                    stopped,
+                    "{mode}, {slot}: {begun:?}"
+                );
+                assert_eq!(begun == Start::Recovered, !stopped, "{mode}, {slot}: {begun:?}");
+                live.check_all().await;
+            });
+        }
+    }
+}
+
 /// What an earlier process wrote and nobody flushed is read and cached by one that begins with nothing, and no intent says
 /// that a power cut may still take it from the origin.
 #[test]
