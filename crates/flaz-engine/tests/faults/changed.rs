@@ -1,9 +1,10 @@
 //! The origin is written to past the cache, by whoever mounts it while nobody serves it: after a clean stop, after a crash.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
-use flaz_engine::cache::{CacheError, Start};
+use flaz_engine::cache::{CacheError, Start, write_superblock};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 
@@ -110,6 +111,28 @@ fn a_change_whose_own_checksum_was_made_anew_is_refused() {
             assert!(error.to_string().contains("has been changed since"), "{error}");
         });
     }
+}
+
+/// A cache that was stopped by a build from before has a CRC-32C of the same bytes.
+#[test]
+fn what_earlier_builds_noted_of_an_origin_is_compared() {
+    let world = World::new(7, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let mut superblock = world.open().await.stop().await.expect("stops in order");
+        let crc = crc32c::crc32c(&world.origin.peek(0, 128 << 10));
+        superblock.origin_fingerprint = NonZeroU32::new(crc);
+        write_superblock(&world.cache, &mut superblock)
+            .await
+            .expect("writes");
+        superblock = world.open().await.stop().await.expect("unchanged");
+        superblock.origin_fingerprint = NonZeroU32::new(crc);
+        write_superblock(&world.cache, &mut superblock)
+            .await
+            .expect("writes");
+        world.origin.poke(1024 + 48, b"mounted");
+        let error = world.try_open().await.err().expect("changed");
+        assert!(error.to_string().contains("has been changed since"), "{error}");
+    });
 }
 
 /// A partition that was mounted changes nothing in the table.
