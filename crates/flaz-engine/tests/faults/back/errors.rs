@@ -141,7 +141,8 @@ async fn look(live: &Live, doubtful: &[u64]) -> Vec<u64> {
     refused
 }
 
-fn each_failed_once(op: DeviceOp, os_error: i32) -> u64 {
+/// Each write or flush of a workload fails, and so do the `times` less one that follow it.
+fn each_failed(op: DeviceOp, os_error: i32, times: u64) -> u64 {
     let total = {
         let world = world(1);
         world.sim.block_on(async {
@@ -159,24 +160,37 @@ fn each_failed_once(op: DeviceOp, os_error: i32) -> u64 {
     };
     for nth in 1..=total {
         let world = world(1);
-        let mut doubtful = Vec::new();
+        let (mut doubtful, mut seen) = (Vec::new(), Vec::new());
         world.sim.block_on(async {
             let live = world.serve().await;
-            world.cache.fail_nth_with(op, nth, os_error);
+            for again in 0..times {
+                world.cache.fail_nth_with(op, nth + again, os_error);
+            }
             work(&live, &mut doubtful).await;
             let refused = look(&live, &doubtful).await;
             assert!(
                 refused.iter().all(|block| doubtful.contains(block)),
                 "{op} {nth}: the device is there, and {refused:?} are refused"
             );
+            for block in &doubtful {
+                seen.push((*block, live.try_read(*block).await.ok()));
+            }
             let _ = live.stop().await;
         });
-        assert_eq!(world.cache.stats().errors, 1, "{op} {nth} did not fail");
+        assert!(world.cache.stats().errors >= 1, "{op} {nth} did not fail");
         // The process is gone, the machine is not: nothing acknowledged is.
         let next = world.reboot(nth);
         next.sim.block_on(async {
             let live = next.serve().await;
             assert_eq!(look(&live, &doubtful).await, [0; 0], "{op} {nth}: after a kill");
+            for (block, before) in &seen {
+                let after = live.try_read(*block).await.expect("reads");
+                let same = before.is_none_or(|before| before == after);
+                assert!(
+                    same,
+                    "{op} {nth}: block {block} was {before:?}, and {after} after a kill"
+                );
+            }
             assert_eq!(look(&live, &doubtful).await, [0; 0], "{op} {nth}");
         });
     }
@@ -185,18 +199,26 @@ fn each_failed_once(op: DeviceOp, os_error: i32) -> u64 {
 
 #[test]
 fn each_write_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
-    let writes = each_failed_once(DeviceOp::Write, IO);
+    let writes = each_failed(DeviceOp::Write, IO, 1);
     assert!(writes > 100, "only {writes} writes");
 }
 
 #[test]
 fn each_write_of_the_cache_device_without_space_once_loses_nothing_acknowledged() {
-    each_failed_once(DeviceOp::Write, NO_SPACE);
+    each_failed(DeviceOp::Write, NO_SPACE, 1);
+}
+
+/// Three times in a row it is given up, with whatever is on its way.
+#[test]
+fn each_write_of_the_cache_device_failed_for_a_while_loses_nothing_acknowledged() {
+    for os_error in [IO, NO_SPACE] {
+        each_failed(DeviceOp::Write, os_error, 3);
+    }
 }
 
 #[test]
 fn each_flush_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
-    let flushes = each_failed_once(DeviceOp::Flush, IO);
+    let flushes = each_failed(DeviceOp::Flush, IO, 1);
     assert!(flushes > 4, "only {flushes} flushes");
 }
 
