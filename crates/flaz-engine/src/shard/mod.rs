@@ -228,6 +228,8 @@ pub struct Shard<P: Platform> {
     clean_damaged: Cell<bool>,
     /// Dirty blocks that could not be read when they were read last.
     damaged: RefCell<BTreeSet<LocalBlock>>,
+    /// Blocks of writes that the device may have in part, since it was given up: as many as were under way.
+    unknown: RefCell<BTreeSet<LocalBlock>>,
     /// Writers that wait for room, and requests to clean everything.
     hurrying: AtomicU64,
     /// Blocks whose *cleaned* record is not stable yet, with the number of that record. At most one batch of the cleaner: each begins by making the
@@ -331,6 +333,7 @@ impl<P: Platform> Shard<P> {
             clean_failure: RefCell::new(None),
             clean_damaged: Cell::new(false),
             damaged: RefCell::new(BTreeSet::new()),
+            unknown: RefCell::new(BTreeSet::new()),
             hurrying: AtomicU64::new(0),
             cleaned: RefCell::new(BTreeMap::new()),
             cleaned_count: Cell::new(0),

@@ -202,13 +202,14 @@ impl<P: Platform> Shard<P> {
     /// be a newer one by now.
     ///
     /// # Errors
-    /// [`IoError::DirtyLost`]: it was the only one.
+    /// [`IoError::DirtyLost`]: it was the only one. [`IoError::CacheFailed`]: what it is will be known at the next start.
     pub(super) async fn load(
         self: &Rc<Self>,
         block: LocalBlock,
         entry: Entry,
         out: &mut [u8],
     ) -> Result<bool, IoError> {
+        self.is_known(block)?;
         match self.load_from_memory(block, entry, out) {
             Some(Ok(())) => return Ok(true),
             Some(Err(error)) => return self.drop_bad(block, entry, Some(&error)).map(|()| false),
@@ -420,6 +421,7 @@ impl<P: Platform> Shard<P> {
                 found.missed.push(index);
                 continue;
             };
+            self.is_known(block)?;
             match self.load_from_memory(block, entry, place) {
                 Some(Ok(())) => found.blocks += 1,
                 Some(Err(error)) => {

@@ -190,9 +190,21 @@ impl<P: Platform> Shard<P> {
             if !kept.landed {
                 let nowhere = self.log.borrow().nowhere_in(landing);
                 self.set_entry(block, nowhere.with_dirty(true));
+                self.unknown.borrow_mut().insert(block);
             }
         }
         all
+    }
+
+    /// Whether the contents of a block are known.
+    ///
+    /// # Errors
+    /// [`IoError::CacheFailed`]: not before the next start.
+    pub(super) fn is_known(&self, block: LocalBlock) -> Result<(), IoError> {
+        if self.failed.get() && self.unknown.borrow().contains(&block) {
+            return Err(self.cache_failed());
+        }
+        Ok(())
     }
 
     /// The touched blocks of an unaligned write, whole: old contents around the new.
