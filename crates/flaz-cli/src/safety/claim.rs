@@ -375,7 +375,7 @@ fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), SafetyError>
         // Somebody put another file in its place between two system calls.
         return Err(SafetyError::Changed { path: path.clone() });
     }
-    if !node.is_block_device() && !lock(&file).map_err(failed("lock", path))? {
+    if !node.is_block_device() && !lock(&file, access).map_err(failed("lock", path))? {
         claimed = Some(Use::Locked);
     }
     Ok((file, claimed))
@@ -401,10 +401,15 @@ fn not_opened(node: &Node, access: Access, source: std::io::Error) -> SafetyErro
     }
 }
 
-fn lock(file: &File) -> std::io::Result<bool> {
+/// Readers do not keep each other off, and NFS has no exclusive lock for them.
+fn lock(file: &File, access: Access) -> std::io::Result<bool> {
     let deadline = Instant::now() + LOCK;
+    let operation = match access {
+        Access::Read => FlockOperation::NonBlockingLockShared,
+        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+    };
     loop {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        match rustix::fs::flock(file, operation) {
             Ok(()) => return Ok(true),
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(20))
@@ -464,7 +469,7 @@ fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
     let claim = || -> Result<Claim, SafetyError> {
         let metadata = file.metadata().map_err(failed("look at", cache))?;
         let node = Node::of(cache, &metadata)?;
-        if !lock(&file).map_err(failed("lock", cache))? {
+        if !lock(&file, Access::ReadWrite).map_err(failed("lock", cache))? {
             return Err(SafetyError::Busy {
                 path: cache.to_owned(),
                 list: Use::Locked.to_string(),
@@ -667,8 +672,12 @@ mod tests {
             let held = claim_existing(&path, access).unwrap();
             let flags = rustix::fs::fcntl_getfl(held.file()).unwrap();
             assert_eq!(flags & OFlags::ACCMODE, mode);
-            let error = claim_existing(&path, access).unwrap_err().to_string();
+            let error = claim_existing(&path, Access::ReadWrite).unwrap_err().to_string();
             assert!(error.contains("locked by another process"), "{error}");
+            assert_eq!(
+                claim_existing(&path, Access::Read).is_ok(),
+                access == Access::Read
+            );
         }
     }
 

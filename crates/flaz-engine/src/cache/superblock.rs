@@ -265,7 +265,7 @@ pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
     superblock.state = State::Clean;
     let page = write_first_slot(cache, superblock).await?;
     if let Err(error) = write_second_slot(cache, superblock, page).await {
-        // Without the first it would be a crash, of which nothing is lost.
+        // The first says it. Losing that one too would make the cache look older than the host remembers.
         tracing::warn!(%error, "one of the two superblocks cannot be written");
     }
     Ok(())

@@ -91,9 +91,11 @@ impl Lap {
         }
     }
 
-    /// A batch took so long.
-    fn adapt(&mut self, took: Duration) {
-        if took < CLEAN_BATCH_TIME.start {
+    /// A batch of so many blocks took so long. An origin that fails is gone over in few steps: each may take long.
+    fn adapt(&mut self, blocks: usize, took: Duration, failed: bool) {
+        if failed {
+            self.batch_blocks = CLEAN_BATCH_BLOCKS;
+        } else if took < CLEAN_BATCH_TIME.start && blocks == self.batch_blocks {
             self.batch_blocks = (self.batch_blocks * 2).min(CLEAN_BATCH_BLOCKS);
         } else if took >= CLEAN_BATCH_TIME.end {
             self.batch_blocks = (self.batch_blocks / 2).max(CLEAN_BATCH_BLOCKS_MIN);
@@ -280,7 +282,9 @@ impl<P: Platform> Shard<P> {
             (batch, rest) = rest.split_at(rest.len().min(lap.batch_blocks));
             let started = self.env.now();
             // What the origin does not take today must not keep back what it does take.
-            match self.clean_batch(batch).await {
+            let result = self.clean_batch(batch).await;
+            lap.adapt(batch.len(), self.env.now().since(started), result.is_err());
+            match result {
                 Ok(true) => {}
                 Ok(false) => lap.left = Some(LEFT_MOVED),
                 Err(error) => {
@@ -292,7 +296,6 @@ impl<P: Platform> Shard<P> {
             if let Some(last) = batch.last() {
                 lap.cursor = LocalBlock(last.block.0 + 1);
             }
-            lap.adapt(self.env.now().since(started));
             unpaused += batch.len();
             if unpaused >= CLEAN_BATCH_BLOCKS && self.urgency() == 0.0 {
                 unpaused = 0;

@@ -25,7 +25,7 @@ use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::shard::regions::{FREE_REGIONS_RESERVED, RegionState, Regions};
-use crate::units::{Epoch, Location, Sequence, UNIT_BYTES};
+use crate::units::{Epoch, Location, Sequence};
 use zerocopy::IntoBytes;
 
 pub(super) use append::Append;
@@ -653,12 +653,6 @@ impl Log {
     pub(super) fn landing_of(&self, ring: Ring) -> Option<Landing> {
         let open = self.open[ring.index()].as_ref()?;
         open.extent.as_ref().map(|extent| extent.landing)
-    }
-
-    /// What the index says of a block that is to be read nowhere, of an extent: the middle of its header, which is no fragment.
-    pub(super) fn nowhere_in(&self, landing: Landing) -> Entry {
-        let start = u64::from(landing.region) * self.geometry.region_bytes + u64::from(landing.offset);
-        Entry::fragment(Location::at(start + UNIT_BYTES), FRAGMENT_HEADER_BYTES + 1)
     }
 
     /// Whether an extent is on the device, and every one before it in its region too: recovery finds the extents of a

@@ -296,6 +296,7 @@ impl<P: Platform> Shard<P> {
         entry: Entry,
         error: Option<&FragmentError>,
     ) -> Result<(), IoError> {
+        self.is_known(block)?;
         if let Some(error) = error {
             count(&self.stats.counters.checksum_failures, 1);
             tracing::warn!(
@@ -499,15 +500,9 @@ impl<P: Platform> Shard<P> {
 
     /// Reads hits one by one, where they could not be read together. What cannot be read counts as one failure of the device.
     async fn read_apart(self: &Rc<Self>, hits: &[Hit]) -> Vec<Decoded> {
-        let (mut counted, mut late) = (false, false);
-        let mut plain = Vec::with_capacity(hits.len());
-        for hit in hits {
-            if late {
-                plain.push(Err(None));
-                continue;
-            }
-            let known = counted || self.damaged.borrow().contains(&hit.block);
-            let read = self.read_cache_again(hit.start, hit.end - hit.start, known).await;
+        let reads = (hits.iter()).map(|hit| self.read_cache_again(hit.start, hit.end - hit.start, true));
+        let (mut counted, mut plain) = (false, Vec::with_capacity(hits.len()));
+        for (hit, read) in hits.iter().zip(join_all(reads).await) {
             plain.push(match read {
                 Ok((buf, at)) => {
                     let mut block = IoBuf::new(BLOCK_BYTES);
@@ -517,8 +512,11 @@ impl<P: Platform> Shard<P> {
                         .map_err(Some)
                 }
                 Err(error) => {
-                    counted = true;
-                    late = is_timeout(&error);
+                    // One that is late has been counted.
+                    if !counted && !is_timeout(&error) && !self.damaged.borrow().contains(&hit.block) {
+                        counted = true;
+                        self.cache_error(&error);
+                    }
                     Err(None)
                 }
             });

@@ -117,7 +117,9 @@ impl<P: Platform> Shard<P> {
         };
         if !self.failed.get() {
             // There was no room for the rest. What is read of the first part must not be gone when the process is.
-            let _ = self.wait_landed(&kept.landings).await;
+            if self.wait_landed(&kept.landings).await.is_ok() {
+                self.landed_writes.set(self.landed_writes.get() + 1);
+            }
         }
         let free = self.failed.get() && self.take_back(&kept) && !self.any_dirty(blocks);
         let whole = || Arc::try_unwrap(data).unwrap_or_else(|data| IoBuf::copy_of(&data));
@@ -187,9 +189,8 @@ impl<P: Platform> Shard<P> {
                 continue;
             }
             all = false;
-            if !kept.landed {
-                let nowhere = self.log.borrow().nowhere_in(landing);
-                self.set_entry(block, nowhere.with_dirty(true));
+            // What has been cleaned since is on the origin.
+            if !kept.landed && self.index.borrow().get(block).is_some_and(|entry| entry.dirty()) {
                 self.unknown.borrow_mut().insert(block);
             }
         }
@@ -411,5 +412,53 @@ impl<P: Platform> Shard<P> {
         self.note_stable(open, marks, behind);
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flaz_device::{Env, IoBuf};
+    use flaz_sim::Rng;
+    use futures_util::future::join;
+
+    use crate::format::geometry::GeometryWish;
+    use crate::shard::simulated::Disks;
+    use crate::units::{BLOCK_BYTES, LocalBlock};
+
+    /// A write waits for room for its second part; the region of its first part is being reclaimed when the device is given
+    /// up.
+    #[test]
+    fn a_device_that_is_given_up_as_a_write_waits_and_its_region_is_reclaimed_harms_nobody() {
+        let wish = GeometryWish {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            ..GeometryWish::default()
+        };
+        let disks = Disks::new((192 << 10) + 8 * (128 << 10), wish);
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            let mut data = IoBuf::new(60 * BLOCK_BYTES);
+            Rng::new(1).fill(&mut data);
+            let blocks = 0..60;
+            let write = shard.write_back(0, data, false, &blocks);
+            let others = async {
+                disks.env.sleep(Duration::from_secs(1)).await;
+                shard.log.borrow_mut().close_regions();
+                assert!(shard.make_log_stable().await);
+                let entry = shard.index.borrow().get(LocalBlock(0)).expect("appended");
+                let pin = shard.pin(entry.location());
+                let fail = async {
+                    disks.env.sleep(Duration::from_secs(1)).await;
+                    shard.give_up("a test");
+                    disks.env.sleep(Duration::from_secs(1)).await;
+                    drop(pin);
+                };
+                join(shard.reclaim_one(true), fail).await
+            };
+            let (written, _) = join(write, others).await;
+            assert!(written.is_err());
+        });
     }
 }
