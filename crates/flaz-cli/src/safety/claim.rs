@@ -401,7 +401,7 @@ fn not_opened(node: &Node, access: Access, source: std::io::Error) -> SafetyErro
     }
 }
 
-/// Readers do not keep each other off, and NFS has no exclusive lock for them.
+/// Takes the lock that keeps others off; false: somebody has it. Readers share it: NFS has no exclusive one for them.
 fn lock(file: &File, access: Access) -> std::io::Result<bool> {
     let deadline = Instant::now() + LOCK;
     let operation = match access {

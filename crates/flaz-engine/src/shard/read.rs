@@ -498,7 +498,7 @@ impl<P: Platform> Shard<P> {
         Ok(bad)
     }
 
-    /// Reads hits one by one, where they could not be read together. What cannot be read counts as one failure of the device.
+    /// Reads hits each by itself, where they could not be read together. What cannot be read counts as one failure of the device.
     async fn read_apart(self: &Rc<Self>, hits: &[Hit]) -> Vec<Decoded> {
         let reads = (hits.iter()).map(|hit| self.read_cache_again(hit.start, hit.end - hit.start, true));
         let (mut counted, mut plain) = (false, Vec::with_capacity(hits.len()));

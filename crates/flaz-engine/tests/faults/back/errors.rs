@@ -444,16 +444,21 @@ fn a_cache_that_could_not_be_told_that_blocks_may_be_dirty_has_none_before_it_wa
     }
 }
 
+/// Every write of its cache device takes a millisecond.
+fn slow_to_write(seed: u64) -> World {
+    let took = Duration::from_millis(1);
+    let cache = DiskConfig {
+        write_latency: took..=took,
+        ..DiskConfig::fast(CACHE_LEN)
+    };
+    World::on(seed, Mode::WriteBack, cache, 1)
+}
+
 /// Two extents of one region are on their way. The device refuses the first for good and takes the second, behind which no
 /// later start looks. What is read of the second one then must be what is read after a kill.
 #[test]
 fn what_landed_behind_an_extent_that_a_device_refused_is_read_as_after_a_kill() {
-    let us = Duration::from_micros;
-    let cache = DiskConfig {
-        write_latency: us(1000)..=us(1000),
-        ..DiskConfig::fast(CACHE_LEN)
-    };
-    let world = World::on(20, Mode::WriteBack, cache, 1);
+    let world = slow_to_write(20);
     let seen = world.sim.block_on(async {
         let live = world.serve().await;
         live.write(2).await;
@@ -462,7 +467,7 @@ fn what_landed_behind_an_extent_that_a_device_refused_is_read_as_after_a_kill() 
             world.cache.fail_nth_with(DeviceOp::Write, nth, NO_SPACE);
         }
         let second = async {
-            live.env.sleep(us(500)).await;
+            live.env.sleep(Duration::from_micros(500)).await;
             live.try_write(2).await
         };
         let (first, second) = join(live.try_write(1), second).await;
@@ -487,12 +492,7 @@ fn what_landed_behind_an_extent_that_a_device_refused_is_read_as_after_a_kill() 
 /// is in an extent that is never sent. What is read of that must be what is read after a kill.
 #[test]
 fn what_a_write_left_in_memory_when_the_device_was_given_up_is_read_as_after_a_kill() {
-    let us = Duration::from_micros;
-    let cache = DiskConfig {
-        write_latency: us(1000)..=us(1000),
-        ..DiskConfig::fast(CACHE_LEN)
-    };
-    let world = World::on(22, Mode::WriteBack, cache, 1);
+    let world = slow_to_write(22);
     let seen = world.sim.block_on(async {
         let live = world.serve().await;
         for block in 0..200 {
@@ -506,7 +506,7 @@ fn what_a_write_left_in_memory_when_the_device_was_given_up_is_read_as_after_a_k
             .collect();
         let long = live.volume.write(0, [IoBuf::copy_of(&data)].into(), false);
         let flush = async {
-            live.env.sleep(us(100)).await;
+            live.env.sleep(Duration::from_micros(100)).await;
             live.volume.flush().await
         };
         let (long, flush) = join(long, flush).await;
