@@ -1,5 +1,7 @@
 //! The superblock's steps: what it says before, while and after a cache is served.
 
+use std::cmp::Ordering;
+
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
@@ -51,18 +53,18 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
     }
     let second = slots.pop().expect("two slots");
     let first = slots.pop().expect("two slots");
-    let superblock = match (first, second) {
+    let (mut superblock, only_slot) = match (first, second) {
         (Err(_), Err(_)) if let Some(error) = unreadable => return Err(error.into()),
-        (Ok(first), Ok(second)) => {
-            if second.generation > first.generation {
-                second
-            } else {
-                first
-            }
-        }
-        (Ok(one), Err(_)) | (Err(_), Ok(one)) => one,
+        (Ok(first), Ok(second)) => match first.generation.cmp(&second.generation) {
+            Ordering::Less => (second, Some(1)),
+            Ordering::Equal => (first, None),
+            Ordering::Greater => (first, Some(0)),
+        },
+        (Ok(first), Err(_)) => (first, Some(0)),
+        (Err(_), Ok(second)) => (second, Some(1)),
         (Err(first), Err(second)) => return Err(CacheError::NoSuperblock { first, second }),
     };
+    superblock.only_slot = only_slot;
     let (expected, found) = (superblock.geometry.sector_bytes, cache.alignment());
     if !expected.is_multiple_of(found) {
         return Err(CacheError::Sectors { expected, found });
@@ -89,6 +91,10 @@ pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock)
 
 async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<IoBuf, CacheError> {
     superblock.generation = superblock.generation.wrapping_add(1);
+    if superblock.only_slot == Some(slot_of(superblock.generation)) {
+        // Torn, it would leave none.
+        superblock.generation = superblock.generation.wrapping_add(1);
+    }
     let page = IoBuf::copy_of(&superblock.to_bytes()?);
     let written = async {
         if is_flushed(superblock) {
@@ -101,7 +107,13 @@ async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> 
         superblock.generation = superblock.generation.wrapping_add(1);
         return Err(error.into());
     }
+    superblock.only_slot = None;
     Ok(page)
+}
+
+/// The slot that a generation is written to first.
+fn slot_of(generation: u64) -> usize {
+    (generation % 2) as usize
 }
 
 async fn write_second_slot<C: Device>(
@@ -118,7 +130,7 @@ async fn write_slot<C: Device>(
     slot: u64,
     page: IoBuf,
 ) -> Result<(), DeviceError> {
-    let place = SUPERBLOCK_SLOTS[(slot % 2) as usize];
+    let place = SUPERBLOCK_SLOTS[slot_of(slot)];
     cache.write_at(place, page, false).await.1?;
     if is_flushed(superblock) {
         cache.flush().await?;
@@ -264,7 +276,12 @@ pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Res
 pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.state = State::Clean;
     let page = write_first_slot(cache, superblock).await?;
-    if let Err(error) = write_second_slot(cache, superblock, page).await {
+    let again = IoBuf::copy_of(&page);
+    let mut written = write_second_slot(cache, superblock, page).await;
+    if written.is_err() {
+        written = write_second_slot(cache, superblock, again).await;
+    }
+    if let Err(error) = written {
         // The first says it. Losing that one too would make the cache look older than the host remembers.
         tracing::warn!(%error, "one of the two superblocks cannot be written");
     }

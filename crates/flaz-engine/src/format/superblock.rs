@@ -118,6 +118,9 @@ pub struct Superblock {
     pub origin_identity: String,
     /// Where the origin was when the cache was created.
     pub origin_path: String,
+    /// The slot that it was read from, if the other one is damaged or older: the next write begins with the other. Not on
+    /// the device.
+    pub only_slot: Option<usize>,
 }
 
 impl Superblock {
@@ -299,6 +302,7 @@ impl Superblock {
             origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
             origin_identity: text(&volume.identity, volume.identity_len.get(), "origin identity")?,
             origin_path: text(&volume.path, volume.path_len.get(), "origin path")?,
+            only_slot: None,
         })
     }
 }
@@ -323,6 +327,7 @@ mod tests {
             origin_fingerprint: NonZeroU32::new(77),
             origin_identity: "file:inode=5".into(),
             origin_path: "/dev/slow".into(),
+            only_slot: None,
         }
     }
 

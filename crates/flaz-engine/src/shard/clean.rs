@@ -16,6 +16,7 @@
 //! The pace follows the share of the dirty limit that is used: below a quarter the cleaner lets writes gather and
 //! waits for a quiet origin, above it speeds up, and at the limit writers wait for it.
 
+use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -164,8 +165,9 @@ impl<P: Platform> Shard<P> {
                 return Ok(DirtyRoom { shard: self, bytes });
             }
             let failing = self.clean_failure.borrow().clone();
-            if let Some(why) = failing
-                && self.env.now().since(started) >= FAILING_WAIT_MAX
+            let patience = FAILING_WAIT_MAX.saturating_sub(self.env.now().since(started));
+            if let Some(why) = &failing
+                && patience.is_zero()
             {
                 return Err(IoError::CacheFailed(format!(
                     "as much is dirty as may be, and none of it can be brought to the origin: {why}"
@@ -176,7 +178,13 @@ impl<P: Platform> Shard<P> {
             // A writer may go away while it waits.
             let _hurry = Counted::new(&self.hurrying);
             self.clean_wanted.notify_one();
-            self.dirty_room.notified().await;
+            let room = std::pin::pin!(self.dirty_room.notified());
+            if failing.is_some() {
+                // An origin may take longer for an error than a writer waits.
+                select(room, std::pin::pin!(self.env.sleep(patience))).await;
+            } else {
+                room.await;
+            }
         }
     }
 
@@ -194,6 +202,7 @@ impl<P: Platform> Shard<P> {
         let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
         while !shard.stopping.get() && !shard.failed.get() {
             if shard.dirty_blocks() == 0 {
+                shard.note_well();
                 // What others have reserved is not the cleaner's to give: whoever waits for that would ask it again.
                 if shard.dirty_reserved.get() == 0 {
                     shard.dirty_room.notify_all();
@@ -233,19 +242,33 @@ impl<P: Platform> Shard<P> {
     }
 
     fn note_cleaning(&self, result: Result<(), IoError>) {
-        let failure = result.err().map(|error| error.to_string());
-        if let Some(why) = &failure {
-            if self.clean_failure.borrow().is_none() {
-                tracing::error!(
-                    shard = self.number,
-                    "the cleaner cannot bring dirty blocks to the origin and keeps trying: {why}"
-                );
+        match result {
+            Ok(()) => {
+                self.note_well();
+                self.dirty_room.notify_all();
             }
-            self.clean_failures.set(self.clean_failures.get() + 1);
-        } else if self.clean_failure.borrow().is_some() {
+            Err(error) => {
+                self.clean_failures.set(self.clean_failures.get() + 1);
+                self.note_failing(&error);
+            }
+        }
+    }
+
+    fn note_well(&self) {
+        if self.clean_failure.take().is_some() {
             tracing::info!(shard = self.number, "the cleaner goes on");
         }
-        *self.clean_failure.borrow_mut() = failure;
+    }
+
+    /// At once, and not at the end of a batch: an origin may take half a minute for every error.
+    fn note_failing(&self, error: &IoError) {
+        let before = self.clean_failure.replace(Some(error.to_string()));
+        if before.is_none() {
+            tracing::error!(
+                shard = self.number,
+                "the cleaner cannot bring dirty blocks to the origin and keeps trying: {error}"
+            );
+        }
         self.dirty_room.notify_all();
     }
 
@@ -439,11 +462,19 @@ impl<P: Platform> Shard<P> {
         if !planted(PlantedBug::CleanedBeforeStable) && !self.make_log_stable().await {
             return (Vec::new(), Err(self.cache_failed()));
         }
-        let mut runs = iter(runs(batch).map(|run| self.clean_run(run))).buffer_unordered(CLEAN_WRITES_MAX);
+        let failed = Cell::new(false);
+        // A stop does not wait until an origin that is slow to fail has failed them all.
+        let wanted = |_: &&[Dirty]| !(failed.get() && self.stopping.get());
+        let runs = runs(batch).take_while(wanted).map(|run| self.clean_run(run));
+        let mut runs = iter(runs).buffer_unordered(CLEAN_WRITES_MAX);
         let mut written = Vec::with_capacity(batch.len());
         let mut outcome = Ok(());
         while let Some((part, result)) = runs.next().await {
             written.extend(part);
+            if let Err(error) = &result {
+                failed.set(true);
+                self.note_failing(error);
+            }
             outcome = outcome.and(result);
         }
         drop(runs);
