@@ -51,7 +51,7 @@ pub(super) fn open_origin(
         if !spec.discard_cache {
             return Err(format!(
                 "{} is not the origin that this cache was created for: expected {} ({}), found {} ({}); name the right \
-                 one with --origin, or give the cached data up with --discard-cache",
+                 one with --origin, or give the cached data up with `flaz serve --discard-cache`",
                 path.display(),
                 superblock.origin_path,
                 superblock.origin_identity,
@@ -66,10 +66,14 @@ pub(super) fn open_origin(
     let expected = superblock.geometry.origin_len;
     if origin.len() < expected {
         return Err(format!(
-            "origin {} is smaller than when the cache was created: expected {expected} bytes, found {}; restore it, or \
-             create the cache anew",
+            "origin {} is smaller than when the cache was created: expected {expected} bytes, found {}; {}",
             path.display(),
-            origin.len()
+            origin.len(),
+            if superblock.dirty {
+                "make it as large again: the cache may hold writes that it lacks"
+            } else {
+                "make it as large again, or create the cache anew"
+            }
         )
         .into());
     }
@@ -119,7 +123,7 @@ pub(super) fn believe_host(
     if state.is_dirty(other) && !spec.discard_dirty {
         return Err(format!(
             "the origin lacks writes that another cache ({other}) still holds: expected that one, found {}; serve that \
-             cache, or bring them to the origin with flaz detach, or give them up with --discard-cache --discard-dirty",
+             cache, or bring them to the origin with flaz detach, or give them up with `flaz serve --discard-cache --discard-dirty`",
             superblock.uuid
         )
         .into());

@@ -299,13 +299,16 @@ impl<P: Platform> Shard<P> {
         self.is_known(block)?;
         if let Some(error) = error {
             count(&self.stats.counters.checksum_failures, 1);
-            tracing::warn!(
-                shard = self.number,
-                block = self.global(block).0,
-                location = entry.location().offset(),
-                %error,
-                "found a bad fragment"
-            );
+            // The cleaner comes back to one that is dirty every second.
+            if !self.damaged.borrow().contains(&block) {
+                tracing::warn!(
+                    shard = self.number,
+                    block = self.global(block).0,
+                    location = entry.location().offset(),
+                    %error,
+                    "found a bad fragment"
+                );
+            }
         }
         let now = self.index.borrow().get(block);
         let Some(now) = now.filter(|now| now.same_place(entry)) else {

@@ -133,7 +133,7 @@ impl<P: Platform> Shard<P> {
     /// Sees to the dirty blocks that are still in a region: those that no summary lists, or that found no room. They
     /// are stored again if they can be, and brought to the origin otherwise. False: neither works.
     async fn rescue(self: &Rc<Self>, number: u32) -> bool {
-        let mut tries = 0;
+        let mut tries = 0_u32;
         loop {
             if self.log.borrow().regions.at(number).live == 0 || planted(PlantedBug::ReclaimedBeforeClean) {
                 return true;
@@ -171,13 +171,17 @@ impl<P: Platform> Shard<P> {
                     || "there is no room for what cannot be read".to_owned(),
                     |error| error.to_string(),
                 );
-                tracing::warn!(
-                    shard = self.number,
-                    region = number,
-                    why,
-                    "reclaim waits: a dirty region cannot be cleaned"
-                );
                 tries += 1;
+                // An origin may be away for hours.
+                if tries.is_power_of_two() {
+                    tracing::warn!(
+                        shard = self.number,
+                        region = number,
+                        tries,
+                        why,
+                        "reclaim waits: a dirty region cannot be cleaned"
+                    );
+                }
                 let hopeless = !self.started.get() && tries == RESCUE_TRIES_AT_START;
                 if self.stopping.get() || self.failed.get() || hopeless {
                     return false;

@@ -21,6 +21,14 @@ fn states_max(bug: PlantedBug) -> u64 {
 fn planted_bugs_are_found() {
     let goal = number_from_env("FLAZ_CRASH_STATES");
     let wanted = std::env::var("FLAZ_PLANTED").ok();
+    if let Some(name) = &wanted {
+        let known = PlantedBug::ALL.iter().any(|bug| *name == format!("{bug:?}"));
+        assert!(
+            known,
+            "FLAZ_PLANTED: expected one of {:?}, found {name}",
+            PlantedBug::ALL
+        );
+    }
     let mut missed = Vec::new();
     for &bug in PlantedBug::ALL {
         if wanted.as_ref().is_some_and(|name| *name != format!("{bug:?}")) {

@@ -109,13 +109,16 @@ fn a_failed_flush_of_the_origin_in_the_cleaner_leaves_blocks_dirty_and_they_are_
     });
 }
 
-/// Requests that need every kind of write: extents, summaries, void marks, intents. Those that fail are noted.
-async fn work(live: &Live, doubtful: &mut Vec<u64>) {
+/// Requests that need every kind of write: extents, summaries, void marks, intents; `width` at a time. Those that fail are
+/// noted.
+async fn work(live: &Live, width: usize, doubtful: &mut Vec<u64>) {
+    let blocks: Vec<u64> = (0..96).chain(STRIPE..STRIPE + 8).collect();
     for turn in 0..3 {
-        for block in (0..96).chain(STRIPE..STRIPE + 8) {
-            if !doubtful.contains(&block) && live.try_write(block).await.is_err() {
-                doubtful.push(block);
-            }
+        for some in blocks.chunks(width) {
+            let some = some.iter().filter(|block| !doubtful.contains(block));
+            let failed = some.map(async |&block| live.try_write(block).await.err().map(|_| block));
+            let failed = join_all(failed.collect::<Vec<_>>()).await;
+            doubtful.extend(failed.into_iter().flatten());
         }
         // After an error this may fail; what was acknowledged is still there after a kill.
         let _ = live.volume.flush().await;
@@ -142,13 +145,13 @@ async fn look(live: &Live, doubtful: &[u64]) -> Vec<u64> {
 }
 
 /// Each write or flush of a workload fails, and so do the `times` less one that follow it.
-fn each_failed(op: DeviceOp, os_error: i32, times: u64) -> u64 {
+fn each_failed(op: DeviceOp, os_error: i32, times: u64, width: usize) -> u64 {
     let total = {
         let world = world(1);
         world.sim.block_on(async {
             let live = world.serve().await;
             world.cache.reset_stats();
-            work(&live, &mut Vec::new()).await;
+            work(&live, width, &mut Vec::new()).await;
             live.stop().await.expect("nothing has failed yet");
             let stats = world.cache.stats();
             if op == DeviceOp::Flush {
@@ -166,7 +169,7 @@ fn each_failed(op: DeviceOp, os_error: i32, times: u64) -> u64 {
             for again in 0..times {
                 world.cache.fail_nth_with(op, nth + again, os_error);
             }
-            work(&live, &mut doubtful).await;
+            work(&live, width, &mut doubtful).await;
             let refused = look(&live, &doubtful).await;
             assert!(
                 refused.iter().all(|block| doubtful.contains(block)),
@@ -199,26 +202,27 @@ fn each_failed(op: DeviceOp, os_error: i32, times: u64) -> u64 {
 
 #[test]
 fn each_write_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
-    let writes = each_failed(DeviceOp::Write, IO, 1);
+    let writes = each_failed(DeviceOp::Write, IO, 1, 1);
     assert!(writes > 100, "only {writes} writes");
 }
 
 #[test]
 fn each_write_of_the_cache_device_without_space_once_loses_nothing_acknowledged() {
-    each_failed(DeviceOp::Write, NO_SPACE, 1);
+    each_failed(DeviceOp::Write, NO_SPACE, 1, 1);
 }
 
 /// Three times in a row it is given up, with whatever is on its way.
 #[test]
 fn each_write_of_the_cache_device_failed_for_a_while_loses_nothing_acknowledged() {
     for os_error in [IO, NO_SPACE] {
-        each_failed(DeviceOp::Write, os_error, 3);
+        each_failed(DeviceOp::Write, os_error, 3, 1);
+        each_failed(DeviceOp::Write, os_error, 3, 16);
     }
 }
 
 #[test]
 fn each_flush_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
-    let flushes = each_failed(DeviceOp::Flush, IO, 1);
+    let flushes = each_failed(DeviceOp::Flush, IO, 1, 1);
     assert!(flushes > 4, "only {flushes} flushes");
 }
 
