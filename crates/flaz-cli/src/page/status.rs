@@ -86,8 +86,11 @@ fn head(page: &mut Page, report: &StatusReport) {
             HumanBytes(report.origin.size_bytes)
         ),
     );
-    if let Some(in_force) = &report.settings {
-        page.line("Settings", &settings(in_force));
+    match &report.settings {
+        Some(in_force) if report.state.is_running() => page.line("Settings", &settings(in_force)),
+        // They are those of a server, and none is there.
+        Some(next) => page.line("Next start", &format!("{} unless told otherwise", settings(next))),
+        None => {}
     }
     let Some(live) = &report.live else { return };
     for nbd in &live.nbd {

@@ -174,6 +174,9 @@ fn a_stopped_cache_says_so() {
         "{text}"
     );
     assert!(!text.contains("Hits"));
+    assert!(text.contains("\nNext start    write-through, "), "{text}");
+    assert!(text.contains(" unless told otherwise\n"), "{text}");
+    assert!(!text.contains("Settings"), "{text}");
 }
 
 #[test]
