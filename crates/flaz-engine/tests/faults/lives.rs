@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env};
-use flaz_engine::cache::{Start, mark_empty};
+use flaz_engine::cache::{Start, mark_clean, mark_empty};
 use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::volume::Volume;
@@ -323,6 +323,22 @@ fn an_opening_that_is_cut_leaves_the_superblock_that_was_good() {
         let last = next.reboot(25);
         last.sim.block_on(async { last.open().await.check_all().await });
     }
+}
+
+/// With the first alone, its rot would make the cache look older than the host remembers.
+#[test]
+fn a_second_superblock_that_cannot_be_written_once_is_written_again() {
+    let world = World::new(24, Mode::WriteBack);
+    world.sim.block_on(async {
+        let mut superblock = live_and_stop(&world).await;
+        world.cache.fail_nth(DeviceOp::Write, 2);
+        mark_clean(&world.cache, &mut superblock)
+            .await
+            .expect("the first is written");
+        let [first, second] = SUPERBLOCK_SLOTS.map(|slot| world.cache.peek(slot, PAGE_BYTES));
+        assert_eq!(world.cache.stats().errors, 1);
+        assert!(first == second, "the second is older");
+    });
 }
 
 /// What an earlier process wrote and nobody flushed is read and cached by one that begins with nothing, and no intent says
