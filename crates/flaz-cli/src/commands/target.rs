@@ -22,10 +22,8 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
         };
     }
     let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
-    let uuid = host::identify(cache).map_err(|error| {
-        let error = format!("{error} (a daemon that serves it all the same is found with --control PATH)");
-        Failure::host("finding the daemon of", cache)(error.into())
-    })?;
+    let what = "finding the daemon (--control PATH does so without the device) of";
+    let uuid = host::identify(cache).map_err(Failure::host(what, cache))?;
     let owner = owner(cache);
     let mut refused = None;
     for path in Places::of_process().control_candidates(&uuid, owner) {

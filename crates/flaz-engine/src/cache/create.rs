@@ -52,7 +52,6 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         origin_fingerprint: None,
         origin_identity: options.origin_identity,
         origin_path: options.origin_path,
-        only_slot: None,
     };
     let page = superblock.to_bytes()?;
     // An old superblock must not survive a create that is cut short.

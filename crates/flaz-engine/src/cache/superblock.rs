@@ -1,14 +1,12 @@
 //! The superblock's steps: what it says before, while and after a cache is served.
 
-use std::cmp::Ordering;
-
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
 use super::{Belief, CacheError};
 use crate::format::FormatError;
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
-use crate::format::superblock::{State, Superblock};
+use crate::format::superblock::{EPOCH_END, State, Superblock};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
 use crate::shard::OriginWrites;
@@ -33,16 +31,7 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
     let mut unreadable = None;
     let mut slots = Vec::new();
     for slot in SUPERBLOCK_SLOTS {
-        let mut found = read_slot(cache, slot).await;
-        // Without the newer one the cache would look older than it is, and without both there is none: it may have been read
-        // wrong for once, or could not be read for a moment.
-        for _ in 1..SLOT_READS_MAX {
-            if matches!(&found, Ok(Ok(_))) || found.as_ref().is_err_and(is_timeout) {
-                break;
-            }
-            found = read_slot(cache, slot).await;
-        }
-        slots.push(match found {
+        slots.push(match read_slot(cache, slot).await {
             Ok(parsed) => parsed,
             Err(error) => {
                 tracing::warn!(%error, "one of the two superblocks cannot be read");
@@ -53,18 +42,18 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
     }
     let second = slots.pop().expect("two slots");
     let first = slots.pop().expect("two slots");
-    let (mut superblock, only_slot) = match (first, second) {
+    let superblock = match (first, second) {
         (Err(_), Err(_)) if let Some(error) = unreadable => return Err(error.into()),
-        (Ok(first), Ok(second)) => match first.generation.cmp(&second.generation) {
-            Ordering::Less => (second, Some(1)),
-            Ordering::Equal => (first, None),
-            Ordering::Greater => (first, Some(0)),
-        },
-        (Ok(first), Err(_)) => (first, Some(0)),
-        (Err(_), Ok(second)) => (second, Some(1)),
+        (Ok(first), Ok(second)) => {
+            if second.generation > first.generation {
+                second
+            } else {
+                first
+            }
+        }
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => one,
         (Err(first), Err(second)) => return Err(CacheError::NoSuperblock { first, second }),
     };
-    superblock.only_slot = only_slot;
     let (expected, found) = (superblock.geometry.sector_bytes, cache.alignment());
     if !expected.is_multiple_of(found) {
         return Err(CacheError::Sectors { expected, found });
@@ -73,8 +62,17 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
 }
 
 async fn read_slot<C: Device>(cache: &C, slot: u64) -> Result<Result<Superblock, FormatError>, DeviceError> {
-    let (page, result) = cache.read_at(slot, IoBuf::zeroed(PAGE_BYTES)).await;
-    result.map(|()| Superblock::parse(&page, cache.len()))
+    let mut tries = 0;
+    loop {
+        let (page, result) = cache.read_at(slot, IoBuf::zeroed(PAGE_BYTES)).await;
+        let found = result.map(|()| Superblock::parse(&page, cache.len()));
+        tries += 1;
+        // Without the newer one the cache would look older than it is, and without both there is none: it may have been read
+        // wrong for once, or could not be read for a moment.
+        if matches!(&found, Ok(Ok(_))) || found.as_ref().is_err_and(is_timeout) || tries == SLOT_READS_MAX {
+            return found;
+        }
+    }
 }
 
 /// Writes the next generation of the superblock into both slots, one after the other: with one alone, losing that sector
@@ -91,8 +89,7 @@ pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock)
 
 async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<IoBuf, CacheError> {
     superblock.generation = superblock.generation.wrapping_add(1);
-    if superblock.only_slot == Some(slot_of(superblock.generation)) {
-        // Torn, it would leave none.
+    if is_alone(cache, slot_of(superblock.generation)).await {
         superblock.generation = superblock.generation.wrapping_add(1);
     }
     let page = IoBuf::copy_of(&superblock.to_bytes()?);
@@ -107,8 +104,16 @@ async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> 
         superblock.generation = superblock.generation.wrapping_add(1);
         return Err(error.into());
     }
-    superblock.only_slot = None;
     Ok(page)
+}
+
+/// Whether the other slot has been damaged, perhaps only now, so that this one, torn, would leave none.
+async fn is_alone<C: Device>(cache: &C, slot: usize) -> bool {
+    let damaged = match read_slot(cache, SUPERBLOCK_SLOTS[1 - slot]).await {
+        Ok(parsed) => parsed.is_err(),
+        Err(error) => !is_timeout(&error),
+    };
+    damaged && matches!(read_slot(cache, SUPERBLOCK_SLOTS[slot]).await, Ok(Ok(_)))
 }
 
 /// The slot that a generation is written to first.
@@ -196,8 +201,8 @@ pub async fn open_superblock<C: Device>(
 
 pub(super) fn next_epoch(superblock: &Superblock) -> Result<Epoch, FormatError> {
     let epoch = superblock.epoch.0;
-    let next = epoch.checked_add(1).map(Epoch);
-    next.ok_or_else(|| FormatError::field("superblock", "epoch", "below 4294967295", epoch))
+    let next = epoch.checked_add(1).filter(|&next| next < EPOCH_END).map(Epoch);
+    next.ok_or_else(|| FormatError::field("superblock", "epoch", format!("below {}", EPOCH_END - 1), epoch))
 }
 
 /// Says on the cache device that blocks may be dirty from now on. Before the first one is.

@@ -21,8 +21,11 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
 /// The format that this build reads and writes.
 pub const VERSION: u32 = 1;
 const WHAT: &str = "superblock";
+const NUMBERS_EXPECTED: &str = "numbers that others can follow";
 /// Largest generation that is taken for one: no cache is written that often.
 const GENERATION_MAX: u64 = u64::MAX / 2;
+/// No superblock has this epoch: what is void from the next one on could not be told.
+pub(crate) const EPOCH_END: u32 = u32::MAX;
 /// Feature: the cache may hold blocks that are newer than the origin. Whoever does not know of it must keep out.
 const FEATURE_DIRTY: u64 = 1;
 /// Longest identity of an origin, in bytes.
@@ -118,9 +121,6 @@ pub struct Superblock {
     pub origin_identity: String,
     /// Where the origin was when the cache was created.
     pub origin_path: String,
-    /// The slot that it was read from, if the other one is damaged or older: the next write begins with the other. Not on
-    /// the device.
-    pub only_slot: Option<usize>,
 }
 
 impl Superblock {
@@ -134,8 +134,17 @@ impl Superblock {
     /// The page on the device.
     ///
     /// # Errors
-    /// [`FormatError::Field`] when identity or path are too long.
+    /// [`FormatError::Field`] when identity or path are too long, or epoch or generation one that would not be read back.
     pub fn to_bytes(&self) -> Result<Vec<u8>, FormatError> {
+        if self.epoch.0 == EPOCH_END || self.generation > GENERATION_MAX {
+            let found = format!("{} and {}", self.epoch.0, self.generation);
+            return Err(FormatError::field(
+                WHAT,
+                "epoch and generation",
+                NUMBERS_EXPECTED,
+                found,
+            ));
+        }
         for (field, text, max) in [
             ("origin identity", &self.origin_identity, IDENTITY_BYTES_MAX),
             ("origin path", &self.origin_path, PATH_BYTES_MAX),
@@ -235,9 +244,9 @@ impl Superblock {
         if raw.volume_count.get() != 1 {
             return fail("volumes", "1", raw.volume_count.get().to_string());
         }
-        if raw.epoch.get() == u32::MAX || raw.generation.get() > GENERATION_MAX {
+        if raw.epoch.get() == EPOCH_END || raw.generation.get() > GENERATION_MAX {
             let found = format!("{} and {}", raw.epoch.get(), raw.generation.get());
-            return fail("epoch and generation", "numbers that others can follow", found);
+            return fail("epoch and generation", NUMBERS_EXPECTED, found);
         }
         let volume = &raw.volumes[0];
         let geometry = Geometry {
@@ -302,7 +311,6 @@ impl Superblock {
             origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
             origin_identity: text(&volume.identity, volume.identity_len.get(), "origin identity")?,
             origin_path: text(&volume.path, volume.path_len.get(), "origin path")?,
-            only_slot: None,
         })
     }
 }
@@ -327,7 +335,6 @@ mod tests {
             origin_fingerprint: NonZeroU32::new(77),
             origin_identity: "file:inode=5".into(),
             origin_path: "/dev/slow".into(),
-            only_slot: None,
         }
     }
 

@@ -74,6 +74,17 @@ pub(super) struct Dirty {
     pub(super) fill: Sequence,
 }
 
+/// What fails of cleaning: over when this, or what comes after it, succeeds once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Failing {
+    /// Dirty blocks cannot be read.
+    Reads,
+    /// The origin fails writes.
+    Writes,
+    /// The origin fails flushes.
+    Flushes,
+}
+
 /// Where the cleaner is on its way through the addresses.
 struct Lap {
     cursor: LocalBlock,
@@ -152,7 +163,7 @@ impl<P: Platform> Shard<P> {
     /// Waits until so many more blocks may be dirty.
     ///
     /// # Errors
-    /// The cache device was given up, or the origin has been failing for [`FAILING_WAIT_MAX`].
+    /// The cache device was given up, or nothing has got through to the origin for [`FAILING_WAIT_MAX`].
     pub(super) async fn dirty_room(&self, blocks: usize) -> Result<DirtyRoom<'_, P>, IoError> {
         let bytes = blocks as u64 * DIRTY_BLOCK_BYTES;
         let started = self.env.now();
@@ -167,11 +178,12 @@ impl<P: Platform> Shard<P> {
                 raise(&self.stats.peaks.dirty_bytes, used + bytes);
                 return Ok(DirtyRoom { shard: self, bytes });
             }
-            let failing = self.clean_failure.borrow().clone();
-            let patience = FAILING_WAIT_MAX.saturating_sub(self.env.now().since(started));
-            if let Some(why) = &failing
-                && patience.is_zero()
-            {
+            let patience = self
+                .clean_stuck
+                .get()
+                .map(|(since, _)| FAILING_WAIT_MAX.saturating_sub(self.env.now().since(since.max(started))));
+            if patience.is_some_and(|patience| patience.is_zero()) {
+                let why = self.clean_failure.borrow().clone().unwrap_or_default();
                 return Err(IoError::CacheFailed(format!(
                     "as much is dirty as may be, and none of it can be brought to the origin: {why}"
                 )));
@@ -182,11 +194,12 @@ impl<P: Platform> Shard<P> {
             let _hurry = Counted::new(&self.hurrying);
             self.clean_wanted.notify_one();
             let room = std::pin::pin!(self.dirty_room.notified());
-            if failing.is_some() {
+            match patience {
                 // An origin may take longer for an error than a writer waits.
-                select(room, std::pin::pin!(self.env.sleep(patience))).await;
-            } else {
-                room.await;
+                Some(patience) => {
+                    select(room, std::pin::pin!(self.env.sleep(patience))).await;
+                }
+                None => room.await,
             }
         }
     }
@@ -252,27 +265,50 @@ impl<P: Platform> Shard<P> {
             }
             Err(error) => {
                 self.clean_failures.set(self.clean_failures.get() + 1);
-                self.note_failing(&error);
+                self.tell_failure(&error);
+                self.dirty_room.notify_all();
             }
         }
     }
 
+    /// All that was dirty is on the origin, or the pass met nothing that fails.
     fn note_well(&self) {
+        self.clean_stuck.set(None);
         if self.clean_failure.take().is_some() {
             tracing::info!(shard = self.number, "the cleaner goes on");
         }
     }
 
-    /// At once, and not at the end of a batch: an origin may take half a minute for every error.
-    fn note_failing(&self, error: &IoError) {
-        let before = self.clean_failure.replace(Some(error.to_string()));
+    /// At once, and not at the end of a pass: an origin may take half a minute for every error.
+    fn note_failing(&self, error: &IoError, what: Failing) {
+        let before = self.clean_stuck.get();
+        let (since, at) = before.unwrap_or_else(|| (self.env.now(), what));
+        self.clean_stuck.set(Some((since, at.max(what))));
         if before.is_none() {
+            // From now on there is an end to how long writers wait.
+            self.dirty_room.notify_all();
+        }
+        if what != Failing::Reads {
+            self.clean_damaged.set(false);
+        }
+        self.tell_failure(error);
+    }
+
+    fn tell_failure(&self, error: &IoError) {
+        if self.clean_failure.replace(Some(error.to_string())).is_none() {
             tracing::error!(
                 shard = self.number,
                 "the cleaner cannot bring dirty blocks to the origin and keeps trying: {error}"
             );
         }
-        self.dirty_room.notify_all();
+    }
+
+    /// Some of it gets through, so writers wait for it as they do where nothing fails. Written is not flushed: an origin
+    /// that fails flushes alone takes every write.
+    fn note_progress(&self, what: Failing) {
+        if self.clean_stuck.get().is_some_and(|(_, at)| at <= what) {
+            self.clean_stuck.set(None);
+        }
     }
 
     /// Sleeps, or less when somebody asks for the cleaner; true: the shard stops.
@@ -302,7 +338,7 @@ impl<P: Platform> Shard<P> {
         let (mut rest, mut unpaused) = (&all[..], 0);
         while !rest.is_empty() {
             if self.stopping.get() || self.failed.get() {
-                return Ok(());
+                return outcome;
             }
             let batch;
             (batch, rest) = rest.split_at(rest.len().min(lap.batch_blocks));
@@ -326,7 +362,7 @@ impl<P: Platform> Shard<P> {
             if unpaused >= CLEAN_BATCH_BLOCKS && self.urgency() == 0.0 {
                 unpaused = 0;
                 if self.clean_sleep(CLEAN_PAUSE).await {
-                    return Ok(());
+                    return outcome;
                 }
             }
         }
@@ -364,9 +400,9 @@ impl<P: Platform> Shard<P> {
         if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && !all.is_empty() {
             if damaged {
                 let blocks = self.damaged.borrow().len();
-                return Err(IoError::CacheFailed(format!(
-                    "{blocks} dirty blocks cannot be read"
-                )));
+                let error = IoError::CacheFailed(format!("{blocks} dirty blocks cannot be read"));
+                self.note_failing(&error, Failing::Reads);
+                return Err(error);
             }
             // All of them were written again meanwhile.
             self.env.sleep(GIVE_WAY_STEP).await;
@@ -473,11 +509,13 @@ impl<P: Platform> Shard<P> {
         let mut written = Vec::with_capacity(batch.len());
         let mut outcome = Ok(());
         while let Some((part, result)) = runs.next().await {
-            written.extend(part);
             if let Err(error) = &result {
                 failed.set(true);
-                self.note_failing(error);
+                self.note_failing(error, Failing::Writes);
+            } else if !part.is_empty() {
+                self.note_progress(Failing::Writes);
             }
+            written.extend(part);
             outcome = outcome.and(result);
         }
         drop(runs);
@@ -488,12 +526,13 @@ impl<P: Platform> Shard<P> {
             // Not to be asked twice: what a failed flush leaves is not known. The blocks stay dirty and are written
             // once more. And what clients wrote past the cache may be lost with it, so the next flush must tell them.
             count(&self.stats.counters.origin_errors, 1);
-            let why = error.to_string();
+            let why = IoError::CacheFailed(format!("the origin failed a flush: {error}"));
             *self.flush_failure.borrow_mut() = Some(error);
-            return (
-                Vec::new(),
-                Err(IoError::CacheFailed(format!("the origin failed a flush: {why}"))),
-            );
+            self.note_failing(&why, Failing::Flushes);
+            return (Vec::new(), Err(why));
+        }
+        if !written.is_empty() {
+            self.note_progress(Failing::Flushes);
         }
         written.sort_unstable_by_key(|dirty| dirty.block);
         (written, outcome)
@@ -505,7 +544,9 @@ impl<P: Platform> Shard<P> {
         let Some((first, last)) = run.first().zip(run.last()) else {
             return (written, Ok(()));
         };
-        let _turn = self.take_turn().await;
+        let Some(_turn) = self.take_turn().await else {
+            return (written, Err(IoError::Stopping));
+        };
         let _alone = self.cleaning_locks.lock(first.block.0..last.block.0 + 1).await;
         let mut data = IoBuf::new(run.len() * BLOCK_BYTES);
         let mut there = Vec::with_capacity(run.len());
@@ -552,12 +593,18 @@ impl<P: Platform> Shard<P> {
         (written, Ok(()))
     }
 
-    /// Waits until a run may go to the origin. Beside readers of the origin there is one run for every
-    /// [`READS_PER_RUN`] reads at most, fewer the less urgent cleaning is, and each waits a while for a quiet moment: so
-    /// readers keep three quarters and more of a disk, and what they have changes slowly.
-    async fn take_turn(&self) -> Counted<'_> {
+    /// Waits until a run may go to the origin; `None`: it fails, and the shard stops. Beside readers of the origin there is
+    /// one run for every [`READS_PER_RUN`] reads, and one at least, fewer the less urgent cleaning is, and each waits a
+    /// while for a quiet moment: so readers keep most of a disk (one alone half of it), and what they have changes slowly.
+    async fn take_turn(&self) -> Option<Counted<'_>> {
         let started = self.env.now();
+        // Its other runs come later, whatever other shards do.
+        let _next = self.clean_turn.acquire(1).await;
+        let mut waiting = None;
         loop {
+            if self.stopping.get() && self.clean_stuck.get().is_some() {
+                return None;
+            }
             let (reads, urgency) = (self.origin_writes.reading(), self.urgency());
             let patience = GIVE_WAY_MAX.mul_f64(1.0 - urgency);
             let most = match reads {
@@ -565,9 +612,17 @@ impl<P: Platform> Shard<P> {
                 reads => ((reads as f64 * urgency / READS_PER_RUN).ceil() as u64).max(1),
             };
             let quiet = reads == 0 || self.env.now().since(started) >= patience;
-            if quiet && let Some(turn) = self.origin_writes.clean(most) {
-                return turn;
+            // A batch would hand the only turn from run to run, past the other shards.
+            let own = u64::from(waiting.is_some());
+            let next = reads == 0 || self.origin_writes.is_next(self.last_turn.get(), own);
+            if quiet
+                && next
+                && let Some((turn, number)) = self.origin_writes.clean(most)
+            {
+                self.last_turn.set(Some(number));
+                return Some(turn);
             }
+            waiting.get_or_insert_with(|| self.origin_writes.wait());
             self.env.sleep(GIVE_WAY_STEP).await;
         }
     }

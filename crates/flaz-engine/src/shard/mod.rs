@@ -60,7 +60,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use flaz_device::local::{Notify, Semaphore};
-use flaz_device::{Device, Env, IoBuf};
+use flaz_device::{Device, Env, IoBuf, Nanos};
 
 use self::fragment::Packer;
 use crate::codec::Decoders;
@@ -224,6 +224,11 @@ pub struct Shard<P: Platform> {
     /// Why a pass left something dirty, if no device failed.
     clean_left: Cell<&'static str>,
     clean_failure: RefCell<Option<String>>,
+    /// Since when nothing has got through to the origin, and what fails.
+    clean_stuck: Cell<Option<(Nanos, clean::Failing)>>,
+    /// Whose run is the next to go to the origin.
+    clean_turn: Semaphore,
+    last_turn: Cell<Option<u64>>,
     /// No device failed then, but all that is left is damaged.
     clean_damaged: Cell<bool>,
     /// Dirty blocks that could not be read when they were read last.
@@ -331,6 +336,9 @@ impl<P: Platform> Shard<P> {
             clean_failures: Cell::new(0),
             clean_left: Cell::new(clean::LEFT_DAMAGED),
             clean_failure: RefCell::new(None),
+            clean_stuck: Cell::new(None),
+            clean_turn: Semaphore::new(1),
+            last_turn: Cell::new(None),
             clean_damaged: Cell::new(false),
             damaged: RefCell::new(BTreeSet::new()),
             unknown: RefCell::new(BTreeSet::new()),
@@ -452,7 +460,12 @@ impl<P: Platform> Shard<P> {
             dirty_blocks: index.dirty_blocks(),
             dirty_device_bytes: index.dirty_device_bytes(),
             dirty_limit_bytes: self.dirty_limit(),
-            cleaners_failing: u64::from(self.clean_failure.borrow().is_some() && !self.clean_damaged.get()),
+            // Reclaim may have failed to clean what is dirty no more.
+            cleaners_failing: u64::from(
+                self.clean_failure.borrow().is_some()
+                    && !self.clean_damaged.get()
+                    && index.dirty_blocks() > 0,
+            ),
             damaged_blocks: self.damaged.borrow().len() as u64,
             admission: depth(admission, &peaks.admission),
             cache_writes: depth(cache_writes, &peaks.cache_writes),

@@ -5,9 +5,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env};
-use flaz_engine::cache::{Start, mark_clean, mark_empty};
+use flaz_engine::cache::{Start, mark_clean, mark_empty, read_superblock, write_superblock};
 use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
+use flaz_engine::units::Epoch;
 use flaz_engine::volume::Volume;
 use flaz_engine::witness::Memory;
 
@@ -322,6 +323,68 @@ fn an_opening_that_is_cut_leaves_the_superblock_that_was_good() {
         }
         let last = next.reboot(25);
         last.sim.block_on(async { last.open().await.check_all().await });
+    }
+}
+
+/// The same when it rots while the cache is served, and the stop is cut.
+#[test]
+fn a_stop_that_is_cut_after_a_superblock_has_rotted_leaves_one() {
+    let mut written = 0;
+    for (damaged, place) in SUPERBLOCK_SLOTS.into_iter().enumerate() {
+        for nth in 1..16 {
+            let world = World::new(34, Mode::WriteBack);
+            let pages = || SUPERBLOCK_SLOTS.map(|slot| world.cache.peek(slot, PAGE_BYTES));
+            let before = world.sim.block_on(async {
+                let live = world.open().await;
+                for block in 0..32 {
+                    live.write(block).await;
+                }
+                live.volume.flush().await.expect("flushes");
+                world.cache.flip_bit(place + 40, 0);
+                let before = pages();
+                world.cache.fail_nth(DeviceOp::Flush, nth);
+                // Whether it fails depends on which flush that was.
+                let _ = live.stop().await;
+                before
+            });
+            let after = pages();
+            let changed = |slot: usize| before[slot] != after[slot];
+            if changed(damaged) == changed(1 - damaged) {
+                continue;
+            }
+            written += 1;
+            for slot in (0..2).filter(|&slot| changed(slot)) {
+                let mut torn = before[slot].clone();
+                torn[..512].copy_from_slice(&after[slot][..512]);
+                world.cache.poke(SUPERBLOCK_SLOTS[slot], &torn);
+            }
+            let next = world.reboot(35);
+            next.sim.block_on(async { next.open().await.check_all().await });
+        }
+    }
+    assert!(written >= 2, "no stop was cut between its two writes");
+}
+
+/// The largest numbers that are taken for some are followed by such as would not be read: the cache is refused as it is.
+#[test]
+fn a_superblock_of_the_last_generation_or_epoch_is_not_made_unreadable() {
+    for what in ["generation", "epoch"] {
+        let world = World::new(38, Mode::WriteBack);
+        world.alone.set(true);
+        world.sim.block_on(async {
+            let mut superblock = live_and_stop(&world).await;
+            if what == "epoch" {
+                superblock.epoch = Epoch(u32::MAX - 1);
+            } else {
+                superblock.generation = u64::MAX / 2 - 1;
+            }
+            write_superblock(&world.cache, &mut superblock)
+                .await
+                .expect("is one still");
+            let error = world.try_open().await.err().expect("there is no next one");
+            assert!(error.to_string().contains(what), "{error}");
+            read_superblock(&world.cache).await.expect("is there");
+        });
     }
 }
 

@@ -213,7 +213,7 @@ impl Live {
 #[test]
 pub fn a_crash_in_a_reclaim_leaves_room_to_note_that_dirty_blocks_are_lost() {
     let (mut tried, mut lost) = (0, 0);
-    for seed in 0..4 {
+    for seed in 0..8 {
         let world = sized(200 + seed, 8, 50);
         let moments = world.sim.block_on(async {
             let live = world.serve().await;

@@ -11,6 +11,7 @@ mod lost;
 pub mod orderings;
 mod origin;
 mod random;
+mod slow;
 
 use std::time::Duration;
 

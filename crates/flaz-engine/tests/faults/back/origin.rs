@@ -5,7 +5,6 @@ use std::time::Duration;
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
-use flaz_sim::FaultRates;
 use futures_util::future::{join, join_all};
 
 use super::world;
@@ -85,63 +84,6 @@ fn an_origin_that_is_gone_keeps_dirty_blocks_and_throttles_writers_until_it_is_b
         live.stop().await.expect("stops in order");
     });
     world.check();
-}
-
-/// A disk that tries hard before it says that a sector is bad: a batch of them takes it an hour.
-#[test]
-fn an_origin_that_takes_half_a_minute_for_every_error_holds_up_no_writer_and_no_stop_longer() {
-    let world = world(9);
-    world.sim.block_on(async {
-        let live = world.serve().await;
-        // None beside another one: each is a write of its own.
-        let write = async |block| {
-            let begun = live.env.now();
-            let written = live.try_write(block).await;
-            (written, live.env.now().since(begun))
-        };
-        let mut block = 0;
-        while live.dirty() < 64 {
-            write(block).await.0.expect("all is well");
-            block += 2;
-        }
-        world.origin.set_faults(FaultRates {
-            write_error_ppm: 1_000_000,
-            stall_ppm: 1_000_000,
-            stall: Duration::from_secs(30),
-            ..FaultRates::default()
-        });
-        let took = loop {
-            match write(block % BLOCKS).await {
-                (Ok(_), _) => block += 2,
-                (Err(error), took) => {
-                    assert!(matches!(error, IoError::CacheFailed(_)), "{error}");
-                    break took;
-                }
-            }
-            assert!(block < 2 * BLOCKS, "there is no limit");
-        };
-        // Until the first error there is none to be told.
-        assert!(took < Duration::from_secs(45), "{took:?}");
-        let (written, took) = write(block % BLOCKS).await;
-        written.expect_err("it fails still");
-        assert!(
-            took >= Duration::from_secs(10) && took < Duration::from_secs(11),
-            "{took:?}"
-        );
-        let begun = live.env.now();
-        live.stop().await.expect("what is dirty is on the cache device");
-        let took = world.sim.env().now().since(begun);
-        // Reading what the origin begins with takes as long for each step.
-        assert!(took < Duration::from_secs(300), "{took:?}");
-    });
-    world.origin.set_faults(FaultRates::default());
-    let next = world.reboot(10);
-    next.sim.block_on(async {
-        let live = next.serve().await;
-        next.check_twice(&live).await;
-        live.cache.clean_all().await.expect("the origin is well");
-        next.assert_origin_complete(&live);
-    });
 }
 
 #[test]

@@ -1,0 +1,215 @@
+//! An origin that is slow, and fails slowly: who waits for room among dirty blocks is refused when nothing gets through, and
+//! not before.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use flaz_device::{DeviceOp, Env};
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::IoError;
+use flaz_sim::FaultRates;
+use futures_util::future::{Either, join, join_all, pending, select};
+
+use super::world;
+use crate::world::{BLOCKS, Live, STRIPE, World};
+
+const ALWAYS: u32 = 1_000_000;
+
+fn slow(seconds: u64) -> FaultRates {
+    FaultRates {
+        stall_ppm: ALWAYS,
+        stall: Duration::from_secs(seconds),
+        ..FaultRates::default()
+    }
+}
+
+fn failing_slowly() -> FaultRates {
+    FaultRates {
+        write_error_ppm: ALWAYS,
+        ..slow(30)
+    }
+}
+
+/// Dirty blocks up to the limit, none beside another one: each is a write of its own. Gives the block after them.
+async fn fill(live: &Live) -> u64 {
+    let limit = live.stats().holdings.dirty_limit_bytes;
+    let mut block = 0;
+    while live.stats().holdings.dirty_device_bytes + 8 * live.dirty() + 5000 < limit {
+        live.write(block).await;
+        block += 2;
+    }
+    block
+}
+
+#[test]
+fn one_failed_write_of_a_slow_origin_fails_no_writer() {
+    let world = world(31);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        let block = fill(&live).await;
+        world.origin.set_faults(slow(1));
+        let writers = (0..150).map(|writer| live.try_write(block + 2 * writer));
+        let trouble = async {
+            live.env.sleep(Duration::from_millis(12_500)).await;
+            world.origin.fail_nth(DeviceOp::Write, 1);
+        };
+        let (written, ()) = join(join_all(writers.collect::<Vec<_>>()), trouble).await;
+        assert_eq!(world.origin.stats().errors, 1, "nothing failed");
+        let failed = written.iter().filter(|result| result.is_err()).count();
+        assert_eq!(failed, 0, "writers failed though the origin takes the others");
+    });
+}
+
+#[test]
+fn an_origin_that_is_back_and_slow_fails_no_writer() {
+    let world = world(37);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        let mut block = fill(&live).await;
+        world.origin.set_dead(true);
+        while live.try_write(block).await.is_ok() {
+            block += 2;
+        }
+        world.origin.set_dead(false);
+        world.origin.set_faults(slow(1));
+        let writers = (1..33).map(|writer| live.try_write(block + 2 * writer));
+        let written = join_all(writers.collect::<Vec<_>>()).await;
+        let failed = written.iter().filter(|result| result.is_err()).count();
+        assert_eq!(failed, 0, "writers failed beside an origin that is well");
+    });
+}
+
+#[test]
+fn a_flush_that_takes_half_a_minute_to_fail_is_told_of_at_once() {
+    let world = World::sized(32, Mode::WriteBack, 24 << 20);
+    world.dirty_percent.set(40);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        // More than a batch of the cleaner.
+        for block in 0..BLOCKS - 64 {
+            live.write(block).await;
+        }
+        world.origin.set_faults(FaultRates {
+            flush_error_ppm: ALWAYS,
+            ..slow(30)
+        });
+        let begun = live.env.now();
+        let first = async |happened: &dyn Fn() -> bool| {
+            while !happened() {
+                live.env.sleep(Duration::from_millis(100)).await;
+            }
+            live.env.now().since(begun)
+        };
+        let (failed, told) = join(
+            first(&|| live.stats().counts.origin_errors > 0),
+            first(&|| live.stats().holdings.cleaners_failing > 0),
+        )
+        .await;
+        assert!(told <= failed, "failed after {failed:?}, told after {told:?}");
+    });
+}
+
+/// Two shards, each with a writer at its limit, and clients that read the origin all the time: beside them one run of the
+/// cleaners is under way, and none may keep the only turn.
+#[test]
+fn a_writer_is_told_that_the_origin_fails_by_whichever_shard() {
+    for readers in [0, 4] {
+        let world = World::shards(33, Mode::WriteBack, 2);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            // Every other block of every other stripe.
+            let next = [Cell::new(0), Cell::new(STRIPE)];
+            let step = |shard: usize| {
+                let after = next[shard].get() + 2;
+                let jump = if after.is_multiple_of(STRIPE) { STRIPE } else { 0 };
+                next[shard].replace((after + jump) % BLOCKS)
+            };
+            while live.dirty() < 128 {
+                live.write(step(0)).await;
+                live.write(step(1)).await;
+            }
+            world.origin.set_faults(failing_slowly());
+            let writers = [0, 1].map(async |shard| {
+                loop {
+                    let begun = live.env.now();
+                    if live.try_write(step(shard)).await.is_err() {
+                        break live.env.now().since(begun);
+                    }
+                }
+            });
+            let reading = (0..readers).map(async |reader| {
+                // Blocks near the end: nobody writes them.
+                let mut block = BLOCKS - 1 - 2 * reader;
+                loop {
+                    let _ = live.try_read(block).await;
+                    block = (block + BLOCKS - 2 * readers) % BLOCKS;
+                }
+            });
+            let both = std::pin::pin!(join_all(writers));
+            let reading = join_all(reading.collect::<Vec<_>>());
+            let day = std::pin::pin!(live.env.sleep(Duration::from_secs(24 * 3600)));
+            let for_ever = std::pin::pin!(join(reading, pending::<()>()));
+            let Either::Left((took, _)) = select(both, select(for_ever, day)).await else {
+                panic!("{readers} readers: not both were told within a day");
+            };
+            // Some errors of other runs come before theirs.
+            let most = Duration::from_secs(300);
+            assert!(
+                took.iter().all(|&took| took < most),
+                "{readers} readers: {took:?}"
+            );
+        });
+    }
+}
+
+/// A disk that tries hard before it says that a sector is bad: a batch of them takes it an hour.
+#[test]
+fn an_origin_that_takes_half_a_minute_for_every_error_holds_up_no_writer_and_no_stop_longer() {
+    let world = world(9);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        // None beside another one: each is a write of its own.
+        let write = async |block| {
+            let begun = live.env.now();
+            let written = live.try_write(block).await;
+            (written, live.env.now().since(begun))
+        };
+        let mut block = 0;
+        while live.dirty() < 64 {
+            write(block).await.0.expect("all is well");
+            block += 2;
+        }
+        world.origin.set_faults(failing_slowly());
+        let took = loop {
+            match write(block % BLOCKS).await {
+                (Ok(_), _) => block += 2,
+                (Err(error), took) => {
+                    assert!(matches!(error, IoError::CacheFailed(_)), "{error}");
+                    break took;
+                }
+            }
+            assert!(block < 2 * BLOCKS, "there is no limit");
+        };
+        // Until the first error there is none to be told.
+        assert!(took < Duration::from_secs(45), "{took:?}");
+        let (written, took) = write(block % BLOCKS).await;
+        written.expect_err("it fails still");
+        assert!(
+            took >= Duration::from_secs(10) && took < Duration::from_secs(11),
+            "{took:?}"
+        );
+        let begun = live.env.now();
+        live.stop().await.expect("what is dirty is on the cache device");
+        let took = world.sim.env().now().since(begun);
+        // Reading what the origin begins with takes as long for each step.
+        assert!(took < Duration::from_secs(300), "{took:?}");
+    });
+    world.origin.set_faults(FaultRates::default());
+    let next = world.reboot(10);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        next.check_twice(&live).await;
+        live.cache.clean_all().await.expect("the origin is well");
+        next.assert_origin_complete(&live);
+    });
+}
