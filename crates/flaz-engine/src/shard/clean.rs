@@ -20,7 +20,6 @@ use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flaz_device::{Device, Env, IoBuf};
@@ -28,10 +27,11 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{StreamExt, iter};
 
 use super::log::{Append, Log};
+use super::room::Failing;
 use super::{Counted, Platform, Shard};
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
-use crate::stats::{count, raise};
+use crate::stats::count;
 use crate::units::{BLOCK_BYTES, LocalBlock, STRIPE_BLOCKS, Sequence};
 use crate::volume::IoError;
 
@@ -58,13 +58,6 @@ const READS_PER_RUN: f64 = 4.0;
 const CLEAN_ROUNDS_MAX: usize = 4;
 /// Pause after a batch that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long a writer waits for room while the origin fails.
-const FAILING_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Regions that dirty blocks may never count on: two open ones, the reserved one, one being reclaimed.
-const REGIONS_APART: u32 = 4;
-/// What a dirty block takes on the device at most: fragment, record, and sectors touched at its ends.
-const DIRTY_BLOCK_BYTES: u64 = 4096 + 8 + 8 + 504;
-
 /// A dirty block that is to be cleaned, as the index had it. Place and filling of the region together tell one append
 /// from every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,17 +65,6 @@ pub(super) struct Dirty {
     pub(super) block: LocalBlock,
     pub(super) entry: Entry,
     pub(super) fill: Sequence,
-}
-
-/// What fails of cleaning: over when this, or what comes after it, succeeds once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Failing {
-    /// Dirty blocks cannot be read.
-    Reads,
-    /// The origin fails writes.
-    Writes,
-    /// The origin fails flushes.
-    Flushes,
 }
 
 /// Where the cleaner is on its way through the addresses.
@@ -118,101 +100,7 @@ impl Lap {
     }
 }
 
-/// Room for blocks that are about to become dirty; given back when dropped, for by then they are counted.
-pub(super) struct DirtyRoom<'a, P: Platform> {
-    shard: &'a Shard<P>,
-    bytes: u64,
-}
-
-impl<P: Platform> Drop for DirtyRoom<'_, P> {
-    fn drop(&mut self) {
-        let reserved = &self.shard.dirty_reserved;
-        reserved.set(reserved.get() - self.bytes);
-        // What became dirty takes less, as a rule.
-        self.shard.dirty_room.notify_all();
-    }
-}
-
 impl<P: Platform> Shard<P> {
-    /// Number of blocks that are newer than the origin.
-    #[must_use]
-    pub fn dirty_blocks(&self) -> u64 {
-        self.index.borrow().dirty_blocks()
-    }
-
-    /// Bytes of the device that dirty blocks take, and will take.
-    fn dirty_bytes(&self) -> u64 {
-        let index = self.index.borrow();
-        index.dirty_device_bytes() + index.dirty_blocks() * 8 + self.dirty_reserved.get()
-    }
-
-    /// Bytes of the device that dirty blocks may take.
-    pub(super) fn dirty_limit(&self) -> u64 {
-        let geometry = &self.geometry;
-        let regions = geometry.regions_per_shard.saturating_sub(REGIONS_APART).max(1);
-        let percent = self.settings.borrow().dirty_percent;
-        let percent = u64::from(percent.clamp(1, crate::settings::DIRTY_PERCENT_MAX));
-        (u64::from(regions) * geometry.region_bytes * percent / 100).max(DIRTY_BLOCK_BYTES)
-    }
-
-    /// Blocks that may become dirty at a time.
-    pub(super) fn dirty_blocks_max(&self) -> usize {
-        (self.dirty_limit() / DIRTY_BLOCK_BYTES).max(1) as usize
-    }
-
-    /// Waits until so many more blocks may be dirty.
-    ///
-    /// # Errors
-    /// The cache device was given up, or nothing has got through to the origin for [`FAILING_WAIT_MAX`].
-    pub(super) async fn dirty_room(&self, blocks: usize) -> Result<DirtyRoom<'_, P>, IoError> {
-        let bytes = blocks as u64 * DIRTY_BLOCK_BYTES;
-        let started = self.env.now();
-        let mut waited = false;
-        loop {
-            if self.failed.get() {
-                return Err(self.cache_failed());
-            }
-            let used = self.dirty_bytes();
-            if used == 0 || used + bytes <= self.dirty_limit() {
-                self.dirty_reserved.set(self.dirty_reserved.get() + bytes);
-                raise(&self.stats.peaks.dirty_bytes, used + bytes);
-                return Ok(DirtyRoom { shard: self, bytes });
-            }
-            let patience = self
-                .clean_stuck
-                .get()
-                .map(|(since, _)| FAILING_WAIT_MAX.saturating_sub(self.env.now().since(since.max(started))));
-            if patience.is_some_and(|patience| patience.is_zero()) {
-                let why = self.clean_failure.borrow().clone().unwrap_or_default();
-                return Err(IoError::CacheFailed(format!(
-                    "as much is dirty as may be, and none of it can be brought to the origin: {why}"
-                )));
-            }
-            count(&self.stats.counters.dirty_waits, u64::from(!waited));
-            waited = true;
-            // A writer may go away while it waits.
-            let _hurry = Counted::new(&self.hurrying);
-            self.clean_wanted.notify_one();
-            let room = std::pin::pin!(self.dirty_room.notified());
-            match patience {
-                // An origin may take longer for an error than a writer waits.
-                Some(patience) => {
-                    select(room, std::pin::pin!(self.env.sleep(patience))).await;
-                }
-                None => room.await,
-            }
-        }
-    }
-
-    /// How urgent cleaning is: 0 (wait for a quiet moment) to 1 (writers wait).
-    fn urgency(&self) -> f64 {
-        if self.hurrying.load(Ordering::Relaxed) > 0 {
-            return 1.0;
-        }
-        let share = self.dirty_bytes() as f64 / self.dirty_limit() as f64;
-        ((share - 0.25) / 0.75).clamp(0.0, 1.0)
-    }
-
     /// Cleans until the shard stops.
     pub(super) async fn clean_task(shard: Rc<Self>) {
         let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
@@ -268,46 +156,6 @@ impl<P: Platform> Shard<P> {
                 self.tell_failure(&error);
                 self.dirty_room.notify_all();
             }
-        }
-    }
-
-    /// All that was dirty is on the origin, or the pass met nothing that fails.
-    fn note_well(&self) {
-        self.clean_stuck.set(None);
-        if self.clean_failure.take().is_some() {
-            tracing::info!(shard = self.number, "the cleaner goes on");
-        }
-    }
-
-    /// At once, and not at the end of a pass: an origin may take half a minute for every error.
-    fn note_failing(&self, error: &IoError, what: Failing) {
-        let before = self.clean_stuck.get();
-        let (since, at) = before.unwrap_or_else(|| (self.env.now(), what));
-        self.clean_stuck.set(Some((since, at.max(what))));
-        if before.is_none() {
-            // From now on there is an end to how long writers wait.
-            self.dirty_room.notify_all();
-        }
-        if what != Failing::Reads {
-            self.clean_damaged.set(false);
-        }
-        self.tell_failure(error);
-    }
-
-    fn tell_failure(&self, error: &IoError) {
-        if self.clean_failure.replace(Some(error.to_string())).is_none() {
-            tracing::error!(
-                shard = self.number,
-                "the cleaner cannot bring dirty blocks to the origin and keeps trying: {error}"
-            );
-        }
-    }
-
-    /// Some of it gets through, so writers wait for it as they do where nothing fails. Written is not flushed: an origin
-    /// that fails flushes alone takes every write.
-    fn note_progress(&self, what: Failing) {
-        if self.clean_stuck.get().is_some_and(|(_, at)| at <= what) {
-            self.clean_stuck.set(None);
         }
     }
 

@@ -45,6 +45,7 @@ mod reclaim;
 mod recover;
 mod regions;
 mod resume;
+mod room;
 mod scan;
 mod sending;
 #[cfg(test)]
@@ -225,7 +226,7 @@ pub struct Shard<P: Platform> {
     clean_left: Cell<&'static str>,
     clean_failure: RefCell<Option<String>>,
     /// Since when nothing has got through to the origin, and what fails.
-    clean_stuck: Cell<Option<(Nanos, clean::Failing)>>,
+    clean_stuck: Cell<Option<(Nanos, room::Failing)>>,
     /// Whose run is the next to go to the origin.
     clean_turn: Semaphore,
     last_turn: Cell<Option<u64>>,
