@@ -88,11 +88,9 @@ impl Lap {
         }
     }
 
-    /// A batch of so many blocks took so long. An origin that fails is gone over in few steps: each may take long.
-    fn adapt(&mut self, blocks: usize, took: Duration, failed: bool) {
-        if failed {
-            self.batch_blocks = CLEAN_BATCH_BLOCKS;
-        } else if took < CLEAN_BATCH_TIME.start && blocks == self.batch_blocks {
+    /// A batch of so many blocks took so long.
+    fn adapt(&mut self, blocks: usize, took: Duration) {
+        if took < CLEAN_BATCH_TIME.start && blocks == self.batch_blocks {
             self.batch_blocks = (self.batch_blocks * 2).min(CLEAN_BATCH_BLOCKS);
         } else if took >= CLEAN_BATCH_TIME.end {
             self.batch_blocks = (self.batch_blocks / 2).max(CLEAN_BATCH_BLOCKS_MIN);
@@ -112,6 +110,8 @@ impl<P: Platform> Shard<P> {
                     shard.dirty_room.notify_all();
                 }
                 shard.settle_idle().await;
+                // Reclaim may have failed to clean what is dirty no more.
+                shard.note_well();
                 continue;
             }
             if shard.urgency() == 0.0 && shard.clean_sleep(CLEAN_PAUSE).await {
@@ -171,6 +171,7 @@ impl<P: Platform> Shard<P> {
     /// Cleans what was dirty when it began, from where the lap is on, as far as it is looked up at a time; around, where
     /// that is all.
     async fn clean_pass(self: &Rc<Self>, lap: &mut Lap) -> Result<(), IoError> {
+        let begun = self.env.now();
         let (mut all, everything) = self.gather_dirty(lap.cursor).await;
         let around = all.iter().position(|dirty| dirty.block < lap.cursor);
         if !everything && let Some(at) = around {
@@ -193,7 +194,7 @@ impl<P: Platform> Shard<P> {
             let started = self.env.now();
             // What the origin does not take today must not keep back what it does take.
             let result = self.clean_batch(batch).await;
-            lap.adapt(batch.len(), self.env.now().since(started), result.is_err());
+            lap.adapt(batch.len(), self.env.now().since(started));
             match result {
                 Ok(true) => {}
                 Ok(false) => lap.left = Some(LEFT_MOVED),
@@ -249,7 +250,7 @@ impl<P: Platform> Shard<P> {
             if damaged {
                 let blocks = self.damaged.borrow().len();
                 let error = IoError::CacheFailed(format!("{blocks} dirty blocks cannot be read"));
-                self.note_failing(&error, Failing::Reads);
+                self.note_failing(&error, Failing::Reads, begun);
                 return Err(error);
             }
             // All of them were written again meanwhile.
@@ -357,16 +358,12 @@ impl<P: Platform> Shard<P> {
         let mut written = Vec::with_capacity(batch.len());
         let mut outcome = Ok(());
         while let Some((part, result)) = runs.next().await {
-            if let Err(error) = &result {
-                failed.set(true);
-                self.note_failing(error, Failing::Writes);
-            } else if !part.is_empty() {
-                self.note_progress(Failing::Writes);
-            }
+            failed.set(failed.get() || result.is_err());
             written.extend(part);
             outcome = outcome.and(result);
         }
         drop(runs);
+        let begun = self.env.now();
         if !written.is_empty()
             && !planted(PlantedBug::CleanedUnflushed)
             && let Err(error) = self.flush_origin_for(failures).await
@@ -376,7 +373,7 @@ impl<P: Platform> Shard<P> {
             count(&self.stats.counters.origin_errors, 1);
             let why = IoError::CacheFailed(format!("the origin failed a flush: {error}"));
             *self.flush_failure.borrow_mut() = Some(error);
-            self.note_failing(&why, Failing::Flushes);
+            self.note_failing(&why, Failing::Flushes, begun);
             return (Vec::new(), Err(why));
         }
         if !written.is_empty() {
@@ -395,6 +392,7 @@ impl<P: Platform> Shard<P> {
         let Some(_turn) = self.take_turn().await else {
             return (written, Err(IoError::Stopping));
         };
+        let begun = self.env.now();
         let _alone = self.cleaning_locks.lock(first.block.0..last.block.0 + 1).await;
         let mut data = IoBuf::new(run.len() * BLOCK_BYTES);
         let mut there = Vec::with_capacity(run.len());
@@ -432,9 +430,11 @@ impl<P: Platform> Shard<P> {
                 self.origin.write_at(offset, part, false).await.1
             };
             let result = self.write_to_origin(bytes, write).await;
-            if let Err(error) = result {
-                return (written, Err(IoError::Origin(error)));
+            if let Err(error) = result.map_err(IoError::Origin) {
+                self.note_failing(&error, Failing::Writes, begun);
+                return (written, Err(error));
             }
+            self.note_progress(Failing::Writes);
             written.extend_from_slice(&run[at..at + len]);
             at += len;
         }
@@ -446,9 +446,6 @@ impl<P: Platform> Shard<P> {
     /// while for a quiet moment: so readers keep most of a disk (one alone half of it), and what they have changes slowly.
     async fn take_turn(&self) -> Option<Counted<'_>> {
         let started = self.env.now();
-        // Its other runs come later, whatever other shards do.
-        let _next = self.clean_turn.acquire(1).await;
-        let mut waiting = None;
         loop {
             if self.stopping.get() && self.clean_stuck.get().is_some() {
                 return None;
@@ -460,17 +457,9 @@ impl<P: Platform> Shard<P> {
                 reads => ((reads as f64 * urgency / READS_PER_RUN).ceil() as u64).max(1),
             };
             let quiet = reads == 0 || self.env.now().since(started) >= patience;
-            // A batch would hand the only turn from run to run, past the other shards.
-            let own = u64::from(waiting.is_some());
-            let next = reads == 0 || self.origin_writes.is_next(self.last_turn.get(), own);
-            if quiet
-                && next
-                && let Some((turn, number)) = self.origin_writes.clean(most)
-            {
-                self.last_turn.set(Some(number));
+            if quiet && let Some(turn) = self.origin_writes.clean(most) {
                 return Some(turn);
             }
-            waiting.get_or_insert_with(|| self.origin_writes.wait());
             self.env.sleep(GIVE_WAY_STEP).await;
         }
     }

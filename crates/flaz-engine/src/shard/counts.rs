@@ -22,8 +22,6 @@ struct OriginCounts {
     flushed: AtomicU64,
     reading: AtomicU64,
     cleaning: AtomicU64,
-    turns: AtomicU64,
-    waiting: AtomicU64,
     flushes: Flushes,
     cache_flushes: Flushes,
     watch: Watch,
@@ -37,8 +35,6 @@ impl Default for OriginCounts {
             flushed: AtomicU64::new(0),
             reading: AtomicU64::new(0),
             cleaning: AtomicU64::new(0),
-            turns: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
             flushes: Flushes::default(),
             cache_flushes: Flushes::default(),
             watch: Watch::default(),
@@ -111,23 +107,9 @@ impl OriginWrites {
         self.0.reading.load(Ordering::Relaxed)
     }
 
-    /// A run of a cleaner is under way, if there are fewer than `most`. Gives the number of this turn, too.
-    pub(super) fn clean(&self, most: u64) -> Option<(Counted<'_>, u64)> {
+    /// A run of a cleaner is under way, if there are fewer than `most`.
+    pub(crate) fn clean(&self, most: u64) -> Option<Counted<'_>> {
         let count = Counted::new(&self.0.cleaning);
-        let free = self.0.cleaning.load(Ordering::Relaxed) <= most;
-        free.then(|| (count, self.0.turns.fetch_add(1, Ordering::Relaxed) + 1))
-    }
-
-    /// The cleaner of a shard waits for its turn.
-    pub(super) fn wait(&self) -> Counted<'_> {
-        Counted::new(&self.0.waiting)
-    }
-
-    /// Whether it is for a shard to come next whose last turn had this number, beside `own` of its own that are waiting: not
-    /// before as many turns have been had as others wait. Of those that wait that is always so for the one whose last turn
-    /// is the longest ago.
-    pub(super) fn is_next(&self, last: Option<u64>, own: u64) -> bool {
-        let others = self.0.waiting.load(Ordering::Relaxed).saturating_sub(own);
-        last.is_none_or(|last| self.0.turns.load(Ordering::Relaxed) - last >= others)
+        (self.0.cleaning.load(Ordering::Relaxed) <= most).then_some(count)
     }
 }

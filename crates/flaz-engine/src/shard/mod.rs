@@ -61,7 +61,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use flaz_device::local::{Notify, Semaphore};
-use flaz_device::{Device, Env, IoBuf, Nanos};
+use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
 use crate::codec::Decoders;
@@ -225,11 +225,8 @@ pub struct Shard<P: Platform> {
     /// Why a pass left something dirty, if no device failed.
     clean_left: Cell<&'static str>,
     clean_failure: RefCell<Option<String>>,
-    /// Since when nothing has got through to the origin, and what fails.
-    clean_stuck: Cell<Option<(Nanos, room::Failing)>>,
-    /// Whose run is the next to go to the origin.
-    clean_turn: Semaphore,
-    last_turn: Cell<Option<u64>>,
+    /// Nothing has got through to the origin since it failed.
+    clean_stuck: Cell<Option<room::Stuck>>,
     /// No device failed then, but all that is left is damaged.
     clean_damaged: Cell<bool>,
     /// Dirty blocks that could not be read when they were read last.
@@ -338,8 +335,6 @@ impl<P: Platform> Shard<P> {
             clean_left: Cell::new(clean::LEFT_DAMAGED),
             clean_failure: RefCell::new(None),
             clean_stuck: Cell::new(None),
-            clean_turn: Semaphore::new(1),
-            last_turn: Cell::new(None),
             clean_damaged: Cell::new(false),
             damaged: RefCell::new(BTreeSet::new()),
             unknown: RefCell::new(BTreeSet::new()),

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use flaz_device::Env;
+use flaz_device::{Env, Nanos};
 use futures_util::future::select;
 
 use super::{Counted, Platform, Shard};
@@ -27,6 +27,15 @@ pub(super) enum Failing {
     Writes,
     /// The origin fails flushes.
     Flushes,
+}
+
+/// Nothing has got through to the origin since it failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stuck {
+    since: Nanos,
+    what: Failing,
+    /// What was tried after that has failed as well.
+    again: bool,
 }
 
 /// Room for blocks that are about to become dirty; given back when dropped, for by then they are counted.
@@ -89,10 +98,9 @@ impl<P: Platform> Shard<P> {
                 raise(&self.stats.peaks.dirty_bytes, used + bytes);
                 return Ok(DirtyRoom { shard: self, bytes });
             }
-            let patience = self
-                .clean_stuck
-                .get()
-                .map(|(since, _)| FAILING_WAIT_MAX.saturating_sub(self.env.now().since(since.max(started))));
+            let stuck = self.clean_stuck.get().filter(|stuck| stuck.again);
+            let patience = stuck
+                .map(|stuck| FAILING_WAIT_MAX.saturating_sub(self.env.now().since(stuck.since.max(started))));
             if patience.is_some_and(|patience| patience.is_zero()) {
                 let why = self.clean_failure.borrow().clone().unwrap_or_default();
                 return Err(IoError::CacheFailed(format!(
@@ -132,12 +140,24 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// At once, and not at the end of a pass: an origin may take half a minute for every error.
-    pub(super) fn note_failing(&self, error: &IoError, what: Failing) {
+    /// What was begun then has failed. At once, and not at the end of a pass: an origin may take half a minute for every
+    /// error.
+    pub(super) fn note_failing(&self, error: &IoError, what: Failing, begun: Nanos) {
         let before = self.clean_stuck.get();
-        let (since, at) = before.unwrap_or_else(|| (self.env.now(), what));
-        self.clean_stuck.set(Some((since, at.max(what))));
-        if before.is_none() {
+        let stuck = before.map_or_else(
+            || Stuck {
+                since: self.env.now(),
+                what,
+                again: false,
+            },
+            |before| Stuck {
+                since: before.since,
+                what: before.what.max(what),
+                again: before.again || begun >= before.since,
+            },
+        );
+        self.clean_stuck.set(Some(stuck));
+        if stuck.again && !before.is_some_and(|before| before.again) {
             // From now on there is an end to how long writers wait.
             self.dirty_room.notify_all();
         }
@@ -159,7 +179,7 @@ impl<P: Platform> Shard<P> {
     /// Some of it gets through, so writers wait for it as they do where nothing fails. Written is not flushed: an origin
     /// that fails flushes alone takes every write.
     pub(super) fn note_progress(&self, what: Failing) {
-        if self.clean_stuck.get().is_some_and(|(_, at)| at <= what) {
+        if self.clean_stuck.get().is_some_and(|stuck| stuck.what <= what) {
             self.clean_stuck.set(None);
         }
     }

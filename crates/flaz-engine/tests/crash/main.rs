@@ -192,6 +192,10 @@ fn no_crash_loses_or_revives_anything() {
     }
     eprintln!("crash states explored: {}", counts.states);
     eprintln!("{counts:?}");
+    if goal < CRASH_STATES {
+        // Few bases: not all kinds need be among them.
+        return;
+    }
     // A test that explores nothing proves nothing.
     for (name, count) in [
         ("kills", counts.kills),
@@ -219,7 +223,7 @@ fn no_crash_loses_or_revives_anything() {
         ("failed checksums", counts.did.checksum_failures),
         ("dirty blocks that cannot be read", counts.did.dirty_lost),
     ] {
-        assert!(count > 0 || goal == 0, "no {name} in the whole test");
+        assert!(count > 0, "no {name} in the whole test");
     }
 }
 
