@@ -408,7 +408,10 @@ impl<P: Platform> Shard<P> {
         let _run = self.origin_writes.watch().run();
         let _intent = match self.intend_cleaning(first.block).await {
             Ok(intent) => intent,
-            Err(error) => return (written, Err(error)),
+            Err(error) => {
+                self.note_failing(&error, Failing::Writes, begun);
+                return (written, Err(error));
+            }
         };
         let mut at = 0;
         while at < run.len() {
