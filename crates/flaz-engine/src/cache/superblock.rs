@@ -88,32 +88,44 @@ pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock)
 }
 
 async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<IoBuf, CacheError> {
-    superblock.generation = superblock.generation.wrapping_add(1);
-    if is_alone(cache, slot_of(superblock.generation)).await {
+    let before = superblock.generation;
+    superblock.generation = before.wrapping_add(1);
+    let mut spares = is_alone(cache, slot_of(superblock.generation), before).await;
+    if spares {
         superblock.generation = superblock.generation.wrapping_add(1);
     }
-    let page = IoBuf::copy_of(&superblock.to_bytes()?);
-    let written = async {
-        if is_flushed(superblock) {
-            cache.flush().await?;
-        }
-        write_slot(cache, superblock, superblock.generation, IoBuf::copy_of(&page)).await
-    };
-    if let Err(error) = written.await {
+    loop {
+        let page = IoBuf::copy_of(&superblock.to_bytes()?);
+        let written = async {
+            if is_flushed(superblock) {
+                cache.flush().await?;
+            }
+            write_slot(cache, superblock, superblock.generation, IoBuf::copy_of(&page)).await
+        };
+        let Err(error) = written.await else {
+            return Ok(page);
+        };
         // Not the same number once more, for what failed may have landed.
         superblock.generation = superblock.generation.wrapping_add(1);
-        return Err(error.into());
+        if !spares || error.op != DeviceOp::Write || is_timeout(&error) {
+            return Err(error.into());
+        }
+        // The damaged slot takes nothing any more: the next number is for the other one.
+        spares = false;
     }
-    Ok(page)
 }
 
-/// Whether the other slot has been damaged, perhaps only now, so that this one, torn, would leave none.
-async fn is_alone<C: Device>(cache: &C, slot: usize) -> bool {
+/// Whether the other slot has been damaged, perhaps only now, so that this one, torn, would leave none. Not if it is older
+/// than what was written last: then the other one is what counts, and is read wrong.
+async fn is_alone<C: Device>(cache: &C, slot: usize, generation: u64) -> bool {
     let damaged = match read_slot(cache, SUPERBLOCK_SLOTS[1 - slot]).await {
         Ok(parsed) => parsed.is_err(),
         Err(error) => !is_timeout(&error),
     };
-    damaged && matches!(read_slot(cache, SUPERBLOCK_SLOTS[slot]).await, Ok(Ok(_)))
+    damaged
+        && read_slot(cache, SUPERBLOCK_SLOTS[slot])
+            .await
+            .is_ok_and(|found| found.is_ok_and(|found| found.generation >= generation))
 }
 
 /// The slot that a generation is written to first.

@@ -449,8 +449,12 @@ impl<P: Platform> Shard<P> {
     /// while for a quiet moment: so readers keep most of a disk (one alone half of it), and what they have changes slowly.
     async fn take_turn(&self) -> Option<Counted<'_>> {
         let started = self.env.now();
+        if self.is_origin_failing() {
+            // A batch would hand the only turn from run to run, each of which may take long, past the other shards.
+            self.env.sleep(GIVE_WAY_STEP).await;
+        }
         loop {
-            if self.stopping.get() && self.clean_stuck.get().is_some() {
+            if self.stopping.get() && self.is_origin_failing() {
                 return None;
             }
             let (reads, urgency) = (self.origin_writes.reading(), self.urgency());

@@ -226,7 +226,7 @@ pub struct Shard<P: Platform> {
     clean_left: Cell<&'static str>,
     clean_failure: RefCell<Option<String>>,
     /// Nothing has got through to the origin since it failed.
-    clean_stuck: Cell<Option<room::Stuck>>,
+    clean_stuck: Cell<room::Stuck>,
     /// No device failed then, but all that is left is damaged.
     clean_damaged: Cell<bool>,
     /// Dirty blocks that could not be read when they were read last.
@@ -334,7 +334,7 @@ impl<P: Platform> Shard<P> {
             clean_failures: Cell::new(0),
             clean_left: Cell::new(clean::LEFT_DAMAGED),
             clean_failure: RefCell::new(None),
-            clean_stuck: Cell::new(None),
+            clean_stuck: Cell::default(),
             clean_damaged: Cell::new(false),
             damaged: RefCell::new(BTreeSet::new()),
             unknown: RefCell::new(BTreeSet::new()),

@@ -19,7 +19,7 @@ const REGIONS_APART: u32 = 4;
 const DIRTY_BLOCK_BYTES: u64 = 4096 + 8 + 8 + 504;
 
 /// What fails of cleaning: over when this, or what comes after it, succeeds once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failing {
     /// Dirty blocks cannot be read.
     Reads,
@@ -29,11 +29,12 @@ pub(super) enum Failing {
     Flushes,
 }
 
-/// Nothing has got through to the origin since it failed.
+/// For each of [`Failing`] whether it fails: nothing that is behind it has succeeded since.
+pub(super) type Stuck = [Option<Failure>; 3];
+
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stuck {
+pub(super) struct Failure {
     since: Nanos,
-    what: Failing,
     /// What was tried after that has failed as well.
     again: bool,
 }
@@ -98,9 +99,12 @@ impl<P: Platform> Shard<P> {
                 raise(&self.stats.peaks.dirty_bytes, used + bytes);
                 return Ok(DirtyRoom { shard: self, bytes });
             }
-            let stuck = self.clean_stuck.get().filter(|stuck| stuck.again);
-            let patience = stuck
-                .map(|stuck| FAILING_WAIT_MAX.saturating_sub(self.env.now().since(stuck.since.max(started))));
+            let now = self.env.now();
+            let failures = self.clean_stuck.get().into_iter().flatten();
+            let patience = failures
+                .filter(|failure| failure.again)
+                .map(|failure| FAILING_WAIT_MAX.saturating_sub(now.since(failure.since.max(started))))
+                .min();
             if patience.is_some_and(|patience| patience.is_zero()) {
                 let why = self.clean_failure.borrow().clone().unwrap_or_default();
                 return Err(IoError::CacheFailed(format!(
@@ -134,7 +138,7 @@ impl<P: Platform> Shard<P> {
 
     /// All that was dirty is on the origin, or the pass met nothing that fails.
     pub(super) fn note_well(&self) {
-        self.clean_stuck.set(None);
+        self.clean_stuck.set(Stuck::default());
         if self.clean_failure.take().is_some() {
             tracing::info!(shard = self.number, "the cleaner goes on");
         }
@@ -143,21 +147,14 @@ impl<P: Platform> Shard<P> {
     /// What was begun then has failed. At once, and not at the end of a pass: an origin may take half a minute for every
     /// error.
     pub(super) fn note_failing(&self, error: &IoError, what: Failing, begun: Nanos) {
-        let before = self.clean_stuck.get();
-        let stuck = before.map_or_else(
-            || Stuck {
-                since: self.env.now(),
-                what,
-                again: false,
-            },
-            |before| Stuck {
-                since: before.since,
-                what: before.what.max(what),
-                again: before.again || begun >= before.since,
-            },
-        );
-        self.clean_stuck.set(Some(stuck));
-        if stuck.again && !before.is_some_and(|before| before.again) {
+        let mut stuck = self.clean_stuck.get();
+        let failure = &mut stuck[what as usize];
+        let told = failure.is_some_and(|failure| failure.again);
+        let since = failure.map_or_else(|| self.env.now(), |failure| failure.since);
+        let again = told || failure.is_some() && begun >= since;
+        *failure = Some(Failure { since, again });
+        self.clean_stuck.set(stuck);
+        if again && !told {
             // From now on there is an end to how long writers wait.
             self.dirty_room.notify_all();
         }
@@ -179,8 +176,16 @@ impl<P: Platform> Shard<P> {
     /// Some of it gets through, so writers wait for it as they do where nothing fails. Written is not flushed: an origin
     /// that fails flushes alone takes every write.
     pub(super) fn note_progress(&self, what: Failing) {
-        if self.clean_stuck.get().is_some_and(|stuck| stuck.what <= what) {
-            self.clean_stuck.set(None);
-        }
+        let mut stuck = self.clean_stuck.get();
+        stuck[..=what as usize].fill(None);
+        self.clean_stuck.set(stuck);
+    }
+
+    /// The origin fails again and again, and nothing gets through.
+    pub(super) fn is_origin_failing(&self) -> bool {
+        let stuck = self.clean_stuck.get();
+        [Failing::Writes, Failing::Flushes]
+            .into_iter()
+            .any(|what| stuck[what as usize].is_some_and(|failure| failure.again))
     }
 }

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env};
-use flaz_engine::cache::{Start, mark_clean, mark_empty, read_superblock, write_superblock};
+use flaz_engine::cache::{Start, mark_clean, mark_empty, mark_void, read_superblock, write_superblock};
 use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::superblock::State;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::Volume;
@@ -363,6 +364,31 @@ fn a_stop_that_is_cut_after_a_superblock_has_rotted_leaves_one() {
         }
     }
     assert!(written >= 2, "no stop was cut between its two writes");
+}
+
+/// A slot that can no longer be written is no reason to leave the other one as it was.
+#[test]
+fn a_cache_whose_damaged_superblock_takes_nothing_is_marked_void_in_the_other() {
+    let mut done = 0;
+    for place in SUPERBLOCK_SLOTS {
+        let world = World::new(39, Mode::WriteThrough);
+        world.sim.block_on(async {
+            let mut superblock = live_and_stop(&world).await;
+            superblock.state = State::Open;
+            write_superblock(&world.cache, &mut superblock)
+                .await
+                .expect("is written");
+            world.cache.flip_bit(place + 40, 0);
+            world.cache.fail_nth(DeviceOp::Write, 1);
+            let marked = mark_void(&world.cache, &mut superblock).await;
+            let found = read_superblock(&world.cache).await.expect("one is good");
+            let is_void = found.valid_from_epoch > found.epoch;
+            assert!(is_void || marked.is_err());
+            done += u32::from(marked.is_ok());
+        });
+    }
+    // Where it is the turn of the damaged one the device has failed, as without the damage.
+    assert_eq!(done, 1);
 }
 
 /// The largest numbers that are taken for some are followed by such as would not be read: the cache is refused as it is.

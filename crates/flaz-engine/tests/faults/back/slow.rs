@@ -60,21 +60,35 @@ fn one_failed_write_of_a_slow_origin_fails_no_writer() {
     });
 }
 
-/// Nothing is stable before the next flush, and a batch comes before that.
+/// Nothing is stable before the next flush, a batch comes before that, and one of its writes fails as well.
 #[test]
 fn one_failed_flush_of_a_slow_origin_fails_no_writer() {
-    let world = world(36);
-    world.sim.block_on(async {
-        let live = world.serve().await;
-        let block = fill(&live).await;
-        world.origin.set_faults(slow(1));
-        world.origin.fail_nth(DeviceOp::Flush, 1);
-        let writers = (0..150).map(|writer| live.try_write(block + 2 * writer));
-        let written = join_all(writers.collect::<Vec<_>>()).await;
-        assert_eq!(world.origin.stats().flush_errors, 1, "nothing failed");
-        let failed = written.iter().filter(|result| result.is_err()).count();
-        assert_eq!(failed, 0, "writers failed though the origin takes the next flush");
-    });
+    for (seconds, write_too) in [(1, false), (2, false), (1, true), (2, true)] {
+        let world = world(36);
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            let block = fill(&live).await;
+            world.origin.set_faults(slow(seconds));
+            world.origin.fail_nth(DeviceOp::Flush, 1);
+            let writers = (0..150).map(|writer| live.try_write(block + 2 * writer));
+            let trouble = async {
+                while world.origin.stats().flush_errors == 0 {
+                    live.env.sleep(Duration::from_millis(100)).await;
+                }
+                live.env.sleep(Duration::from_millis(8500)).await;
+                if write_too {
+                    world.origin.fail_nth(DeviceOp::Write, 1);
+                }
+            };
+            let (written, ()) = join(join_all(writers.collect::<Vec<_>>()), trouble).await;
+            assert_eq!(world.origin.stats().errors, 1 + u64::from(write_too));
+            let failed = written.iter().filter(|result| result.is_err()).count();
+            assert_eq!(
+                failed, 0,
+                "{seconds} s, {write_too}: the origin takes the next flush"
+            );
+        });
+    }
 }
 
 #[test]
