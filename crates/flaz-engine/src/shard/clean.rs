@@ -196,8 +196,8 @@ impl<P: Platform> Shard<P> {
             let result = self.clean_batch(batch).await;
             lap.adapt(batch.len(), self.env.now().since(started));
             match result {
-                Ok(true) => {}
-                Ok(false) => lap.left = Some(LEFT_MOVED),
+                Ok(None) => {}
+                Ok(why) => lap.left = why,
                 Err(error) => {
                     lap.left = Some(LEFT_FAILED);
                     outcome = outcome.and(Err(error));
@@ -309,13 +309,13 @@ impl<P: Platform> Shard<P> {
         now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.fill == dirty.fill)
     }
 
-    /// Brings blocks to the origin and records that, as far as they are still dirty. Whether all of them were, but for
+    /// Brings blocks to the origin and records that, as far as they are still dirty. Why not all of them were, but for
     /// those that were written again meanwhile: what reclaim moves is looked for again.
-    async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<bool, IoError> {
+    async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<Option<&'static str>, IoError> {
         let started = self.env.now();
         let counters = &self.stats.counters;
         let mut left = self.still_dirty(batch);
-        let mut outcome = Ok(left.is_empty());
+        let mut outcome = Ok(None);
         for _ in 0..CLEAN_ROUNDS_MAX {
             if left.is_empty() {
                 break;
@@ -325,9 +325,14 @@ impl<P: Platform> Shard<P> {
             for dirty in &written {
                 self.record_cleaned(dirty).await;
             }
+            // What could not be read then may be read by the end of the pass, and passes for damaged no more.
+            let unread = left.iter().any(|dirty| self.is_still(dirty));
             left = self.still_dirty(&left);
             let settled = left.is_empty() || counters.dirty_moved_blocks.get() == moved;
-            outcome = result.map(|()| settled);
+            outcome = result.map(|()| match settled {
+                true => unread.then_some(LEFT_FAILED),
+                false => Some(LEFT_MOVED),
+            });
             if settled || outcome.is_err() {
                 break;
             }

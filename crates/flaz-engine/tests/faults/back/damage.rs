@@ -1,5 +1,7 @@
 //! Bits that rot, writes that land elsewhere, extents that land in part, with dirty blocks in the cache.
 
+use std::cell::Cell;
+use std::pin::pin;
 use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
@@ -10,6 +12,7 @@ use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
 use flaz_sim::{CrashPlan, EventStage, FaultRates};
+use futures_util::future::{Either, select};
 
 use super::world;
 use crate::world::{BLOCK, Live, World, Wrong, contents};
@@ -127,6 +130,64 @@ fn damage_is_not_told_as_an_origin_that_fails_and_is_over_when_blocks_are_writte
         // The cleaner pauses before it says how it went.
         live.env.sleep(Duration::from_secs(5)).await;
         assert_eq!((holdings().cleaners_failing, holdings().damaged_blocks), (0, 0));
+    });
+}
+
+/// A block that the cleaner cannot read, and somebody else can before the pass is over, is not clean by that.
+#[test]
+fn a_dirty_block_that_can_be_read_again_is_cleaned_before_everything_is_said_to_be() {
+    let world = world(3);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in [5, 300] {
+            live.write(block).await;
+            live.volume.flush().await.expect("flushes");
+        }
+    });
+    let next = world.reboot(4);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        let fragment = next.geometry.data_offset() + next.geometry.header_bytes() as u64 + 100;
+        next.cache.flip_bit(fragment, 3);
+        live.try_read(5).await.expect_err("it is damaged");
+        next.origin.set_faults(FaultRates {
+            stall_ppm: 1_000_000,
+            stall: Duration::from_secs(2),
+            ..FaultRates::default()
+        });
+        // Well while the origin flushes what there is of others, and damaged again when the cleaner comes to it once more.
+        let (cache, origin, damaged) = (next.cache.clone(), next.origin.number(), Cell::new(true));
+        next.sim.set_observer(move |event| {
+            let well = match (event.op, event.stage) {
+                (DeviceOp::Flush, EventStage::Issued) => true,
+                (DeviceOp::Flush, EventStage::Completed) => false,
+                _ => return,
+            };
+            if event.disk == origin && damaged.replace(!well) == well {
+                cache.flip_bit(fragment, 3);
+            }
+        });
+        let others = async {
+            for turn in (0..8).cycle() {
+                live.write(300 + 2 * turn).await;
+                live.env.sleep(Duration::from_secs(1)).await;
+                let _ = live.try_read(5).await;
+            }
+        };
+        match select(pin!(live.cache.clean_all()), pin!(others)).await {
+            Either::Left((cleaned, _)) => {
+                let on_origin = next.on_origin(5);
+                assert!(
+                    cleaned.is_err() || on_origin == 1,
+                    "{cleaned:?}, version {on_origin}"
+                );
+            }
+            Either::Right(_) => unreachable!("it has no end"),
+        }
+        next.unwatch();
+        next.cache.poke(fragment, &world.cache.peek(fragment, 1));
+        live.cleaned().await;
+        next.assert_origin_complete(&live);
     });
 }
 
