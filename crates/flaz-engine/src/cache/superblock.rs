@@ -75,6 +75,9 @@ async fn read_slot<C: Device>(cache: &C, slot: u64) -> Result<Result<Superblock,
     }
 }
 
+/// Times that a damaged slot is written before the only good one is.
+const SPARE_WRITES_MAX: u64 = 3;
+
 /// Writes the next generation of the superblock into both slots, one after the other: with one alone, losing that sector
 /// would bring back what was before, and that is either an older cache to whoever remembers this one, or a wrong one. After a
 /// failure one slot is good, with this generation or the one before, and what is in the other is not known: that one is
@@ -90,9 +93,10 @@ pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock)
 async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<IoBuf, CacheError> {
     let before = superblock.generation;
     superblock.generation = before.wrapping_add(1);
-    let mut spares = is_alone(cache, slot_of(superblock.generation), before).await;
-    if spares {
+    let mut spare_writes = 0;
+    if is_alone(cache, slot_of(superblock.generation), before).await {
         superblock.generation = superblock.generation.wrapping_add(1);
+        spare_writes = SPARE_WRITES_MAX;
     }
     loop {
         let page = IoBuf::copy_of(&superblock.to_bytes()?);
@@ -107,11 +111,15 @@ async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> 
         };
         // Not the same number once more, for what failed may have landed.
         superblock.generation = superblock.generation.wrapping_add(1);
-        if !spares || error.op != DeviceOp::Write || is_timeout(&error) {
+        if spare_writes == 0 || error.op != DeviceOp::Write || is_timeout(&error) {
             return Err(error.into());
         }
-        // The damaged slot takes nothing any more: the next number is for the other one.
-        spares = false;
+        spare_writes -= 1;
+        if spare_writes > 0 {
+            // Of the same slot.
+            superblock.generation = superblock.generation.wrapping_add(1);
+        }
+        // Otherwise the damaged slot takes nothing any more: the next number is for the other one.
     }
 }
 

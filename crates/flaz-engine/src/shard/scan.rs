@@ -86,6 +86,13 @@ struct Guess {
     seen: Cell<usize>,
 }
 
+fn unless_timeout(error: DeviceError) -> Result<End, DeviceError> {
+    match is_timeout(&error) {
+        true => Err(error),
+        false => Ok(End::default()),
+    }
+}
+
 impl Guess {
     /// What to read of a region's end.
     fn bytes(&self) -> u64 {
@@ -150,9 +157,25 @@ impl<P: Platform> Shard<P> {
         // Of a region that was being made void only the first sector may have been.
         let sector = u64::from(self.geometry.sector_bytes);
         let (end, head) = join(self.read_end(number, guess), self.read_region(number, 0, sector)).await;
-        // A summary that cannot be read is one that is damaged: the extents say the same.
-        let mut end = end.or_else(|error| self.unreadable(number, error).map(|()| End::default()))?;
-        let head = head?;
+        let mut end = match end {
+            Ok(end) => end,
+            Err(error) => {
+                self.unreadable(number, error)?;
+                // Of what is before it nothing is needed. One that cannot be read is one that is damaged: the extents say the
+                // same.
+                self.read_end(number, sector).await.or_else(unless_timeout)?
+            }
+        };
+        let head = match head {
+            // That sector is not needed either: this is what there was before it was made void, if it was.
+            Err(error) if end.summary.is_some() && !is_timeout(&error) => {
+                self.unreadable(number, error)?;
+                let mut damaged = IoBuf::zeroed(sector as usize);
+                damaged.fill(0xff);
+                damaged
+            }
+            head => head?,
+        };
         let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
         let position = self.position_of(number);
         let voided = VoidMark::parse(&head, self.cache_id, position).ok();
@@ -161,7 +184,7 @@ impl<P: Platform> Shard<P> {
             // It may be all that says what is here, and have been read wrong for once.
             end = match self.read_end(number, guess).await {
                 Err(error) if is_timeout(&error) => return Err(error),
-                again => again.unwrap_or_default(),
+                again => again.unwrap_or(end),
             };
         }
         let mut bytes_read = end.bytes_read;
@@ -231,7 +254,12 @@ impl<P: Platform> Shard<P> {
             Ok(len) => {
                 let len = (len as u64).next_multiple_of(sector);
                 bytes_read += len;
-                Summary::parse(&self.read_region(number, region_bytes - len, len).await?).ok()
+                match self.read_region(number, region_bytes - len, len).await {
+                    Ok(bytes) => Summary::parse(&bytes).ok(),
+                    Err(error) if is_timeout(&error) => return Err(error),
+                    // Its trailer can, and says how much there must be.
+                    Err(_) => None,
+                }
             }
             Err(_) => None,
         };
@@ -243,13 +271,13 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    /// A summary cannot be read: recovery goes on without it, unless the device answers nothing.
+    /// What a region begins or ends with cannot be read: recovery goes on without it, unless the device answers nothing.
     fn unreadable(&self, region: u32, error: DeviceError) -> Result<(), DeviceError> {
         if is_timeout(&error) {
             return Err(error);
         }
         count(&self.stats.counters.cache_read_errors, 1);
-        tracing::warn!(shard = self.number, region, %error, "a summary cannot be read: the region's extents are");
+        tracing::warn!(shard = self.number, region, %error, "a sector cannot be read that a region begins or ends with");
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::CacheError;
 use flaz_engine::format::extent::ExtentHeader;
 use flaz_engine::format::geometry::SUPERBLOCK_SLOTS;
+use flaz_engine::format::summary::Summary;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
@@ -368,9 +369,15 @@ fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
             }
             live.volume.flush().await.expect("flushes");
         });
-        let regions = (0..8).map(|number| {
-            let end = world.geometry.data_offset() + (number + 1) * region;
-            (end - 512, "summary")
+        let regions = (0..8).flat_map(|number| {
+            let start = world.geometry.data_offset() + number * region;
+            let end = start + region;
+            let full = Summary::parse(&world.cache.peek(start, region as usize)).is_ok();
+            // What is read along with a summary, or to see whether the region is void.
+            let more = [(start, "head"), (end - (20 << 10), "contents")];
+            [(end - 512, "summary")]
+                .into_iter()
+                .chain(more.into_iter().filter(move |_| full))
         });
         for (offset, what) in front(&world).into_iter().chain(regions) {
             let next = world.reboot(seed + 1);
