@@ -126,7 +126,10 @@ pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Resul
             .write_zeroes(offset, len, may_unmap, fua)
             .await
             .map(|()| None),
-        Piece::Flush => shard.flush().await.map(|()| None),
+        Piece::Flush => {
+            shard.note_failed_flushes();
+            shard.flush().await.map(|()| None)
+        }
         Piece::AwaitFlushes => {
             shard.await_origin_flushes().await;
             Ok(None)
@@ -183,11 +186,13 @@ struct Inner<S, O> {
 }
 
 /// The cached device, as front ends see it. Each clone is for one client: it hears of every flush of the origin that
-/// failed since, once, whoever had asked for that one.
+/// failed since, or within minutes before, once, whoever had asked for that one.
 pub struct CachedVolume<S, O> {
     inner: Rc<Inner<S, O>>,
-    /// Failed flushes that the client has heard of.
+    /// Failed flushes that the client has heard of, or those that there were before it.
     heard: Cell<u64>,
+    /// It has not heard of any.
+    is_new: Cell<bool>,
 }
 
 impl<S: Shards, O> Clone for CachedVolume<S, O> {
@@ -199,7 +204,8 @@ impl<S: Shards, O> Clone for CachedVolume<S, O> {
 impl<S: Shards, O> CachedVolume<S, O> {
     fn for_client(inner: Rc<Inner<S, O>>) -> Self {
         let heard = Cell::new(inner.shards.origin_writes().flushes().flushes_failed());
-        Self { inner, heard }
+        let is_new = Cell::new(true);
+        Self { inner, heard, is_new }
     }
 }
 
@@ -342,7 +348,7 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
             return Ok(());
         }
         let writes = self.inner.shards.origin_writes();
-        let heard = self.heard.get();
+        let (heard, is_new) = (self.heard.get(), self.is_new.get());
         let unflushed = writes.unflushed();
         let mut outcome = Ok(());
         if let Some(upto) = unflushed {
@@ -367,6 +373,10 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         // One that somebody else was told of may have taken with it what this client has written.
         let failed = writes.flushes().flushes_failed();
         self.heard.set(failed);
+        self.is_new.set(false);
+        // Or with the connection that it had before this one, and on which it was not told, or was and asks again.
+        let news = writes.flushes().flushes_failed_long_ago();
+        let heard = if is_new { heard.min(news) } else { heard };
         if outcome.is_ok() && failed != heard {
             let why = io::Error::other("it failed a flush that somebody else asked for");
             outcome = Err(IoError::Origin(DeviceError::new(DeviceOp::Flush, 0, 0, why)));

@@ -2,7 +2,8 @@
 //!
 //! A system may report a failed flush once, forget what was not written, and tell whoever asks next that all is well.
 //! So the success of a flush is believed if none failed since what it is to cover was written, whoever asked for that
-//! one, and if none that overlapped it is still under way. Clients hear of every flush that failed, each of them once.
+//! one, and if none that overlapped it is still under way. Clients hear of every flush that failed, each of them once; so
+//! does who connects soon after, for it may be one that has connected again, with writes from before.
 
 #![expect(
     clippy::disallowed_types,
@@ -14,12 +15,15 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flaz_device::{Device, DeviceError, DeviceOp, Env};
+use flaz_device::{Device, DeviceError, DeviceOp, Env, Nanos};
 
 use super::{OriginWrites, Platform, Shard};
 
 /// How often somebody whose flush has succeeded looks whether those that overlapped it have ended.
 const OVERLAP_STEP: Duration = Duration::from_micros(200);
+
+/// How long a failed flush is news for who connects: longer than clients take to connect again.
+const NEWS_MAX: Duration = Duration::from_secs(300);
 
 /// The flushes of one device. As many are under way as requests, shards and their tasks ask for.
 #[derive(Debug, Default)]
@@ -32,6 +36,10 @@ struct State {
     failures: u64,
     /// Those of them that were flushes for sure, and no writes that are stable on return.
     flushes_failed: u64,
+    /// Those of them that are no news.
+    old: u64,
+    /// Those of them that were there then.
+    noted: Option<(u64, Nanos)>,
     /// One of those writes has failed.
     write_failed: bool,
     /// A failure that nobody had asked for, and that clients must hear of.
@@ -70,6 +78,23 @@ impl Flushes {
     /// alone, as where the device is full.
     pub(crate) fn flushes_failed(&self) -> u64 {
         self.state().flushes_failed
+    }
+
+    /// Those of them that are no news for who connects.
+    pub(crate) fn flushes_failed_long_ago(&self) -> u64 {
+        self.state().old
+    }
+
+    /// Says what time it is, whenever a client asks for a flush.
+    fn grow_old(&self, now: Nanos) {
+        let mut state = self.state();
+        if let Some((failed, _)) = state.noted.take_if(|(_, since)| now.since(*since) >= NEWS_MAX) {
+            state.old = failed;
+        }
+        if state.old != state.flushes_failed {
+            let noted = (state.flushes_failed, now);
+            state.noted.get_or_insert(noted);
+        }
     }
 
     /// Whether a write that is stable on return has failed.
@@ -171,6 +196,11 @@ impl OriginWrites {
 }
 
 impl<P: Platform> Shard<P> {
+    /// To be called when a client asks for a flush: failed ones are news for a while.
+    pub(crate) fn note_failed_flushes(&self) {
+        self.origin_writes.flushes().grow_old(self.env.now());
+    }
+
     /// Waits until the flushes of the origin that are under way have ended, whoever asked for them.
     pub(crate) async fn await_origin_flushes(&self) {
         self.origin_writes.flushes().overlapping(&self.env).await;

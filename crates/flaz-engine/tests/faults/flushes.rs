@@ -47,6 +47,30 @@ fn a_failed_flush_of_the_origin_is_no_success_for_another_shards_cleaner() {
     assert!(failed >= SEEDS, "only {failed} flushes failed");
 }
 
+/// Who was told of a failed flush, or was not because its connection broke, connects again and asks once more: what it has
+/// written may be gone.
+#[test]
+fn a_flush_that_failed_is_no_success_for_a_client_that_connects_again() {
+    let mut lost = 0;
+    for seed in 0..SEEDS {
+        let world = World::new(seed, Mode::WriteThrough);
+        let again = world.sim.block_on(async {
+            let live = world.open().await;
+            live.write(1).await;
+            world.origin.fail_nth(DeviceOp::Flush, 1);
+            let first = live.volume.clone();
+            first.flush().await.expect_err("it was told");
+            drop(first);
+            live.env.sleep(Duration::from_secs(60)).await;
+            live.volume.clone().flush().await
+        });
+        let kept = world.origin.peek_durable(4096, 4096) == contents(1, 1);
+        lost += u64::from(!kept);
+        assert!(kept || again.is_err(), "seed {seed}: it was durable");
+    }
+    assert!(lost > 5, "{lost} lost");
+}
+
 /// A flush that fails takes with it what another client has written, and the system tells one of them.
 #[test]
 fn a_failed_flush_of_the_origin_is_no_success_for_another_client() {
@@ -68,7 +92,11 @@ fn a_failed_flush_of_the_origin_is_no_success_for_another_client() {
             if flushed.is_err() {
                 live.volume.flush().await.expect("once");
                 other.flush().await.expect("once");
-                live.volume.clone().flush().await.expect("a new client");
+                let later = live.volume.clone();
+                later.flush().await.expect_err("it may be either of them");
+                later.flush().await.expect("once");
+                live.env.sleep(Duration::from_secs(300)).await;
+                live.volume.clone().flush().await.expect("somebody else by now");
             }
             flushed.is_ok()
         });
