@@ -147,10 +147,7 @@ impl<P: Platform> Shard<P> {
 
     fn note_cleaning(&self, result: Result<(), IoError>) {
         match result {
-            Ok(()) => {
-                self.note_well();
-                self.dirty_room.notify_all();
-            }
+            Ok(()) => self.dirty_room.notify_all(),
             Err(error) => {
                 self.clean_failures.set(self.clean_failures.get() + 1);
                 self.tell_failure(&error);
@@ -255,6 +252,10 @@ impl<P: Platform> Shard<P> {
             }
             // All of them were written again meanwhile.
             self.env.sleep(GIVE_WAY_STEP).await;
+        }
+        if outcome.is_ok() && !all.is_empty() {
+            // A pass that has nothing before the end of its lap says nothing.
+            self.note_well();
         }
         outcome
     }
@@ -689,6 +690,29 @@ mod tests {
             assert_eq!(shard.clean_passes.get(), 0, "the pass counts");
             shard.clean_pass(&mut lap).await.expect("the origin is well");
             assert_eq!((shard.dirty_blocks(), shard.clean_passes.get()), (0, 1));
+        });
+    }
+
+    /// What is dirty fills so many passes, and a lap ends with one that has nothing left: the origin is as dead as before, and
+    /// who waits for room is told.
+    #[test]
+    fn a_pass_that_tries_nothing_does_not_make_an_origin_well() {
+        let sim = Sim::new(1);
+        let shard = shard(&sim.env());
+        sim.block_on(async {
+            let zeroes = Entry::fill(Location(64), 0).with_dirty(true);
+            for block in 0..2 * GATHER_BLOCKS_MAX as u64 {
+                shard.index.borrow_mut().insert(LocalBlock(block), zeroes);
+            }
+            shard.origin.set_dead(true);
+            let (mut lap, mut empty) = (Lap::begin(CLEAN_BATCH_BLOCKS_MIN), 0);
+            for pass in 0..4 {
+                let result = shard.clean_pass(&mut lap).await;
+                empty += u32::from(result.is_ok());
+                shard.note_cleaning(result);
+                assert!(shard.is_origin_failing(), "pass {pass}");
+            }
+            assert_eq!(empty, 1, "none tried nothing");
         });
     }
 
