@@ -209,33 +209,32 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             self.superblock.geometry.intent_offset(),
             self.superblock.geometry.intent_len(),
         );
-        let bytes = self.read(offset, len).await?;
         let sectors_a_shard = (self.superblock.geometry.shard_intent_len() / 512).max(1);
         let mut newest =
             vec![((0, 0), [DurableMark::default(); 2]); self.superblock.geometry.shard_count as usize];
-        let mut set = 0;
-        for (number, sector) in bytes.as_chunks::<512>().0.iter().enumerate() {
-            match IntentSector::parse(sector, number as u32) {
-                Ok(sector) => {
-                    let age = sector.age();
-                    if let Some(newest) = newest.get_mut(number / sectors_a_shard as usize)
-                        && age >= newest.0
-                        && sector.epoch.get() >= self.superblock.valid_from_epoch.0
-                    {
-                        *newest = (age, sector.durable());
+        let (mut set, mut number) = (0, 0_u64);
+        // The bitmap of a device that is said to be huge takes hundreds of MiB.
+        for at in (0..len).step_by(CHUNK_BYTES as usize) {
+            let bytes = self.read(offset + at, CHUNK_BYTES.min(len - at)).await?;
+            for sector in bytes.as_chunks::<512>().0 {
+                match IntentSector::parse(sector, number as u32) {
+                    Ok(sector) => {
+                        let age = sector.age();
+                        if let Some(newest) = newest.get_mut((number / sectors_a_shard) as usize)
+                            && age >= newest.0
+                            && sector.epoch.get() >= self.superblock.valid_from_epoch.0
+                        {
+                            *newest = (age, sector.durable());
+                        }
+                        let ones = sector.bits.iter().map(|byte| u64::from(byte.count_ones()));
+                        set += ones.sum::<u64>();
                     }
-                    set += sector
-                        .bits
-                        .iter()
-                        .map(|byte| u64::from(byte.count_ones()))
-                        .sum::<u64>()
+                    Err(error) => {
+                        let at = offset + number * 512;
+                        self.tell(Finding::bad("intent-sector", at, 512, error));
+                    }
                 }
-                Err(error) => self.tell(Finding::bad(
-                    "intent-sector",
-                    offset + number as u64 * 512,
-                    512,
-                    error,
-                )),
+                number += 1;
             }
         }
         self.marks = newest.into_iter().map(|(_, marks)| marks).collect();
