@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
+use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf, Nanos};
 use futures_util::future::join_all;
 
 use crate::planted::{PlantedBug, planted, planted_once_in};
@@ -96,6 +96,9 @@ pub trait Shards: Clone + 'static {
     /// What is counted of writes to the origin, for all shards.
     fn origin_writes(&self) -> OriginWrites;
 
+    /// The time, the same for all of them.
+    fn now(&self) -> Nanos;
+
     /// Lets shard `number` carry out a piece. A read gives its data, everything else nothing.
     ///
     /// # Errors
@@ -126,10 +129,7 @@ pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Resul
             .write_zeroes(offset, len, may_unmap, fua)
             .await
             .map(|()| None),
-        Piece::Flush => {
-            shard.note_failed_flushes();
-            shard.flush().await.map(|()| None)
-        }
+        Piece::Flush => shard.flush().await.map(|()| None),
         Piece::AwaitFlushes => {
             shard.await_origin_flushes().await;
             Ok(None)
@@ -173,6 +173,10 @@ impl<P: Platform> Shards for LocalShards<P> {
             .unwrap_or_default()
     }
 
+    fn now(&self) -> Nanos {
+        self.0.first().map(|shard| shard.env.now()).unwrap_or_default()
+    }
+
     async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {
         run_piece(&self.0[number as usize], piece).await
     }
@@ -189,10 +193,8 @@ struct Inner<S, O> {
 /// failed since, or within minutes before, once, whoever had asked for that one.
 pub struct CachedVolume<S, O> {
     inner: Rc<Inner<S, O>>,
-    /// Failed flushes that the client has heard of, or those that there were before it.
+    /// Failed flushes that the client has heard of, or those that were no news when it connected.
     heard: Cell<u64>,
-    /// It has not heard of any.
-    is_new: Cell<bool>,
 }
 
 impl<S: Shards, O> Clone for CachedVolume<S, O> {
@@ -203,9 +205,16 @@ impl<S: Shards, O> Clone for CachedVolume<S, O> {
 
 impl<S: Shards, O> CachedVolume<S, O> {
     fn for_client(inner: Rc<Inner<S, O>>) -> Self {
-        let heard = Cell::new(inner.shards.origin_writes().flushes().flushes_failed());
-        let is_new = Cell::new(true);
-        Self { inner, heard, is_new }
+        // It may be one that has connected again, and was not told on the connection before, or was and asks once more.
+        let now = inner.shards.now();
+        let heard = Cell::new(
+            inner
+                .shards
+                .origin_writes()
+                .flushes()
+                .flushes_failed_long_ago(now),
+        );
+        Self { inner, heard }
     }
 }
 
@@ -348,12 +357,13 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
             return Ok(());
         }
         let writes = self.inner.shards.origin_writes();
-        let (heard, is_new) = (self.heard.get(), self.is_new.get());
+        let heard = self.heard.get();
         let unflushed = writes.unflushed();
         let mut outcome = Ok(());
         if let Some(upto) = unflushed {
             let flushed = writes.flushes().run(self.inner.origin.flush()).await;
             outcome = flushed.map_err(IoError::Origin);
+            writes.flushes().note_news(self.inner.shards.now());
             if outcome.is_ok() && writes.flushes().under_way() {
                 // One that overlapped this one may have failed, and taken with it what this one was to cover: that is
                 // known when it has ended. Until then nobody else may count on this one either.
@@ -373,10 +383,6 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         // One that somebody else was told of may have taken with it what this client has written.
         let failed = writes.flushes().flushes_failed();
         self.heard.set(failed);
-        self.is_new.set(false);
-        // Or with the connection that it had before this one, and on which it was not told, or was and asks again.
-        let news = writes.flushes().flushes_failed_long_ago();
-        let heard = if is_new { heard.min(news) } else { heard };
         if outcome.is_ok() && failed != heard {
             let why = io::Error::other("it failed a flush that somebody else asked for");
             outcome = Err(IoError::Origin(DeviceError::new(DeviceOp::Flush, 0, 0, why)));

@@ -12,7 +12,7 @@ use flaz_device::deadline::Deadline;
 use flaz_device::rt::mailbox::{Receiver, Sender};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::rt::{OneSender, oneshot};
-use flaz_device::{Device, Env, IoBuf};
+use flaz_device::{Device, Env, IoBuf, Nanos};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
 use flaz_engine::settings::{Mode, Settings};
@@ -125,6 +125,10 @@ impl Shards for HostShards {
 
     fn origin_writes(&self) -> OriginWrites {
         self.0.origin_writes.clone()
+    }
+
+    fn now(&self) -> Nanos {
+        Rt.now()
     }
 
     async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {

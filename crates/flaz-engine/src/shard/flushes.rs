@@ -10,7 +10,7 @@
     reason = "shards on several threads share it; held for a look or a change of a few numbers, around flushes alone"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,7 +23,9 @@ use super::{OriginWrites, Platform, Shard};
 const OVERLAP_STEP: Duration = Duration::from_micros(200);
 
 /// How long a failed flush is news for who connects: longer than clients take to connect again.
-const NEWS_MAX: Duration = Duration::from_secs(300);
+const NEWS_MAX: Duration = Duration::from_secs(310);
+/// Failed flushes this close to each other are noted together, with the first one's time.
+const NEWS_STEP: Duration = Duration::from_secs(10);
 
 /// The flushes of one device. As many are under way as requests, shards and their tasks ask for.
 #[derive(Debug, Default)]
@@ -38,8 +40,8 @@ struct State {
     flushes_failed: u64,
     /// Those of them that are no news.
     old: u64,
-    /// Those of them that were there then.
-    noted: Option<(u64, Nanos)>,
+    /// How many there were of them when, since then.
+    news: VecDeque<(u64, Nanos)>,
     /// One of those writes has failed.
     write_failed: bool,
     /// A failure that nobody had asked for, and that clients must hear of.
@@ -63,6 +65,22 @@ impl Drop for Flushing<'_> {
     }
 }
 
+impl State {
+    fn note_news(&mut self, now: Nanos) {
+        let failed = self.flushes_failed;
+        while let Some((old, _)) = self.news.pop_front_if(|(_, since)| now.since(*since) >= NEWS_MAX) {
+            self.old = old;
+        }
+        match self.news.back_mut() {
+            Some((noted, _)) if *noted == failed => {}
+            // Where all of them fail there are many.
+            Some((noted, since)) if now.since(*since) < NEWS_STEP => *noted = failed,
+            None if self.old == failed => {}
+            _ => self.news.push_back((failed, now)),
+        }
+    }
+}
+
 impl Flushes {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it is held.
@@ -80,21 +98,16 @@ impl Flushes {
         self.state().flushes_failed
     }
 
-    /// Those of them that are no news for who connects.
-    pub(crate) fn flushes_failed_long_ago(&self) -> u64 {
-        self.state().old
+    /// Those of them that are no news for who connects now.
+    pub(crate) fn flushes_failed_long_ago(&self, now: Nanos) -> u64 {
+        let mut state = self.state();
+        state.note_news(now);
+        state.old
     }
 
-    /// Says what time it is, whenever a client asks for a flush.
-    fn grow_old(&self, now: Nanos) {
-        let mut state = self.state();
-        if let Some((failed, _)) = state.noted.take_if(|(_, since)| now.since(*since) >= NEWS_MAX) {
-            state.old = failed;
-        }
-        if state.old != state.flushes_failed {
-            let noted = (state.flushes_failed, now);
-            state.noted.get_or_insert(noted);
-        }
+    /// To be called when one may have failed.
+    pub(crate) fn note_news(&self, now: Nanos) {
+        self.state().note_news(now);
     }
 
     /// Whether a write that is stable on return has failed.
@@ -196,11 +209,6 @@ impl OriginWrites {
 }
 
 impl<P: Platform> Shard<P> {
-    /// To be called when a client asks for a flush: failed ones are news for a while.
-    pub(crate) fn note_failed_flushes(&self) {
-        self.origin_writes.flushes().grow_old(self.env.now());
-    }
-
     /// Waits until the flushes of the origin that are under way have ended, whoever asked for them.
     pub(crate) async fn await_origin_flushes(&self) {
         self.origin_writes.flushes().overlapping(&self.env).await;
@@ -235,7 +243,9 @@ impl<P: Platform> Shard<P> {
         flush: impl Future<Output = Result<(), DeviceError>>,
     ) -> Result<(), DeviceError> {
         let flushes = self.origin_writes.flushes();
-        flushes.run(flush).await?;
+        let flushed = flushes.run(flush).await;
+        flushes.note_news(self.env.now());
+        flushed?;
         if flushes.believed(&self.env, failures).await {
             return Ok(());
         }

@@ -148,7 +148,7 @@ pub struct Shard<P: Platform> {
     epoch: Epoch,
     valid_from: Epoch,
     may_be_dirty: bool,
-    env: P::Env,
+    pub(crate) env: P::Env,
     cache: Rc<P::Cache>,
     origin: Rc<P::Origin>,
     settings: RefCell<Settings>,

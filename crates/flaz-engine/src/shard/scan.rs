@@ -157,13 +157,15 @@ impl<P: Platform> Shard<P> {
         // Of a region that was being made void only the first sector may have been.
         let sector = u64::from(self.geometry.sector_bytes);
         let (end, head) = join(self.read_end(number, guess), self.read_region(number, 0, sector)).await;
+        let mut readable = guess;
         let mut end = match end {
             Ok(end) => end,
             Err(error) => {
                 self.unreadable(number, error)?;
                 // Of what is before it nothing is needed. One that cannot be read is one that is damaged: the extents say the
                 // same.
-                self.read_end(number, sector).await.or_else(unless_timeout)?
+                readable = sector;
+                self.read_end(number, readable).await.or_else(unless_timeout)?
             }
         };
         let head = match head {
@@ -182,9 +184,10 @@ impl<P: Platform> Shard<P> {
         let empty = end.blank && is_blank(&head);
         if end.summary.is_none() && !empty {
             // It may be all that says what is here, and have been read wrong for once.
-            end = match self.read_end(number, guess).await {
+            end = match self.read_end(number, readable).await {
                 Err(error) if is_timeout(&error) => return Err(error),
-                again => again.unwrap_or(end),
+                // It may have been zeroes for once.
+                again => again.unwrap_or(End { blank: false, ..end }),
             };
         }
         let mut bytes_read = end.bytes_read;
