@@ -186,8 +186,13 @@ impl<P: Platform> Shard<P> {
             // It may be all that says what is here, and have been read wrong for once.
             end = match self.read_end(number, readable).await {
                 Err(error) if is_timeout(&error) => return Err(error),
-                // It may have been zeroes for once.
-                again => again.unwrap_or(End { blank: false, ..end }),
+                // It may have been, or be, zeroes for once.
+                Ok(again) => End {
+                    blank: again.blank && end.blank,
+                    promise: again.promise.or(end.promise),
+                    ..again
+                },
+                Err(_) => End { blank: false, ..end },
             };
         }
         let mut bytes_read = end.bytes_read;

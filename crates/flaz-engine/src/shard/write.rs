@@ -259,7 +259,9 @@ impl<P: Platform> Shard<P> {
             Err(DeviceError { op, ..error })
         };
         if alone {
-            return flushes.run(stable).await;
+            let done = flushes.run(stable).await;
+            flushes.note_news(self.env.now());
+            return done;
         }
         self.stable_on_origin(failures, stable).await
     }
