@@ -6,6 +6,7 @@
 //! | [`golden`] | is the format on the device what it was? |
 //! | [`flips`] | does damage of any byte stay without harm? |
 //! | [`hostile`] | do images with valid checksums and absurd values stay without harm? |
+//! | [`intents`] | what do intents cost, in cached blocks after a crash and in time before it? |
 //! | [`memory`] | what does a cached block cost in memory, and how much of the device holds blocks? |
 //! | [`reads`] | what is read from the cache device, and what enters the cache, and when? |
 //! | [`full_disk`] | what if the cache device takes no writes? |
@@ -18,6 +19,7 @@ mod full_disk;
 mod golden;
 mod hostile;
 mod image;
+mod intents;
 mod memory;
 mod reads;
 mod rig;

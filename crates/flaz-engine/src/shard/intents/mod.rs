@@ -19,6 +19,7 @@ mod setting;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Device, IoBuf, Nanos};
@@ -93,9 +94,10 @@ pub(super) struct Intents {
     clients: Cell<u32>,
     /// Until then the host is not asked again to note what the origin begins with.
     note_again: Cell<Nanos>,
-    /// How many sets have followed each other closely, and when the last one was.
+    /// How many sets have followed each other closely; when the last one began, and how long it took.
     close_sets: Cell<u32>,
     last_set: Cell<Nanos>,
+    last_took: Cell<Duration>,
     generation: Cell<u64>,
     durable: Cell<[DurableMark; 2]>,
     /// The filling that is being made void: no mark may name it. Regions are reclaimed one after the other.
@@ -137,6 +139,7 @@ impl Intents {
             note_again: Cell::new(Nanos(0)),
             close_sets: Cell::new(0),
             last_set: Cell::new(Nanos(0)),
+            last_took: Cell::new(Duration::ZERO),
             generation: Cell::new(1),
             durable: Cell::new([DurableMark::default(); 2]),
             voiding: Cell::new(Sequence(0)),

@@ -1,7 +1,6 @@
 //! Setting intents: what writers wait for.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use flaz_device::{Device, DeviceError, Env};
 
@@ -15,9 +14,11 @@ use crate::stats::count;
 use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
 use crate::volume::IoError;
 
-/// Sets that follow each other faster than this are a workload that goes everywhere: then the stripes around those that
-/// are wanted are set as well, twice as many each time, for it will come to them anyway.
-const SETS_CLOSE: Duration = Duration::from_millis(50);
+/// Part of their time that writers may spend waiting for intents, one in so many. Sets that follow each other so closely
+/// that they cost more are a workload that goes everywhere: then the stripes around those that are wanted are set as
+/// well, twice as many each time, for it will come to them anyway. (A crash costs the blocks of all that are set. So
+/// where setting is cheap beside the writes, as before a hard disk, stripes are set alone.)
+const WAIT_PART: u32 = 20;
 /// Close sets in a row before that begins, and most that are counted.
 const CLOSE_SETS_ALONE: u32 = 16;
 const CLOSE_SETS_MAX: u32 = CLOSE_SETS_ALONE + 12;
@@ -120,7 +121,10 @@ impl<P: Platform> Shard<P> {
     fn widen(&self, wanted: &[u64]) -> Vec<u64> {
         let intents = &self.intents;
         let now = self.env.now();
-        let close = now.since(intents.last_set.replace(now)) < SETS_CLOSE;
+        let apart = now.since(intents.last_set.replace(now));
+        // Those that wait for this set, and all that were at it since the last one.
+        let (waiting, writers) = (wanted.len() as u32, intents.clients.get().max(1));
+        let close = intents.last_took.get() * waiting * WAIT_PART > apart * writers;
         let run = if close {
             (intents.close_sets.get() + 1).min(CLOSE_SETS_MAX)
         } else {
@@ -150,6 +154,7 @@ impl<P: Platform> Shard<P> {
         let mut pages: Vec<u64> = wanted.iter().map(|&stripe| page_of(stripe)).collect();
         pages.sort_unstable();
         pages.dedup();
+        let started = self.env.now();
         let permit = self.intents.sectors.acquire(1).await;
         for page in pages {
             if let Err(error) = self.write_intents(page, wanted, true).await {
@@ -162,6 +167,7 @@ impl<P: Platform> Shard<P> {
             }
         }
         drop(permit);
+        self.intents.last_took.set(self.env.now().since(started));
         Ok(())
     }
 
