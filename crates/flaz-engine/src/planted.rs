@@ -52,6 +52,8 @@ pub enum PlantedBug {
     IntentNotSet,
     /// An intent is written and not made stable.
     IntentNotStable,
+    /// What is written goes to the log before the origin has it.
+    StoredBeforeOrigin,
     /// An intent is cleared before the origin is flushed.
     IntentClearedUnflushed,
     /// An intent is cleared before the log is stable.
@@ -167,12 +169,14 @@ impl PlantedBug {
     /// `SummaryAfterMark`: an extent must be damaged, not the last of its region, and two crashes follow, the second one
     /// soon after a recovery. `RegionNotPinned`: a region must be reclaimed while a read of it is held up.
     /// `RegionNotResumed`: a crash must cut a reclaim short that has begun the last region, and a dirty block be damaged.
+    /// `StoredBeforeOrigin`: does no harm behind an intent, as long as that is kept.
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,
         Self::SummaryAfterMark,
         Self::RegionNotPinned,
         Self::RegionNotResumed,
+        Self::StoredBeforeOrigin,
     ];
 }
 

@@ -222,7 +222,7 @@ pub struct Shard<P: Platform> {
     /// Passes of the cleaner that left nothing dirty of what was when they began, and those that had to.
     clean_passes: Cell<u64>,
     clean_failures: Cell<u64>,
-    /// Why a pass left something dirty, if no device failed.
+    /// Why a pass left something dirty, if nothing was refused: a device may have failed for a while.
     clean_left: Cell<&'static str>,
     clean_failure: RefCell<Option<String>>,
     /// Nothing has got through to the origin since it failed.

@@ -108,6 +108,12 @@ impl<P: Platform> Shard<P> {
             Some(self.stage(offset, &data, &blocks).await)
         };
         self.tick(&blocks);
+        if planted(PlantedBug::StoredBeforeOrigin) && aligned {
+            self.take_job_slot().await;
+            let data = IoBuf::copy_of(&data);
+            let known = vec![true; (blocks.end - blocks.start) as usize];
+            self.after_change(&blocks, Some(Staged { data, known }), bypass);
+        }
         let fua = fua && !planted(PlantedBug::FuaDropped);
         let (data, result) = self.write_origin(offset, data, fua).await;
         self.origin_writes.wrote();

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env};
+use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::Start;
 use flaz_engine::format::intent::{DurableMark, IntentSector};
 use flaz_engine::format::superblock::{State, Superblock};
@@ -17,7 +17,7 @@ use flaz_engine::volume::Volume;
 use flaz_sim::{DiscardMode, DiskConfig, DiskImage, EventStage};
 use futures_util::future::{join_all, join3};
 
-use crate::world::{BLOCK, BLOCKS, CLEARED, Left, MODES, Moment, STRIPE, World};
+use crate::world::{BLOCK, BLOCKS, CLEARED, Left, MODES, Moment, STRIPE, World, contents};
 
 use DeviceOp::{Discard, Flush, Write};
 use EventStage::{Completed, Issued};
@@ -122,25 +122,25 @@ pub fn a_cut_between_origin_write_and_cache_invalidation_serves_no_old_copy() {
 #[test]
 pub fn an_extent_is_written_after_the_origin_has_answered() {
     let world = World::new(6, Mode::WriteThrough);
-    world.sim.block_on(async {
+    let moments = world.sim.block_on(async {
         let live = world.open().await;
         let moments = world.watch();
-        // Enough for an extent to be sealed by the writes themselves.
-        for block in 0..24 {
-            live.write(block).await;
-        }
+        // More than an extent, so that it need not wait for company; and the origin takes its time.
+        let data: Vec<u8> = (0..32).flat_map(|block| contents(block, 1)).collect();
+        world.origin.stall(Duration::from_secs(2));
+        let write = live.volume.write(0, [IoBuf::copy_of(&data)].into(), false);
+        write.await.expect("writes");
         live.stored().await;
         world.unwatch();
-        let moments = moments.take();
-        let extent = find(&moments, 0, |m| {
-            m.is(true, Issued, Write) && world.in_regions(m.offset)
-        });
-        let answered = moments[..extent]
-            .iter()
-            .filter(|m| m.is(false, Completed, Write))
-            .count();
-        assert!(answered >= 10, "{answered} writes make an extent of 32 KiB");
+        moments.take()
     });
+    let writes = |stage| find(&moments, 0, move |m| m.is(false, stage, Write));
+    let (sent, answered) = (writes(Issued), writes(Completed));
+    let extent = find(&moments, 0, |m| {
+        m.is(true, Issued, Write) && world.in_regions(m.offset)
+    });
+    assert!(answered > sent);
+    assert!(extent > answered, "it is in the log, and not yet on the origin");
 }
 
 /// The extent is on the medium, the origin has lost the write that it is from: what is read is what the origin has, now

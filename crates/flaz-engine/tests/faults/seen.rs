@@ -34,6 +34,10 @@ fn orderings_that_are_broken_are_seen() {
             orderings::an_intent_is_stable_before_its_write_reaches_the_origin,
         ),
         (
+            PlantedBug::StoredBeforeOrigin,
+            orderings::an_extent_is_written_after_the_origin_has_answered,
+        ),
+        (
             PlantedBug::IntendedKept,
             orderings::a_cut_between_origin_write_and_cache_invalidation_serves_no_old_copy,
         ),
