@@ -45,8 +45,9 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     target("cache", |data| _ = life::cache_life(data), 256, 2000),
+    target("dirty-cache", |data| _ = life::dirty_life(data), 256, 1000),
     target("index-image", |data| _ = life::index_image(data), 8192, 300),
     target("superblock", formats::superblock, 4097, 20_000),
     target("shard-state", formats::shard_state, 4097, 20_000),

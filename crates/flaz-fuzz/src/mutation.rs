@@ -5,6 +5,7 @@
 
 use flaz_engine::format::summary::Summary;
 use flaz_engine::format::void::VoidMark;
+use flaz_engine::settings::Mode;
 use flaz_engine::units::Sequence;
 use flaz_sim::{DiskConfig, DiskImage};
 use zerocopy::IntoBytes;
@@ -17,11 +18,14 @@ use crate::victim::{End, Victim};
 /// Most mutations of one image.
 const MUTATIONS_MAX: u32 = 6;
 
+/// Bytes of the device that a slot of the superblock has for itself.
+const SUPERBLOCK_SLOT_BYTES: u64 = 64 << 10;
+
 /// What may be read from a mutated cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
     /// What the origin holds: the damage is what media do (any number of places after a clean stop, one sector
-    /// after a crash).
+    /// after a crash). Where blocks are dirty, the last writes or errors, after one damage and a clean stop.
     Right,
     /// What each sector held at some time: newer records were taken away, or older ones brought back, all of
     /// them the cache's own.
@@ -30,6 +34,9 @@ pub enum Promise {
     /// record can also bring an older version back, but never other data, for a fragment's checksum covers who it
     /// is and no mutation forges it.
     HeldOrFill,
+    /// That, or what the other cache held: the superblock is the other's, and with it all that is found of it. (A host
+    /// remembers which cache it had; here there is none.)
+    HeldByEither,
 }
 
 /// An image after its mutations.
@@ -114,11 +121,16 @@ impl<'v> Work<'v> {
     /// Bytes were damaged and their checksums left as they were.
     fn damage(&mut self, start: u64, len: u64, what: String) {
         self.damaged += 1;
-        let superblocks = start < 128 << 10;
+        let superblocks = start < 2 * SUPERBLOCK_SLOT_BYTES;
         let sector = u64::from(self.victim.geometry.sector_bytes);
         let one_sector = self.damaged == 1 && start / sector == (start + len.max(1) - 1) / sector;
         let clean = self.victim.shape.end == End::Clean;
-        let right = one_sector || (clean && !superblocks && self.promise == Promise::Right);
+        let right = if self.victim.shape.mode == Mode::WriteBack {
+            // What is damaged soon after it was written, or with what says that it was, is as if it had not been.
+            clean && self.damaged == 1 && (one_sector || !superblocks)
+        } else {
+            one_sector || (clean && !superblocks && self.promise == Promise::Right)
+        };
         self.note(if right { Promise::Right } else { Promise::Held }, what);
     }
 
@@ -347,7 +359,9 @@ impl<'v> Work<'v> {
         let geometry = &self.victim.geometry;
         let intents = geometry.intent_offset()..geometry.intent_offset() + geometry.intent_len();
         let what = format!("{len} bytes at {start} are another cache's");
-        if start < intents.end && start + len > intents.start {
+        if start < 2 * SUPERBLOCK_SLOT_BYTES {
+            self.note(Promise::HeldByEither, what);
+        } else if start < intents.end && start + len > intents.start {
             self.note(Promise::Held, what);
         } else {
             self.damage(start, len, what);

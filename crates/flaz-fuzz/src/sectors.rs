@@ -62,6 +62,16 @@ impl History {
         }
     }
 
+    /// What the whole origin holds after the last write of each sector.
+    #[must_use]
+    pub fn latest(&self) -> Vec<u8> {
+        let last = self.0.iter().map(|versions| versions[versions.len() - 1]);
+        (0..)
+            .zip(last)
+            .flat_map(|(number, version)| sector(number, version))
+            .collect()
+    }
+
     /// Whether sector `number` ever held these bytes.
     #[must_use]
     pub fn had(&self, number: u64, bytes: &[u8]) -> bool {

@@ -12,6 +12,7 @@ use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::format::summary::Summary;
 use flaz_engine::format::void::VoidMark;
 use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::Mode;
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
 use flaz_sim::{CrashPlan, DiscardMode, DiskConfig, DiskImage, DiskMoment, EventStage, Rng};
 use uuid::Uuid;
@@ -53,11 +54,13 @@ pub struct Shape {
     pub codec: &'static str,
     /// What is admitted and kept.
     pub policy: PolicyKind,
+    /// In write-back the last writes have not reached the origin.
+    pub mode: Mode,
     /// How it ended.
     pub end: End,
 }
 
-/// All shapes. Only append: corpora name them by number.
+/// Shapes in write-through. Corpora name them by number modulo how many there are.
 pub const SHAPES: [Shape; 8] = [
     shape("clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
     shape("killed", 512, 1, "lz4", PolicyKind::S3Fifo, End::Killed),
@@ -90,6 +93,44 @@ pub const SHAPES: [Shape; 8] = [
     ),
 ];
 
+/// Shapes in write-back, with dirty blocks. As above.
+pub const DIRTY_SHAPES: [Shape; 4] = [
+    dirty("dirty, clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
+    dirty("dirty, killed", 512, 1, "lz4", PolicyKind::Fifo, End::Killed),
+    dirty(
+        "dirty, cut, two shards of 4 KiB sectors",
+        4096,
+        2,
+        "zstd",
+        PolicyKind::S3Fifo,
+        End::Cut,
+    ),
+    dirty(
+        "dirty, clean, two shards",
+        512,
+        2,
+        "none",
+        PolicyKind::Fifo,
+        End::Clean,
+    ),
+];
+
+const fn dirty(
+    name: &'static str,
+    sector_bytes: u32,
+    shard_count: u32,
+    codec: &'static str,
+    policy: PolicyKind,
+    end: End,
+) -> Shape {
+    Shape {
+        mode: Mode::WriteBack,
+        // Dirty blocks are not evicted for room.
+        regions_per_shard: 12,
+        ..shape(name, sector_bytes, shard_count, codec, policy, end)
+    }
+}
+
 const fn shape(
     name: &'static str,
     sector_bytes: u32,
@@ -107,6 +148,7 @@ const fn shape(
         regions_per_shard: 7,
         codec,
         policy,
+        mode: Mode::WriteThrough,
         end,
     }
 }
@@ -121,7 +163,7 @@ pub struct Victim {
     pub cache: DiskImage,
     /// The origin.
     pub origin: DiskImage,
-    /// What the origin holds, and readers should see.
+    /// What readers should see: what the origin holds, unless a dirty block is newer.
     pub truth: Vec<u8>,
     /// What it ever held.
     pub history: History,
@@ -129,32 +171,51 @@ pub struct Victim {
     pub older: Vec<DiskImage>,
     /// Another cache of the same shape.
     pub twin: DiskImage,
+    /// What the origin of that one ever held.
+    pub twin_history: History,
     /// Where everything is.
     pub places: Vec<Place>,
 }
 
 impl Victim {
-    /// The victim of shape `number`.
+    /// The victim of shape `number` in write-through.
     ///
     /// # Panics
     /// If there is no such shape.
     #[must_use]
     pub fn get(number: usize) -> &'static Self {
         static MADE: [OnceLock<Victim>; SHAPES.len()] = [const { OnceLock::new() }; SHAPES.len()];
-        MADE[number].get_or_init(|| {
-            let shape = SHAPES[number];
+        Self::of(&MADE[number], SHAPES[number])
+    }
+
+    /// The victim of shape `number` in write-back.
+    ///
+    /// # Panics
+    /// If there is no such shape.
+    #[must_use]
+    pub fn dirty(number: usize) -> &'static Self {
+        static MADE: [OnceLock<Victim>; DIRTY_SHAPES.len()] = [const { OnceLock::new() }; DIRTY_SHAPES.len()];
+        Self::of(&MADE[number], DIRTY_SHAPES[number])
+    }
+
+    fn of(made: &'static OnceLock<Self>, shape: Shape) -> &'static Self {
+        made.get_or_init(|| {
             let made = Made::new(shape, 1, 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
             let twin = Made::new(shape, 1001, 0xfedc_ba98_7654_3210_fedc_ba98_7654_3210);
             let places = places(&made.cache, &made.geometry, made.cache_id);
             Self {
                 shape,
                 geometry: made.geometry,
-                truth: made.origin.read(0, shape.origin_len as usize),
+                truth: match shape.mode {
+                    Mode::WriteBack => made.history.latest(),
+                    _ => made.origin.read(0, shape.origin_len as usize),
+                },
                 cache: made.cache.without_write_cache(),
                 origin: made.origin.without_write_cache(),
                 history: made.history,
                 older: made.older,
                 twin: twin.cache,
+                twin_history: twin.history,
                 places,
             }
         })
@@ -223,20 +284,33 @@ impl Made {
             rng: Rng::new(first_version.into()),
             version: first_version,
             stripes: u64::from(shape.shard_count) * STRIPES,
-            reads_alone: false,
+            kinds: Kinds::All,
         };
         let caught = Caught::default();
         world.sim.block_on(async {
-            let served = world.open(shape.codec, shape.policy).await.expect("opens");
+            let served = world.open(&shape).await.expect("opens");
             work.run(&served, 48, &mut self.history).await;
             served.stop().await.expect("stops");
         });
         self.older.push(world.cache.snapshot());
         let end = world.sim.block_on(async {
-            let served = world.open(shape.codec, shape.policy).await.expect("opens");
+            let served = world.open(&shape).await.expect("opens");
             work.run(&served, 48, &mut self.history).await;
             self.older.push(world.cache.snapshot());
             match shape.end {
+                _ if shape.mode == Mode::WriteBack => {
+                    // The cleaner gets no further from here on.
+                    world.origin.set_dead(shape.end != End::Clean);
+                    work.kinds = Kinds::WholeBlocks;
+                    work.run(&served, 24, &mut self.history).await;
+                    world.origin.set_dead(false);
+                    if shape.end == End::Clean {
+                        served.stop().await.expect("stops");
+                        return None;
+                    }
+                    served.volume.flush().await.expect("both are well");
+                    return Some(served);
+                }
                 End::Clean => {
                     work.run(&served, 24, &mut self.history).await;
                     served.stop().await.expect("stops");
@@ -244,7 +318,7 @@ impl Made {
                 }
                 End::HalfVoid => {
                     // What is read needs no intents.
-                    work.reads_alone = true;
+                    work.kinds = Kinds::Reads;
                     world.sim.env().sleep(CLEARED).await;
                     self.catch(&world, &caught);
                     for _ in 0..80 {
@@ -308,8 +382,17 @@ struct Workload {
     version: u32,
     /// The stripes that are used.
     stripes: u64,
-    /// Nothing is written, and more of each stripe is read.
-    reads_alone: bool,
+    kinds: Kinds,
+}
+
+/// What a workload consists of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kinds {
+    All,
+    /// Of more of each stripe.
+    Reads,
+    /// Writes that need nothing of the origin.
+    WholeBlocks,
 }
 
 impl Workload {
@@ -317,13 +400,13 @@ impl Workload {
         let rng = &mut self.rng;
         for _ in 0..steps * self.stripes / STRIPES {
             let stripe = rng.below(self.stripes) * (STRIPE_BYTES / BLOCK);
-            let (used, kinds) = if self.reads_alone {
-                (180, 3)
-            } else {
-                (STRIPE_BLOCKS_USED, 8)
+            let (used, kinds) = match self.kinds {
+                Kinds::All => (STRIPE_BLOCKS_USED, 0..8),
+                Kinds::Reads => (180, 0..3),
+                Kinds::WholeBlocks => (STRIPE_BLOCKS_USED, 6..8),
             };
             let (first, count) = (stripe + rng.below(used - 8), 1 + rng.below(8));
-            match rng.below(kinds) {
+            match kinds.start + rng.below(kinds.end - kinds.start) {
                 0..3 => served
                     .volume
                     .prefetch(first * BLOCK, count * BLOCK)
@@ -365,8 +448,9 @@ mod tests {
 
     #[test]
     fn victims_have_what_is_to_be_mutated_and_start_warm() {
-        for (number, shape) in SHAPES.iter().enumerate() {
-            let victim = Victim::get(number);
+        let whole = (0..SHAPES.len()).map(Victim::get);
+        for victim in whole.chain((0..DIRTY_SHAPES.len()).map(Victim::dirty)) {
+            let shape = &victim.shape;
             let count = |kind| victim.places.iter().filter(|place| place.kind == kind).count();
             println!(
                 "{}: {} extents, {} summaries, {} images, {} void marks",
@@ -393,7 +477,7 @@ mod tests {
             );
             let world = World::new(1, &victim.origin, &victim.cache);
             world.sim.block_on(async {
-                let served = world.open(shape.codec, shape.policy).await.expect("opens");
+                let served = world.open(shape).await.expect("opens");
                 let warm = match shape.end {
                     End::Clean => matches!(served.cache.start, Start::Warm(_)),
                     _ => served.cache.start == Start::Recovered,
@@ -401,7 +485,14 @@ mod tests {
                 assert!(warm, "{}: {:?}", shape.name, served.cache.start);
                 let cached = served.cache.stats().holdings.cached_blocks;
                 assert!(cached > 20, "{}: {cached} blocks are cached", shape.name);
-                if shape.end == End::Killed {
+                let dirty = served.cache.stats().holdings.dirty_blocks;
+                assert_eq!(
+                    shape.mode == Mode::WriteBack,
+                    dirty > 20,
+                    "{}: {dirty} dirty",
+                    shape.name
+                );
+                if shape.mode == Mode::WriteThrough && shape.end == End::Killed {
                     assert!(served.cache.recovered.stripes > 0, "{}: no intents", shape.name);
                 }
             });

@@ -7,12 +7,13 @@ use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CacheError, LocalCache};
 use flaz_engine::check::walk;
 use flaz_engine::format::superblock::Superblock;
-use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::{DIRTY_PERCENT_MAX, Settings};
 use flaz_engine::shard::Platform;
-use flaz_engine::volume::{Volume, segment_lens};
+use flaz_engine::volume::{IoError, Volume, segment_lens};
 use flaz_sim::{DiskImage, Sim, SimDisk, SimEnv};
+
+use crate::victim::Shape;
 
 /// The engine on simulated disks.
 #[derive(Debug)]
@@ -47,17 +48,18 @@ impl World {
         }
     }
 
-    /// Opens the cache.
+    /// Opens the cache as its shape says.
     ///
     /// # Errors
     /// [`CacheError`]: it is refused.
-    pub async fn open(&self, codec: &str, policy: PolicyKind) -> Result<Served, CacheError> {
+    pub async fn open(&self, shape: &Shape) -> Result<Served, CacheError> {
         let settings = Settings {
-            mode: Mode::WriteThrough,
-            policy,
-            codec: codec.parse().expect("a codec's name"),
+            mode: shape.mode,
+            policy: shape.policy,
+            codec: shape.codec.parse().expect("a codec's name"),
             sequential_cutoff: 0,
-            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+            // The most there is: little is cleaned soon.
+            dirty_percent: DIRTY_PERCENT_MAX,
         };
         let (cache, origin) = (Rc::new(self.cache.clone()), Rc::new(self.origin.clone()));
         let cache = LocalCache::open(self.sim.env(), cache, Rc::clone(&origin), settings).await?;
@@ -108,17 +110,32 @@ impl Served {
 
     /// Reads, from an origin that is well.
     pub async fn read(&self, offset: u64, len: u64) -> Vec<u8> {
-        let segments = self.volume.read(offset, len as u32).await;
-        let segments = segments.expect("the origin is well");
-        segments
+        self.try_read(offset, len).await.expect("the origin is well")
+    }
+
+    /// Reads.
+    ///
+    /// # Errors
+    /// [`IoError`]: where the cache has more than the origin, it may be damaged.
+    pub async fn try_read(&self, offset: u64, len: u64) -> Result<Vec<u8>, IoError> {
+        let segments = self.volume.read(offset, len as u32).await?;
+        Ok(segments
             .iter()
             .map(|segment| &segment[..])
             .collect::<Vec<_>>()
-            .concat()
+            .concat())
     }
 
     /// Writes, and waits until it has been stored.
     pub async fn write(&self, offset: u64, data: &[u8]) {
+        self.try_write(offset, data).await.expect("the origin is well");
+    }
+
+    /// Writes, and waits until it has been stored.
+    ///
+    /// # Errors
+    /// [`IoError`]: in write-back it must be on the cache device.
+    pub async fn try_write(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
         let mut rest = data;
         let segments = segment_lens(offset, data.len() as u64).map(|len| {
             let (head, tail) = rest.split_at(len);
@@ -126,14 +143,18 @@ impl Served {
             IoBuf::copy_of(head)
         });
         let segments = segments.collect();
-        let written = self.volume.write(offset, segments, false).await;
-        written.expect("the origin is well");
+        self.volume.write(offset, segments, false).await?;
         self.stored().await;
+        Ok(())
     }
 
     /// Waits until nothing waits to be stored.
     pub async fn stored(&self) {
-        while self.cache.stats().holdings.admission_queue > 0 {
+        let waits = || {
+            let holdings = self.cache.stats().holdings;
+            holdings.admission_queue > 0 && !holdings.cache_failed
+        };
+        while waits() {
             self.env.sleep(Duration::from_millis(1)).await;
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! `FLAZ_SEEDS=n` tries so many seeds of each instead.
 
-use std::cell::Cell;
-
+use flaz_engine::cache::Start;
 use flaz_fuzz::driver::{input, kept, run, seeded};
+use flaz_fuzz::life::{Outcome, cache_life, dirty_life};
 use flaz_fuzz::{TARGETS, Target};
 
 /// Most memory that all of this may take, in KiB.
@@ -76,6 +76,11 @@ fn caches_on_mutated_devices() {
 }
 
 #[test]
+fn dirty_caches_on_mutated_devices() {
+    check("dirty-cache");
+}
+
+#[test]
 fn nbd_without_io() {
     check("nbd-handshake");
     check("nbd-requests");
@@ -89,22 +94,25 @@ fn nbd_sessions() {
 /// The mutations are no good if every cache is refused or starts cold.
 #[test]
 fn mutated_caches_start_in_every_way() {
-    use flaz_engine::cache::Start;
-    let (warm, recovered, cold, refused) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0));
+    let [warm, recovered, cold, refused] = starts("cache", cache_life);
+    assert!(warm > 20 && recovered > 20 && cold > 20 && refused > 0);
+    // A dirty cache does not start cold.
+    let [warm, recovered, _, refused] = starts("dirty-cache", dirty_life);
+    assert!(warm > 20 && recovered > 20 && refused > 0);
+}
+
+/// How many of 200 mutated caches start warm, after a recovery, cold, not at all.
+fn starts(name: &str, life: fn(&[u8]) -> Outcome) -> [u32; 4] {
+    let mut counts = [0; 4];
     for seed in 0..200 {
-        let data = input(target("cache"), &[], seed);
-        let count = match flaz_fuzz::life::cache_life(&data).start {
-            Some(Start::Warm(_)) => &warm,
-            Some(Start::Recovered) => &recovered,
-            Some(_) => &cold,
-            None => &refused,
+        let place = match life(&input(target(name), &[], seed)).start {
+            Some(Start::Warm(_)) => 0,
+            Some(Start::Recovered) => 1,
+            Some(_) => 2,
+            None => 3,
         };
-        count.set(count.get() + 1);
+        counts[place] += 1;
     }
-    let counts = [&warm, &recovered, &cold, &refused].map(Cell::get);
-    println!("warm, recovered, cold, refused: {counts:?}");
-    assert!(
-        counts[..3].iter().all(|count| *count > 20) && counts[3] > 0,
-        "{counts:?}"
-    );
+    println!("{name}: warm, recovered, cold, refused: {counts:?}");
+    counts
 }

@@ -6,8 +6,8 @@ use std::panic::catch_unwind;
 
 use flaz_engine::planted::{PlantedBug, plant};
 use flaz_fuzz::driver::input;
-use flaz_fuzz::life::cache_life;
-use flaz_fuzz::victim::{SHAPES, Victim};
+use flaz_fuzz::life::{Outcome, cache_life, dirty_life};
+use flaz_fuzz::victim::{DIRTY_SHAPES, SHAPES, Victim};
 use flaz_fuzz::{TARGETS, Target};
 
 /// Seeds that are tried for each.
@@ -16,18 +16,39 @@ const SEEDS_MAX: u64 = 1000;
 #[test]
 fn mutated_images_find_planted_bugs() {
     // Made by an engine that is well.
-    let victims: Vec<_> = (0..SHAPES.len()).map(Victim::get).collect();
-    assert_eq!(victims.len(), SHAPES.len());
-    let cache: &Target = &TARGETS[0];
-    for bug in [
-        PlantedBug::ChecksumNotCompared,
-        PlantedBug::RecordsOutOfOrder,
-        PlantedBug::TombstonesForgotten,
-        PlantedBug::RetireSkipped,
-    ] {
-        plant(Some(bug));
-        let found =
-            (0..SEEDS_MAX).find(|&seed| catch_unwind(|| cache_life(&input(cache, &[], seed))).is_err());
+    let victims = (0..SHAPES.len()).map(Victim::get);
+    let victims: Vec<_> = victims
+        .chain((0..DIRTY_SHAPES.len()).map(Victim::dirty))
+        .collect();
+    assert!(victims.iter().all(|victim| !victim.places.is_empty()));
+    find(
+        "cache",
+        cache_life,
+        &[
+            PlantedBug::ChecksumNotCompared,
+            PlantedBug::RecordsOutOfOrder,
+            PlantedBug::TombstonesForgotten,
+            PlantedBug::RetireSkipped,
+        ],
+    );
+    find(
+        "dirty-cache",
+        dirty_life,
+        &[
+            PlantedBug::DirtyDamageIsAMiss,
+            PlantedBug::AcknowledgedBeforeLanding,
+        ],
+    );
+}
+
+fn find(target: &str, life: fn(&[u8]) -> Outcome, bugs: &[PlantedBug]) {
+    let target: &Target = TARGETS
+        .iter()
+        .find(|other| other.name == target)
+        .expect("a target");
+    for bug in bugs {
+        plant(Some(*bug));
+        let found = (0..SEEDS_MAX).find(|&seed| catch_unwind(|| life(&input(target, &[], seed))).is_err());
         plant(None);
         println!("{bug:?}: {found:?}");
         assert!(found.is_some(), "{bug:?} is not found in {SEEDS_MAX} seeds");
