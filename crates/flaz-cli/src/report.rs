@@ -280,7 +280,8 @@ pub struct WriteBackReport {
     pub dirty_device_bytes: u64,
     /// Bytes of the cache device that they may take; at the limit, writers wait.
     pub limit_bytes: u64,
-    /// Seconds that cleaning all of it would take at the pace so far; absent while nothing was cleaned.
+    /// Seconds that cleaning all of it would take at the pace since the start, that of each shard; absent while nothing was
+    /// cleaned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean_s: Option<f64>,
     /// Blocks brought to the origin since the start.

@@ -561,13 +561,14 @@ impl Daemon {
     /// # Errors
     /// A thread does not answer: without it nothing is known of what is dirty.
     pub fn status(&self) -> Result<StatusReport, HostError> {
-        let stats = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
-        let mut total = StatsSnapshot::default();
-        for part in &stats {
-            total.add(part);
+        let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
+        let (mut total, mut cleaning) = (StatsSnapshot::default(), Vec::new());
+        for part in &parts {
+            total.add(&part.total);
+            cleaning.extend_from_slice(&part.cleaning);
         }
         let nbd: Vec<Snapshot> = self.counters.iter().map(|counters| counters.snapshot()).collect();
-        Ok(super::status::live(self, &total, &nbd))
+        Ok(super::status::live(self, &total, &cleaning, &nbd))
     }
 
     /// Changes settings; returns those then in force.
@@ -641,12 +642,12 @@ impl Daemon {
 
     fn dirty_blocks(&self) -> Result<u64, HostError> {
         let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
-        Ok(parts.iter().map(|part| part.holdings.dirty_blocks).sum())
+        Ok(parts.iter().map(|part| part.total.holdings.dirty_blocks).sum())
     }
 
     fn damaged_blocks(&self) -> Result<u64, HostError> {
         let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
-        Ok(parts.iter().map(|part| part.holdings.damaged_blocks).sum())
+        Ok(parts.iter().map(|part| part.total.holdings.damaged_blocks).sum())
     }
 
     /// Makes the origin complete: no more writes are kept back, and all that were are brought there. The next stop

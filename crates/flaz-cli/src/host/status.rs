@@ -39,8 +39,39 @@ pub(super) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport 
     }
 }
 
+/// What one shard has to clean, and how far it has come with that in which time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cleaning {
+    dirty_blocks: u64,
+    cleaned_blocks: u64,
+    clean_ns: u64,
+}
+
+impl Cleaning {
+    /// From what the shard counts.
+    pub(super) fn of(stats: &StatsSnapshot) -> Self {
+        Self {
+            dirty_blocks: stats.holdings.dirty_blocks,
+            cleaned_blocks: stats.counts.cleaned_blocks,
+            clean_ns: stats.counts.clean_ns,
+        }
+    }
+
+    /// Seconds that a block has taken so far, if any has. Time is counted at the end of a batch, and not in reclaim: until
+    /// then blocks alone say nothing.
+    fn seconds_each(&self) -> Option<f64> {
+        let measured = self.cleaned_blocks > 0 && self.clean_ns > 0;
+        measured.then(|| self.clean_ns as f64 / 1e9 / self.cleaned_blocks as f64)
+    }
+}
+
 /// Everything about a cache that is being served. `nbd`: what each thread's connections counted.
-pub(super) fn live(daemon: &Daemon, stats: &StatsSnapshot, nbd: &[Snapshot]) -> StatusReport {
+pub(super) fn live(
+    daemon: &Daemon,
+    stats: &StatsSnapshot,
+    cleaning: &[Cleaning],
+    nbd: &[Snapshot],
+) -> StatusReport {
     let superblock = daemon
         .superblock
         .lock()
@@ -68,7 +99,7 @@ pub(super) fn live(daemon: &Daemon, stats: &StatsSnapshot, nbd: &[Snapshot]) -> 
             size_bytes: superblock.geometry.origin_len,
         },
         settings: Some(settings),
-        live: Some(live_report(daemon, superblock.geometry.shard_count, stats, nbd)),
+        live: Some(live_report(daemon, stats, cleaning, nbd)),
         warnings: warnings(daemon, stats, failed),
     }
 }
@@ -115,7 +146,12 @@ fn warnings(daemon: &Daemon, stats: &StatsSnapshot, failed: bool) -> Vec<String>
     warnings
 }
 
-fn live_report(daemon: &Daemon, shards: u32, stats: &StatsSnapshot, threads: &[Snapshot]) -> LiveReport {
+fn live_report(
+    daemon: &Daemon,
+    stats: &StatsSnapshot,
+    cleaning: &[Cleaning],
+    threads: &[Snapshot],
+) -> LiveReport {
     let counts = &stats.counts;
     let mut nbd = Snapshot::default();
     for thread in threads {
@@ -149,7 +185,7 @@ fn live_report(daemon: &Daemon, shards: u32, stats: &StatsSnapshot, threads: &[S
             decompress_s: counts.unpack_ns as f64 / 1e9,
         },
         space: space(stats, daemon),
-        write_back: write_back(stats, shards),
+        write_back: write_back(stats, cleaning),
         traffic: TrafficReport {
             cache_read_bytes: counts.cache_read_bytes,
             cache_written_bytes: counts.cache_write_bytes,
@@ -176,18 +212,14 @@ fn live_report(daemon: &Daemon, shards: u32, stats: &StatsSnapshot, threads: &[S
     }
 }
 
-fn write_back(stats: &StatsSnapshot, shards: u32) -> WriteBackReport {
+fn write_back(stats: &StatsSnapshot, cleaning: &[Cleaning]) -> WriteBackReport {
     let (counts, holdings) = (&stats.counts, &stats.holdings);
-    // The shards clean side by side.
-    let shards = f64::from(shards);
-    let wall_s = counts.clean_ns as f64 / 1e9 / shards;
-    let pace = counts.cleaned_blocks as f64 / wall_s;
     WriteBackReport {
         dirty_blocks: holdings.dirty_blocks,
         dirty_bytes: holdings.dirty_blocks * BLOCK,
         dirty_device_bytes: holdings.dirty_device_bytes,
         limit_bytes: holdings.dirty_limit_bytes,
-        clean_s: (pace.is_finite() && pace > 0.0).then(|| holdings.dirty_blocks as f64 / pace),
+        clean_s: clean_s(cleaning),
         cleaned_blocks: counts.cleaned_blocks,
         waits: counts.dirty_waits,
         moved_blocks: counts.dirty_moved_blocks,
@@ -197,6 +229,24 @@ fn write_back(stats: &StatsSnapshot, shards: u32) -> WriteBackReport {
         acknowledged_blocks: counts.ack_extent_blocks,
         acknowledged_bytes: counts.ack_extent_bytes,
     }
+}
+
+/// Seconds until all shards are clean. They clean side by side, each at its own pace, so that the one that takes longest
+/// tells; one that has none yet is taken to be as fast as the others are on average.
+fn clean_s(shards: &[Cleaning]) -> Option<f64> {
+    let (mut blocks, mut ns) = (0, 0);
+    for shard in shards.iter().filter(|shard| shard.seconds_each().is_some()) {
+        blocks += shard.cleaned_blocks;
+        ns += shard.clean_ns;
+    }
+    let average = Cleaning {
+        dirty_blocks: 0,
+        cleaned_blocks: blocks,
+        clean_ns: ns,
+    };
+    let average = average.seconds_each()?;
+    let seconds = |shard: &Cleaning| shard.dirty_blocks as f64 * shard.seconds_each().unwrap_or(average);
+    Some(shards.iter().map(seconds).fold(0.0, f64::max))
 }
 
 fn daemon_report(daemon: &Daemon) -> DaemonReport {
@@ -465,4 +515,52 @@ fn listeners(daemon: &Daemon, nbd: &Snapshot) -> Vec<NbdReport> {
             connections_total: if at == 0 { nbd.connections_total } else { 0 },
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many blocks are dirty, so many were cleaned in so many seconds.
+    fn shard(dirty_blocks: u64, cleaned_blocks: u64, seconds: u64) -> Cleaning {
+        Cleaning {
+            dirty_blocks,
+            cleaned_blocks,
+            clean_ns: seconds * 1_000_000_000,
+        }
+    }
+
+    #[test]
+    fn nobody_knows_how_long_cleaning_takes_before_any_of_it_is_done() {
+        assert_eq!(clean_s(&[]), None);
+        assert_eq!(clean_s(&[shard(1000, 0, 0), shard(0, 0, 0)]), None);
+        // An origin that takes nothing takes time.
+        assert_eq!(clean_s(&[shard(1000, 0, 30), shard(0, 0, 0)]), None);
+        // What a batch that is under way has done, or reclaim, has no time yet.
+        assert_eq!(clean_s(&[shard(1000, 50, 0), shard(0, 0, 0)]), None);
+    }
+
+    /// At a hundred blocks a second, however many shards there are beside it.
+    #[test]
+    fn a_shard_that_cleans_alone_is_as_fast_as_it_is() {
+        let alone = shard(1000, 200, 2);
+        assert_eq!(clean_s(&[alone]), Some(10.0));
+        assert_eq!(clean_s(&[alone, shard(0, 0, 0)]), Some(10.0));
+        assert_eq!(clean_s(&[shard(0, 0, 0), shard(0, 0, 0), alone]), Some(10.0));
+        // The other one is taken to be as fast.
+        assert_eq!(clean_s(&[alone, shard(3000, 0, 0)]), Some(30.0));
+        assert_eq!(clean_s(&[alone, shard(3000, 50, 0)]), Some(30.0));
+        assert_eq!(clean_s(&[alone, shard(3000, 0, 5)]), Some(30.0));
+    }
+
+    #[test]
+    fn of_shards_that_have_cleaned_the_one_that_takes_longest_tells() {
+        // Much at a thousand a second, little at ten a second.
+        let (fast, slow) = (shard(5000, 4000, 4), shard(200, 10, 1));
+        assert_eq!(clean_s(&[fast, slow]), Some(20.0));
+        assert_eq!(clean_s(&[slow, fast, shard(0, 100, 1)]), Some(20.0));
+        // Together 4010 blocks in 5 seconds.
+        assert_eq!(clean_s(&[fast, slow, shard(40_100, 0, 0)]), Some(50.0));
+        assert_eq!(clean_s(&[shard(0, 4000, 4), shard(0, 10, 1)]), Some(0.0));
+    }
 }

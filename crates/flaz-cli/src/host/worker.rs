@@ -28,6 +28,7 @@ use super::HostError;
 use super::device::{CacheDevice, HostDevice, Production};
 use super::patience::Patience;
 use super::state::{HostWitness, StateFile};
+use super::status::Cleaning;
 use super::timed::Timed;
 
 /// Requests and orders that wait in one mailbox, at most.
@@ -67,7 +68,7 @@ pub enum Order {
     /// Let the shards store and reclaim.
     Start,
     /// Say what was counted.
-    Stats(OneSender<StatsSnapshot>),
+    Stats(OneSender<ThreadStats>),
     /// Change settings.
     Set(Settings, OneSender<()>),
     /// Bring everything that was admitted to the cache device.
@@ -76,6 +77,14 @@ pub enum Order {
     Save(OneSender<Result<(), ImageError>>),
     /// End the thread.
     Exit,
+}
+
+/// What a thread and its shards counted.
+pub struct ThreadStats {
+    /// Added up.
+    pub total: StatsSnapshot,
+    /// Of each shard, for they clean at a pace of their own.
+    pub cleaning: Vec<Cleaning>,
 }
 
 /// What a thread is made from.
@@ -307,10 +316,13 @@ async fn serve(parts: WorkerParts) {
             Order::Stats(reply) => {
                 let mut total = StatsSnapshot::default();
                 total.latencies.add(&latencies.borrow());
+                let mut cleaning = Vec::new();
                 for shard in shards.all_local() {
-                    total.add(&shard.stats());
+                    let stats = shard.stats();
+                    cleaning.push(Cleaning::of(&stats));
+                    total.add(&stats);
                 }
-                let _ = reply.send(total);
+                let _ = reply.send(ThreadStats { total, cleaning });
             }
             Order::Set(settings, reply) => {
                 patience.set_mode(settings.mode);

@@ -1,10 +1,12 @@
-//! Settings changed while clients write and verify: no request may notice.
+//! Settings changed while clients write and verify: no request may notice. What status and log say.
 
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::data::mixed_data;
+use crate::support::nbd::Client;
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
 
 const TOOLS: &[(&str, &str)] = &[("fio", "fio"), ("nbdcopy", "libnbd-bin")];
@@ -108,6 +110,44 @@ fn an_emulated_device_is_said_loudly() {
     let warnings = status["warnings"].as_array().map_or(0, Vec::len);
     assert_eq!(warnings, 2, "{status:#}");
     server.stop();
+}
+
+/// All of it is in one of two shards: the other one never cleans anything.
+#[test]
+fn what_is_dirty_is_told_until_it_is_flushed() {
+    const BYTES: usize = 64 << 10;
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "--mode write-back");
+    let told = || {
+        let status = server.status();
+        let told = &status["live"]["write_back"];
+        (told["dirty_bytes"].as_u64(), told["clean_s"].as_f64())
+    };
+    assert_eq!(told(), (Some(0), None), "nothing was written");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    // The cleaner leaves it alone for two seconds: who is held up for so long writes again.
+    let mut dirty = |data: &[u8]| {
+        let mut tries = (0..20).map(|_| {
+            client.write(0, data).expect("writes");
+            told()
+        });
+        let found = tries.find(|(bytes, _)| *bytes == Some(BYTES as u64));
+        found.expect("what was written is dirty").1
+    };
+    dirty(&mixed_data(BYTES, 62));
+    server.flush();
+    assert_eq!(told(), (Some(0), Some(0.0)), "all of it was cleaned");
+    let data = mixed_data(BYTES, 63);
+    let seconds = dirty(&data).expect("some was cleaned before");
+    assert!(seconds > 0.0, "{seconds}");
+    server.flush();
+    assert_eq!(server.live("/write_back/dirty_bytes"), 0);
+    let found = std::fs::read(&origin).expect("reads");
+    assert!(found[..BYTES] == data, "the origin lacks what was flushed");
+    server.stop();
+    cache.check();
 }
 
 #[test]
