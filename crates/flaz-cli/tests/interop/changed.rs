@@ -1,6 +1,8 @@
 //! An origin with a real file system is mounted past its cache, after a clean stop or a kill: refused while it is mounted,
 //! and refused afterwards, with what changed and the way out. A cache file that was put back to an older copy is recognised.
 
+use std::path::Path;
+
 use rustix::process::Signal;
 
 use crate::support::nbd::{Client, Command};
@@ -333,6 +335,90 @@ fn a_cache_in_the_place_of_one_with_dirty_blocks_is_refused() {
     Server::start(&scratch, &second, "--discard-cache --discard-dirty").stop();
     let said = serve(&scratch, &first, "").fails();
     assert!(said.contains("was served through another cache"), "{said}");
+}
+
+/// A cache has writes that its origin has not, and finds another disk in its place: a copy of it, so that nothing but whose
+/// it is tells them apart. Nothing may be written there.
+#[test]
+fn a_cache_with_dirty_blocks_is_refused_with_another_origin() {
+    const AT: usize = 8192;
+    for end in [End::Stop, End::Kill] {
+        let scratch = Scratch::new();
+        let origin = scratch.filled("origin.img", 16 << 20, 54);
+        let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+        let (before, written) = (std::fs::read(&origin).expect("reads"), vec![0xA5; 64 << 10]);
+        let other = scratch.image("other.img");
+        std::fs::write(&other, &before).expect("writes");
+        let server = Server::start(&scratch, &cache, "--mode write-back");
+        let mut client = Client::connect(server.socket()).expect("connects");
+        client.write(AT as u64, &written).expect("writes");
+        drop(client);
+        match end {
+            End::Stop => server.stop(),
+            End::Kill => assert!(!server.end_by(Signal::KILL).success()),
+        }
+        let left = std::fs::read(&origin).expect("reads");
+        assert!(left == before, "the cleaner was not to come to it");
+
+        let is_refused = |program: Program| {
+            let said = program.fails();
+            assert!(
+                said.contains("is not the origin that this cache was created for"),
+                "{said}"
+            );
+        };
+        let idle = |command: &str| {
+            Program::flaz()
+                .arg(command)
+                .arg(&cache.path)
+                .arg("--state-dir")
+                .arg(scratch.state_dir())
+        };
+        // It is named, or it is found under the name of the right one.
+        let away = scratch.image("away.img");
+        let rename = |from: &Path, to: &Path| std::fs::rename(from, to).expect("renames");
+        for words in ["", "--mode write-back"] {
+            is_refused(serve(&scratch, &cache, words).arg("--origin").arg(&other));
+        }
+        // What it holds is not given up by the way.
+        let discarding = serve(&scratch, &cache, "--discard-cache").arg("--origin");
+        let said = discarding.arg(&other).fails();
+        assert!(said.contains("--discard-dirty"), "{said}");
+        for command in ["flush", "detach"] {
+            is_refused(idle(command).arg("--origin").arg(&other));
+        }
+        rename(&origin, &away);
+        rename(&other, &origin);
+        is_refused(serve(&scratch, &cache, "--mode write-back"));
+        for command in ["flush", "detach"] {
+            is_refused(idle(command));
+        }
+        rename(&origin, &other);
+        rename(&away, &origin);
+        assert!(
+            std::fs::read(&other).expect("reads") == before,
+            "it was written to"
+        );
+
+        let server = Server::start(&scratch, &cache, "--mode write-back");
+        assert!(server.live("/write_back/dirty_blocks") > 0);
+        let mut client = Client::connect(server.socket()).expect("connects");
+        let read = client.call(Command::Read, AT as u64, written.len() as u32);
+        assert!(read.expect("reads") == written, "an acknowledged write is lost");
+        server.flush();
+        let mut complete = before.clone();
+        complete[AT..AT + written.len()].copy_from_slice(&written);
+        assert!(
+            std::fs::read(&origin).expect("reads") == complete,
+            "not all is there"
+        );
+        server.stop();
+        assert!(
+            std::fs::read(&other).expect("reads") == before,
+            "it was written to"
+        );
+        cache.check();
+    }
 }
 
 fn scratch_log(scratch: &Scratch) -> String {

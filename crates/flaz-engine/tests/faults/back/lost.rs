@@ -153,6 +153,45 @@ fn an_origin_that_was_changed_after_a_stop_that_could_not_be_marked_is_refused()
     assert_eq!(next.origin.stats().writes, 0);
 }
 
+/// Whose an origin is the host compares, and some disks have nothing to tell them apart by: then what they begin with does.
+#[test]
+fn a_cache_with_dirty_blocks_is_refused_with_an_origin_that_begins_otherwise() {
+    let world = world(17);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        live.warm(STRIPE..STRIPE + 64).await;
+        for block in 40..72 {
+            live.write(block).await;
+        }
+        live.stop().await.expect("stops in order");
+    });
+    let other = World::new(18, Mode::WriteBack);
+    other.origin.poke(1024, b"another one");
+    let (cache, origin, memory) = world.now();
+    let elsewhere = other.origin.snapshot();
+    for (seed, memory) in [(19, memory), (20, None)] {
+        // Nor does the first try make the second one succeed.
+        let mut found = (cache.clone(), elsewhere.clone(), memory);
+        for _ in 0..2 {
+            let next = world.boot(seed, found);
+            let error = next.sim.block_on(next.try_open()).err().expect("another one");
+            assert!(matches!(error, CacheError::OriginChanged { .. }), "{error}");
+            assert_eq!(next.origin.stats().writes, 0);
+            assert_eq!(next.on_origin(40), 0);
+            found = next.now();
+        }
+        let (cache, _, memory) = found;
+        let next = world.boot(seed, (cache, origin.clone(), memory));
+        next.sim.block_on(async {
+            let live = next.serve().await;
+            assert_eq!(live.dirty(), 32);
+            next.check_twice(&live).await;
+            live.cleaned().await;
+            next.assert_origin_complete(&live);
+        });
+    }
+}
+
 #[test]
 fn a_cache_device_with_dirty_blocks_that_was_rolled_back_is_refused() {
     let world = world(5);
