@@ -466,6 +466,12 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
             " M",
         ),
         row(
+            "the same, millions of fragments a second".into(),
+            "-",
+            figures(|warm| warm.blocks as f64 / warm.seconds / 1e6),
+            " M/s",
+        ),
+        row(
             "the same, bytes read".into(),
             "-",
             figures(|warm| warm.read_bytes as f64 / f64::from(1 << 20)),
