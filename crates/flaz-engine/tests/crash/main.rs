@@ -137,7 +137,9 @@ fn report(failure: Failure, adapt: &impl Fn(&mut Scenario)) -> ! {
 }
 
 /// Scenarios in which something was lost or revived once.
-const PAST_FAILURES: [u64; 7] = [
+const PAST_FAILURES: [u64; 9] = [
+    // A damaged clean block that was found beside a stop, which never ended.
+    46,
     // A damaged extent in a region whose mark had gone before its summary was stable.
     30_120_649_770_926_149,
     // A damaged dirty block at a start without a free region: reclaim tried for ever to make room for it.
@@ -145,6 +147,8 @@ const PAST_FAILURES: [u64; 7] = [
     // The first header of a region had rotted, and the power failed before its summary was stable: it was taken for one that
     // had been reclaimed, and what it had made void came back.
     30_122_112_593_166_337,
+    // A crash in a reclaim left no room to note that a dirty block is damaged: reclaim waited for ever.
+    30_121_942_606_413_860,
     // Zeroes that were not kept, on a cache device that was given up, were read, and gone when the process was.
     30_122_253_152_682_041,
     // A read failed for once when a dirty block was to be moved at a start: it was noted as lost.
