@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -209,10 +210,10 @@ fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
                 tracing::info!(path = %path.display(), "replacing a socket that nobody listens on");
                 return fs::remove_file(path).map_err(|error| failed("remove the stale socket", error));
             }
-            Ok(connection) if listener_is_dead(&connection) && Instant::now() < give_up => {
-                thread::sleep(SOCKET_LINGER_POLL);
-            }
-            // Full (AGAIN) means that somebody listens as well.
+            // On one connection, for a queue that is full of them says no more whose it is.
+            Ok(connection) if listener_is_dead(&connection) && hangs_up(&connection, give_up) => {}
+            Err(Errno::AGAIN) if Instant::now() < give_up => thread::sleep(SOCKET_LINGER_POLL),
+            // Full (AGAIN) for so long means that somebody listens as well.
             Ok(_) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
             Err(errno) => return Err(failed("see whether somebody listens there", errno.into())),
         }
@@ -235,9 +236,30 @@ fn listener_is_dead(connection: &OwnedFd) -> bool {
     })
 }
 
+/// Waits until the other end goes, and says whether it did. It does not if somebody else has the socket of a process that has
+/// ended, and answers.
+fn hangs_up(connection: &OwnedFd, give_up: Instant) -> bool {
+    loop {
+        let left = give_up.saturating_duration_since(Instant::now());
+        let left = Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut waits = [PollFd::new(connection, PollFlags::IN)];
+        match poll(&mut waits, Some(&left)) {
+            Err(Errno::INTR) => {}
+            polled => {
+                let gone = PollFlags::HUP;
+                return polled.is_ok() && waits[0].revents().contains(gone);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::{Barrier, Mutex, PoisonError};
@@ -309,26 +331,64 @@ mod tests {
     fn the_socket_of_a_server_that_is_dead_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
+        let Some(lingering) = lingering(&path) else { return };
+        let successor = thread::spawn(move || ListenSocket::bind(&address).map(drop));
+        // It has looked, and found somebody.
+        let (found, _) = lingering.accept().unwrap();
+        drop((lingering, found));
+        successor.join().unwrap().unwrap();
+    }
+
+    /// More than a queue of connections holds.
+    #[test]
+    fn the_socket_of_a_server_that_is_dead_is_waited_for_for_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        let Some(lingering) = lingering(&path) else { return };
+        let successor = thread::spawn(move || ListenSocket::bind(&address).map(drop));
+        thread::sleep(SOCKET_LINGER_POLL * 100);
+        drop(lingering);
+        successor.join().unwrap().unwrap();
+        // Clients that try again and again fill the queue as well.
+        let (path, address) = (dir.path().join("full"), NbdAddress::Unix(dir.path().join("full")));
+        let Some(lingering) = self::lingering(&path) else {
+            return;
+        };
+        let _clients: Vec<_> = std::iter::from_fn(|| probe(&path).ok()).collect();
+        let successor = thread::spawn(move || ListenSocket::bind(&address).map(drop));
+        thread::sleep(SOCKET_LINGER_POLL * 10);
+        drop(lingering);
+        successor.join().unwrap().unwrap();
+    }
+
+    /// Some programs listen, and leave that to a child of theirs.
+    #[test]
+    fn who_answers_on_the_socket_of_a_process_that_has_ended_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        let Some(inherited) = lingering(&path) else { return };
+        let successor = thread::spawn(move || ListenSocket::bind(&address).map(drop));
+        let (mut client, _) = inherited.accept().unwrap();
+        client.write_all(b"NBDMAGIC").unwrap();
+        let outcome = successor.join().unwrap();
+        assert!(matches!(outcome, Err(ListenError::InUse(_))), "{outcome:?}");
+    }
+
+    /// A socket at `path` on which a process listens that has ended: who listens is who said so last.
+    fn lingering(path: &Path) -> Option<UnixListener> {
         let flags = SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        rustix::net::bind(&fd, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        // Who listens is who said so last: a process that has ended.
-        let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        rustix::net::bind(&fd, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let listened = std::process::Command::new("perl")
             .args(["-e", "listen(STDIN, 5) or exit 1"])
             .stdin(fd.try_clone().unwrap())
             .status();
-        drop(starting);
         if !listened.is_ok_and(|status| status.success()) {
             println!("skipped: perl is not installed");
-            return;
+            return None;
         }
-        let lingering = UnixListener::from(fd);
-        let successor = thread::spawn(move || ListenSocket::bind(&address).map(drop));
-        // It has looked, and found somebody.
-        lingering.accept().unwrap();
-        drop(lingering);
-        successor.join().unwrap().unwrap();
+        Some(UnixListener::from(fd))
     }
 
     #[test]
