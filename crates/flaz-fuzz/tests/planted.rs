@@ -35,8 +35,9 @@ fn mutated_images_find_planted_bugs() {
         "dirty-cache",
         dirty_life,
         &[
-            PlantedBug::DirtyDamageIsAMiss,
-            PlantedBug::AcknowledgedBeforeLanding,
+            PlantedBug::ChecksumNotCompared,
+            PlantedBug::DirtyStoredClean,
+            PlantedBug::IntendedDirtyDropped,
         ],
     );
 }
