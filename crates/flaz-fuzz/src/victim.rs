@@ -95,39 +95,46 @@ pub const SHAPES: [Shape; 8] = [
 
 /// Shapes in write-back, with dirty blocks. As above.
 pub const DIRTY_SHAPES: [Shape; 4] = [
-    dirty("dirty, clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
-    dirty("dirty, killed", 512, 1, "lz4", PolicyKind::Fifo, End::Killed),
-    dirty(
+    dirty(shape(
+        "dirty, clean",
+        512,
+        1,
+        "lz4",
+        PolicyKind::S3Fifo,
+        End::Clean,
+    )),
+    dirty(shape(
+        "dirty, killed",
+        512,
+        1,
+        "lz4",
+        PolicyKind::Fifo,
+        End::Killed,
+    )),
+    dirty(shape(
         "dirty, cut, two shards of 4 KiB sectors",
         4096,
         2,
         "zstd",
         PolicyKind::S3Fifo,
         End::Cut,
-    ),
-    dirty(
+    )),
+    dirty(shape(
         "dirty, clean, two shards",
         512,
         2,
         "none",
         PolicyKind::Fifo,
         End::Clean,
-    ),
+    )),
 ];
 
-const fn dirty(
-    name: &'static str,
-    sector_bytes: u32,
-    shard_count: u32,
-    codec: &'static str,
-    policy: PolicyKind,
-    end: End,
-) -> Shape {
+const fn dirty(shape: Shape) -> Shape {
     Shape {
         mode: Mode::WriteBack,
         // Dirty blocks are not evicted for room.
         regions_per_shard: 12,
-        ..shape(name, sector_bytes, shard_count, codec, policy, end)
+        ..shape
     }
 }
 
