@@ -2,7 +2,7 @@
 //!
 //! Everything runs as `cargo test` runs it, so that what is found is replayed by the commands that its output tells.
 //! The simulation goes on in rounds, each with bases that no earlier round had; the loops of the real program tell
-//! after each crash what there was so far (`crates/flaz-cli/tests/interop/soak.rs`).
+//! after each crash what there was so far (`crates/cli/tests/interop/soak.rs`).
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};

@@ -9,7 +9,7 @@ const USAGE: i32 = 2;
 
 /// A published table of the benchmark's own tests.
 fn table(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../flaz-bench/tests/data");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/report/tests/data");
     path.join(name).to_str().unwrap().to_owned()
 }
 

@@ -283,7 +283,7 @@ mod tests {
             assert_eq!(test.name().parse(), Ok(test));
             assert_eq!(serde_json::to_value(test).unwrap(), test.name());
         }
-        let table = include_str!("../../flaz-bench/tests/data/sf1222-throughput.csv");
+        let table = include_str!("../../report/tests/data/sf1222-throughput.csv");
         for line in table.lines().skip(1) {
             let name = line.split(',').nth(2).unwrap();
             assert!(Test::THROUGHPUT.iter().any(|test| test.name() == name), "{name}");

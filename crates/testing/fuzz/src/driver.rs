@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Where the inputs of a target are kept.
 #[must_use]
 pub fn corpus_dir(target: &Target) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
     root.join(target.name)
 }
 

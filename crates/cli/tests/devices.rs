@@ -301,7 +301,7 @@ fn devices_are_studied_and_never_written_with_made_data() {
     let (link, folder) = (link.to_str().unwrap(), rig.folder.path().to_str().unwrap());
     let means = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../flaz-bench/tests/data/sf1222-throughput.csv"
+        "/../bench/report/tests/data/sf1222-throughput.csv"
     );
     let image = rig.path("image");
     let study = image.to_str().unwrap();

@@ -621,7 +621,7 @@ fn an_output_that_is_an_input_is_refused_and_stays_as_it_is() {
     }
     let table = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../flaz-bench/tests/data/sf1222-throughput.csv"
+        "/../bench/report/tests/data/sf1222-throughput.csv"
     );
     let table = fs::read(table).unwrap();
     fs::create_dir(scratch.path("runs")).unwrap();
