@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flaz_codec::CodecSpec;
 use flaz_device::Env;
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
@@ -203,7 +203,7 @@ fn codec_ratio() -> f64 {
     let mut block = [0; 4096];
     contents(1, Data::TwoToOne, &mut block);
     let mut out = [0; 4096];
-    let stored = flaz_engine::codec::encoder(CodecSpec::default()).compress(&block, &mut out);
+    let stored = flaz_codec::encoder(CodecSpec::default()).compress(&block, &mut out);
     4096.0 / stored.unwrap_or(4096) as f64
 }
 

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use flaz_codec::CodecSpec;
 
 use crate::bench::args::BenchArgs;
 use crate::commands::study::StudyArgs;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
 use crate::number::whole;
-use crate::settings::{AfterCrash, Codec, Emulation, Mode, NbdAddress, Policy, parse_dirty_limit};
+use crate::settings::{AfterCrash, Emulation, Mode, NbdAddress, Policy, parse_dirty_limit};
 use crate::size;
 
 const ABOUT: &str = "A transparent, compressed SSD cache for block devices";
@@ -101,8 +102,8 @@ pub struct CreateArgs {
     pub origin: PathBuf,
     /// Codec for new blocks
     // Codecs tell of themselves, so that a new one is one file.
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", flaz_engine::codec::choices()))]
-    pub codec: Codec,
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", flaz_codec::choices()))]
+    pub codec: CodecSpec,
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
     pub extent_size: u64,
@@ -185,8 +186,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = parse_dirty_limit)]
     pub dirty_limit: u8,
     /// Codec for new blocks
-    #[arg(long, value_name = "CODEC", help = format!("Codec for new blocks: {} [default: as created]", flaz_engine::codec::choices()))]
-    pub codec: Option<Codec>,
+    #[arg(long, value_name = "CODEC", help = format!("Codec for new blocks: {} [default: as created]", flaz_codec::choices()))]
+    pub codec: Option<CodecSpec>,
     /// Start with an empty cache where the cached data may not belong to the origin any more
     #[arg(long)]
     pub discard_cache: bool,
@@ -267,7 +268,7 @@ Takes effect at once and lasts until the daemon stops. All of the keys are chang
 
 Examples:
   flaz set /dev/nvme0n1p3 mode=write-around
-  flaz set --control /run/flaz/mine.sock codec=zstd:3 sequential-cutoff=4M", flaz_engine::codec::choices()))]
+  flaz set --control /run/flaz/mine.sock codec=zstd:3 sequential-cutoff=4M", flaz_codec::choices()))]
 pub struct SetArgs {
     /// Cache device (left out with --control), then what to change
     #[arg(value_name = "CACHE | KEY=VALUE", required = true)]
@@ -502,7 +503,7 @@ mod tests {
         };
         assert_eq!(
             (create.codec, create.extent_size, create.force),
-            (Codec::LZ4, 64 << 10, false)
+            (CodecSpec::LZ4, 64 << 10, false)
         );
     }
 

@@ -402,7 +402,7 @@ pub struct CreateReport {
     /// The origin.
     pub origin: OriginReport,
     /// The codec new blocks will have.
-    pub codec: crate::settings::Codec,
+    pub codec: flaz_codec::CodecSpec,
 }
 
 /// What `flaz check` found.

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use flaz_engine::codec::SpecError;
+use flaz_codec::{CodecSpec, SpecError};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::DIRTY_PERCENT_MAX;
 use serde::{Deserialize, Serialize};
@@ -126,9 +126,6 @@ macro_rules! text_of_value_enum {
 }
 text_of_value_enum!(Mode, Policy, Emulation);
 
-/// The codec for new blocks: the engine's own type, so that a new codec is known here at once.
-pub use flaz_engine::codec::CodecSpec as Codec;
-
 /// Where NBD clients connect: the server's own type, so that what it would refuse is refused before a device is opened.
 pub use flaz_nbd::NbdAddress;
 
@@ -186,7 +183,7 @@ pub struct SettingsPatch {
     pub policy: Option<Policy>,
     /// Codec for blocks that come from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub codec: Option<Codec>,
+    pub codec: Option<CodecSpec>,
     /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff: Option<u64>,
@@ -220,7 +217,7 @@ impl SettingsPatch {
             let twice = match key {
                 "mode" => patch.mode.replace(parse_word(key, value)?).is_some(),
                 "policy" | "admission" => patch.policy.replace(parse_word(key, value)?).is_some(),
-                "codec" => patch.codec.replace(value.parse::<Codec>()?).is_some(),
+                "codec" => patch.codec.replace(value.parse::<CodecSpec>()?).is_some(),
                 "sequential-cutoff" => {
                     let bytes = size::parse(value).map_err(|source| SettingError::Size {
                         key: key.to_owned(),
@@ -279,7 +276,7 @@ pub struct Settings {
     /// Admission and reclaim.
     pub policy: Policy,
     /// Codec for new blocks.
-    pub codec: Codec,
+    pub codec: CodecSpec,
     /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
     pub sequential_cutoff_bytes: u64,
     /// Most of the cache device that dirty blocks may take, in percent.

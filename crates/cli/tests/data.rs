@@ -238,7 +238,7 @@ fn what_cannot_be_studied_is_refused() {
         FAILURE,
         &["none/d.json", "expected a folder"],
     );
-    scratch.refused("study file --codec lzma", USAGE, &["lz4, lzo, zstd[:LEVEL]"]);
+    scratch.refused("study file --codec lzma", USAGE, &["lz4, zstd[:LEVEL]"]);
     scratch.refused("study file --codec zstd:99", USAGE, &["-7 to 19"]);
     scratch.refused("study file --cache 0", USAGE, &["--cache"]);
     scratch.refused("study file --within 0", USAGE, &["0.01 to 50"]);

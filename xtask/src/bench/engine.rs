@@ -4,9 +4,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use flaz_codec::{CodecSpec, encoder};
 use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::codec::{CodecSpec, encoder};
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;

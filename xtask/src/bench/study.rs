@@ -3,14 +3,12 @@
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-use flaz_data::Codec;
-use flaz_data::codec::Meter;
+use flaz_codec::Meter;
+use flaz_data::distribution::CODECS;
 use flaz_data::study::window::CHUNK_BYTES;
 use flaz_data::study::{self, StudyOptions, WINDOWS_MAX_DEFAULT, WITHIN_POINTS_DEFAULT};
 
 use super::{BenchError, Options, Row, Spread, real_data};
-
-const CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd(1)];
 
 /// One pass of each codec over each chunk size.
 fn codecs_alone(data: &[u8]) -> Duration {

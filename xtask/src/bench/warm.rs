@@ -11,13 +11,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use flaz_codec::CodecSpec;
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Device, DeviceError, Env, IoBuf};
 use flaz_engine::cache::{
     Belief, CreateOptions, LocalCache, Start, create, open_superblock, read_superblock,
 };
-use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;

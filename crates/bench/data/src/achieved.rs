@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use flaz_codec::{CodecSpec, Meter};
 use serde::Serialize;
 
-use crate::codec::{Codec, Meter};
 use crate::generator::Generator;
 
 /// Sizes that are compressed alone: a block, an extent, a large record.
 pub const WINDOW_BYTES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
+/// The codecs that generated data is calibrated for.
+pub const CALIBRATED: [CodecSpec; 3] = [CodecSpec::LZ4, CodecSpec::ZSTD, CodecSpec::ZLIB];
 /// Windows measured at each of these sizes, if the data has them: 4 MiB, 8 MiB and 24 MiB.
 const WINDOWS_MAX: [u64; 3] = [1024, 128, 24];
 
@@ -22,8 +24,7 @@ const WINDOWS_MAX: [u64; 3] = [1024, 128, 24];
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Achieved {
     /// The codec.
-    #[serde(serialize_with = "as_text")]
-    pub codec: Codec,
+    pub codec: CodecSpec,
     /// Size of the windows.
     pub window_bytes: u64,
     /// How many were measured.
@@ -31,14 +32,6 @@ pub struct Achieved {
     /// Share saved in percent; 0 for a window that the codec does not make smaller.
     #[serde(flatten)]
     pub saved: Spread,
-}
-
-/// Serialises as the text that a user would give.
-pub(crate) fn as_text<T: std::fmt::Display, S: serde::Serializer>(
-    value: &T,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
 }
 
 /// Mean and spread of some percentages.
@@ -89,7 +82,7 @@ impl Spread {
 pub fn measure(
     generator: &Generator,
     size_bytes: u64,
-    codecs: &[Codec],
+    codecs: &[CodecSpec],
     threads: NonZeroUsize,
 ) -> Vec<Achieved> {
     let windows: Vec<(usize, u64)> = WINDOW_BYTES
@@ -133,7 +126,7 @@ pub fn measure(
     )
 }
 
-fn rows(codecs: &[Codec], windows: &[(usize, u64)], saved: &[Vec<f64>]) -> Vec<Achieved> {
+fn rows(codecs: &[CodecSpec], windows: &[(usize, u64)], saved: &[Vec<f64>]) -> Vec<Achieved> {
     let mut rows = Vec::new();
     for (number, codec) in codecs.iter().enumerate() {
         for (size, window_bytes) in WINDOW_BYTES.iter().enumerate() {
@@ -154,4 +147,18 @@ fn rows(codecs: &[Codec], windows: &[(usize, u64)], saved: &[Vec<f64>]) -> Vec<A
         }
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The layouts were calibrated for these levels, whatever the defaults become.
+    #[test]
+    fn calibrated_codecs_have_fixed_levels() {
+        assert_eq!(
+            CALIBRATED.map(|codec| codec.to_string()),
+            ["lz4", "zstd:1", "zlib:6"]
+        );
+    }
 }

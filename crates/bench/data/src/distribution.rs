@@ -11,8 +11,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use flaz_codec::CodecSpec;
 use serde::{Deserialize, Serialize};
 
+/// The codecs of a distribution: one that only matches and one with an entropy stage.
+pub const CODECS: [CodecSpec; 2] = [CodecSpec::LZ4, CodecSpec::ZSTD];
 /// What the first field of the file says.
 pub const SCHEMA: &str = "flaz-distribution/1";
 /// Largest file that is read, in bytes.

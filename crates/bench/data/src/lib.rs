@@ -11,7 +11,7 @@
 //! | [`layout`], [`alphabet`] | how a unit is laid out so that codecs save what was asked, calibrated |
 //! | [`random`] | random bytes as a function of key and place |
 //! | [`pool`] | data in memory before the clock starts |
-//! | [`codec`], [`achieved`] | what the codecs make of it |
+//! | [`achieved`] | what the codecs of `flaz-codec` make of it |
 //! | [`duplicates`] | how much of it repeats |
 //! | [`distribution`] | the measured distribution of chunks, as a file |
 //! | [`mod@study`] | measuring real data |
@@ -20,7 +20,6 @@
 
 pub mod achieved;
 pub mod alphabet;
-pub mod codec;
 pub mod distribution;
 pub mod duplicates;
 pub mod generator;
@@ -34,8 +33,7 @@ pub mod random;
 pub mod spec;
 pub mod study;
 
-pub use achieved::{Achieved, measure};
-pub use codec::Codec;
+pub use achieved::{Achieved, CALIBRATED, measure};
 pub use distribution::Distribution;
 pub use duplicates::Duplicates;
 pub use generator::{Difference, Generator};

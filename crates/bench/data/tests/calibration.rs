@@ -4,9 +4,10 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use flaz_codec::CodecSpec;
 use flaz_data::achieved::WINDOW_BYTES;
 use flaz_data::distribution::{Row, SCHEMA, Size};
-use flaz_data::{Achieved, Codec, DataSpec, Distribution, Family, Generator, Level, measure};
+use flaz_data::{Achieved, CALIBRATED, DataSpec, Distribution, Family, Generator, Level, measure};
 
 /// Between these, and next to the ends, at [`CHUNKS`]; every whole percentage at chunks of 4 KiB.
 const STEP_POINTS: usize = 5;
@@ -28,15 +29,10 @@ fn rows(family: Family, percent: f64, chunk_bytes: u64, size_bytes: u64) -> Vec<
     spec.chunk_bytes = chunk_bytes;
     spec.seed.campaign = 5;
     let generator = Generator::new(spec).unwrap();
-    measure(
-        &generator,
-        size_bytes,
-        &Codec::CALIBRATED,
-        NonZeroUsize::new(2).unwrap(),
-    )
+    measure(&generator, size_bytes, &CALIBRATED, NonZeroUsize::new(2).unwrap())
 }
 
-fn mean(rows: &[Achieved], codec: Codec, window_bytes: u64) -> f64 {
+fn mean(rows: &[Achieved], codec: CodecSpec, window_bytes: u64) -> f64 {
     let row = rows
         .iter()
         .find(|row| row.codec == codec && row.window_bytes == window_bytes);
@@ -45,7 +41,7 @@ fn mean(rows: &[Achieved], codec: Codec, window_bytes: u64) -> f64 {
 
 /// All means are within `points` of `percent`, and no window is far from its mean.
 #[track_caller]
-fn close(rows: &[Achieved], percent: f64, points: f64, spread_points: f64, codecs: &[Codec]) {
+fn close(rows: &[Achieved], percent: f64, points: f64, spread_points: f64, codecs: &[CodecSpec]) {
     let mut seen = 0;
     for row in rows.iter().filter(|row| codecs.contains(&row.codec)) {
         seen += 1;
@@ -62,7 +58,7 @@ fn close(rows: &[Achieved], percent: f64, points: f64, spread_points: f64, codec
 fn runs_reach_every_level_at_every_size_with_every_codec() {
     for (percent, chunk_bytes) in levels_and_chunks() {
         let found = rows(Family::Run, percent, chunk_bytes, SIZE_BYTES);
-        close(&found, percent, 1.0, 0.3, &Codec::CALIBRATED);
+        close(&found, percent, 1.0, 0.3, &CALIBRATED);
     }
     for percent in (0..=100).step_by(STEP_POINTS).map(f64::from) {
         // Eight runs for each 4 KiB cost each codec something else.
@@ -71,7 +67,7 @@ fn runs_reach_every_level_at_every_size_with_every_codec() {
             percent,
             1.4,
             0.3,
-            &Codec::CALIBRATED,
+            &CALIBRATED,
         );
     }
 }
@@ -88,7 +84,7 @@ fn copies_reach_every_level_at_every_size_with_every_codec() {
             _ if percent == 76.0 => 1.02,
             _ => 1.0,
         };
-        close(&found, percent, points, 0.6, &Codec::CALIBRATED);
+        close(&found, percent, points, 0.6, &CALIBRATED);
     }
 }
 
@@ -98,10 +94,10 @@ fn copies_from_far_away_are_invisible_to_smaller_units() {
         distance_bytes: 32 << 10,
     };
     let found = rows(family, 50.0, 64 << 10, SIZE_BYTES);
-    for codec in Codec::CALIBRATED {
+    for codec in CALIBRATED {
         assert!(mean(&found, codec, 4 << 10) < 0.5, "{codec}");
         // zstd:1 takes long steps through random data and may miss a copy in it.
-        if codec != Codec::Zstd(1) {
+        if codec != CodecSpec::ZSTD {
             let saved = mean(&found, codec, 64 << 10);
             assert!((saved - 50.0).abs() < 1.0, "{codec}: {saved}");
         }
@@ -110,7 +106,7 @@ fn copies_from_far_away_are_invisible_to_smaller_units() {
 
 #[test]
 fn alphabets_reach_every_level_with_an_entropy_stage_and_none_without() {
-    let entropy = [Codec::Zstd(1), Codec::Zlib(6)];
+    let entropy = [CodecSpec::ZSTD, CodecSpec::ZLIB];
     for (percent, chunk_bytes) in levels_and_chunks() {
         let found = rows(Family::Alphabet, percent, chunk_bytes, SIZE_BYTES);
         let points = match chunk_bytes {
@@ -121,10 +117,10 @@ fn alphabets_reach_every_level_with_an_entropy_stage_and_none_without() {
         };
         close(&found, percent, points, 1.0, &entropy);
         if percent <= 25.0 {
-            close(&found, 0.0, 0.1, 0.1, &[Codec::Lz4]);
+            close(&found, 0.0, 0.1, 0.1, &[CodecSpec::LZ4]);
         } else if percent <= 90.0 {
             // 64 KiB are the longest that LZ4 indexes without collisions, where it finds some matches.
-            assert!(mean(&found, Codec::Lz4, 64 << 10) < percent - 8.0);
+            assert!(mean(&found, CodecSpec::LZ4, 64 << 10) < percent - 8.0);
         }
     }
 }
@@ -136,14 +132,14 @@ fn zeroes_and_random_bytes_are_the_ends() {
         100.0,
         0.7,
         0.1,
-        &Codec::CALIBRATED,
+        &CALIBRATED,
     );
     close(
         &rows(Family::Random, 50.0, 4096, SIZE_BYTES),
         0.0,
         0.0,
         0.0,
-        &Codec::CALIBRATED,
+        &CALIBRATED,
     );
 }
 
@@ -178,11 +174,11 @@ fn iozone_is_what_was_measured_of_it() {
     ] {
         let found = rows(Family::Iozone, percent, 4096, SIZE_BYTES);
         assert!(
-            (mean(&found, Codec::Lz4, 4096) - lz4).abs() < 3.0,
+            (mean(&found, CodecSpec::LZ4, 4096) - lz4).abs() < 3.0,
             "{percent}: {found:?}"
         );
         assert!(
-            (mean(&found, Codec::Zstd(1), 4096) - zstd).abs() < 3.0,
+            (mean(&found, CodecSpec::ZSTD, 4096) - zstd).abs() < 3.0,
             "{percent}: {found:?}"
         );
     }
@@ -219,11 +215,11 @@ fn a_replayed_distribution_has_its_means_and_its_spread() {
     for window_bytes in [4 << 10, 64 << 10] {
         let tolerance = if window_bytes == 4096 { 3.0 } else { 4.0 };
         assert!(
-            (mean(&found, Codec::Lz4, window_bytes) - lz4).abs() < tolerance,
+            (mean(&found, CodecSpec::LZ4, window_bytes) - lz4).abs() < tolerance,
             "{lz4} {found:?}"
         );
         assert!(
-            (mean(&found, Codec::Zstd(1), window_bytes) - zstd).abs() < tolerance + 2.0,
+            (mean(&found, CodecSpec::ZSTD, window_bytes) - zstd).abs() < tolerance + 2.0,
             "{zstd} {found:?}"
         );
     }

@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use flaz_data::codec::Meter;
+use flaz_codec::{CodecId, CodecSpec, Meter};
 use flaz_data::study::{StudyError, StudyOptions, StudyReport, study};
-use flaz_data::{Codec, DataSpec, Family, Generator, Level, measure};
+use flaz_data::{DataSpec, Family, Generator, Level, measure};
 
 const MIB: u64 = 1 << 20;
 
@@ -17,7 +17,7 @@ fn options(paths: &[&Path]) -> StudyOptions {
     StudyOptions {
         paths: paths.iter().map(|path| path.to_path_buf()).collect(),
         exact: false,
-        codecs: vec![Codec::Lz4, Codec::Zstd(1)],
+        codecs: vec![CodecSpec::LZ4, CodecSpec::ZSTD],
         cache_bytes: None,
         within_points: 1.0,
         windows_max: 8192,
@@ -30,7 +30,7 @@ fn run(options: &StudyOptions) -> StudyReport {
     study(options, &mut |done, total| assert!(done <= total.max(done))).unwrap()
 }
 
-fn saved(report: &StudyReport, codec: Codec, chunk_bytes: u64) -> flaz_data::study::estimate::Estimate {
+fn saved(report: &StudyReport, codec: CodecSpec, chunk_bytes: u64) -> flaz_data::study::estimate::Estimate {
     let row = report
         .chunks
         .iter()
@@ -59,7 +59,7 @@ fn mixed_file(path: &Path, mib: u64) {
 }
 
 /// Space saved of all blocks that are not zeroes, computed plainly.
-fn truth(path: &Path, codec: Codec, chunk_bytes: usize) -> (f64, f64) {
+fn truth(path: &Path, codec: CodecSpec, chunk_bytes: usize) -> (f64, f64) {
     let data = fs::read(path).unwrap();
     let mut meter = Meter::new(codec);
     let (mut stored, mut zeroes) = (0, 0);
@@ -84,7 +84,7 @@ fn an_exact_study_gives_the_truth() {
         ..options(&[&path])
     });
     assert!(report.exact && report.studied_bytes == 70 * MIB && report.windows_studied == 70);
-    for codec in [Codec::Lz4, Codec::Zstd(1)] {
+    for codec in [CodecSpec::LZ4, CodecSpec::ZSTD] {
         for chunk_bytes in [4096, 65536, 1 << 20] {
             let (saved_percent, zero_percent) = truth(&path, codec, chunk_bytes);
             let found = saved(&report, codec, chunk_bytes as u64);
@@ -125,7 +125,7 @@ fn intervals_of_samples_hold_the_truth() {
             ..options(&[&path])
         });
         assert!(!report.exact && report.windows_studied == 64);
-        for codec in [Codec::Lz4, Codec::Zstd(1)] {
+        for codec in [CodecSpec::LZ4, CodecSpec::ZSTD] {
             let found = saved(&report, codec, 4096);
             let truth = saved(&exact, codec, 4096).percent;
             asked += 1;
@@ -151,7 +151,7 @@ fn a_narrower_interval_takes_a_larger_sample() {
         ..options(&[&path])
     });
     assert_eq!(wide.windows_studied, 64);
-    assert!(narrow.windows_studied > 64 && saved(&narrow, Codec::Lz4, 4096).half_points() <= 6.0);
+    assert!(narrow.windows_studied > 64 && saved(&narrow, CodecSpec::LZ4, 4096).half_points() <= 6.0);
     assert_eq!(
         run(&StudyOptions {
             within_points: 6.0,
@@ -225,7 +225,7 @@ fn the_distribution_that_a_study_writes_is_replayed() {
     let rows = measure(
         &generator,
         64 * MIB,
-        &[Codec::Lz4, Codec::Zstd(1)],
+        &[CodecSpec::LZ4, CodecSpec::ZSTD],
         NonZeroUsize::new(2).unwrap(),
     );
     for row in rows.iter().filter(|row| row.window_bytes == 4096) {
@@ -293,7 +293,9 @@ fn what_cannot_be_studied_is_said() {
     assert!(matches!(refused(&[Path::new("/dev/null")]), StudyError::Kind(_)));
     fs::write(root.join("file"), vec![1; 10_000]).unwrap();
     let many = StudyOptions {
-        codecs: (1..=9).map(Codec::Zlib).collect(),
+        codecs: (1..=9)
+            .map(|level| CodecSpec::new(CodecId::ZLIB, Some(level)).unwrap())
+            .collect(),
         ..options(&[root])
     };
     assert!(matches!(

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use flaz_bench::campaign_file::{Achieved, Duplicates};
 use flaz_bench::cell::Level;
 use flaz_data::spec::{CHUNK_BYTES_MAX, DISTANCE_BYTES_DEFAULT};
-use flaz_data::{Codec, DataSpec, Family, Generator, Pool, Seed, duplicates};
+use flaz_data::{CALIBRATED, DataSpec, Family, Generator, Pool, Seed, duplicates};
 
 use crate::error::LoadError;
 use crate::plan::{FamilyWord, Plan, REPLAY, Replay};
@@ -183,7 +183,7 @@ impl<'p> Data<'p> {
         let rows = flaz_data::measure(
             &self.generator(contents)?,
             self.bytes as u64,
-            &Codec::CALIBRATED,
+            &CALIBRATED,
             self.threads,
         );
         Ok(rows

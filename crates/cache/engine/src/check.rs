@@ -5,10 +5,10 @@
 //! summary says, else at the first place without an extent. An extent that was never known to be stable and of which a
 //! power cut left a part is such a place, and no damage.
 
+use flaz_codec::{CodecId, Decoders};
 use flaz_device::{Device, IoBuf};
 
 use crate::cache::CacheError;
-use crate::codec::{CodecId, Decoders};
 use crate::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, records,
 };

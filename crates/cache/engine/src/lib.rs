@@ -1,7 +1,7 @@
 //! The engine of a transparent, compressed SSD cache for block devices.
 //!
 //! A [`volume::Volume`] is what front ends serve. [`router`] splits its requests by stripe over shards; a
-//! [`shard`] looks blocks up in its [`index`], packs them with a [`codec`] into extents, and keeps those in two
+//! [`shard`] looks blocks up in its [`index`], packs them with a codec of [`flaz_codec`] into extents, and keeps those in two
 //! rings of regions on the cache device, whose bytes [`format`] describes. [`policy`] decides what enters and what
 //! stays. [`cache`] creates, opens and stops a cache as a whole.
 //!
@@ -11,7 +11,6 @@
 
 pub mod cache;
 pub mod check;
-pub mod codec;
 pub mod fingerprint;
 pub mod format;
 pub mod index;

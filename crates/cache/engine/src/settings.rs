@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use flaz_codec::CodecSpec;
 use serde::Serialize;
 
-use crate::codec::CodecSpec;
 use crate::policy::PolicyKind;
 
 /// How writes and reads use the cache.

@@ -6,10 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use flaz_codec::CodecSpec;
 use flaz_device::emulate::{Emulated, Preset};
 use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};

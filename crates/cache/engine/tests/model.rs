@@ -10,9 +10,9 @@ mod support;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use flaz_codec::CodecSpec;
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Start, create};
-use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;

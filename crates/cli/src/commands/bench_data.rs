@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use flaz_data::page::DataReport;
 use flaz_data::spec::DISTANCE_BYTES_DEFAULT;
-use flaz_data::{Codec, DataSpec, Distribution, Family, Generator, Level, Pool, Seed};
+use flaz_data::{CALIBRATED, DataSpec, Distribution, Family, Generator, Level, Pool, Seed};
 
 use super::output_file::OutputFiles;
 use super::{output, study};
@@ -131,7 +131,7 @@ pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
             written(&generator, args.size, threads, &mut file).map_err(failed())?
         }
     };
-    let achieved = flaz_data::measure(&generator, args.size, &Codec::CALIBRATED, threads);
+    let achieved = flaz_data::measure(&generator, args.size, &CALIBRATED, threads);
     let report = DataReport::new(&generator, args.size, &speed, achieved);
     match (to_stdout, args.json) {
         (false, false) => output::print(&report.page()),

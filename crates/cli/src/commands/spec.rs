@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use flaz_codec::CodecSpec;
+
 use crate::safety::Claim;
-use crate::settings::{Codec, Emulation, NbdAddress, Settings};
+use crate::settings::{Emulation, NbdAddress, Settings};
 
 /// A cache to be made.
 #[derive(Debug)]
@@ -13,7 +15,7 @@ pub struct CreateSpec {
     /// The origin: exists, is a file or a block device, and is not the cache.
     pub origin: PathBuf,
     /// Codec for new blocks, kept in the superblock.
-    pub codec: Codec,
+    pub codec: CodecSpec,
     /// Size of a full extent in bytes: a power of two, 32 KiB to 256 KiB.
     pub extent_bytes: u64,
     /// Size of a region in bytes, or what suits the cache's size.
@@ -40,7 +42,7 @@ pub struct ServeSpec {
     /// Most of the cache device that dirty blocks may take, in percent.
     pub dirty_limit_percent: u8,
     /// Codec for new blocks, or what the superblock says.
-    pub codec: Option<Codec>,
+    pub codec: Option<CodecSpec>,
     /// Threads that drive shards, or one for every two cores.
     pub threads: Option<u32>,
     /// Start empty where the cached data may not belong to the origin.
@@ -64,7 +66,7 @@ pub struct ServeSpec {
 impl ServeSpec {
     /// The settings to start with, given the codec in the superblock.
     #[must_use]
-    pub fn settings(&self, superblock_codec: Codec) -> Settings {
+    pub fn settings(&self, superblock_codec: CodecSpec) -> Settings {
         Settings {
             mode: self.mode,
             policy: self.policy,

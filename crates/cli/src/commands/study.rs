@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use flaz_data::Codec;
+use flaz_codec::CodecSpec;
 use flaz_data::study::{
     self, CODECS_MAX, StudyError, StudyOptions, WINDOWS_MAX, WINDOWS_MAX_DEFAULT, WITHIN_POINTS_DEFAULT,
 };
@@ -46,10 +46,10 @@ pub struct StudyArgs {
     /// Read everything: no sampling error
     #[arg(long)]
     exact: bool,
-    /// Codec to compress with: lz4, lzo, zstd[:LEVEL] or zlib[:LEVEL]; may be given several times. lz4 and zstd:1 are
-    /// always among them
-    #[arg(long, value_name = "CODEC")]
-    codec: Vec<Codec>,
+    /// Codec to compress with
+    #[arg(long, value_name = "CODEC",
+        help = format!("Codec to compress with: {}. May be given several times; lz4 and zstd:1 are always included", flaz_codec::choices()))]
+    codec: Vec<CodecSpec>,
     /// Say what a flaz cache of this size would hold of the data
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     cache: Option<u64>,
@@ -99,11 +99,7 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
     let options = StudyOptions {
         paths: args.paths.clone(),
         exact: args.exact,
-        codecs: if args.codec.is_empty() {
-            vec![Codec::Lz4, Codec::Zstd(1)]
-        } else {
-            args.codec.clone()
-        },
+        codecs: args.codec.clone(),
         cache_bytes: args.cache,
         within_points: args.within,
         windows_max: args.samples,

@@ -203,8 +203,10 @@ fn versioned_object(line: &str) -> Result<Map<String, Value>, LineError> {
 
 #[cfg(test)]
 mod tests {
+    use flaz_codec::CodecSpec;
+
     use super::*;
-    use crate::settings::{Codec, Mode, Policy};
+    use crate::settings::{Mode, Policy};
 
     #[test]
     fn requests_read_back_as_written() {
@@ -264,7 +266,7 @@ mod tests {
         let settings = Settings {
             mode: Mode::PassThrough,
             policy: Policy::Fifo,
-            codec: Codec::NONE,
+            codec: CodecSpec::NONE,
             sequential_cutoff_bytes: 0,
             dirty_limit_percent: 25,
         };

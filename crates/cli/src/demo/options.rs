@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use flaz_codec::CodecSpec;
 
 use super::dataset::{BYTES_MIN, DEFAULT_FOLDERS};
 use super::error::DemoError;
 use crate::number::whole;
-use crate::settings::Codec;
 use crate::size;
 
 /// Most clients.
@@ -52,8 +52,8 @@ pub struct DemoArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub cache_size: Option<u64>,
     /// Codec of the compressed run
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the compressed run: {}", flaz_engine::codec::choices()))]
-    pub codec: Codec,
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the compressed run: {}", flaz_codec::choices()))]
+    pub codec: CodecSpec,
     /// Clients at a time, each with one request in flight
     #[arg(long, value_name = "N", default_value = "4", value_parser = whole(1..=CLIENTS_MAX))]
     pub clients: u32,
@@ -167,7 +167,7 @@ impl DemoArgs {
                 size::HumanBytes(bytes)
             )));
         }
-        if self.codec == Codec::NONE {
+        if self.codec == CodecSpec::NONE {
             let message = "--codec none: that is the uncompressed run, which is made anyway; name a codec that compresses";
             return Err(DemoError::Usage(message.into()));
         }

@@ -1,10 +1,11 @@
 //! Pages of made-up reports.
 
+use flaz_codec::CodecSpec;
 use uuid::Uuid;
 
 use super::*;
 use crate::report::*;
-use crate::settings::{Codec, Mode, Policy};
+use crate::settings::{Mode, Policy};
 
 pub(crate) fn example() -> StatusReport {
     let latency_us = Some(LatencyReport {
@@ -49,7 +50,7 @@ pub(crate) fn example() -> StatusReport {
         settings: Some(Settings {
             mode: Mode::WriteThrough,
             policy: Policy::S3Fifo,
-            codec: Codec::LZ4,
+            codec: CodecSpec::LZ4,
             sequential_cutoff_bytes: 4 << 20,
             dirty_limit_percent: 25,
         }),

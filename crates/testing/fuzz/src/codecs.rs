@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use flaz_engine::codec::{CodecId, CodecSpec, Decoders, encoder};
+use flaz_codec::{CodecId, CodecSpec, Decoders, encoder, ids};
 
 thread_local! {
     static DECODERS: RefCell<Decoders> = RefCell::default();
@@ -16,7 +16,8 @@ pub fn codec_stream(data: &[u8]) {
     let Some((codec, stream)) = data.split_first() else {
         return;
     };
-    let codec = CodecId(codec % 6);
+    // Every codec, and one number that has none.
+    let codec = CodecId(codec % (ids().len() as u8 + 1));
     let stream = &stream[..stream.len().min(4096)];
     let decode = |fill: u8| {
         // The bytes behind the block are nobody's business.

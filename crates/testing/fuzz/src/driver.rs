@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use flaz_engine::codec::{CodecId, CodecSpec, encoder};
+use flaz_codec::{CodecSpec, encoder, ids};
 use flaz_sim::Rng;
 
 use crate::Target;
@@ -69,11 +69,11 @@ pub fn starts(target: &Target) -> Vec<Vec<u8>> {
 
 fn streams() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
-    for (codec, version) in (1..5).flat_map(|codec| (1..7).map(move |version| (codec, version))) {
-        let spec = CodecSpec::new(CodecId(codec), None).expect("it exists");
+    for (codec, version) in ids().flat_map(|codec| (1..7).map(move |version| (codec, version))) {
+        let spec = CodecSpec::new(codec, None).expect("it exists");
         let mut out = vec![0; 4096];
         if let Some(len) = encoder(spec).compress(&sectors(0, 8, version), &mut out) {
-            all.push([&[codec], &out[..len]].concat());
+            all.push([&[codec.0], &out[..len]].concat());
         }
     }
     all

@@ -3,7 +3,7 @@
 //! The first byte of an input says whether the structure is sealed before it is read, so that a fuzzer need not find
 //! checksums by chance.
 
-use flaz_engine::codec::{CodecId, Decoders};
+use flaz_codec::{CodecId, Decoders};
 use flaz_engine::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, RecordKind,
     fragment_checksum, records,
@@ -114,7 +114,7 @@ pub fn extent(data: &[u8]) {
             break;
         };
         if let RecordKind::Fragment { stored, .. } = record.kind {
-            let codec = flaz_engine::codec::CodecId(fragment[6]);
+            let codec = flaz_codec::CodecId(fragment[6]);
             let mut block = [0; 4096];
             let _ = decoders.decompress(codec, &fragment[8..8 + usize::from(stored)], &mut block);
         }

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use flaz_codec::CodecSpec;
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CreateOptions, create};
-use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::format::summary::Summary;
 use flaz_engine::format::void::VoidMark;

@@ -28,10 +28,9 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use flaz_codec::CodecSpec;
 pub use report::StudyReport;
 pub use sample::{Progress, study};
-
-use crate::codec::Codec;
 
 /// What to study and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +40,7 @@ pub struct StudyOptions {
     /// Read everything instead of a sample.
     pub exact: bool,
     /// Codecs; LZ4 and zstd:1 are needed for the distribution and are added.
-    pub codecs: Vec<Codec>,
+    pub codecs: Vec<CodecSpec>,
     /// Size of a flaz cache to assess, in bytes.
     pub cache_bytes: Option<u64>,
     /// Half of the 95 % interval, in points, at which a sample is large enough.

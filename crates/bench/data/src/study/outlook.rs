@@ -5,13 +5,12 @@
 //! and a summary a region. The SSD compresses blocks of 4 KiB and packs them without loss: what it writes to its
 //! flash shrinks by what is saved, and what it does not need for data it uses as spare space.
 
+use flaz_codec::CodecSpec;
 use serde::Serialize;
 
 use super::estimate::{self, Estimate};
 use super::sample::Measured;
 use super::window::{BLOCK_BYTES, WindowSums};
-use crate::achieved::as_text;
-use crate::codec::Codec;
 
 /// Payload of an extent: 64 KiB without its header.
 const EXTENT_PAYLOAD_BYTES: f64 = 65_024.0;
@@ -30,8 +29,7 @@ pub const SPARE_SHARE: f64 = 0.07;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CacheOutlook {
     /// The codec.
-    #[serde(serialize_with = "as_text")]
-    pub codec: Codec,
+    pub codec: CodecSpec,
     /// Bytes of data for each 100 bytes of cache, with interval.
     pub data_percent_of_cache: Estimate,
     /// Data that a cache of the size that was named holds.
@@ -46,8 +44,7 @@ pub struct CacheOutlook {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SsdOutlook {
     /// What its controller compresses like.
-    #[serde(serialize_with = "as_text")]
-    pub codec: Codec,
+    pub codec: CodecSpec,
     /// Bytes written to flash for each byte from the host, before cleaning.
     pub flash_writes_ratio: f64,
     /// Most gain in the speed of sequential writes, if flash is the bottleneck and not the interface.
@@ -73,7 +70,7 @@ fn cache_bytes(sums: &WindowSums, codec: usize) -> f64 {
 
 /// What a cache would hold, by codec.
 pub(super) fn caches(measured: &Measured, size_bytes: Option<u64>, data_bytes: u64) -> Vec<CacheOutlook> {
-    let of = |number: usize, codec: Codec| {
+    let of = |number: usize, codec: CodecSpec| {
         let pairs = measured
             .sums
             .iter()
@@ -102,7 +99,7 @@ pub(super) fn caches(measured: &Measured, size_bytes: Option<u64>, data_bytes: u
 
 /// What an SSD would gain whose controller saves `saved_percent` of blocks of 4 KiB.
 #[must_use]
-pub fn ssd(codec: Codec, saved_percent: f64) -> SsdOutlook {
+pub fn ssd(codec: CodecSpec, saved_percent: f64) -> SsdOutlook {
     // Blocks of zeroes alone would make it infinite; a mapping entry is written even then.
     let kept = (1.0 - saved_percent / 100.0).max(0.01);
     let plain = write_amplification(1.0 / (1.0 + SPARE_SHARE));
@@ -149,15 +146,15 @@ mod tests {
 
     #[test]
     fn an_ssd_gains_what_is_saved_and_more() {
-        let nothing = ssd(Codec::Lz4, 0.0);
+        let nothing = ssd(CodecSpec::LZ4, 0.0);
         assert_eq!(
             (nothing.sequential_lifetime_gain, nothing.random_lifetime_gain),
             (1.0, 1.0)
         );
-        let half = ssd(Codec::Lz4, 50.0);
+        let half = ssd(CodecSpec::LZ4, 50.0);
         assert_eq!(half.sequential_lifetime_gain, 2.0);
         assert!(half.random_lifetime_gain > 2.0);
-        assert!(ssd(Codec::Lz4, 100.0).random_lifetime_gain.is_finite());
+        assert!(ssd(CodecSpec::LZ4, 100.0).random_lifetime_gain.is_finite());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flaz_codec::CodecSpec;
 use serde::Serialize;
 
 use super::StudyOptions;
@@ -11,8 +12,6 @@ use super::outlook::{self, CacheOutlook, SPARE_SHARE, SsdOutlook};
 use super::population::{Population, Skipped};
 use super::sample::Measured;
 use super::window::{BINS, BLOCK_BYTES, CHUNK_BYTES, Histograms, WINDOW_BYTES, WindowSums};
-use crate::achieved::as_text;
-use crate::codec::Codec;
 use crate::distribution::{Distribution, Row, SCHEMA, Size};
 
 /// What the first field of the JSON says.
@@ -72,8 +71,7 @@ pub struct ChunkReport {
     /// Size of the chunks, compressed alone.
     pub chunk_bytes: u64,
     /// The codec.
-    #[serde(serialize_with = "as_text")]
-    pub codec: Codec,
+    pub codec: CodecSpec,
     /// Chunks compressed, zeroes included.
     pub chunks: u64,
     /// Share of the space that is saved, zeroes in full.

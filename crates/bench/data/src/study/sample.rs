@@ -10,13 +10,15 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flaz_codec::CodecSpec;
+
 use super::duplicates::Fingerprints;
 use super::estimate;
 use super::population::{Population, Skipped, WindowReader, places};
 use super::report::StudyReport;
 use super::window::{Histograms, WINDOW_BYTES, WindowMeter, WindowSums};
 use super::{CODECS_MAX, StudyError, StudyOptions};
-use crate::codec::Codec;
+use crate::distribution::CODECS;
 use crate::random::Key;
 
 /// Windows of the first look; the sample doubles from there.
@@ -33,7 +35,7 @@ pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 #[derive(Debug)]
 pub struct Measured {
     /// Codecs, LZ4 and zstd:1 among them.
-    pub codecs: Vec<Codec>,
+    pub codecs: Vec<CodecSpec>,
     /// Where LZ4 and zstd:1 are.
     pub joint: (usize, usize),
     /// Windows that were measured.
@@ -128,15 +130,15 @@ fn measure(
 }
 
 /// The codecs with LZ4 and zstd:1 added, each once, and where these two are.
-fn with_joint(asked: &[Codec]) -> (Vec<Codec>, (usize, usize)) {
+fn with_joint(asked: &[CodecSpec]) -> (Vec<CodecSpec>, (usize, usize)) {
     let mut codecs = Vec::new();
-    for codec in asked.iter().chain(&[Codec::Lz4, Codec::Zstd(1)]) {
+    for codec in asked.iter().chain(&CODECS) {
         if !codecs.contains(codec) {
             codecs.push(*codec);
         }
     }
     let place = |wanted| codecs.iter().position(|codec| *codec == wanted).unwrap_or(0);
-    let joint = (place(Codec::Lz4), place(Codec::Zstd(1)));
+    let joint = (place(CODECS[0]), place(CODECS[1]));
     (codecs, joint)
 }
 
@@ -370,9 +372,9 @@ mod tests {
 
     #[test]
     fn the_codecs_of_the_distribution_are_always_there() {
-        assert_eq!(with_joint(&[]).0, [Codec::Lz4, Codec::Zstd(1)]);
-        let (codecs, joint) = with_joint(&[Codec::Zlib(6), Codec::Zstd(1), Codec::Zlib(6)]);
-        assert_eq!(codecs, [Codec::Zlib(6), Codec::Zstd(1), Codec::Lz4]);
+        assert_eq!(with_joint(&[]).0, [CodecSpec::LZ4, CodecSpec::ZSTD]);
+        let (codecs, joint) = with_joint(&[CodecSpec::ZLIB, CodecSpec::ZSTD, CodecSpec::ZLIB]);
+        assert_eq!(codecs, [CodecSpec::ZLIB, CodecSpec::ZSTD, CodecSpec::LZ4]);
         assert_eq!(joint, (2, 1));
     }
 }

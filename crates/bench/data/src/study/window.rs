@@ -1,6 +1,8 @@
 //! What is measured of one window: stored bytes by codec and chunk size, zeroes, fingerprints, histograms.
 
-use crate::codec::{Codec, Meter};
+use flaz_codec::compressibility::single_value;
+use flaz_codec::{CodecSpec, Meter};
+
 use crate::distribution::ROWS_MAX;
 use crate::random::{Key, mix};
 
@@ -78,10 +80,10 @@ enum Kind {
 
 impl Kind {
     fn of(chunk: &[u8]) -> Self {
-        match (is_single_value(chunk), chunk.first()) {
-            (true, None | Some(0)) => Self::Zeroes,
-            (true, _) => Self::SingleValue,
-            (false, _) => Self::Data,
+        match single_value(chunk) {
+            Some(0) => Self::Zeroes,
+            Some(_) => Self::SingleValue,
+            None => Self::Data,
         }
     }
 }
@@ -103,7 +105,7 @@ pub struct WindowMeter {
 impl WindowMeter {
     /// A meter for `codecs`; `joint` says which of them are LZ4 and zstd:1.
     #[must_use]
-    pub fn new(codecs: &[Codec], joint: (usize, usize)) -> Self {
+    pub fn new(codecs: &[CodecSpec], joint: (usize, usize)) -> Self {
         Self {
             meters: codecs.iter().map(|codec| Meter::new(*codec)).collect(),
             joint,
@@ -178,19 +180,6 @@ fn fragment_bytes(stored: u64) -> u64 {
     (8 + stored).next_multiple_of(8)
 }
 
-/// Whether all bytes are the same.
-fn is_single_value(bytes: &[u8]) -> bool {
-    match bytes.split_first() {
-        Some((first, rest)) => {
-            bytes[..64.min(bytes.len())].iter().all(|byte| byte == first)
-                && rest
-                    .chunks(64)
-                    .all(|part| part.iter().fold(0, |differing, byte| differing | (byte ^ first)) == 0)
-        }
-        None => true,
-    }
-}
-
 /// 64 bits that differ for different blocks, but for one pair in 2^64. Not for data made by an adversary.
 #[must_use]
 pub fn fingerprint(block: &[u8]) -> u64 {
@@ -231,16 +220,5 @@ mod tests {
         block.swap(0, 64);
         assert!(seen.insert(fingerprint(&block)));
         assert_ne!(fingerprint(&[0; 4096]), fingerprint(&[0; 2048]));
-    }
-
-    #[test]
-    fn single_values_are_exact() {
-        let mut block = vec![7_u8; 4096];
-        assert!(is_single_value(&block) && is_single_value(&[]));
-        for at in [0, 1, 63, 64, 65, 4095] {
-            block[at] = 8;
-            assert!(!is_single_value(&block), "{at}");
-            block[at] = 7;
-        }
     }
 }

@@ -1,11 +1,11 @@
 //! An empty cache.
 
+use flaz_codec::CodecSpec;
 use flaz_device::{Device, DeviceError, IoBuf};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::CacheError;
-use crate::codec::CodecSpec;
 use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::intent::IntentSector;
 use crate::format::superblock::{State, Superblock};

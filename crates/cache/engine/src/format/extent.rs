@@ -10,10 +10,10 @@
 //! A fragment is an 8-byte header and its stored bytes, padded to 8 bytes. Fragments stand in the order of the
 //! records of a kind that has one, so that a record's place follows from the lengths before it.
 
+use flaz_codec::CodecId;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::codec::CodecId;
 use crate::format::FormatError;
 use crate::policy::Ring;
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence};

@@ -3,13 +3,13 @@
 //! The valid slot with the higher generation counts. An update writes one slot and flushes, so that a torn write leaves
 //! the older one; then it writes the same to the other slot.
 
+use flaz_codec::{CodecId, CodecSpec};
 use std::num::NonZeroU32;
 use uuid::Uuid;
 
 use zerocopy::little_endian::{I32, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::codec::{CodecId, CodecSpec};
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::{FormatError, checksum_without};
 use crate::settings::AfterCrash;

@@ -87,7 +87,7 @@ impl Batch {
             }
             Packed::Raw { plain_crc } => {
                 let what = Append::Packed {
-                    codec: crate::codec::CodecId::RAW,
+                    codec: flaz_codec::CodecId::RAW,
                     stored: &data[index * BLOCK_BYTES..][..BLOCK_BYTES],
                     plain_crc,
                     dirty,

@@ -612,12 +612,12 @@ fn runs(mut batch: &[Dirty]) -> impl Iterator<Item = &[Dirty]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::CodecSpec;
     use crate::format::geometry::{Geometry, GeometryWish};
     use crate::policy::PolicyKind;
     use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};
     use crate::shard::{OriginWrites, ShardParts};
     use crate::units::{Epoch, Location};
+    use flaz_codec::CodecSpec;
     use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
     use futures_util::future::join;
 

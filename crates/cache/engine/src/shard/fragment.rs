@@ -1,9 +1,9 @@
 //! Packing blocks into fragments and getting them out again. Pure: bytes in, bytes out.
 
+use flaz_codec::compressibility::{Detector, single_value};
+use flaz_codec::{CodecId, CodecSpec, Decoders, Encoder, encoder};
 use zerocopy::FromBytes;
 
-use crate::codec::compressibility::{Detector, single_value};
-use crate::codec::{CodecId, CodecSpec, Decoders, Encoder, encoder};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, fragment_checksum};
 use crate::planted::{PlantedBug, planted};
 use crate::units::BLOCK_BYTES;

@@ -11,9 +11,9 @@ mod append;
 
 use std::collections::VecDeque;
 
+use flaz_codec::CodecId;
 use flaz_device::IoBuf;
 
-use crate::codec::CodecId;
 use crate::format::extent::{
     EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
     Record, RecordKind,

@@ -60,11 +60,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use flaz_codec::Decoders;
 use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
-use crate::codec::Decoders;
 use crate::format::geometry::Geometry;
 use crate::index::{Entry, Index};
 use crate::policy::{Policy, PolicyKind, Ring, RingSizes};

@@ -536,7 +536,7 @@ impl<P: Platform> Shard<P> {
         };
         self.env
             .compute(Priority::Read, move || {
-                decode(&mut crate::codec::Decoders::default(), &buf[at..], &copy)
+                decode(&mut flaz_codec::Decoders::default(), &buf[at..], &copy)
             })
             .await
     }
@@ -738,7 +738,7 @@ enum Run {
 
 type Decoded = Result<IoBuf, Option<FragmentError>>;
 
-fn decode(decoders: &mut crate::codec::Decoders, bytes: &[u8], group: &Gather) -> Vec<Decoded> {
+fn decode(decoders: &mut flaz_codec::Decoders, bytes: &[u8], group: &Gather) -> Vec<Decoded> {
     group
         .hits
         .iter()

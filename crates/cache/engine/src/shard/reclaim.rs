@@ -245,7 +245,7 @@ impl<P: Platform> Shard<P> {
                 dirty: true,
             },
             (_, fragment::Packed::Raw { plain_crc }) => Append::Packed {
-                codec: crate::codec::CodecId::RAW,
+                codec: flaz_codec::CodecId::RAW,
                 stored: &data,
                 plain_crc,
                 dirty: true,

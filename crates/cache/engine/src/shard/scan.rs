@@ -6,6 +6,7 @@ use std::cell::Cell;
 
 use std::rc::Rc;
 
+use flaz_codec::CodecId;
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
 use futures_util::future::join;
@@ -15,7 +16,6 @@ use super::fragment;
 use super::missing::{Filling, is_stable};
 use super::recover::{RecoverError, Recovered};
 use super::{Platform, Shard};
-use crate::codec::CodecId;
 use crate::format::extent::{
     ExtentHeader, FragmentIdentity, HeaderPlace, Record, RecordKind, fragment_checksum, records,
 };

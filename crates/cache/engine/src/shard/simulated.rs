@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
+use flaz_codec::{CodecId, CodecSpec};
 use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
 use super::log::Append;
 use super::{OriginWrites, Platform, Shard, ShardParts};
-use crate::codec::{CodecId, CodecSpec};
 use crate::format::geometry::{Geometry, GeometryWish};
 use crate::policy::{PolicyKind, Ring};
 use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};

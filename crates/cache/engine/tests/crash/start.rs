@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
+use flaz_codec::CodecSpec;
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::check::{Finding, Thing, walk};
-use flaz_engine::codec::CodecSpec;
 use flaz_sim::{DiskConfig, DiskImage, Sim, SimDisk};
 
 use super::oracle::Ground;

@@ -1,6 +1,6 @@
 //! What a read takes from the cache device, what it leaves in the cache, and when.
 
-use flaz_engine::codec::CodecSpec;
+use flaz_codec::CodecSpec;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Settings;
 use flaz_engine::volume::Volume;
@@ -22,7 +22,7 @@ fn mixed(number: u64, block: &mut [u8; 4096]) {
 
 /// Bytes of the fragment of such a block: a header of 8 bytes, up to the next multiple of 8.
 fn fragment_bytes(number: u64) -> u64 {
-    let mut encoder = flaz_engine::codec::encoder(CodecSpec::default());
+    let mut encoder = flaz_codec::encoder(CodecSpec::default());
     let (mut block, mut out) = ([0; 4096], [0; 4096]);
     mixed(number, &mut block);
     let stored = encoder.compress(&block, &mut out).filter(|&len| len < 4032);

@@ -4,10 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flaz_codec::CodecSpec;
 use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, walk};
-use flaz_engine::codec::CodecSpec;
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;

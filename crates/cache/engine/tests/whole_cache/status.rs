@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flaz_engine::codec::CodecSpec;
+use flaz_codec::CodecSpec;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Settings;
 use flaz_engine::shard::{JOBS_MAX, ORIGIN_READS_MAX, WRITES_IN_FLIGHT_MAX};
@@ -30,7 +30,7 @@ fn mixed(number: u64, block: &mut [u8; 4096]) {
 
 /// What LZ4 makes of such blocks, with headers of 8 bytes and up to the next multiple of 8.
 fn fragment_bytes(numbers: impl Iterator<Item = u64>) -> u64 {
-    let mut encoder = flaz_engine::codec::encoder(CodecSpec::default());
+    let mut encoder = flaz_codec::encoder(CodecSpec::default());
     let (mut block, mut out) = ([0; 4096], [0; 4096]);
     let stored = numbers.filter(|number| !number.is_multiple_of(10)).map(|number| {
         mixed(number, &mut block);

@@ -87,15 +87,14 @@ fn copy(buffer: &mut [u8], distance: usize) {
 mod tests {
     use std::collections::HashSet;
 
-    use flaz_data::Codec;
-    use flaz_data::codec::Meter;
+    use flaz_codec::{CodecSpec, Meter};
 
     use super::*;
 
     fn saved(codec: &str, unit: usize, pattern: Pattern) -> f64 {
         let mut buffer = vec![0; 2 << 20];
         Maker::new(7).fill(pattern, &mut buffer);
-        let codec: Codec = codec.parse().unwrap();
+        let codec: CodecSpec = codec.parse().unwrap();
         let mut meter = Meter::new(codec);
         let units = buffer.chunks(unit);
         let count = units.len() as f64;

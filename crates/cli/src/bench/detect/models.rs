@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flaz_bench::detect::{Answer, Detection, Facts, FileSystem, Question};
 use flaz_bench::random::Random;
-use flaz_data::codec::Meter;
+use flaz_codec::Meter;
 
 use super::measure::{Shape, Sink, Step, measured};
 

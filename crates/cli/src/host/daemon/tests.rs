@@ -33,7 +33,7 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
             region_bytes: Some(1 << 20),
             ..GeometryWish::default()
         },
-        codec: flaz_engine::codec::CodecSpec::default(),
+        codec: flaz_codec::CodecSpec::default(),
         origin_len: 16 << 20,
         origin_identity: String::new(),
         origin_path: origin.to_string_lossy().into_owned(),

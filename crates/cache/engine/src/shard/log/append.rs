@@ -1,6 +1,7 @@
 //! What the log takes: fragments, blocks of equal bytes, and records without contents.
 
-use crate::codec::CodecId;
+use flaz_codec::CodecId;
+
 use crate::format::extent::{FragmentHeader, FragmentIdentity, fragment_bytes};
 
 /// What is appended.

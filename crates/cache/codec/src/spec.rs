@@ -1,11 +1,13 @@
-//! A codec and its level as users name them: `lz4`, `zstd:3`, `zstd:-5`, `zlib:6`, `lzo`, `none`.
+//! A codec and its level as users write them: `lz4`, `zstd:3`, `zstd:-5`, `zlib:6`, `lzo`, `none`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Codec, CodecId, REGISTRY, find, lz4, none};
+use crate::codec::{Codec, CodecId, Encoder};
+use crate::registry::{by_id, by_name, choices};
+use crate::{lz4, none, zlib, zstd};
 
 /// Which codec to compress with, and how hard.
 ///
@@ -28,13 +30,23 @@ impl CodecSpec {
         id: CodecId::LZ4,
         level: 0,
     };
+    /// zstd at its default level.
+    pub const ZSTD: Self = Self {
+        id: CodecId::ZSTD,
+        level: zstd::LEVEL_DEFAULT,
+    };
+    /// zlib at its default level.
+    pub const ZLIB: Self = Self {
+        id: CodecId::ZLIB,
+        level: zlib::LEVEL_DEFAULT,
+    };
 
     /// The codec of number `id` at `level`, or at its default level; codecs without levels take 0.
     ///
     /// # Errors
-    /// If there is no such codec, or the codec has no such level.
+    /// If no codec has this number, or the codec has no such level.
     pub fn new(id: CodecId, level: Option<i8>) -> Result<Self, SpecError> {
-        let codec = find(id).ok_or_else(|| SpecError::unknown(&id.to_string()))?;
+        let codec = by_id(id).ok_or_else(|| SpecError::unknown(&id.to_string()))?;
         match (&codec.levels, level) {
             (None, None | Some(0)) => Ok(Self { id, level: 0 }),
             (Some(levels), None) => Ok(Self {
@@ -58,8 +70,8 @@ impl CodecSpec {
         self.level
     }
 
-    pub(super) fn codec(self) -> &'static Codec {
-        find(self.id).unwrap_or(if self.id == CodecId::RAW {
+    fn codec(self) -> &'static Codec {
+        by_id(self.id).unwrap_or(if self.id == CodecId::RAW {
             &none::CODEC
         } else {
             &lz4::CODEC
@@ -77,8 +89,8 @@ impl fmt::Display for CodecSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let codec = self.codec();
         match codec.levels {
-            Some(_) => write!(f, "{}:{}", codec.name, self.level),
-            None => f.write_str(codec.name),
+            Some(_) => f.pad(&format!("{}:{}", codec.name, self.level)),
+            None => f.pad(codec.name),
         }
     }
 }
@@ -97,10 +109,7 @@ impl FromStr for CodecSpec {
             Some((name, level)) => (name, Some(level)),
             None => (text, None),
         };
-        let codec = REGISTRY
-            .iter()
-            .find(|codec| codec.name == name)
-            .ok_or_else(|| SpecError::unknown(text))?;
+        let codec = by_name(name).ok_or_else(|| SpecError::unknown(text))?;
         match level {
             None => Self::new(codec.id, None),
             Some(_) if codec.levels.is_none() => Err(SpecError::level(codec, text)),
@@ -133,10 +142,7 @@ pub struct SpecError(String);
 
 impl SpecError {
     fn unknown(found: &str) -> Self {
-        Self(format!(
-            "no codec is called {found:?}; there are {}",
-            super::choices()
-        ))
+        Self(format!("unknown codec {found:?}: expected {}", choices()))
     }
 
     fn level(codec: &Codec, found: &str) -> Self {
@@ -154,4 +160,10 @@ impl SpecError {
             ),
         })
     }
+}
+
+/// An encoder for `spec`. It keeps tables of up to some hundred KiB (a few MiB for the high levels of zstd): make one per thread.
+#[must_use]
+pub fn encoder(spec: CodecSpec) -> Box<dyn Encoder + Send> {
+    (spec.codec().encoder)(spec.level())
 }

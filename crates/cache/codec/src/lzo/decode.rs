@@ -1,18 +1,17 @@
-//! The decoder: takes every valid stream, and nothing that a stream says makes it read or write elsewhere.
+//! The decoder: accepts every valid stream, and never reads or writes outside the two slices.
 
-/// Copies of up to this many bytes are made at full length where there is room.
+/// Copies of up to this many bytes always copy this many where there is room: a copy of fixed length is faster.
 const SHORT: usize = 16;
 
-/// Decodes the whole of `input` into the front of `block`; gives the length that came out, or `None` if the stream is damaged
-/// or gives more than the block holds. The block's contents are unspecified then.
-#[must_use]
-pub fn decompress(input: &[u8], block: &mut [u8]) -> Option<usize> {
+/// Decodes the whole of `input` into the front of `block` and returns the decoded length, or `None` if the stream is damaged or
+/// gives more than the block holds; the contents of the block are then unspecified.
+pub(super) fn decompress(input: &[u8], block: &mut [u8]) -> Option<usize> {
     decode(&mut Source { input }, &mut Output { block, len: 0 })
 }
 
 fn decode(source: &mut Source<'_>, output: &mut Output<'_>) -> Option<usize> {
     let mut instruction = source.byte()?;
-    // Literals that the instruction before announced; 4 stands for more than three.
+    // Literals of the instruction before; 4 stands for more than three.
     let mut state = 0;
     if instruction > 17 {
         let count = usize::from(instruction) - 17;
@@ -94,7 +93,7 @@ impl<'a> Source<'a> {
         Some(taken)
     }
 
-    /// A length of which the instruction held `short`: zero means that it goes on from `base`.
+    /// A length of which the instruction holds `short`; zero means that the length continues from `base`.
     #[inline]
     fn len(&mut self, short: usize, base: usize) -> Option<usize> {
         if short > 0 {
@@ -118,7 +117,7 @@ impl Output<'_> {
     #[inline]
     fn literals(&mut self, source: &mut Source<'_>, count: usize) -> Option<()> {
         let end = self.len.checked_add(count)?;
-        // Short runs are the rule: a copy of fixed length costs less, and what is too much is overwritten.
+        // Most runs are short. The next instruction overwrites the excess bytes.
         if count <= SHORT
             && let Some(bytes) = source.input.first_chunk::<SHORT>()
             && let Some(area) = self.block.get_mut(self.len..self.len + SHORT)
@@ -147,7 +146,7 @@ impl Output<'_> {
             return Some(());
         }
         let area = self.block.get_mut(from..end)?;
-        // What is copied repeats with the distance: double the copied part until it is long enough.
+        // The output repeats with the distance: double the copied part until it is long enough.
         let mut ready = distance;
         while ready < area.len() {
             let step = ready.min(area.len() - ready);

@@ -1,17 +1,17 @@
-//! LZ4 by the C library: the fastest, and the default.
+//! LZ4 by the C library: the fastest codec, and the default.
 //!
-//! Blocks are in LZ4's block format without the length in front: the length is known.
+//! Blocks are in LZ4's block format without a length prefix: the length is known.
 
 use lz4::block::{compress_to_buffer, decompress_to_buffer};
 
-use super::{Codec, CodecId, DecodeError, Decoder, Encoder, exactly};
+use crate::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, exactly};
 
 impl CodecId {
     /// LZ4 block format.
     pub const LZ4: Self = Self(1);
 }
 
-pub(super) static CODEC: Codec = Codec {
+pub(crate) static CODEC: Codec = Codec {
     id: CodecId::LZ4,
     name: "lz4",
     levels: None,
@@ -19,7 +19,7 @@ pub(super) static CODEC: Codec = Codec {
     decoder: || Box::new(Lz4),
 };
 
-/// Keeps nothing: the library's tables for blocks of this size lie on the stack.
+/// Has no state: the library's tables for blocks of this size are on the stack.
 struct Lz4;
 
 impl Encoder for Lz4 {
@@ -30,12 +30,9 @@ impl Encoder for Lz4 {
 
 impl Decoder for Lz4 {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        let damaged = DecodeError::Damaged {
-            codec: CodecId::LZ4,
-            input_bytes: input.len(),
-        };
+        let damaged = DecodeError::damaged(&CODEC, input);
         let size = i32::try_from(block.len()).map_err(|_| damaged)?;
         let found = decompress_to_buffer(input, Some(size), block).map_err(|_| damaged)?;
-        exactly(CodecId::LZ4, block.len(), found)
+        exactly(&CODEC, block.len(), found)
     }
 }

@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::compressibility::{Detector, looks_incompressible, single_value};
+use super::registry::REGISTRY;
 use super::*;
 
 const BLOCK: usize = 4096;
@@ -537,14 +538,20 @@ fn names_parse_and_print() {
     assert_eq!(spec("zlib").to_string(), "zlib:6");
     assert_eq!(CodecSpec::default(), spec("lz4"));
     assert_eq!(CodecSpec::NONE, spec("none"));
+    assert_eq!(CodecSpec::ZSTD, spec("zstd"));
+    assert_eq!(CodecSpec::ZLIB, spec("zlib"));
+    assert_eq!(
+        format!("{:<8}|{:>5}", spec("zstd:3"), spec("lz4")),
+        "zstd:3  |  lz4"
+    );
     assert_eq!(CodecSpec::new(CodecId::ZSTD, None), Ok(spec("zstd")));
 }
 
 #[test]
 fn wrong_names_and_levels_are_told_the_choices() {
     let message = |text: &str| text.parse::<CodecSpec>().unwrap_err().to_string();
-    let choices = "no codec is called \"gzip\"; there are none, lz4, zstd[:LEVEL] (-7 to 19, default 1), \
-                   zlib[:LEVEL] (1 to 12, default 6) and lzo";
+    let choices = "unknown codec \"gzip\": expected none, lz4, zstd[:LEVEL] (-7 to 19, default 1), \
+                   zlib[:LEVEL] (1 to 12, default 6) or lzo";
     assert_eq!(message("gzip"), choices);
     for wrong in ["zstd:20", "zstd:-8", "zstd:", "zstd:fast", "zstd:3:3", "zstd:300"] {
         assert!(message(wrong).contains("expected -7 to 19"), "{}", message(wrong));
@@ -554,8 +561,8 @@ fn wrong_names_and_levels_are_told_the_choices() {
         message("lz4:3"),
         "lz4 has no levels: expected \"lz4\", found \"lz4:3\""
     );
-    assert!(message("").contains("there are none, lz4"));
-    assert!(message("LZ4").contains("there are none, lz4"));
+    assert!(message("").contains("expected none, lz4"));
+    assert!(message("LZ4").contains("expected none, lz4"));
     assert!(serde_json::from_str::<CodecSpec>("\"zip\"").is_err());
     assert!(CodecSpec::new(CodecId(200), None).is_err());
 }
@@ -567,6 +574,7 @@ fn numbers_and_names_are_unique_and_those_on_disk() {
         numbers,
         [(0, "none"), (1, "lz4"), (2, "zstd"), (3, "zlib"), (4, "lzo")]
     );
+    assert!(ids().map(|id| id.0).eq(0..5));
     assert_eq!(CodecId::ZSTD.to_string(), "zstd");
     assert_eq!(CodecId(99).to_string(), "codec 99");
 }
@@ -579,9 +587,24 @@ fn unknown_numbers_are_an_error() {
     assert_eq!(
         raw,
         Err(DecodeError::Length {
-            codec: CodecId::RAW,
+            codec: "none",
             expected: 10,
             found: 3
         })
     );
+}
+
+#[test]
+fn a_meter_counts_chunks_that_do_not_shrink_as_they_are() {
+    let noise = noise(BLOCK, 80);
+    let half = [vec![7; BLOCK / 2], noise[..BLOCK / 2].to_vec()].concat();
+    for name in ["lz4", "lzo", "zstd:1", "zlib:6"] {
+        let mut meter = Meter::new(spec(name));
+        let saved = meter.saved(&half);
+        assert!((0.44..0.56).contains(&saved), "{name}: {saved}");
+        assert_eq!(meter.stored_bytes(&noise), noise.len(), "{name}");
+        assert_eq!(meter.stored_bytes(&[]), 0, "{name}");
+    }
+    let mut none = Meter::new(CodecSpec::NONE);
+    assert_eq!((none.stored_bytes(&half), none.saved(&[])), (BLOCK, 0.0));
 }

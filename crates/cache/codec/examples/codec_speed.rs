@@ -1,6 +1,6 @@
 //! What the codecs and the looks before them cost on blocks of 4 KiB, on real and on made-up data.
 //!
-//! `cargo run --release -p flaz-engine --example codec_speed [CODEC ...]`
+//! `cargo run --release -p flaz-codec --example codec_speed [CODEC ...]`
 //!
 //! Prints a table for each kind of data: share of blocks stored raw, ratio, and nanoseconds a block (best of
 //! several rounds, one core) to compress and to decompress. Data: shared libraries of /usr/lib, text of
@@ -11,8 +11,8 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use flaz_engine::codec::compressibility::{Detector, looks_incompressible, single_value};
-use flaz_engine::codec::{CodecSpec, Decoders, encoder};
+use flaz_codec::compressibility::{Detector, looks_incompressible, single_value};
+use flaz_codec::{CodecSpec, Decoders, encoder};
 
 const BLOCK: usize = 4096;
 /// Largest fragment worth storing compressed.
@@ -181,7 +181,6 @@ fn time(blocks: &[&[u8]], mut work: impl FnMut(&[u8])) -> f64 {
     let mut best_ns = vec![u128::MAX; blocks.len().div_ceil(BATCH)];
     for _ in 0..ROUNDS {
         for (batch, best_ns) in blocks.chunks(BATCH).zip(&mut best_ns) {
-            #[expect(clippy::disallowed_methods, reason = "a benchmark, not engine code")]
             let start = Instant::now();
             for block in batch {
                 work(black_box(block));
@@ -201,7 +200,6 @@ fn is_text(name: &str) -> bool {
 }
 
 /// Contents of regular files under `root` whose names are wanted, one after the other.
-#[expect(clippy::disallowed_methods, reason = "a benchmark, not engine code")]
 fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> Vec<u8> {
     let mut data = Vec::new();
     let mut folders: Vec<PathBuf> = vec![root.to_owned()];

@@ -1,23 +1,26 @@
 //! DEFLATE by libdeflate, levels 1 to 12.
 //!
-//! The streams are raw DEFLATE: the 6 bytes of header and checksum that zlib adds are in the extent's header
-//! already.
+//! The streams are raw DEFLATE. The 6 bytes of header and checksum that zlib adds are left out: the extent's header has a
+//! checksum already.
 
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 
-use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
+use crate::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
 
 impl CodecId {
     /// Raw DEFLATE stream (RFC 1951), without the header and checksum of zlib.
     pub const ZLIB: Self = Self(3);
 }
 
-pub(super) static CODEC: Codec = Codec {
+/// Level that is used if none is named.
+pub(crate) const LEVEL_DEFAULT: i8 = 6;
+
+pub(crate) static CODEC: Codec = Codec {
     id: CodecId::ZLIB,
     name: "zlib",
     levels: Some(Levels {
         range: 1..=12,
-        default: 6,
+        default: LEVEL_DEFAULT,
     }),
     encoder: |level| {
         let level = CompressionLvl::new(level.into()).unwrap_or_default();
@@ -38,11 +41,8 @@ impl Encoder for ZlibEncoder {
 
 impl Decoder for ZlibDecoder {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        let damaged = DecodeError::Damaged {
-            codec: CodecId::ZLIB,
-            input_bytes: input.len(),
-        };
+        let damaged = DecodeError::damaged(&CODEC, input);
         let found = self.0.deflate_decompress(input, block).map_err(|_| damaged)?;
-        exactly(CodecId::ZLIB, block.len(), found)
+        exactly(&CODEC, block.len(), found)
     }
 }

@@ -1,13 +1,13 @@
 //! No compression: every block is stored raw.
 
-use super::{Codec, CodecId, DecodeError, Decoder, Encoder, exactly};
+use crate::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, exactly};
 
 impl CodecId {
-    /// Stored as it is.
+    /// Stored uncompressed.
     pub const RAW: Self = Self(0);
 }
 
-pub(super) static CODEC: Codec = Codec {
+pub(crate) static CODEC: Codec = Codec {
     id: CodecId::RAW,
     name: "none",
     levels: None,
@@ -25,7 +25,7 @@ impl Encoder for Raw {
 
 impl Decoder for Raw {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        exactly(CodecId::RAW, block.len(), input.len())?;
+        exactly(&CODEC, block.len(), input.len())?;
         block.copy_from_slice(input);
         Ok(())
     }

@@ -1,24 +1,27 @@
 //! Zstandard: better ratios, levels from -7 (fast) to 19 (slow).
 //!
-//! Magic number, content size and checksum are left out of the frames, 5 bytes saved a block: the extent's
-//! header says what they would.
+//! Frames have no magic number, content size or checksum, which saves 5 bytes per block: the extent's header has the same
+//! information.
 
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{CParameter, DParameter, FrameFormat};
 
-use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
+use crate::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
 
 impl CodecId {
     /// One Zstandard frame (RFC 8878) without magic number, content size and checksum.
     pub const ZSTD: Self = Self(2);
 }
 
-pub(super) static CODEC: Codec = Codec {
+/// Level that is used if none is named.
+pub(crate) const LEVEL_DEFAULT: i8 = 1;
+
+pub(crate) static CODEC: Codec = Codec {
     id: CodecId::ZSTD,
     name: "zstd",
     levels: Some(Levels {
         range: -7..=19,
-        default: 1,
+        default: LEVEL_DEFAULT,
     }),
     encoder: |level| Box::new(ZstdEncoder(compressor(level))),
     decoder: || Box::new(ZstdDecoder(decompressor())),
@@ -57,11 +60,8 @@ impl Encoder for ZstdEncoder {
 
 impl Decoder for ZstdDecoder {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        let damaged = DecodeError::Damaged {
-            codec: CodecId::ZSTD,
-            input_bytes: input.len(),
-        };
+        let damaged = DecodeError::damaged(&CODEC, input);
         let found = self.0.decompress_to_buffer(input, block).map_err(|_| damaged)?;
-        exactly(CodecId::ZSTD, block.len(), found)
+        exactly(&CODEC, block.len(), found)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::codec::Encoder;
+
 const HASH_BITS: u32 = 13;
 const NEAR_DISTANCE_MAX: usize = 2048;
 const NEAR_LEN_MAX: usize = 8;
@@ -13,24 +15,24 @@ const MIDDLE_LEN_SHORT_MAX: usize = 33;
 const END: [u8; 3] = [0b0001_0001, 0, 0];
 /// Most literals that the very first byte can announce.
 const FIRST_LITERALS_MAX: usize = 238;
-/// Positions looked at before the encoder begins to skip some, as a power of two.
-const PATIENCE_BITS: usize = 5;
+/// Positions tried without a match before the encoder begins to skip some, as a power of two.
+const SKIP_BITS: usize = 5;
 
-/// Compresses blocks, one after the other. Keeps its table between them.
-pub struct Encoder {
-    /// Where three bytes of this hash were last seen, plus `base`; what lies below `base` is of an earlier
-    /// block, so nothing need be cleared between blocks.
+/// Compresses blocks one after the other and keeps its table between them.
+pub(super) struct LzoEncoder {
+    /// Position where three bytes of this hash were last seen, plus `base`. Entries below `base` belong to an earlier block, so
+    /// the table need not be cleared between blocks.
     places: Box<[u32; 1 << HASH_BITS]>,
     base: u32,
 }
 
-impl fmt::Debug for Encoder {
+impl fmt::Debug for LzoEncoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Encoder").finish_non_exhaustive()
+        f.debug_struct("LzoEncoder").finish_non_exhaustive()
     }
 }
 
-impl Default for Encoder {
+impl Default for LzoEncoder {
     fn default() -> Self {
         Self {
             places: Box::new([0; 1 << HASH_BITS]),
@@ -39,10 +41,9 @@ impl Default for Encoder {
     }
 }
 
-impl Encoder {
-    /// Compresses `block` into `out` and gives the number of bytes used; `None` if they do not fit, or if the block has
-    /// 4 GiB or more. What `None` leaves in `out` is unspecified.
-    pub fn compress(&mut self, block: &[u8], out: &mut [u8]) -> Option<usize> {
+impl Encoder for LzoEncoder {
+    /// Gives `None` for a block of 4 GiB or more, too.
+    fn compress(&mut self, block: &[u8], out: &mut [u8]) -> Option<usize> {
         let len = u32::try_from(block.len()).ok()?;
         if self.base.checked_add(len).is_none() {
             self.places.fill(0);
@@ -52,7 +53,9 @@ impl Encoder {
         self.base += len;
         used
     }
+}
 
+impl LzoEncoder {
     fn encode(&mut self, block: &[u8], out: &mut [u8]) -> Option<usize> {
         let mut sink = Sink { out, len: 0 };
         let mut literals_from = 0;
@@ -70,7 +73,7 @@ impl Encoder {
             };
             // A middle copy of three bytes saves nothing.
             if len < 3 || (len == 3 && distance > NEAR_DISTANCE_MAX) {
-                at += 1 + ((at - literals_from) >> PATIENCE_BITS);
+                at += 1 + ((at - literals_from) >> SKIP_BITS);
                 continue;
             }
             sink.literals(&block[literals_from..at])?;

@@ -1,0 +1,43 @@
+//! Compression of single blocks. The cache, the benchmarks and `flaz study` all use the codecs of this crate, so a name, a
+//! level or a number on disk means the same in each of them.
+//!
+//! A codec is one file that defines its number on disk and its `CODEC`, and is listed in the registry. Names on the command
+//! line and in its help, levels and decoding all follow from that entry.
+//!
+//! Invariants:
+//! - a number on disk ([`CodecId`]) is never given to another format;
+//! - an encoder writes at most the output that it is given;
+//! - a decoder fills exactly the block that it is given, or fails. Hostile input gives an error, or wrong bytes of the right
+//!   length (the fragment's checksum finds those). It never causes a panic, an endless loop or an allocation of a size that the
+//!   input names, and never shows earlier contents of the block;
+//! - encoders and decoders keep their tables between blocks: the steady state allocates nothing.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `codec` | traits, numbers and errors; depends on no other module |
+//! | `none`, `lz4`, `zstd`, `zlib`, `lzo` | one codec each |
+//! | `registry` | list of the codecs, search by number or name, decoders |
+//! | `spec` | a codec and its level as users write them |
+//! | `meter` | compressed length of a chunk |
+//! | [`compressibility`] | single-value blocks; cheap test whether compression can pay |
+
+#![forbid(unsafe_code)]
+
+mod codec;
+pub mod compressibility;
+mod lz4;
+mod lzo;
+mod meter;
+mod none;
+mod registry;
+mod spec;
+mod zlib;
+mod zstd;
+
+pub use codec::{CodecId, DecodeError, Decoder, Encoder};
+pub use meter::Meter;
+pub use registry::{Decoders, choices, ids};
+pub use spec::{CodecSpec, SpecError, encoder};
+
+#[cfg(test)]
+mod tests;

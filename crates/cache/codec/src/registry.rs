@@ -1,0 +1,95 @@
+//! The list of codecs. To add a codec, write its file and list it here.
+
+use std::fmt::{self, Write as _};
+
+use crate::codec::{Codec, CodecId, DecodeError, Decoder, Levels};
+use crate::{lz4, lzo, none, zlib, zstd};
+
+/// All codecs, by their numbers.
+pub(crate) static REGISTRY: [&Codec; 5] =
+    [&none::CODEC, &lz4::CODEC, &zstd::CODEC, &zlib::CODEC, &lzo::CODEC];
+
+pub(crate) fn by_id(id: CodecId) -> Option<&'static Codec> {
+    REGISTRY.iter().copied().find(|codec| codec.id == id)
+}
+
+pub(crate) fn by_name(name: &str) -> Option<&'static Codec> {
+    REGISTRY.iter().copied().find(|codec| codec.name == name)
+}
+
+impl CodecId {
+    /// The name of the codec, if one has this number.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        by_id(self).map(|codec| codec.name)
+    }
+}
+
+impl fmt::Display for CodecId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.pad(name),
+            None => write!(f, "codec {}", self.0),
+        }
+    }
+}
+
+/// The numbers of all codecs, in ascending order without gaps.
+pub fn ids() -> impl ExactSizeIterator<Item = CodecId> {
+    REGISTRY.iter().map(|codec| codec.id)
+}
+
+/// All codecs with their levels, for a sentence: `none, lz4, zstd[:LEVEL] (-7 to 19, default 1), .. or lzo`.
+#[must_use]
+pub fn choices() -> String {
+    let mut text = String::new();
+    for (n, codec) in REGISTRY.iter().enumerate() {
+        let joint = match n {
+            0 => "",
+            _ if n + 1 == REGISTRY.len() => " or ",
+            _ => ", ",
+        };
+        text.push_str(joint);
+        text.push_str(codec.name);
+        if let Some(Levels { range, default }) = &codec.levels {
+            let (low, high) = (range.start(), range.end());
+            // Writing to a string cannot fail.
+            let _ = write!(text, "[:LEVEL] ({low} to {high}, default {default})");
+        }
+    }
+    text
+}
+
+/// Decoders of all codecs, each made when it is first needed. One per thread.
+#[derive(Default)]
+pub struct Decoders {
+    made: [Option<Box<dyn Decoder + Send>>; REGISTRY.len()],
+}
+
+impl Decoders {
+    /// No decoder yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Decompresses `input`, which codec `id` made, into the whole of `block`.
+    ///
+    /// # Errors
+    /// As [`Decoder::decompress`], and if no codec has that number.
+    pub fn decompress(&mut self, id: CodecId, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
+        let place = REGISTRY
+            .iter()
+            .position(|codec| codec.id == id)
+            .ok_or(DecodeError::UnknownCodec(id.0))?;
+        self.made[place]
+            .get_or_insert_with(REGISTRY[place].decoder)
+            .decompress(input, block)
+    }
+}
+
+impl fmt::Debug for Decoders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Decoders")
+    }
+}
