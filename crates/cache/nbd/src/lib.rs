@@ -1,4 +1,4 @@
-//! The NBD front end: serves any [`Volume`](flaz_engine::volume::Volume) to NBD clients.
+//! The NBD front end: serves any [`Volume`](flaz_engine::volume::Volume) to NBD clients; and a small client.
 //!
 //! Fixed newstyle negotiation, structured replies, flush, FUA, trim, write-zeroes, cache, block status
 //! (`base:allocation`), several connections; no TLS yet. One server has one export.
@@ -13,9 +13,11 @@
 //! | [`limits`] | every maximum |
 //! | [`connection`] | one client: receiver, workers, sender |
 //! | [`server`] | the accept loop |
+//! | [`client`] | a blocking client for the demo, for tests and measurements |
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod client;
 pub mod connection;
 pub mod counters;
 pub mod errno;
@@ -31,6 +33,7 @@ pub mod shutdown;
 pub mod socket;
 
 pub use address::NbdAddress;
+pub use client::Client;
 pub use connection::{Incoming, Service, serve_connection};
 pub use counters::{Counters, Snapshot};
 pub use export::Export;

@@ -1,4 +1,4 @@
-//! Every maximum of the server, in one place: what a client can make the daemon hold, wait for or compute.
+//! Every maximum of server and client, in one place: what the peer can make this side hold, wait for or compute.
 
 use std::time::Duration;
 
@@ -45,6 +45,15 @@ pub const SOCKET_LOCK_MAX: Duration = Duration::from_secs(5);
 pub const SOCKET_LINGER_POLL: Duration = Duration::from_millis(5);
 /// Pause after the system refused to accept (no more file descriptors, as a rule).
 pub const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client waits for the server: longer than an emulated disk with a full queue takes, or a server that is
+/// started again behind a proxy.
+pub const CLIENT_REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of an option's reply or of an error chunk that a client reads.
+pub const CLIENT_MESSAGE_BYTES_MAX: u32 = 64 << 10;
+/// Replies to one option that a client reads.
+pub const CLIENT_OPTION_REPLIES_MAX: u32 = 64;
+/// Chunks with data that a client puts together for one read.
+pub const CLIENT_CHUNKS_MAX: usize = 1024;
 
 const _: () = assert!(BYTES_IN_FLIGHT_MAX >= PAYLOAD_BYTES_MAX as usize);
 const _: () = assert!(RECEIVE_BUFFER_BYTES >= OPTION_BYTES_MAX + BUFFERED_PAYLOAD_BYTES_MAX + 64);

@@ -13,8 +13,8 @@ use crate::export::Export;
 use crate::limits::{OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 use crate::option_data::{ExportQuery, Malformed, MetaQueries};
 use crate::protocol::{
-    BASE_ALLOCATION, BASE_ALLOCATION_ID, EXPORT_NAME_PADDING, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC,
-    OptionHeader, OptionReplyHeader, handshake, info, opt, rep,
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, EXPORT_NAME_PADDING, ExportInfo, INIT_MAGIC, OPTION_MAGIC,
+    OPTION_REPLY_MAGIC, OptionHeader, OptionReplyHeader, handshake, info, opt, rep,
 };
 
 /// What was agreed on.
@@ -276,13 +276,11 @@ impl<'e> Negotiation<'e> {
             refuse(out, option, rep::ERR_UNKNOWN, "there is no such export");
             return false;
         }
-        let flags = self.export.transmission_flags(self.session.structured);
-        send_info(
-            out,
-            option,
-            info::EXPORT,
-            &[&self.export.size().to_be_bytes(), &flags.to_be_bytes()],
-        );
+        let export = ExportInfo {
+            size: self.export.size().into(),
+            flags: self.export.transmission_flags(self.session.structured).into(),
+        };
+        send_info(out, option, info::EXPORT, &[export.as_bytes()]);
         if query.wants(info::NAME) {
             send_info(out, option, info::NAME, &[self.export.name().as_bytes()]);
         }

@@ -1,6 +1,9 @@
-//! The data of the options that have some: parsed in place, every length checked against what is there.
+//! Options and their data: parsed in place, every length checked against the data; and put together for a client.
+
+use zerocopy::IntoBytes;
 
 use crate::limits::STRING_BYTES_MAX;
+use crate::protocol::{OPTION_MAGIC, OptionHeader};
 
 /// What is wrong with an option's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +97,40 @@ impl<'d> MetaQueries<'d> {
     }
 }
 
+/// Appends an option of a client.
+pub fn put_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
+    let header = OptionHeader {
+        magic: OPTION_MAGIC.into(),
+        option: option.into(),
+        len: (data.len() as u32).into(),
+    };
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(data);
+}
+
+/// Appends the data of INFO or GO: the export's name, and which information is wanted.
+pub fn put_export_query(out: &mut Vec<u8>, name: &[u8], wanted: &[u16]) {
+    put_string(out, name);
+    out.extend_from_slice(&(wanted.len() as u16).to_be_bytes());
+    for kind in wanted {
+        out.extend_from_slice(&kind.to_be_bytes());
+    }
+}
+
+/// Appends the data of LIST_META_CONTEXT or SET_META_CONTEXT: the export's name, and queries for contexts.
+pub fn put_meta_queries(out: &mut Vec<u8>, name: &[u8], queries: &[&[u8]]) {
+    put_string(out, name);
+    out.extend_from_slice(&(queries.len() as u32).to_be_bytes());
+    for query in queries {
+        put_string(out, query);
+    }
+}
+
+fn put_string(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    out.extend_from_slice(text);
+}
+
 /// A 32-bit length and as many bytes from the front of `data`, and the rest.
 fn string(data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let (len, rest) = data.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
@@ -117,6 +154,19 @@ mod tests {
         assert_eq!(query.name, b"disk");
         assert!(query.wants(3) && query.wants(1) && !query.wants(2) && !query.wants(0));
         assert!(ExportQuery::parse(b"\0\0\0\0\0\0").unwrap().name.is_empty());
+    }
+
+    #[test]
+    fn options_are_put_together() {
+        let mut out = vec![];
+        put_option(&mut out, 7, b"abc");
+        assert_eq!(out, b"IHAVEOPT\0\0\0\x07\0\0\0\x03abc");
+        out.clear();
+        put_export_query(&mut out, b"disk", &[3, 1]);
+        assert_eq!(out, b"\0\0\0\x04disk\0\x02\0\x03\0\x01");
+        out.clear();
+        put_meta_queries(&mut out, b"d", &[b"base:", b"x:"]);
+        assert_eq!(out, b"\0\0\0\x01d\0\0\0\x02\0\0\0\x05base:\0\0\0\x02x:");
     }
 
     #[test]

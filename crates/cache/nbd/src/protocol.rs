@@ -69,18 +69,20 @@ pub mod rep {
     pub const INFO: u32 = 3;
     /// A metadata context.
     pub const META_CONTEXT: u32 = 4;
+    /// Set in every type that refuses the option.
+    pub const ERROR_FLAG: u32 = 1 << 31;
     /// The option is not known.
-    pub const ERR_UNSUP: u32 = (1 << 31) + 1;
+    pub const ERR_UNSUP: u32 = ERROR_FLAG + 1;
     /// The option is known and not allowed.
-    pub const ERR_POLICY: u32 = (1 << 31) + 2;
+    pub const ERR_POLICY: u32 = ERROR_FLAG + 2;
     /// The option's data make no sense.
-    pub const ERR_INVALID: u32 = (1 << 31) + 3;
+    pub const ERR_INVALID: u32 = ERROR_FLAG + 3;
     /// There is no such export.
-    pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+    pub const ERR_UNKNOWN: u32 = ERROR_FLAG + 6;
     /// The server is stopping.
-    pub const ERR_SHUTDOWN: u32 = (1 << 31) + 7;
+    pub const ERR_SHUTDOWN: u32 = ERROR_FLAG + 7;
     /// The option's data are too long.
-    pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+    pub const ERR_TOO_BIG: u32 = ERROR_FLAG + 9;
 }
 
 /// Kinds of information in [`rep::INFO`].
@@ -161,12 +163,16 @@ pub mod chunk {
     pub const NONE: u16 = 0;
     /// Data at an offset.
     pub const OFFSET_DATA: u16 = 1;
+    /// Zeroes at an offset, without data. This server sends none.
+    pub const OFFSET_HOLE: u16 = 2;
     /// Extents of a metadata context.
     pub const BLOCK_STATUS: u16 = 5;
+    /// Set in every type that reports an error.
+    pub const ERROR_FLAG: u16 = 1 << 15;
     /// An error.
-    pub const ERROR: u16 = (1 << 15) + 1;
+    pub const ERROR: u16 = ERROR_FLAG + 1;
     /// An error at an offset.
-    pub const ERROR_OFFSET: u16 = (1 << 15) + 2;
+    pub const ERROR_OFFSET: u16 = ERROR_FLAG + 2;
     /// State of `base:allocation`: not allocated.
     pub const STATE_HOLE: u32 = 1 << 0;
     /// State of `base:allocation`: reads as zeroes.
@@ -197,6 +203,16 @@ pub struct OptionReplyHeader {
     pub kind: U32,
     /// Bytes of data that follow.
     pub len: U32,
+}
+
+/// Data of [`info::EXPORT`] after its number.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ExportInfo {
+    /// Size of the export in bytes.
+    pub size: U64,
+    /// Some of [`transmission`].
+    pub flags: U16,
 }
 
 /// A request of the transmission phase; WRITE is followed by `len` bytes of data.
@@ -267,8 +283,77 @@ pub struct ExtentDescriptor {
 
 const _: () = assert!(size_of::<OptionHeader>() == 16);
 const _: () = assert!(size_of::<OptionReplyHeader>() == 20);
+const _: () = assert!(size_of::<ExportInfo>() == 10);
 const _: () = assert!(size_of::<RequestHeader>() == 28);
 const _: () = assert!(size_of::<SimpleReplyHeader>() == 16);
 const _: () = assert!(size_of::<ChunkHeader>() == 20);
 const _: () = assert!(size_of::<OffsetDataHeader>() == 28);
 const _: () = assert!(size_of::<ExtentDescriptor>() == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Client and server share these numbers, so that a wrong one would not show between the two.
+    #[test]
+    fn numbers_are_those_of_the_specification() {
+        assert_eq!(INIT_MAGIC.to_be_bytes(), *b"NBDMAGIC");
+        assert_eq!(OPTION_MAGIC.to_be_bytes(), *b"IHAVEOPT");
+        assert_eq!(OPTION_REPLY_MAGIC, 0x0003_e889_0455_65a9);
+        assert_eq!(
+            [REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, CHUNK_MAGIC],
+            [0x2560_9513, 0x6744_6698, 0x668e_33ef]
+        );
+        assert_eq!((handshake::FIXED_NEWSTYLE, handshake::NO_ZEROES), (1, 2));
+        let options = [
+            opt::EXPORT_NAME,
+            opt::ABORT,
+            opt::LIST,
+            opt::STARTTLS,
+            opt::INFO,
+            opt::GO,
+        ];
+        assert_eq!(options, [1, 2, 3, 5, 6, 7]);
+        let options = [
+            opt::STRUCTURED_REPLY,
+            opt::LIST_META_CONTEXT,
+            opt::SET_META_CONTEXT,
+        ];
+        assert_eq!(options, [8, 9, 10]);
+        assert_eq!(
+            [rep::ACK, rep::SERVER, rep::INFO, rep::META_CONTEXT],
+            [1, 2, 3, 4]
+        );
+        let refusals = [
+            rep::ERR_UNSUP,
+            rep::ERR_POLICY,
+            rep::ERR_INVALID,
+            rep::ERR_UNKNOWN,
+        ];
+        assert_eq!(refusals, [0x8000_0001, 0x8000_0002, 0x8000_0003, 0x8000_0006]);
+        assert_eq!([rep::ERR_SHUTDOWN, rep::ERR_TOO_BIG], [0x8000_0007, 0x8000_0009]);
+        assert_eq!(
+            [info::EXPORT, info::NAME, info::DESCRIPTION, info::BLOCK_SIZE],
+            [0, 1, 2, 3]
+        );
+        let commands = [cmd::READ, cmd::WRITE, cmd::DISC, cmd::FLUSH, cmd::TRIM];
+        assert_eq!(commands, [0, 1, 2, 3, 4]);
+        assert_eq!([cmd::CACHE, cmd::WRITE_ZEROES, cmd::BLOCK_STATUS], [5, 6, 7]);
+        let flags = [
+            cmd_flag::FUA,
+            cmd_flag::NO_HOLE,
+            cmd_flag::DF,
+            cmd_flag::REQ_ONE,
+            cmd_flag::FAST_ZERO,
+        ];
+        assert_eq!(flags, [1, 2, 4, 8, 16]);
+        assert_eq!(
+            [chunk::DONE, chunk::NONE, chunk::OFFSET_DATA, chunk::OFFSET_HOLE],
+            [1, 0, 1, 2]
+        );
+        assert_eq!(
+            [chunk::BLOCK_STATUS, chunk::ERROR, chunk::ERROR_OFFSET],
+            [5, 0x8001, 0x8002]
+        );
+    }
+}

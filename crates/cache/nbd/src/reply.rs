@@ -3,6 +3,8 @@
 //! Where structured replies were agreed on, every reply is structured: errors then carry words. A read is
 //! one chunk, sent when all its data are there, so that nothing can fail after its header.
 
+use std::{fmt, io};
+
 use flaz_engine::volume::StatusExtent;
 use zerocopy::IntoBytes;
 
@@ -12,6 +14,28 @@ use crate::protocol::{
     BASE_ALLOCATION_ID, CHUNK_MAGIC, ChunkHeader, ExtentDescriptor, OffsetDataHeader, SIMPLE_REPLY_MAGIC,
     SimpleReplyHeader, chunk,
 };
+
+/// An error with which a server answers a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Error number of the protocol; the numbers are those of Linux.
+    pub errno: u32,
+    /// The server's explanation; may be empty.
+    pub message: String,
+    /// First byte of the device that is concerned, where the server says so.
+    pub offset: Option<u64>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", io::Error::from_raw_os_error(self.errno as i32))?;
+        if self.message.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ": {}", self.message)
+        }
+    }
+}
 
 /// A simple reply: success if `errno` is none.
 #[must_use]
@@ -57,6 +81,23 @@ pub fn error(out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str, offset
     if let Some(offset) = offset {
         out.extend_from_slice(&offset.to_be_bytes());
     }
+}
+
+/// Reads the body of an error chunk of type `kind`: number, message, and a place if the type has one.
+#[must_use]
+pub fn parse_error(kind: u16, body: &[u8]) -> Option<Failure> {
+    let (errno, rest) = body.split_first_chunk::<4>()?;
+    let (len, rest) = rest.split_first_chunk::<2>()?;
+    let (message, rest) = rest.split_at_checked(u16::from_be_bytes(*len).into())?;
+    let offset = match kind {
+        chunk::ERROR_OFFSET => Some(u64::from_be_bytes(*rest.first_chunk()?)),
+        _ => None,
+    };
+    Some(Failure {
+        errno: u32::from_be_bytes(*errno),
+        message: String::from_utf8_lossy(message).into_owned(),
+        offset,
+    })
 }
 
 /// Appends a block-status reply for a range of `len` bytes.
@@ -181,6 +222,20 @@ mod tests {
             &[0, 0, 0, 14, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0],
         ];
         assert_eq!(out, expected.concat());
+        out.clear();
+        error(&mut out, COOKIE, Errno::Io, "bad", Some(4096));
+        let failure = parse_error(chunk::ERROR_OFFSET, &out[20..]).unwrap();
+        assert_eq!(
+            (failure.errno, failure.message.as_str(), failure.offset),
+            (5, "bad", Some(4096))
+        );
+        for len in 0..out.len() - 20 {
+            assert_eq!(
+                parse_error(chunk::ERROR_OFFSET, &out[20..20 + len]),
+                None,
+                "{len} bytes"
+            );
+        }
         out.clear();
         error(&mut out, COOKIE, Errno::Io, &"ä".repeat(4000), None);
         assert_eq!(out.len(), 20 + 6 + 4096);

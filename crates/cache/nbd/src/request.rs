@@ -88,9 +88,68 @@ impl Command {
             Self::Write { .. } | Self::Trim { .. } | Self::WriteZeroes { .. }
         )
     }
+
+    /// The name for messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write { .. } => "write",
+            Self::Disconnect => "disconnect",
+            Self::Flush => "flush",
+            Self::Trim { .. } => "trim",
+            Self::Cache => "cache",
+            Self::WriteZeroes { .. } => "write-zeroes",
+            Self::BlockStatus { .. } => "block-status",
+        }
+    }
+
+    /// One of [`cmd`], and some of [`cmd_flag`].
+    fn numbers(self) -> (u16, u16) {
+        let flag = |set, flag| if set { flag } else { 0 };
+        match self {
+            Self::Read => (cmd::READ, 0),
+            Self::Write { fua } => (cmd::WRITE, flag(fua, cmd_flag::FUA)),
+            Self::Disconnect => (cmd::DISC, 0),
+            Self::Flush => (cmd::FLUSH, 0),
+            Self::Trim { fua } => (cmd::TRIM, flag(fua, cmd_flag::FUA)),
+            Self::Cache => (cmd::CACHE, 0),
+            Self::WriteZeroes { fua, may_unmap } => {
+                let no_hole = flag(!may_unmap, cmd_flag::NO_HOLE);
+                (cmd::WRITE_ZEROES, flag(fua, cmd_flag::FUA) | no_hole)
+            }
+            Self::BlockStatus { one } => (cmd::BLOCK_STATUS, flag(one, cmd_flag::REQ_ONE)),
+        }
+    }
 }
 
 impl Request {
+    /// A request as a client sends it.
+    #[must_use]
+    pub fn new(command: Command, cookie: u64, offset: u64, len: u32) -> Self {
+        let (command, flags) = command.numbers();
+        Self {
+            flags,
+            command,
+            cookie,
+            offset,
+            len,
+        }
+    }
+
+    /// The request's header as it is sent.
+    #[must_use]
+    pub fn header(&self) -> RequestHeader {
+        RequestHeader {
+            magic: REQUEST_MAGIC.into(),
+            flags: self.flags.into(),
+            command: self.command.into(),
+            cookie: self.cookie.into(),
+            offset: self.offset.into(),
+            len: self.len.into(),
+        }
+    }
+
     /// Reads a header.
     ///
     /// # Errors
@@ -200,6 +259,8 @@ fn inval(reason: &'static str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::IntoBytes;
+
     use super::*;
 
     const SIZE: u64 = 1 << 30;
@@ -251,9 +312,33 @@ mod tests {
             request.check(&Export::new(SIZE), ALL),
             Ok(Command::Write { fua: true })
         );
+        assert_eq!(request.header().as_bytes(), bytes);
         let mut wrong = bytes;
         wrong[3] = 0x14;
         assert_eq!(Request::parse(&wrong), Err(BadMagic(0x2560_9514)));
+    }
+
+    #[test]
+    fn what_a_client_sends_is_what_the_server_understands() {
+        let mut commands = vec![Command::Read, Command::Disconnect, Command::Flush, Command::Cache];
+        for yes in [false, true] {
+            let may_unmap = yes;
+            commands.extend([Command::Write { fua: yes }, Command::Trim { fua: yes }]);
+            commands.extend([false, true].map(|fua| Command::WriteZeroes { fua, may_unmap }));
+            commands.push(Command::BlockStatus { one: yes });
+        }
+        for command in commands {
+            let range = if command == Command::Flush {
+                (0, 0)
+            } else {
+                (4096, 512)
+            };
+            let request = Request::new(command, 7, range.0, range.1);
+            let header = request.header();
+            let bytes = header.as_bytes().first_chunk().unwrap();
+            assert_eq!(Request::parse(bytes), Ok(request));
+            assert_eq!(request.check(&Export::new(SIZE), ALL), Ok(command));
+        }
     }
 
     #[test]

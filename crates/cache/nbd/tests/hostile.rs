@@ -3,7 +3,8 @@
 use flaz_nbd::export::Export;
 use flaz_nbd::limits::{OPTION_BYTES_MAX, OPTIONS_MAX};
 use flaz_nbd::negotiation::{Negotiation, Progress, Session};
-use flaz_nbd::option_data::{ExportQuery, MetaQueries};
+use flaz_nbd::option_data::{ExportQuery, MetaQueries, put_export_query, put_option};
+use flaz_nbd::protocol::{BASE_ALLOCATION, REQUEST_MAGIC};
 use flaz_nbd::request::{Command, REQUEST_BYTES, Request};
 use proptest::prelude::*;
 
@@ -58,10 +59,8 @@ fn option() -> impl Strategy<Value = Vec<u8>> {
         Just(vec![]),
         Just(vec![0; OPTION_BYTES_MAX + 1]),
         (name.clone(), prop::collection::vec(0_u16..6, 0..6)).prop_map(|(name, infos)| {
-            let mut data = (name.len() as u32).to_be_bytes().to_vec();
-            data.extend(name);
-            data.extend((infos.len() as u16).to_be_bytes());
-            data.extend(infos.iter().flat_map(|info| info.to_be_bytes()));
+            let mut data = vec![];
+            put_export_query(&mut data, name, &infos);
             data
         }),
         (name, number_of).prop_map(|(name, count)| {
@@ -69,17 +68,15 @@ fn option() -> impl Strategy<Value = Vec<u8>> {
             data.extend(name);
             data.extend(count.to_be_bytes());
             for _ in 0..count.min(5) {
-                data.extend(15_u32.to_be_bytes());
-                data.extend(b"base:allocation");
+                data.extend((BASE_ALLOCATION.len() as u32).to_be_bytes());
+                data.extend(BASE_ALLOCATION.as_bytes());
             }
             data
         }),
     ];
     (number, data).prop_map(|(number, data)| {
-        let mut out = b"IHAVEOPT".to_vec();
-        out.extend(number.to_be_bytes());
-        out.extend((data.len() as u32).to_be_bytes());
-        out.extend(data);
+        let mut out = vec![];
+        put_option(&mut out, number, &data);
         out
     })
 }
@@ -127,7 +124,7 @@ proptest! {
         let export = export().read_only(read_only);
         let mut bytes = bytes;
         let _ = Request::parse(&bytes);
-        bytes[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
+        bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
         bytes[6..8].copy_from_slice(&command.to_be_bytes());
         for offset in [None, Some(near)] {
             if let Some(offset) = offset {

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use flaz_nbd::Client;
+use flaz_nbd::client::ClientError;
 use hdrhistogram::Histogram;
 
 use super::dataset::DataSet;
 use super::error::DemoError;
 use super::interrupt::Interrupt;
-use super::nbd::NbdClient;
 use super::oracle::{BLOCK_BYTES, Oracle, checksum};
 use super::workload::{Operation, REQUEST_BLOCKS_MAX, Requests, Workload};
 
@@ -184,9 +185,9 @@ impl Phase<'_> {
         first_error.map_or(Ok(sum), Err)
     }
 
-    fn connect(&self, client: u32) -> Result<NbdClient, DemoError> {
+    fn connect(&self, client: u32) -> Result<Client, DemoError> {
         let connection =
-            NbdClient::connect(self.socket).map_err(|source| DemoError::Client { client, source })?;
+            Client::connect(self.socket).map_err(|source| DemoError::Client { client, source })?;
         let expected = u64::from(self.data.blocks()) * BLOCK_BYTES as u64;
         if connection.size_bytes() < expected {
             return Err(DemoError::Status(format!(
@@ -208,7 +209,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    fn run(&self, mut connection: NbdClient, interrupt: &Interrupt) -> Result<Observed, DemoError> {
+    fn run(&self, mut connection: Client, interrupt: &Interrupt) -> Result<Observed, DemoError> {
         let Phase {
             data,
             workload,
@@ -259,7 +260,7 @@ impl Worker<'_> {
 
     fn read(
         &self,
-        connection: &mut NbdClient,
+        connection: &mut Client,
         first: u32,
         buffer: &mut [u8],
         observed: &mut Observed,
@@ -271,7 +272,7 @@ impl Worker<'_> {
         // A server that claims to have read and has not must not pass with what the last read left here.
         buffer.fill(0xa5);
         self.timed(observed, || {
-            connection.read_at(u64::from(first) * BLOCK_BYTES as u64, buffer)
+            connection.read(u64::from(first) * BLOCK_BYTES as u64, buffer)
         })?;
         self.phase
             .oracle
@@ -287,7 +288,7 @@ impl Worker<'_> {
 
     fn write(
         &self,
-        connection: &mut NbdClient,
+        connection: &mut Client,
         first: u32,
         buffer: &[u8],
         observed: &mut Observed,
@@ -296,7 +297,7 @@ impl Worker<'_> {
             self.phase.oracle.begin_write(block, checksum(contents));
         }
         self.timed(observed, || {
-            connection.write_at(u64::from(first) * BLOCK_BYTES as u64, buffer)
+            connection.write(u64::from(first) * BLOCK_BYTES as u64, buffer)
         })?;
         for (block, _) in (first..).zip(buffer.chunks(BLOCK_BYTES)) {
             self.phase.oracle.end_write(block);
@@ -309,7 +310,7 @@ impl Worker<'_> {
     fn timed(
         &self,
         observed: &mut Observed,
-        request: impl FnOnce() -> Result<(), super::nbd::NbdError>,
+        request: impl FnOnce() -> Result<(), ClientError>,
     ) -> Result<(), DemoError> {
         let begin = Instant::now();
         request().map_err(|source| DemoError::Client {

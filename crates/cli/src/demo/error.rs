@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::nbd::NbdError;
+use flaz_nbd::client::ClientError;
+
 use super::oracle::Mismatch;
 use crate::size::HumanBytes;
 
@@ -69,7 +70,7 @@ pub enum DemoError {
         /// Number of the client, from 0.
         client: u32,
         /// What the protocol client said.
-        source: NbdError,
+        source: ClientError,
     },
     /// The data read is not the data written. The gravest thing a cache can do.
     #[error("WRONG DATA during {during}: {mismatch}")]

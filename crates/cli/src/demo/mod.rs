@@ -16,7 +16,6 @@ mod clients;
 mod dataset;
 mod error;
 mod interrupt;
-mod nbd;
 #[cfg(test)]
 mod nbdkit;
 mod options;

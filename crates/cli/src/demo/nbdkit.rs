@@ -1,4 +1,4 @@
-//! A foreign NBD server to test the demo's client and clients against.
+//! A foreign NBD server to test the demo's clients against.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use flaz_nbd::Client;
+use flaz_nbd::request::Command;
 use rustix::process::Signal;
 
-use crate::support::nbd::{Client, Command};
 use crate::support::{Cache, CacheSpec, Mount, Program, Scratch, Server, need};
 
 /// The least that mkfs.xfs takes is 300 MiB.

@@ -5,14 +5,13 @@ use std::io::{IoSlice, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use flaz_nbd::Client;
 use rustix::io::{ReadWriteFlags, pwritev2};
 use rustix::process::Signal;
 
 use crate::support::forgetful::{self, Flush, persist};
 use crate::support::ledger::Violation;
-use crate::support::{
-    Blackout, Cache, CacheSpec, Forgetful, Kills, Scratch, ServeMode, Server, kills, nbd, need,
-};
+use crate::support::{Blackout, Cache, CacheSpec, Forgetful, Kills, Scratch, ServeMode, Server, kills, need};
 
 /// Kills in one test, beside those in `restart.rs`.
 const KILLS: u64 = 6;
@@ -109,20 +108,14 @@ fn a_write_with_fua_is_on_the_medium_of_the_origin() {
     let origin = Forgetful::start(&scratch, "origin", &image, Flush::Honest);
     let cache = Cache::create(&scratch, &origin.file(), &CacheSpec::default());
     let server = Server::start(&scratch, &cache, "");
-    let mut client = nbd::Client::connect(server.socket()).expect("the server greets");
+    let mut client = Client::connect(server.socket()).expect("the server greets");
     for block in 0..3_u8 {
-        let request = nbd::Request {
-            command: nbd::Command::Write,
-            fua: true,
-            cookie: block.into(),
-            offset: u64::from(block) * ALIGNMENT as u64,
-            length: ALIGNMENT as u32,
-        };
+        let offset = u64::from(block) * ALIGNMENT as u64;
         client
-            .send(request, &[block + 1; ALIGNMENT])
+            .send_write(offset, &[block + 1; ALIGNMENT], true)
             .expect("the server reads");
         let reply = client.receive().expect("the server answers");
-        assert_eq!(reply.errno, 0);
+        assert!(reply.outcome.is_ok(), "{reply:?}");
     }
     server.end_by(Signal::KILL);
     drop(origin);

@@ -3,10 +3,11 @@
 
 use std::os::unix::fs::FileExt;
 
+use flaz_nbd::Client;
+use flaz_nbd::request::Command;
 use serde_json::Value;
 
 use crate::support::data::mixed_data;
-use crate::support::nbd::{Client, Command};
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
 
 const LEN: usize = 64 << 10;
@@ -102,8 +103,12 @@ fn a_damaged_dirty_block_is_named_and_no_advice_loses_the_others() {
     for part in ["1 blocks cannot be brought", "the mode is write-through now"] {
         assert!(said.contains(part), "no '{part}' in {said}");
     }
-    client.call(Command::Flush, 0, 0).expect("flushes");
-    client.call(Command::WriteZeroes, 1 << 20, 4096).expect("zeroes");
+    client.flush().expect("flushes");
+    let zero = Command::WriteZeroes {
+        fua: false,
+        may_unmap: true,
+    };
+    client.call(zero, 1 << 20, 4096).expect("zeroes");
     let status = server.status();
     let row = |name: &str| {
         let all = status["live"]["operations"].as_array().expect("a list");

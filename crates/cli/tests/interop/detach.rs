@@ -1,12 +1,13 @@
 //! A cache is detached while clients write back: what was acknowledged is on the origin, or the cache is said to be needed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Duration;
 
-use crate::support::nbd::{Client, Command, Request};
+use flaz_nbd::Client;
+
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
 
 const ORIGIN_BYTES: u64 = 64 << 20;
@@ -25,11 +26,11 @@ fn data(number: u64) -> Vec<u8> {
 }
 
 /// The writes that were acknowledged before the connection ended.
-fn acknowledged(mut client: Client) -> BTreeSet<u64> {
+fn acknowledged(mut client: Client, sent: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
     let mut all = BTreeSet::new();
     while let Ok(reply) = client.receive() {
-        if reply.errno == 0 {
-            all.insert(reply.cookie);
+        if reply.outcome.is_ok() {
+            all.insert(sent[&reply.cookie]);
         }
     }
     all
@@ -44,17 +45,12 @@ fn what_is_acknowledged_meanwhile_is_on_the_origin_or_the_cache_is_needed() {
         let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
         let server = Server::start(&scratch, &cache, "--mode write-back --emulate-origin hdd");
         let mut client = Client::connect(server.socket()).expect("connects");
+        let mut sent = BTreeMap::new();
         for number in 0..WRITES {
-            let request = Request {
-                command: Command::Write,
-                fua: false,
-                cookie: number,
-                offset: place(number),
-                length: WRITE_BYTES,
-            };
-            client.send(request, &data(number)).expect("sent");
+            let cookie = client.send_write(place(number), &data(number), false);
+            sent.insert(cookie.expect("sent"), number);
         }
-        let replies = thread::spawn(move || acknowledged(client));
+        let replies = thread::spawn(move || acknowledged(client, &sent));
         thread::sleep(Duration::from_millis(20 * round));
         let detached = Program::flaz()
             .words("detach --control")

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
+use flaz_nbd::Client;
 use rustix::process::Signal;
 
 use crate::support::data::mixed_data;
-use crate::support::nbd::Client;
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
 
 const TOOLS: &[(&str, &str)] = &[("fio", "fio"), ("nbdcopy", "libnbd-bin")];

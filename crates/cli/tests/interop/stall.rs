@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use flaz_nbd::Client;
+use flaz_nbd::request::Command;
 use rustix::process::Signal;
 
 use crate::support::forgetful::{Flush, Forgetful, TOOLS};
-use crate::support::nbd::{Client, Command, Request};
 use crate::support::{Cache, Program, Scratch, Server, need};
 
 const IMAGE_BYTES: u64 = 64 << 20;
@@ -90,9 +91,7 @@ fn a_cache_device_that_freezes_in_write_back_is_waited_for() {
     std::thread::scope(|scope| {
         let late = scope.spawn(|| {
             let data = [8; PIECE as usize];
-            let written = writer
-                .write(READ_BYTES, &data)
-                .and_then(|()| writer.call(Command::Flush, 0, 0));
+            let written = writer.write(READ_BYTES, &data).and_then(|()| writer.flush());
             written.expect("it is waited for");
             begun.elapsed()
         });
@@ -156,16 +155,8 @@ fn a_cache_device_that_freezes_is_bypassed_and_not_believed_when_it_is_back() {
     let begun = Instant::now();
     read_all(0);
     let mut writer = Client::connect(server.socket()).expect("connects");
-    let write = Request {
-        command: Command::Write,
-        fua: false,
-        cookie: 1,
-        offset: 0,
-        length: PIECE,
-    };
-    writer.send(write, &[7; PIECE as usize]).expect("sends");
-    assert_eq!(writer.receive().expect("an answer").errno, 0);
-    writer.call(Command::Flush, 0, 0).expect("flushes");
+    writer.write(0, &[7; PIECE as usize]).expect("writes");
+    writer.flush().expect("flushes");
     read_all(7);
     assert!(begun.elapsed() < ALL_WITHIN, "after {:?}", begun.elapsed());
     assert!(

@@ -4,6 +4,7 @@
 use flaz_nbd::export::Export;
 use flaz_nbd::limits::{OPTION_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX};
 use flaz_nbd::negotiation::{Negotiation, Progress, Session};
+use flaz_nbd::protocol::REQUEST_MAGIC;
 use flaz_nbd::request::{Command, REQUEST_BYTES, Request};
 
 use crate::choices::Choices;
@@ -74,7 +75,7 @@ pub fn requests(data: &[u8]) {
         // Without the magic number all streams would end here.
         let mut header = *header;
         if flags & 16 == 0 {
-            header[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
+            header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
         }
         let Ok(request) = Request::parse(&header) else {
             return;

@@ -17,7 +17,14 @@ use std::time::Duration;
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Env, IoBuf};
 use flaz_engine::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
+use flaz_nbd::option_data::{put_meta_queries, put_option};
+use flaz_nbd::protocol::{
+    BASE_ALLOCATION, CHUNK_MAGIC, ChunkHeader, SIMPLE_REPLY_MAGIC, SimpleReplyHeader, chunk, cmd,
+    handshake as flag, opt,
+};
+use flaz_nbd::request::Request;
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::choices::Choices;
 
@@ -144,18 +151,15 @@ fn connect() -> UnixStream {
 
 /// What a client sends before its requests.
 fn handshake(structured: bool) -> Vec<u8> {
-    let mut bytes = vec![0, 0, 0, 3];
-    let mut option = |number: u32, data: &[u8]| {
-        bytes.extend(b"IHAVEOPT");
-        bytes.extend(number.to_be_bytes());
-        bytes.extend((data.len() as u32).to_be_bytes());
-        bytes.extend(data);
-    };
+    let flags = flag::FIXED_NEWSTYLE | flag::NO_ZEROES;
+    let mut bytes = u32::from(flags).to_be_bytes().to_vec();
     if structured {
-        option(8, b"");
-        option(10, b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation");
+        put_option(&mut bytes, opt::STRUCTURED_REPLY, b"");
+        let mut queries = Vec::new();
+        put_meta_queries(&mut queries, b"", &[BASE_ALLOCATION.as_bytes()]);
+        put_option(&mut bytes, opt::SET_META_CONTEXT, &queries);
     }
-    option(1, b"");
+    put_option(&mut bytes, opt::EXPORT_NAME, b"");
     bytes
 }
 
@@ -165,13 +169,14 @@ fn handshake_reply_len(structured: bool) -> usize {
 }
 
 fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
-    let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
-    bytes.extend(flags.to_be_bytes());
-    bytes.extend(command.to_be_bytes());
-    bytes.extend(cookie.to_be_bytes());
-    bytes.extend(offset.to_be_bytes());
-    bytes.extend(len.to_be_bytes());
-    bytes
+    let request = Request {
+        flags,
+        command,
+        cookie,
+        offset,
+        len,
+    };
+    request.header().as_bytes().to_vec()
 }
 
 /// What was asked, by cookie: command, offset, length.
@@ -199,7 +204,7 @@ fn requests(choices: &mut Choices<'_>) -> (Vec<u8>, Sent) {
             _ => choices.below(4096) as u32,
         };
         // A write's data are sent as announced, where that is not too much; the client leaves otherwise.
-        let payload = if command == 1 { u64::from(len) } else { 0 };
+        let payload = if command == cmd::WRITE { u64::from(len) } else { 0 };
         bytes.extend(request(command, flags, cookie, offset, len));
         sent.insert(cookie, (command, offset, len));
         if payload > 2 * SIZE {
@@ -228,31 +233,33 @@ impl<'b> Replies<'b> {
         head
     }
 
+    fn header<T: FromBytes>(&mut self) -> T {
+        T::read_from_bytes(self.take(size_of::<T>())).expect("as many bytes as it has")
+    }
+
     /// Checks every reply: a known cookie, once, with the right data.
     fn check(&mut self, mut sent: Sent) {
-        let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         while !self.rest.is_empty() {
             if self.structured {
-                let head = self.take(20);
-                assert_eq!(head[..4], [0x66, 0x8e, 0x33, 0xef], "no reply");
-                let (kind, cookie) = (number(&head[6..8]), number(&head[8..16]));
-                let body = self.take(number(&head[16..]) as usize);
+                let head = self.header::<ChunkHeader>();
+                assert_eq!(head.magic.get(), CHUNK_MAGIC, "no reply");
+                let cookie = head.cookie.get();
+                let body = self.take(head.len.get() as usize);
                 let (_, offset, len) = sent[&cookie];
-                if kind == 1 {
-                    assert_eq!(number(&body[..8]), offset);
+                if head.kind.get() == chunk::OFFSET_DATA {
+                    assert_eq!(body[..8], offset.to_be_bytes());
                     assert!(body[8..] == patterns(offset, len.into()), "wrong data");
                 }
-                if head[5] & 1 == 1 {
+                if head.flags.get() & chunk::DONE != 0 {
                     sent.remove(&cookie);
                 }
             } else {
-                let head = self.take(16);
-                assert_eq!(head[..4], [0x67, 0x44, 0x66, 0x98], "no reply");
-                let (error, cookie) = (number(&head[4..8]), number(&head[8..]));
+                let head = self.header::<SimpleReplyHeader>();
+                assert_eq!(head.magic.get(), SIMPLE_REPLY_MAGIC, "no reply");
                 let (command, offset, len) = sent
-                    .remove(&cookie)
+                    .remove(&head.cookie.get())
                     .expect("a request was sent, and not answered");
-                if command == 0 && error == 0 {
+                if command == cmd::READ && head.error.get() == 0 {
                     assert!(
                         self.take(len as usize) == patterns(offset, len.into()),
                         "wrong data"
@@ -294,15 +301,19 @@ fn converse(bytes: &[u8], cut: usize) -> Vec<u8> {
 /// A client that keeps the rules gets what it asks for.
 fn honest(structured: bool) {
     let mut bytes = handshake(structured);
-    bytes.extend(request(1, 0, 1, 5000, 700));
+    bytes.extend(request(cmd::WRITE, 0, 1, 5000, 700));
     bytes.extend(patterns(5000, 700));
-    bytes.extend(request(0, 0, 2, 1, 9000));
-    bytes.extend(request(3, 0, 3, 0, 0));
-    bytes.extend(request(2, 0, 4, 0, 0));
+    bytes.extend(request(cmd::READ, 0, 2, 1, 9000));
+    bytes.extend(request(cmd::FLUSH, 0, 3, 0, 0));
+    bytes.extend(request(cmd::DISC, 0, 4, 0, 0));
     let wrong = WRONG_WRITES.load(Ordering::Relaxed);
     let replies = converse(&bytes, usize::MAX);
     let replies = &replies[handshake_reply_len(structured)..];
-    let sent = BTreeMap::from([(1, (1, 5000, 700)), (2, (0, 1, 9000)), (3, (3, 0, 0))]);
+    let sent = BTreeMap::from([
+        (1, (cmd::WRITE, 5000, 700)),
+        (2, (cmd::READ, 1, 9000)),
+        (3, (cmd::FLUSH, 0, 0)),
+    ]);
     let head = if structured { 20 } else { 16 };
     let data = 9000 + if structured { 8 } else { 0 };
     assert_eq!(replies.len(), 3 * head + data, "three replies");

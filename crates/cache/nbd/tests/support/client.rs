@@ -1,4 +1,4 @@
-//! A client that speaks raw bytes, written from the specification and not from the server's code.
+//! A client that sends raw bytes, on the runtime of the test: for what [`flaz_nbd::Client`] does not send.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,16 +10,20 @@ use flaz_device::IoBuf;
 use flaz_device::rt::SendBatch;
 use flaz_device::rt::net::Stream;
 
+use flaz_nbd::option_data::{put_meta_queries, put_option};
+pub use flaz_nbd::protocol::cmd::{BLOCK_STATUS, CACHE, DISC, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES};
+use flaz_nbd::protocol::{
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, CHUNK_MAGIC, ChunkHeader, ExtentDescriptor, INIT_MAGIC,
+    OPTION_MAGIC, SIMPLE_REPLY_MAGIC, SimpleReplyHeader, chunk, handshake, opt,
+};
+use flaz_nbd::reply::{Failure, parse_error};
+use flaz_nbd::request::Request;
+use zerocopy::{FromBytes, IntoBytes};
+
 use super::within;
 
-pub const READ: u16 = 0;
-pub const WRITE: u16 = 1;
-pub const DISC: u16 = 2;
-pub const FLUSH: u16 = 3;
-pub const TRIM: u16 = 4;
-pub const CACHE: u16 = 5;
-pub const WRITE_ZEROES: u16 = 6;
-pub const BLOCK_STATUS: u16 = 7;
+/// Both flags of a client.
+pub const CLIENT_FLAGS: u32 = (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES) as u32;
 
 /// What a request came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +42,43 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// The error of a simple reply.
+    fn error(errno: u32) -> Self {
+        Self::Error {
+            errno,
+            message: String::new(),
+            at: None,
+        }
+    }
+
+    fn of_chunk(kind: u16, body: &[u8]) -> Self {
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        match kind {
+            chunk::NONE => Self::Done,
+            chunk::OFFSET_DATA => Self::Data {
+                offset: number(&body[..8]),
+                bytes: body[8..].to_vec(),
+            },
+            chunk::BLOCK_STATUS => {
+                assert_eq!(number(&body[..4]), u64::from(BASE_ALLOCATION_ID));
+                let extents = <[ExtentDescriptor]>::ref_from_bytes(&body[4..]).unwrap();
+                Self::Status(extents.iter().map(|of| (of.len.get(), of.state.get())).collect())
+            }
+            kind => {
+                let Failure {
+                    errno,
+                    message,
+                    offset,
+                } = parse_error(kind, body).unwrap_or_else(|| panic!("chunk type {kind}"));
+                Self::Error {
+                    errno,
+                    message,
+                    at: offset,
+                }
+            }
+        }
+    }
+
     pub fn errno(&self) -> u32 {
         match self {
             Self::Error { errno, .. } => *errno,
@@ -115,20 +156,25 @@ impl Client {
     }
 
     pub async fn greet(&self) {
-        assert_eq!(self.recv(18).await, b"NBDMAGICIHAVEOPT\0\x03");
-        self.send(&3_u32.to_be_bytes()).await;
+        let greeting = [
+            &INIT_MAGIC.to_be_bytes()[..],
+            &OPTION_MAGIC.to_be_bytes(),
+            &(CLIENT_FLAGS as u16).to_be_bytes(),
+        ];
+        assert_eq!(self.recv(18).await, greeting.concat());
+        self.send(&CLIENT_FLAGS.to_be_bytes()).await;
     }
 
     pub async fn negotiate(&mut self, structured: bool) {
         self.greet().await;
         let mut bytes = vec![];
         if structured {
-            option(&mut bytes, 8, b"");
-            let mut query = vec![0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15];
-            query.extend(b"base:allocation");
-            option(&mut bytes, 10, &query);
+            put_option(&mut bytes, opt::STRUCTURED_REPLY, b"");
+            let mut queries = vec![];
+            put_meta_queries(&mut queries, b"", &[BASE_ALLOCATION.as_bytes()]);
+            put_option(&mut bytes, opt::SET_META_CONTEXT, &queries);
         }
-        option(&mut bytes, 1, b"");
+        put_option(&mut bytes, opt::EXPORT_NAME, b"");
         self.send(&bytes).await;
         if structured {
             self.recv(20 + 20 + 4 + 15 + 20).await;
@@ -155,66 +201,32 @@ impl Client {
 
     /// The next reply and its cookie; `None` at the end of the connection.
     pub async fn reply(&mut self) -> Option<(u64, Reply)> {
-        let head = self.try_recv(if self.structured { 20 } else { 16 }).await?;
         if !self.structured {
-            assert_eq!(head[..4], [0x67, 0x44, 0x66, 0x98]);
-            let (error, cookie) = (number(&head[4..8]) as u32, number(&head[8..16]));
-            let read = self.reads.remove(&cookie);
-            if error != 0 {
-                return Some((
-                    cookie,
-                    Reply::Error {
-                        errno: error,
-                        message: String::new(),
-                        at: None,
-                    },
-                ));
-            }
-            let Some(len) = read else {
-                return Some((cookie, Reply::Done));
+            let head = self.try_recv(size_of::<SimpleReplyHeader>()).await?;
+            let head = SimpleReplyHeader::read_from_bytes(&head).unwrap();
+            assert_eq!(head.magic.get(), SIMPLE_REPLY_MAGIC);
+            let (errno, cookie) = (head.error.get(), head.cookie.get());
+            let reply = match self.reads.remove(&cookie) {
+                _ if errno != 0 => Reply::error(errno),
+                Some(len) => Reply::Data {
+                    offset: 0,
+                    bytes: self.recv(len).await,
+                },
+                None => Reply::Done,
             };
-            let bytes = self.recv(len).await;
-            return Some((cookie, Reply::Data { offset: 0, bytes }));
+            return Some((cookie, reply));
         }
-        assert_eq!(
-            head[..6],
-            [0x66, 0x8e, 0x33, 0xef, 0, 1],
-            "one chunk, the last one"
-        );
-        let (kind, cookie) = (number(&head[6..8]), number(&head[8..16]));
-        let body = match number(&head[16..20]) as usize {
+        let head = self.try_recv(size_of::<ChunkHeader>()).await?;
+        let head = ChunkHeader::read_from_bytes(&head).unwrap();
+        assert_eq!(head.magic.get(), CHUNK_MAGIC);
+        assert_eq!(head.flags.get(), chunk::DONE, "one chunk, the last one");
+        let body = match head.len.get() as usize {
             0 => vec![],
             len => self.recv(len).await,
         };
-        let reply = match kind {
-            0 => Reply::Done,
-            1 => Reply::Data {
-                offset: number(&body[..8]),
-                bytes: body[8..].to_vec(),
-            },
-            5 => {
-                assert_eq!(body[..4], [0, 0, 0, 1]);
-                let extents = body[4..].chunks_exact(8);
-                Reply::Status(
-                    extents
-                        .map(|extent| (number(&extent[..4]) as u32, number(&extent[4..]) as u32))
-                        .collect(),
-                )
-            }
-            0x8001 | 0x8002 => {
-                let len = number(&body[4..6]) as usize;
-                let message = String::from_utf8(body[6..6 + len].to_vec()).unwrap();
-                let at = (kind == 0x8002).then(|| number(&body[6 + len..]));
-                Reply::Error {
-                    errno: number(&body[..4]) as u32,
-                    message,
-                    at,
-                }
-            }
-            kind => panic!("chunk type {kind}"),
-        };
-        self.reads.remove(&cookie);
-        Some((cookie, reply))
+        let reply = Reply::of_chunk(head.kind.get(), &body);
+        self.reads.remove(&head.cookie.get());
+        Some((head.cookie.get(), reply))
     }
 
     /// One request and its reply.
@@ -234,24 +246,14 @@ impl Client {
     }
 }
 
+/// A request with any numbers, right or wrong.
 pub fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0x25, 0x60, 0x95, 0x13];
-    bytes.extend(flags.to_be_bytes());
-    bytes.extend(command.to_be_bytes());
-    bytes.extend(cookie.to_be_bytes());
-    bytes.extend(offset.to_be_bytes());
-    bytes.extend(len.to_be_bytes());
-    bytes.extend(data);
-    bytes
-}
-
-fn option(out: &mut Vec<u8>, number: u32, data: &[u8]) {
-    out.extend(b"IHAVEOPT");
-    out.extend(number.to_be_bytes());
-    out.extend((data.len() as u32).to_be_bytes());
-    out.extend(data);
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    let request = Request {
+        flags,
+        command,
+        cookie,
+        offset,
+        len,
+    };
+    [request.header().as_bytes(), data].concat()
 }

@@ -1,6 +1,7 @@
 //! What several test files need: servers with a RAM disk, and a client that speaks raw bytes.
 #![allow(
     dead_code,
+    unused_imports,
     clippy::allow_attributes,
     reason = "each test file uses a part of this"
 )]
@@ -156,8 +157,12 @@ impl Remote {
         }
     }
 
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
     pub fn uri(&self) -> String {
-        NbdAddress::Unix(self.dir.path().join("s")).uri("")
+        NbdAddress::Unix(self.socket()).uri("")
     }
 }
 

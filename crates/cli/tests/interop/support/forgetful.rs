@@ -11,11 +11,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use flaz_nbd::Client;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Scratch;
 use super::disk::wait_ready;
-use super::nbd;
 
 /// Packages of what this module runs.
 pub const TOOLS: &[(&str, &str)] = &[
@@ -123,8 +123,8 @@ impl Forgetful {
 /// # Panics
 /// If it does not.
 pub fn persist(socket: &Path) {
-    nbd::Client::connect(socket)
-        .and_then(|mut disk| disk.call(nbd::Command::Flush, 0, 0))
+    Client::connect(socket)
+        .and_then(|mut disk| disk.flush())
         .unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
 }
 

@@ -13,7 +13,6 @@ use super::data::Numbers;
 use super::disk::wait_ready;
 use super::ledger::Violation;
 use super::load::{CLIENTS, Load, Stopped};
-use super::nbd::Client;
 use super::{Cache, CacheSpec, Scratch, ServeMode, Server};
 
 const ORIGIN_BYTES: u64 = 16 << 20;
@@ -114,8 +113,8 @@ impl<'a> Kills<'a> {
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|_| {
                     // Before the first kill: the shim has no patience with a server that is away when a client comes.
-                    let client = Client::connect(&shim.socket).expect("the server is up");
                     let seed = numbers.next();
+                    let client = Load::connect(&shim.socket, seed).expect("the server is up");
                     scope.spawn(move || load.run_connected(client, seed))
                 })
                 .collect();

@@ -5,14 +5,16 @@
 //! any order.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use flaz_nbd::Client;
+use flaz_nbd::client::{ClientError, ClientOptions};
+use flaz_nbd::request::Command;
+
 use super::data::Numbers;
 use super::ledger::{Ledger, Range, Violation};
-use super::nbd::{Client, Command, Request};
 use super::stamp::{Print, SECTOR, fill};
 
 /// Connections of a load.
@@ -49,7 +51,7 @@ impl Drop for Stopped<'_> {
 
 /// A request that is in flight.
 struct Sent {
-    request: Request,
+    command: Command,
     range: Range,
     /// When a flush was begun.
     begun: u64,
@@ -102,10 +104,23 @@ impl Load {
     /// # Errors
     /// When a read returns what it may not, or a request fails while the server lives.
     pub fn run_client(&self, socket: &Path, seed: u64) -> Result<(), Violation> {
-        match Client::connect(socket) {
+        match Self::connect(socket, seed) {
             Ok(client) => self.run_connected(client, seed),
-            Err(_) => Ok(()),
+            Err(error) if error.is_disconnect() => Ok(()),
+            Err(error) => Err(Violation(error.to_string())),
         }
+    }
+
+    /// A connection for the client of this seed: half of them ask for structured replies.
+    ///
+    /// # Errors
+    /// When nobody listens, or hangs up meanwhile.
+    pub fn connect(socket: &Path, seed: u64) -> Result<Client, ClientError> {
+        let options = ClientOptions {
+            structured: seed.is_multiple_of(2),
+            ..ClientOptions::default()
+        };
+        Client::connect_with(socket, &options)
     }
 
     /// The same on a connection.
@@ -140,14 +155,23 @@ impl Load {
         client: &mut Client,
         numbers: &mut Numbers,
         sent: &mut HashMap<u64, Sent>,
-    ) -> io::Result<()> {
+    ) -> Result<(), ClientError> {
         for _ in 0..=numbers.next() % BATCH_MAX {
             let Some((one, data)) = self.next_request(numbers) else {
                 continue;
             };
-            let request = one.request;
-            sent.insert(request.cookie, one);
-            client.send(request, &data)?;
+            let cookie = match one.command {
+                Command::Flush => client.send(Command::Flush, 0, 0),
+                Command::Write { fua } => client.send_write(offset(one.range), &data, fua),
+                other => client.send(other, offset(one.range), length(one.range)),
+            };
+            match cookie {
+                Ok(cookie) => drop(sent.insert(cookie, one)),
+                Err(error) => {
+                    self.lost(&one);
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
@@ -162,52 +186,45 @@ impl Load {
             count: ledger.sectors(),
         };
         let range = any_range(numbers, if READS.contains(&kind) { all } else { window });
-        let mut request = Request {
-            command: Command::Write,
-            fua: false,
-            cookie: numbers.next(),
-            offset: range.first * SECTOR as u64,
-            length: range.count as u32 * SECTOR as u32,
-        };
         let mut data = Vec::new();
         let mut begun = 0;
-        match kind {
+        let command = match kind {
             0..50 => {
                 let version = ledger.next_version();
-                request.fua = numbers.next().is_multiple_of(8);
+                let fua = numbers.next().is_multiple_of(8);
                 if !ledger.write_starts(range, Print::Version(version)) {
                     return None;
                 }
-                data = vec![0; request.length as usize];
+                data = vec![0; length(range) as usize];
                 fill(range.first, version, &mut data);
+                Command::Write { fua }
             }
             _ if READS.contains(&kind) => {
-                request.command = Command::Read;
                 if !ledger.read_starts(range) {
                     return None;
                 }
+                Command::Read
             }
             78..84 => {
-                request.command = Command::Flush;
-                (request.offset, request.length) = (0, 0);
                 begun = ledger.flush_starts();
+                Command::Flush
             }
             84..92 => {
-                request.command = Command::WriteZeroes;
-                request.fua = numbers.next().is_multiple_of(8);
+                let fua = numbers.next().is_multiple_of(8);
                 if !ledger.write_starts(range, Print::Zero) {
                     return None;
                 }
+                Command::WriteZeroes { fua, may_unmap: true }
             }
             _ => {
-                request.command = Command::Trim;
                 if !ledger.write_starts(range, Print::Trimmed) {
                     return None;
                 }
+                Command::Trim { fua: false }
             }
-        }
+        };
         let sent = Sent {
-            request,
+            command,
             range,
             begun,
         };
@@ -219,28 +236,29 @@ impl Load {
         &self,
         client: &mut Client,
         sent: &mut HashMap<u64, Sent>,
-    ) -> io::Result<Result<(), Violation>> {
+    ) -> Result<Result<(), Violation>, ClientError> {
         while !sent.is_empty() {
-            let reply = client.receive()?;
-            let Some(Sent { request, range, .. }) = sent.get(&reply.cookie) else {
+            let reply = match client.receive() {
+                Ok(reply) => reply,
+                Err(error) if error.is_disconnect() => return Err(error),
+                Err(error) => return Ok(Err(Violation(error.to_string()))),
+            };
+            let Some(Sent { command, range, .. }) = sent.get(&reply.cookie) else {
                 return Ok(Err(Violation(format!("a reply to no request: {reply:?}"))));
             };
-            let (command, range, length) = (request.command, *range, request.length);
-            if reply.errno != 0 {
-                if !self.errors_expected.load(Ordering::Relaxed) {
-                    let error = io::Error::from_raw_os_error(reply.errno as i32);
+            let (command, range) = (*command, *range);
+            let data = match reply.outcome {
+                Ok(data) => data,
+                Err(_) if self.errors_expected.load(Ordering::Relaxed) => {
+                    let lost = sent.remove(&reply.cookie).expect("it was just found");
+                    self.lost(&lost);
+                    continue;
+                }
+                Err(failure) => {
                     return Ok(Err(Violation(format!(
-                        "{command:?} of {range:?} failed: {error}"
+                        "{command:?} of {range:?} failed: {failure}"
                     ))));
                 }
-                let lost = sent.remove(&reply.cookie).expect("it was just found");
-                self.lost(&lost);
-                continue;
-            }
-            let data = if command == Command::Read {
-                client.receive_data(length)?
-            } else {
-                Vec::new()
             };
             let done = sent.remove(&reply.cookie).expect("it was just found");
             let mut ledger = self.ledger();
@@ -251,20 +269,21 @@ impl Load {
                     }
                 }
                 Command::Flush => ledger.flush_succeeded(done.begun),
-                Command::Write | Command::WriteZeroes | Command::Trim => {
-                    ledger.write_acknowledged(range, done.request.fua);
+                Command::Write { fua } | Command::WriteZeroes { fua, .. } | Command::Trim { fua } => {
+                    ledger.write_acknowledged(range, fua);
                     self.acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
+                other => unreachable!("{other:?} is not sent"),
             }
         }
         Ok(Ok(()))
     }
 
     fn lost(&self, sent: &Sent) {
-        match sent.request.command {
+        match sent.command {
             Command::Read => self.ledger().read_lost(sent.range),
-            Command::Flush => {}
-            Command::Write | Command::WriteZeroes | Command::Trim => self.ledger().write_lost(sent.range),
+            command if command.writes() => self.ledger().write_lost(sent.range),
+            _ => {}
         }
     }
 
@@ -290,9 +309,8 @@ impl Load {
                 first,
                 count: VERIFY_SECTORS.min(end - first),
             };
-            let (offset, length) = (first * SECTOR as u64, range.count as u32 * SECTOR as u32);
             let data = client
-                .call(Command::Read, offset, length)
+                .call(Command::Read, offset(range), length(range))
                 .map_err(|error| Violation(format!("read of {range:?} failed: {error}")))?;
             let mut ledger = self.ledger();
             assert!(ledger.read_starts(range), "nothing is in flight");
@@ -305,9 +323,9 @@ impl Load {
     ///
     /// # Errors
     /// When that fails.
-    pub fn flush(&self, socket: &Path) -> io::Result<()> {
+    pub fn flush(&self, socket: &Path) -> Result<(), ClientError> {
         let start = self.ledger().flush_starts();
-        Client::connect(socket)?.call(Command::Flush, 0, 0)?;
+        Client::connect(socket)?.flush()?;
         self.ledger().flush_succeeded(start);
         Ok(())
     }
@@ -331,6 +349,14 @@ impl Load {
             .compare_origin(all, &data)
             .map_err(|Violation(text)| Violation(format!("the origin itself: {text}")))
     }
+}
+
+fn offset(range: Range) -> u64 {
+    range.first * SECTOR as u64
+}
+
+fn length(range: Range) -> u32 {
+    range.count as u32 * SECTOR as u32
 }
 
 /// Mostly whole blocks, half of the time in the first eighth of `within`, so that blocks are written again.

@@ -12,7 +12,6 @@ pub mod kills;
 pub mod ledger;
 pub mod limited;
 pub mod load;
-pub mod nbd;
 pub mod need;
 pub mod program;
 pub mod scratch;

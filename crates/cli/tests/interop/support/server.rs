@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flaz_nbd::protocol::INIT_MAGIC;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -16,8 +17,6 @@ use super::{Cache, Program, Scratch};
 /// Longest wait for a start or a stop.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
-/// First bytes of an NBD server.
-const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
 
 /// A running server. Dropped while running it is killed; its log is printed when a test fails.
 pub struct Server {
@@ -91,13 +90,13 @@ impl Server {
     fn wait_for_greeting(&mut self) {
         let give_up = Instant::now() + WAIT_MAX;
         loop {
-            let mut greeting = [0; NBD_GREETING.len()];
+            let mut greeting = [0; INIT_MAGIC.to_be_bytes().len()];
             let greeted = UnixStream::connect(&self.socket).and_then(|mut stream| {
                 stream.set_read_timeout(Some(WAIT_MAX))?;
                 stream.read_exact(&mut greeting)
             });
             if greeted.is_ok() {
-                assert_eq!(&greeting, NBD_GREETING, "not an NBD server");
+                assert_eq!(greeting, INIT_MAGIC.to_be_bytes(), "not an NBD server");
                 return;
             }
             let ended = self
