@@ -1,7 +1,7 @@
 //! Admission: storing blocks off the caller's path.
 //!
 //! Readers and writers leave jobs in a bounded queue; one task a shard packs the blocks and appends them to
-//! the log. A block whose clock has ticked since its data was read is dropped (see [`super::clock`]).
+//! the log. A block that was written since its data was read is dropped (see [`super::order`]).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,47 +9,21 @@ use std::sync::Arc;
 use flaz_device::{Env, IoBuf, Nanos, Priority};
 use futures_util::future::join_all;
 
-use super::clock::Tick;
 use super::fragment::{Packed, Packer};
 use super::log::Append;
-use super::{JOB_BYTES_MAX, Platform, Shard, Shared, TOMBSTONES_MAX, WRITES_IN_FLIGHT_MAX};
+use super::order::Version;
+use super::queue::{Candidate, Job};
+use super::{Platform, Shard, Shared, TOMBSTONES_MAX, WRITES_IN_FLIGHT_MAX};
 use crate::planted::{PlantedBug, planted};
-use crate::policy::{Admission, Ring};
+use crate::policy::Admission;
 use crate::settings::Mode;
-use crate::stats::{count, raise};
+use crate::stats::count;
 use crate::units::{BLOCK_BYTES, LocalBlock};
 
 /// Blocks of one job from which packing is spread over the cores.
 pub(super) const PACK_SPLIT_BLOCKS_MIN: usize = 16;
 /// Blocks packed in place before other tasks get their turn.
 const PACK_YIELD_BLOCKS: usize = 8;
-
-/// A block that is to be stored.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    /// Block within the job's buffer.
-    pub(super) index: usize,
-    /// Ring for a block that has no older copy.
-    pub(super) ring: Ring,
-    pub(super) hits: u8,
-    /// From a write, not from a miss.
-    pub(super) written: bool,
-    pub(super) tick: Tick,
-}
-
-/// Work for the admission task.
-#[derive(Debug)]
-pub(super) enum Job {
-    /// Store blocks of a buffer whose first block is `first`, then settle others.
-    Store {
-        first: LocalBlock,
-        data: Shared,
-        candidates: Vec<Candidate>,
-        settle: Vec<LocalBlock>,
-    },
-    /// Write tombstones for blocks that are still obsolete.
-    Settle { blocks: Vec<LocalBlock> },
-}
 
 /// What packing gave for some blocks of a job.
 pub(super) struct Batch {
@@ -117,20 +91,21 @@ impl Batch {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Offers blocks that were read from the origin; `ticks` are from before the read, for those that were not cached then.
-    pub(super) fn offer_read(&self, first: LocalBlock, ticks: &[Option<Tick>], data: &Shared) {
-        if self.stopping.get() || self.mode() == Mode::PassThrough {
+    /// Offers blocks that were read from the origin; `versions` are from before the read, for those that were not cached
+    /// then.
+    pub(super) fn offer_read(&self, first: LocalBlock, versions: &[Option<Version>], data: &Shared) {
+        if self.is_stopping() || self.mode() == Mode::PassThrough {
             return;
         }
         let counters = &self.stats.counters;
-        let mut candidates = Vec::with_capacity(ticks.len());
-        for (index, &tick) in ticks.iter().enumerate() {
+        let mut candidates = Vec::with_capacity(versions.len());
+        for (index, &version) in versions.iter().enumerate() {
             let block = LocalBlock(first.0 + index as u64);
-            let Some(tick) = tick else {
+            let Some(version) = version else {
                 count(&counters.refused_present, 1);
                 continue;
             };
-            if !self.is_current(block, tick) {
+            if !self.order.is_current(block, version) {
                 count(&counters.refused_overtaken, 1);
                 continue;
             }
@@ -144,7 +119,7 @@ impl<P: Platform> Shard<P> {
                         ring,
                         hits: 0,
                         written: false,
-                        tick,
+                        version,
                     });
                 }
                 Admission::Refuse => count(&counters.refused_policy, 1),
@@ -153,90 +128,48 @@ impl<P: Platform> Shard<P> {
         if candidates.is_empty() {
             return;
         }
-        let full = self.job_bytes.get() + data.len() > JOB_BYTES_MAX;
-        match self.job_slots.try_acquire(1) {
-            Some(slot) if !full => {
-                slot.forget();
-                self.push_job(Job::Store {
-                    first,
-                    data: Arc::clone(data),
-                    candidates,
-                    settle: Vec::new(),
-                });
-            }
-            _ => {
-                count(&counters.admission_full, 1);
-                count(&counters.refused_queue_full, candidates.len() as u64);
-            }
-        }
-    }
-
-    /// Queues a job whose slot has been taken. A job with too much data becomes one that only settles.
-    pub(super) fn push_job(&self, job: Job) {
-        let job = match job {
-            Job::Store {
-                data,
-                first,
-                candidates,
-                mut settle,
-            } if self.job_bytes.get() + data.len() > JOB_BYTES_MAX && self.job_bytes.get() > 0 => {
-                count(&self.stats.counters.admission_full, 1);
-                count(&self.stats.counters.refused_queue_full, candidates.len() as u64);
-                settle.extend(candidates.iter().map(|c| LocalBlock(first.0 + c.index as u64)));
-                Job::Settle { blocks: settle }
-            }
-            job => job,
+        let Some(slot) = self.queue.try_reserve(data.len()) else {
+            count(&counters.admission_full, 1);
+            count(&counters.refused_queue_full, candidates.len() as u64);
+            return;
         };
-        if let Job::Store { data, .. } = &job {
-            self.job_bytes.set(self.job_bytes.get() + data.len());
-        }
-        self.jobs.borrow_mut().push_back(job);
-        raise(&self.stats.peaks.admission, self.admissions_waiting());
-        self.jobs_changed.notify_one();
-    }
-
-    pub(super) fn start_admission(self: &Rc<Self>) {
-        self.admitting.set(true);
-        self.env.spawn(Self::admit_task(Rc::clone(self)));
+        let job = Job::Store {
+            first,
+            data: Arc::clone(data),
+            candidates,
+            settle: Vec::new(),
+        };
+        self.queue.offer(slot, job, &self.stats);
     }
 
     /// Stores what is queued, in order, until the shard stops.
     pub(super) async fn admit_task(shard: Rc<Self>) {
+        let worker = shard.queue.work();
         let mut scratch = Vec::new();
         loop {
-            let job = shard.jobs.borrow_mut().pop_front();
-            let Some(job) = job else {
-                shard.storing.set(false);
-                shard.idle.notify_all();
-                if shard.stopping.get() {
-                    shard.admitting.set(false);
+            let Some((job, mut running)) = worker.take() else {
+                if shard.is_stopping() {
                     return;
                 }
-                shard.jobs_changed.notified().await;
+                worker.wait().await;
                 continue;
             };
-            shard.storing.set(true);
-            match job {
+            let settle = match job {
                 Job::Store {
                     first,
                     data,
                     candidates,
                     settle,
                 } => {
-                    let bytes = data.len();
                     scratch = shard.store(first, data, candidates, scratch).await;
-                    shard.job_bytes.set(shard.job_bytes.get() - bytes);
-                    for block in settle {
-                        shard.settle(block).await;
-                    }
+                    running.data_done();
+                    settle
                 }
-                Job::Settle { blocks } => {
-                    for block in blocks {
-                        shard.settle(block).await;
-                    }
-                }
+                Job::Settle { blocks } => blocks,
+            };
+            for block in settle {
+                shard.settle(block).await;
             }
-            shard.job_slots.release(1);
         }
     }
 
@@ -280,7 +213,7 @@ impl<P: Platform> Shard<P> {
         let block_of = |candidate: &Candidate| LocalBlock(first.0 + candidate.index as u64);
         let mut overtaken = Vec::new();
         candidates.retain(|candidate| {
-            let well = self.is_current(block_of(candidate), candidate.tick);
+            let well = self.order.is_current(block_of(candidate), candidate.version);
             if !well {
                 overtaken.push(block_of(candidate));
             }
@@ -291,11 +224,6 @@ impl<P: Platform> Shard<P> {
             self.settle(block).await;
         }
         candidates
-    }
-
-    /// Whether no write has overtaken data of the block since its clock showed `tick`.
-    fn is_current(&self, block: LocalBlock, tick: Tick) -> bool {
-        self.clock.read(block) == tick || planted(PlantedBug::StaleAdmission)
     }
 
     async fn store_batch(self: &Rc<Self>, first: LocalBlock, data: &IoBuf, batch: &Batch) {
@@ -353,17 +281,17 @@ impl<P: Platform> Shard<P> {
         what: Append<'_>,
     ) -> bool {
         loop {
-            if self.failed.get() || (self.stopping.get() && self.stuck.get()) {
+            if self.failed.get() || (self.is_stopping() && self.reclaimer.is_stuck()) {
                 return false;
             }
-            // From here to `set_entry` nothing may await: see `super::clock` on the stale-admission race.
-            if !self.is_current(block, candidate.tick) {
+            // From here to `set_entry` nothing may await: see `super::order` on the stale-admission race.
+            if !self.order.is_current(block, candidate.version) {
                 count(&self.stats.counters.refused_overtaken, 1);
                 self.settle(block).await;
                 return false;
             }
             if self.index.borrow().get(block).is_some() {
-                // Another admission of the same data came first: the clock has not ticked since.
+                // Another admission of the same data came first: the version is still the same.
                 count(&self.stats.counters.refused_present, 1);
                 return false;
             }
@@ -394,7 +322,7 @@ impl<P: Platform> Shard<P> {
                 self.obsolete.borrow_mut().clear();
                 return;
             }
-            if self.stopping.get() && self.stuck.get() {
+            if self.is_stopping() && self.reclaimer.is_stuck() {
                 // Stays obsolete, so the cache is not marked as stopped in order, and its stripe's intent stays set.
                 return;
             }
@@ -430,11 +358,14 @@ impl<P: Platform> Shard<P> {
         let full = self.log.borrow().writes_in_flight() >= WRITES_IN_FLIGHT_MAX;
         count(&self.stats.counters.cache_writes_full, u64::from(full));
         self.pump_writes();
-        self.want_reclaim();
-        if self.stopping.get() {
-            // The reclaim task has gone: `stop` reclaims, once it knows that there is no room.
-            self.idle.notify_all();
+        if self.is_stopping() && !self.failed.get() && self.can_reclaim() {
+            // The reclaim task has ended. On the heap, for this is rare and large.
+            let freed = Box::pin(self.reclaim_one(true)).await;
+            if freed || self.reclaimer.is_stuck() {
+                return;
+            }
         }
+        self.want_reclaim();
         self.room.notified().await;
     }
 }

@@ -19,6 +19,7 @@
 use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ impl<P: Platform> Shard<P> {
     /// Cleans until the shard stops.
     pub(super) async fn clean_task(shard: Rc<Self>) {
         let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
-        while !shard.stopping.get() && !shard.failed.get() {
+        while !shard.is_stopping() && !shard.failed.get() {
             if shard.dirty_blocks() == 0 {
                 shard.note_well();
                 // What others have reserved is not the cleaner's to give: whoever waits for that would ask it again.
@@ -117,14 +118,11 @@ impl<P: Platform> Shard<P> {
             if shard.urgency() == 0.0 && shard.clean_sleep(CLEAN_PAUSE).await {
                 continue;
             }
-            shard.cleaning.set(true);
             let result = shard.clean_pass(&mut lap).await;
-            shard.cleaning.set(false);
-            shard.idle.notify_all();
             shard.note_cleaning(result);
-            if shard.clean_failure.borrow().is_some() && !shard.stopping.get() {
+            if shard.clean_failure.borrow().is_some() && !shard.is_stopping() {
                 // Whoever asks for the cleaner meanwhile does not make the devices well.
-                shard.env.sleep(RETRY_PAUSE).await;
+                select(pin!(shard.env.sleep(RETRY_PAUSE)), pin!(shard.tasks.stopped())).await;
             }
         }
         shard.dirty_room.notify_all();
@@ -140,7 +138,7 @@ impl<P: Platform> Shard<P> {
             // If it fails, the device has been given up.
             self.make_log_stable().await;
         }
-        if self.dirty_blocks() == 0 && !self.stopping.get() && !self.failed.get() {
+        if self.dirty_blocks() == 0 && !self.is_stopping() && !self.failed.get() {
             self.clean_wanted.notified().await;
         }
     }
@@ -161,7 +159,7 @@ impl<P: Platform> Shard<P> {
         let pause = std::pin::pin!(self.env.sleep(duration));
         let wanted = std::pin::pin!(self.clean_wanted.notified());
         match select(pause, wanted).await {
-            Either::Left(_) | Either::Right(_) => self.stopping.get() || self.failed.get(),
+            Either::Left(_) | Either::Right(_) => self.is_stopping() || self.failed.get(),
         }
     }
 
@@ -183,7 +181,7 @@ impl<P: Platform> Shard<P> {
         let mut outcome = Ok(());
         let (mut rest, mut unpaused) = (&all[..], 0);
         while !rest.is_empty() {
-            if self.stopping.get() || self.failed.get() {
+            if self.is_stopping() || self.failed.get() {
                 return outcome;
             }
             let batch;
@@ -358,7 +356,7 @@ impl<P: Platform> Shard<P> {
         }
         let failed = Cell::new(false);
         // A stop does not wait until an origin that is slow to fail has failed them all.
-        let wanted = |_: &&[Dirty]| !(failed.get() && self.stopping.get());
+        let wanted = |_: &&[Dirty]| !(failed.get() && self.is_stopping());
         let runs = runs(batch).take_while(wanted).map(|run| self.clean_run(run));
         let mut runs = iter(runs).buffer_unordered(CLEAN_WRITES_MAX);
         let mut written = Vec::with_capacity(batch.len());
@@ -460,7 +458,7 @@ impl<P: Platform> Shard<P> {
             self.env.sleep(GIVE_WAY_STEP).await;
         }
         loop {
-            if self.stopping.get() && self.is_origin_failing() {
+            if self.is_stopping() && self.is_origin_failing() {
                 return None;
             }
             let (reads, urgency) = (self.origin_writes.reading(), self.urgency());
@@ -499,7 +497,7 @@ impl<P: Platform> Shard<P> {
                 self.appended();
                 return;
             }
-            if self.stopping.get() || self.failed.get() {
+            if self.is_stopping() || self.failed.get() {
                 return;
             }
             self.wait_for_room().await;
@@ -528,7 +526,7 @@ impl<P: Platform> Shard<P> {
             if self.failed.get() {
                 return Err(self.cache_failed());
             }
-            self.idle.notified().await;
+            self.reclaimer.changed().await;
         }
         // Nor may a copy of it still be on its way there: reclaim may bring a block to the origin beside the cleaner.
         if self.has_been_dirty.get() {
@@ -563,7 +561,7 @@ impl<P: Platform> Shard<P> {
             if self.dirty_blocks() == 0 || self.clean_passes.get() >= passes + 2 {
                 return Ok(());
             }
-            if self.stopping.get() {
+            if self.is_stopping() {
                 return Err(IoError::Stopping);
             }
             if self.clean_failures.get() > failures + CLEAN_TRIES_MAX {

@@ -59,8 +59,8 @@ impl<P: Platform> Shard<P> {
             "the cache device is no longer used: {why}; I/O goes on with the origin alone"
         );
         self.room.notify_all();
-        self.idle.notify_all();
-        self.jobs_changed.notify_one();
+        self.queue.wake_worker();
+        self.reclaimer.recheck();
         self.intents.wake();
         self.landed.notify_all();
         self.dirty_room.notify_all();
@@ -135,7 +135,7 @@ impl<P: Platform> Shard<P> {
             return false;
         };
         while !self.intents.writing() {
-            if self.stopping.get() {
+            if self.is_stopping() {
                 return true;
             }
             self.intents.wishes.notified().await;

@@ -6,6 +6,7 @@ use flaz_device::{Device, IoBuf};
 
 use super::contents::{CHUNK_BYTES, HEADER_BYTES, ImageContents, MAGIC, read_image, read_state};
 use super::regions::RegionState;
+use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::format::FormatError;
 use crate::format::shard_state::{IMAGE_REGIONS_MAX, ShardState};
@@ -67,45 +68,30 @@ impl<P: Platform> Shard<P> {
     pub async fn stop(self: &Rc<Self>) {
         // A write that the origin has not answered yet may still change a block that the index has: an image made
         // now would name its old contents.
-        self.locks.wait_until_free().await;
-        self.stopping.set(true);
+        self.order.wait_until_idle().await;
+        self.tasks.enter(Phase::Stopping);
         self.intents.wake();
-        self.jobs_changed.notify_one();
-        self.reclaim_wanted.notify_one();
+        self.queue.wake_worker();
+        self.reclaimer.wake();
         self.clean_wanted.notify_one();
         self.dirty_room.notify_all();
         self.room.notify_all();
         self.store_what_waits().await;
     }
 
-    /// Stores what is queued, and waits until it is on the cache device. There is no admission task on return.
+    /// Stores what is queued, and waits until it is on the cache device. No task of the shard runs on return.
     async fn store_what_waits(self: &Rc<Self>) {
-        loop {
-            let jobs_left = !self.jobs.borrow().is_empty() || self.storing.get();
-            let intents = self.intents.clearing.get() || self.intents.noting.get();
-            let busy = self.reclaiming.get() || intents || self.cleaning.get();
-            if !jobs_left && !busy && !self.admitting.get() {
-                break;
+        while !(self.queue.is_empty() && self.tasks.is_idle()) {
+            // The task ended when there was nothing left to store, and a copy was found damaged since.
+            if !self.queue.is_empty() && !self.queue.has_worker() {
+                self.tasks.spawn(&self.env, Self::admit_task(Rc::clone(self)));
             }
-            // It ended when there was nothing left to store, and a copy was found damaged since.
-            if jobs_left && !self.admitting.get() {
-                self.start_admission();
-            }
-            // Stored blocks may need a region that the reclaim task no longer frees.
-            let low = self.log.borrow().wants_reclaim();
-            let help = jobs_left && !self.reclaiming.get() && low && !self.failed.get();
-            if help {
-                if self.reclaim_one(true).await {
-                    continue;
-                }
-                self.room.notify_all();
-            }
-            self.idle.notified().await;
+            self.tasks.one_ended().await;
         }
         self.log.borrow_mut().seal_all();
         self.pump_writes();
         while self.log.borrow().writing() {
-            self.idle.notified().await;
+            self.landed.notified().await;
         }
     }
 
@@ -173,7 +159,7 @@ impl<P: Platform> Shard<P> {
 
     /// Some tombstones cannot be written.
     fn not_stuck(&self) -> Result<(), ImageError> {
-        if self.stuck.get() && !self.obsolete.borrow().is_empty() {
+        if self.reclaimer.is_stuck() && !self.obsolete.borrow().is_empty() {
             let (shard, what) = (
                 self.number,
                 "its regions are full of dirty blocks, and the origin takes none".to_owned(),
@@ -209,7 +195,7 @@ impl<P: Platform> Shard<P> {
             }
             let regions = self.image_bytes().div_ceil(self.geometry.region_bytes) as usize;
             let free = self.log.borrow().regions.free_len();
-            if regions <= free.min(IMAGE_REGIONS_MAX) && self.unfinished.get().is_none() {
+            if regions <= free.min(IMAGE_REGIONS_MAX) && self.reclaimer.unfinished().is_none() {
                 let dropped = before - self.index.borrow().len();
                 if dropped > 0 {
                     tracing::info!(
@@ -382,7 +368,7 @@ mod tests {
             let full = |ring: Ring| shard.log.borrow().regions.ring_len(ring) > 0;
             let oldest = Ring::ALL.into_iter().find(|ring| full(*ring));
             shard.stop().await;
-            shard.unfinished.set(Some(oldest.expect("a region is full")));
+            shard.reclaimer.note_unfinished(oldest.expect("a region is full"));
             if fail {
                 cache.fail_nth(DeviceOp::Write, 1);
             }

@@ -1,28 +1,30 @@
-//! Locks on ranges of bytes of the exported device: writes of one block go one after the other.
+//! Locks on ranges of block numbers.
+//!
+//! Invariant: two locked ranges never overlap.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use flaz_device::local::Notify;
 
-/// The ranges that are locked now. Held by operations in flight, whose number front ends limit.
+/// The ranges that are locked now. Operations in flight hold them, and front ends limit their number.
 #[derive(Debug, Default)]
 pub(super) struct RangeLocks {
     held: RefCell<Vec<(u64, Range<u64>)>>,
-    next_id: std::cell::Cell<u64>,
+    next_id: Cell<u64>,
     freed: Notify,
 }
 
 /// A locked range; unlocked when dropped.
 #[derive(Debug)]
-pub(super) struct RangeGuard<'a> {
+pub(super) struct Lock<'a> {
     locks: &'a RangeLocks,
     id: u64,
 }
 
 impl RangeLocks {
     /// Waits until nothing in `range` is locked, and locks it.
-    pub(super) async fn lock(&self, range: Range<u64>) -> RangeGuard<'_> {
+    pub(super) async fn lock(&self, range: Range<u64>) -> Lock<'_> {
         loop {
             {
                 let mut held = self.held.borrow_mut();
@@ -33,7 +35,7 @@ impl RangeLocks {
                     let id = self.next_id.get();
                     self.next_id.set(id + 1);
                     held.push((id, range));
-                    return RangeGuard { locks: self, id };
+                    return Lock { locks: self, id };
                 }
             }
             self.freed.notified().await;
@@ -53,7 +55,7 @@ impl RangeLocks {
     }
 }
 
-impl Drop for RangeGuard<'_> {
+impl Drop for Lock<'_> {
     fn drop(&mut self) {
         self.locks.held.borrow_mut().retain(|(id, _)| *id != self.id);
         self.locks.freed.notify_all();

@@ -11,7 +11,8 @@
 //! | [`image`], [`contents`] | the index image of a clean stop, written and read |
 //! | [`intents`], [`recover`] | what makes a start after a crash warm |
 //! | [`log`], [`regions`], [`fragment`] | where fragments lie, and what they look like |
-//! | [`clock`], [`locks`] | what keeps stale data out |
+//! | [`order`], [`locks`] | what keeps stale data out |
+//! | [`queue`], [`origin_reads`], [`reclaimer`], [`tasks`] | what waits, what is under way |
 //! | [`watch`] | noting what the origin begins with |
 //! | [`failure`] | giving a cache device up |
 //!
@@ -28,7 +29,6 @@
 
 mod admit;
 mod clean;
-mod clock;
 mod contents;
 mod counts;
 mod devices;
@@ -40,8 +40,12 @@ mod intents;
 mod locks;
 mod log;
 mod missing;
+mod order;
+mod origin_reads;
+mod queue;
 mod read;
 mod reclaim;
+mod reclaimer;
 mod recover;
 mod regions;
 mod resume;
@@ -50,18 +54,19 @@ mod scan;
 mod sending;
 #[cfg(test)]
 mod simulated;
+mod tasks;
 mod watch;
 mod write;
 mod write_back;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use flaz_codec::Decoders;
-use flaz_device::local::{Notify, Semaphore};
+use flaz_device::local::Notify;
 use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
@@ -72,13 +77,15 @@ use crate::settings::{AfterCrash, Mode, Settings};
 use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
 use crate::witness::Witness;
-use admit::Job;
-use clock::WriteClock;
 use counts::Counted;
 use intents::Intents;
 use locks::RangeLocks;
 use log::{Landing, Log, LogIdentity};
-use read::Fetch;
+use order::WriteOrder;
+use origin_reads::OriginReads;
+use queue::AdmissionQueue;
+use reclaimer::Reclaimer;
+use tasks::{Phase, TaskGroup};
 
 pub(crate) use contents::{ImageContents, read_image, read_state};
 pub use counts::OriginWrites;
@@ -86,17 +93,13 @@ pub use fragment::{FragmentError, unpack as unpack_fragment};
 pub use image::ImageError;
 pub(crate) use intents::any_intent;
 pub use log::WRITES_IN_FLIGHT_MAX;
+pub use origin_reads::ORIGIN_READS_MAX;
+pub use queue::{JOB_BYTES_MAX, JOBS_MAX};
 pub use recover::{RecoverError, Recovered};
 pub(crate) use regions::RegionState;
 
-/// Admissions and tombstones that may wait at a time. Writers wait for a place, readers go without.
-pub const JOBS_MAX: usize = 1024;
-/// Bytes of blocks that may wait to be stored; beyond it blocks are not stored.
-pub const JOB_BYTES_MAX: usize = 8 << 20;
 /// Tombstones that may be in the log and not stable.
 pub const TOMBSTONES_MAX: usize = 1024;
-/// Reads of misses at the origin at a time; further ones wait with their requests, whose number front ends limit.
-pub const ORIGIN_READS_MAX: usize = 256;
 /// Failed operations of the cache device after which it is no longer used.
 pub const CACHE_ERRORS_MAX: u64 = 8;
 
@@ -159,15 +162,16 @@ pub struct Shard<P: Platform> {
     policy: RefCell<Box<dyn Policy>>,
     packers: RefCell<Vec<Packer>>,
     decoders: RefCell<Decoders>,
-    clock: WriteClock,
-    locks: RangeLocks,
+    order: WriteOrder,
+    origin_reads: OriginReads,
+    queue: AdmissionQueue,
+    reclaimer: Reclaimer,
+    /// The tasks and the phase.
+    tasks: Rc<TaskGroup>,
     intents: Intents,
     after_crash: AfterCrash,
     /// A flush of the origin that failed when nobody had asked for it.
     flush_failure: RefCell<Option<flaz_device::DeviceError>>,
-    /// Under way, or waiting for one of `fetch_slots`.
-    fetches: RefCell<Vec<Rc<Fetch>>>,
-    fetch_slots: Semaphore,
     /// Blocks whose copy on the medium is void, with no newer record of them yet, and that copy's ring. Each has
     /// a job that will write the record. Bounded by the jobs.
     obsolete: RefCell<BTreeMap<LocalBlock, Ring>>,
@@ -175,31 +179,10 @@ pub struct Shard<P: Platform> {
     /// [`TOMBSTONES_MAX`].
     tombstones: RefCell<BTreeMap<LocalBlock, (Ring, u64)>>,
     tombstone_count: Cell<u64>,
-    jobs: RefCell<VecDeque<Job>>,
-    job_bytes: Cell<usize>,
-    job_slots: Semaphore,
-    jobs_changed: Notify,
-    /// The admission task is storing something that is no longer in `jobs`.
-    storing: Cell<bool>,
-    /// Its tasks have been set going.
-    started: Cell<bool>,
-    /// There is an admission task.
-    admitting: Cell<bool>,
-    idle: Notify,
     /// A region became free or a write ended.
     room: Notify,
-    reclaim_wanted: Notify,
-    reclaiming: Cell<bool>,
-    reclaims_begun: Cell<u64>,
-    reclaims_ended: Cell<u64>,
     unpinned: Notify,
-    stopping: Cell<bool>,
     failed: Cell<bool>,
-    /// Reclaim found no way on for a region of dirty blocks while the shard stopped.
-    stuck: Cell<bool>,
-    /// The ring whose oldest region was being reclaimed when the last process ended, or could not be: it is the next to
-    /// go. What has been made of its blocks since may lie in the other ring, and must not die before it.
-    unfinished: Cell<Option<Ring>>,
     /// Extents that are to be closed when the next write to the device ends.
     commit_waiting: RefCell<Vec<Landing>>,
     /// A write of an extent has ended.
@@ -216,7 +199,6 @@ pub struct Shard<P: Platform> {
     /// Something was cleaned, or cannot be.
     dirty_room: Notify,
     clean_wanted: Notify,
-    cleaning: Cell<bool>,
     /// Runs of blocks on their way to the origin.
     cleaning_locks: RangeLocks,
     /// Passes of the cleaner that left nothing dirty of what was when they began, and those that had to.
@@ -291,34 +273,20 @@ impl<P: Platform> Shard<P> {
             policy: RefCell::new(policy),
             packers: RefCell::new(Vec::new()),
             decoders: RefCell::new(Decoders::default()),
-            clock: WriteClock::new(geometry.shard_len() / BLOCK_BYTES as u64),
-            locks: RangeLocks::default(),
+            order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64),
+            origin_reads: OriginReads::new(),
+            queue: AdmissionQueue::new(),
+            reclaimer: Reclaimer::new(),
+            tasks: TaskGroup::new(),
             intents: Intents::new(&geometry),
             after_crash,
             flush_failure: RefCell::new(None),
-            fetches: RefCell::new(Vec::new()),
-            fetch_slots: Semaphore::new(ORIGIN_READS_MAX),
             obsolete: RefCell::new(BTreeMap::new()),
             tombstones: RefCell::new(BTreeMap::new()),
             tombstone_count: Cell::new(0),
-            jobs: RefCell::new(VecDeque::new()),
-            job_bytes: Cell::new(0),
-            job_slots: Semaphore::new(JOBS_MAX),
-            jobs_changed: Notify::new(),
-            storing: Cell::new(false),
-            started: Cell::new(false),
-            admitting: Cell::new(false),
-            idle: Notify::new(),
             room: Notify::new(),
-            reclaim_wanted: Notify::new(),
-            reclaiming: Cell::new(false),
-            reclaims_begun: Cell::new(0),
-            reclaims_ended: Cell::new(0),
             unpinned: Notify::new(),
-            stopping: Cell::new(false),
             failed: Cell::new(false),
-            stuck: Cell::new(false),
-            unfinished: Cell::new(None),
             commit_waiting: RefCell::new(Vec::new()),
             landed: Notify::new(),
             landed_writes: Cell::new(0),
@@ -328,7 +296,6 @@ impl<P: Platform> Shard<P> {
             dirty_reserved: Cell::new(0),
             dirty_room: Notify::new(),
             clean_wanted: Notify::new(),
-            cleaning: Cell::new(false),
             cleaning_locks: RangeLocks::default(),
             clean_passes: Cell::new(0),
             clean_failures: Cell::new(0),
@@ -348,12 +315,17 @@ impl<P: Platform> Shard<P> {
 
     /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, and clean.
     pub fn start(self: &Rc<Self>) {
-        self.started.set(true);
-        self.start_admission();
-        self.env.spawn(Self::reclaim_task(Rc::clone(self)));
-        self.env.spawn(Self::intent_task(Rc::clone(self)));
-        self.env.spawn(Self::clear_task(Rc::clone(self)));
-        self.env.spawn(Self::clean_task(Rc::clone(self)));
+        self.tasks.enter(Phase::Serving);
+        let (tasks, env) = (&self.tasks, &self.env);
+        tasks.spawn(env, Self::admit_task(Rc::clone(self)));
+        tasks.spawn(env, Self::reclaim_task(Rc::clone(self)));
+        tasks.spawn(env, Self::intent_task(Rc::clone(self)));
+        tasks.spawn(env, Self::clear_task(Rc::clone(self)));
+        tasks.spawn(env, Self::clean_task(Rc::clone(self)));
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.tasks.phase() == Phase::Stopping
     }
 
     /// What is counted of writes to the origin, for all shards of this cache.
@@ -434,16 +406,16 @@ impl<P: Platform> Shard<P> {
             peak: peak.get(),
         };
         let (admission, cache_writes, origin_reads) = (
-            self.admissions_waiting(),
+            self.queue.waiting(),
             log.writes_in_flight() as u64,
-            self.origin_reads_now(),
+            self.origin_reads.at_origin(),
         );
         let holdings = Holdings {
             cached_blocks: index.len() as u64,
             index_bytes: index.memory_bytes() as u64,
             other_memory_bytes: (self.policy.borrow().memory_bytes()
                 + log.memory_bytes()
-                + self.clock.memory_bytes()) as u64,
+                + self.order.memory_bytes()) as u64,
             capacity_bytes: self.geometry.shard_len(),
             ring_bytes: Ring::ALL.map(|ring| log.regions.count(ring) * region_bytes),
             free_bytes: log.regions.free_len() as u64 * region_bytes,
@@ -549,22 +521,6 @@ impl<P: Platform> Shard<P> {
             count(&self.stats.counters.dropped_blocks, 1);
         }
         self.obsolete.borrow().get(&block).copied()
-    }
-
-    /// Admissions and tombstones that wait, the one that is being stored included.
-    fn admissions_waiting(&self) -> u64 {
-        self.jobs.borrow().len() as u64 + u64::from(self.storing.get())
-    }
-
-    /// Takes a place in the queue of admissions, waiting for one. Whoever takes it hands it on with the job.
-    async fn take_job_slot(&self) {
-        match self.job_slots.try_acquire(1) {
-            Some(slot) => slot.forget(),
-            None => {
-                count(&self.stats.counters.admission_full, 1);
-                self.job_slots.acquire(1).await.forget();
-            }
-        }
     }
 
     fn pin(&self, location: Location) -> Pin<'_, P> {

@@ -1,26 +1,25 @@
 //! Reading: hits from the cache device, misses from the origin, both at once for a partial hit.
 //!
-//! A miss is answered first and admitted afterwards. Two readers of one missed block cause one origin read
-//! (single-flight); nobody joins a read that a write has overtaken.
+//! A miss is answered first and admitted afterwards. Two readers of one missed block cause one origin read: see
+//! [`super::origin_reads`].
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use flaz_device::deadline::is_timeout;
-use flaz_device::local::{Notify, Permit};
 use flaz_device::{Device, Env, IoBuf, Nanos, Priority};
 use futures_util::future::{join, join_all};
 
-use super::admit::Job;
-use super::clock::Tick;
 use super::fragment::{self, FragmentError};
-use super::{ORIGIN_READS_MAX, Platform, Shard, Shared};
+use super::order::Version;
+use super::origin_reads::Run;
+use super::queue::Job;
+use super::{Platform, Shard, Shared};
 use crate::format::extent::FragmentIdentity;
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::Mode;
-use crate::stats::{count, raise};
+use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
 use crate::volume::IoError;
 
@@ -33,34 +32,6 @@ const DECODE_SPLIT_BLOCKS_MIN: usize = 32;
 
 /// One in so many decodings is timed.
 const UNPACK_SAMPLE: u64 = 16;
-
-/// An origin read that others may join.
-#[derive(Debug)]
-pub(super) struct Fetch {
-    first: LocalBlock,
-    /// What the clocks showed before the read. `None`: the block was cached by then, so that the origin may have been out
-    /// of date. When it is cleaned and reclaimed no clock ticks.
-    ticks: Vec<Option<Tick>>,
-    /// `None` while in flight.
-    result: RefCell<Option<Result<Shared, ()>>>,
-    done: Notify,
-}
-
-impl Fetch {
-    fn covers(&self, block: LocalBlock) -> Option<usize> {
-        let index = block.0.checked_sub(self.first.0)?;
-        (index < self.ticks.len() as u64).then_some(index as usize)
-    }
-
-    async fn wait(&self) -> Result<Shared, IoError> {
-        loop {
-            if let Some(result) = &*self.result.borrow() {
-                return result.clone().map_err(|()| IoError::OriginShared);
-            }
-            self.done.notified().await;
-        }
-    }
-}
 
 /// A hit that is on the cache device.
 #[derive(Clone, Copy, Debug)]
@@ -353,15 +324,14 @@ impl<P: Platform> Shard<P> {
     /// Queues a tombstone for an obsolete block.
     pub(super) fn settle_later(self: &Rc<Self>, block: LocalBlock) {
         let job = Job::Settle { blocks: vec![block] };
-        if let Some(slot) = self.job_slots.try_acquire(1) {
-            slot.forget();
-            self.push_job(job);
+        if let Some(slot) = self.queue.try_reserve(0) {
+            self.queue.offer(slot, job, &self.stats);
             return;
         }
         let shard = Rc::clone(self);
-        self.env.spawn(async move {
-            shard.take_job_slot().await;
-            shard.push_job(job);
+        self.tasks.spawn(&self.env, async move {
+            let slot = shard.queue.reserve(&shard.stats).await;
+            shard.queue.offer(slot, job, &shard.stats);
         });
     }
 
@@ -549,7 +519,7 @@ impl<P: Platform> Shard<P> {
         missed: &[usize],
         bypass: bool,
     ) -> Result<Vec<(usize, Shared, usize)>, IoError> {
-        let mut runs = self.split_missed(first, missed);
+        let mut runs = self.origin_reads.split(first, missed, &self.order);
         // One run is the rule: no boxes for it.
         if runs.len() == 1 {
             let (index, run) = runs.pop().expect("one");
@@ -569,48 +539,6 @@ impl<P: Platform> Shard<P> {
         Ok(all)
     }
 
-    /// Cuts misses into runs of neighbours that either join one read in flight or start one.
-    fn split_missed(&self, first: LocalBlock, missed: &[usize]) -> Vec<(usize, Run)> {
-        let fetches = self.fetches.borrow();
-        let mut runs: Vec<(usize, Run)> = Vec::new();
-        for &index in missed {
-            let block = LocalBlock(first.0 + index as u64);
-            let joined = fetches.iter().find_map(|fetch| {
-                let within = fetch.covers(block)?;
-                let current = fetch.ticks[within] == Some(self.clock.read(block));
-                (current || planted(PlantedBug::OvertakenReadJoined)).then(|| (Rc::clone(fetch), within))
-            });
-            match (&joined, runs.last_mut()) {
-                (None, Some((start, Run::Own { blocks }))) if *start + *blocks == index => *blocks += 1,
-                (
-                    Some((fetch, within)),
-                    Some((
-                        start,
-                        Run::Join {
-                            fetch: last,
-                            from,
-                            blocks,
-                        },
-                    )),
-                ) if Rc::ptr_eq(fetch, last) && *start + *blocks == index && *from + *blocks == *within => {
-                    *blocks += 1;
-                }
-                _ => runs.push((
-                    index,
-                    match joined {
-                        Some((fetch, from)) => Run::Join {
-                            fetch,
-                            from,
-                            blocks: 1,
-                        },
-                        None => Run::Own { blocks: 1 },
-                    },
-                )),
-            }
-        }
-        runs
-    }
-
     async fn read_run(
         self: &Rc<Self>,
         index: usize,
@@ -625,9 +553,9 @@ impl<P: Platform> Shard<P> {
                     .await?;
                 Ok(Some((index, data, 0)))
             }
-            Run::Join { fetch, from, blocks } => {
+            Run::Join { read, from, blocks } => {
                 count(&self.stats.counters.joined_reads, 1);
-                let Ok(data) = fetch.wait().await else {
+                let Ok(data) = read.joined().await else {
                     // What failed may have been another block of that read.
                     let data = self
                         .fetch(LocalBlock(first.0 + index as u64), blocks, bypass)
@@ -640,22 +568,6 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Reads of misses that are at the origin.
-    pub(super) fn origin_reads_now(&self) -> u64 {
-        (ORIGIN_READS_MAX - self.fetch_slots.available()) as u64
-    }
-
-    /// Waits until one more read of misses may go to the origin.
-    async fn take_fetch_slot(&self) -> Permit<'_> {
-        match self.fetch_slots.try_acquire(1) {
-            Some(slot) => slot,
-            None => {
-                count(&self.stats.counters.origin_reads_full, 1);
-                self.fetch_slots.acquire(1).await
-            }
-        }
-    }
-
     /// Reads whole blocks from the origin for all who want them, then offers them for admission.
     async fn fetch(
         self: &Rc<Self>,
@@ -663,77 +575,30 @@ impl<P: Platform> Shard<P> {
         blocks: usize,
         bypass: bool,
     ) -> Result<Shared, IoError> {
-        let ticks: Vec<Option<Tick>> = {
+        let versions: Vec<Option<Version>> = {
             let index = self.index.borrow();
             (0..blocks as u64)
                 .map(|i| LocalBlock(first.0 + i))
-                .map(|block| index.get(block).is_none().then(|| self.clock.read(block)))
+                .map(|block| index.get(block).is_none().then(|| self.order.version(block)))
                 .collect()
         };
-        let fetch = Rc::new(Fetch {
-            first,
-            ticks,
-            result: RefCell::new(None),
-            done: Notify::new(),
-        });
-        self.fetches.borrow_mut().push(Rc::clone(&fetch));
-        let guard = FetchGuard {
-            shard: self,
-            fetch: &fetch,
-        };
-        // On the list while it waits for its turn, so that others can join it. A write that comes meanwhile is newer
-        // than the ticks: at worst nothing is admitted.
-        let slot = self.take_fetch_slot().await;
-        raise(&self.stats.peaks.origin_reads, self.origin_reads_now());
         let offset = self.global(first).offset();
-        let reading = self.origin_writes.read();
-        let (buf, result) = self.read_origin(offset, IoBuf::new(blocks * BLOCK_BYTES)).await;
-        drop((reading, slot));
-        let data = Arc::new(buf);
-        let shared = if result.is_ok() {
-            Ok(Arc::clone(&data))
-        } else {
-            Err(())
+        let at_origin = async {
+            let _reading = self.origin_writes.read();
+            self.read_origin(offset, IoBuf::new(blocks * BLOCK_BYTES)).await
         };
-        *fetch.result.borrow_mut() = Some(shared);
-        drop(guard);
-        result.map_err(IoError::Origin)?;
+        let fetched = self
+            .origin_reads
+            .fetch(first, versions, &self.stats, at_origin)
+            .await;
+        let (read, data) = fetched.map_err(IoError::Origin)?;
         if bypass {
             count(&self.stats.counters.refused_sequential, blocks as u64);
         } else {
-            self.offer_read(first, &fetch.ticks, &data);
+            self.offer_read(first, read.versions(), &data);
         }
         Ok(data)
     }
-}
-
-/// Takes a fetch off the list when it ends, also when its reader is dropped.
-struct FetchGuard<'a, P: Platform> {
-    shard: &'a Shard<P>,
-    fetch: &'a Rc<Fetch>,
-}
-
-impl<P: Platform> Drop for FetchGuard<'_, P> {
-    fn drop(&mut self) {
-        self.shard
-            .fetches
-            .borrow_mut()
-            .retain(|other| !Rc::ptr_eq(other, self.fetch));
-        self.fetch.result.borrow_mut().get_or_insert(Err(()));
-        self.fetch.done.notify_all();
-    }
-}
-
-/// A run of missed neighbours.
-enum Run {
-    /// Read by this request.
-    Own { blocks: usize },
-    /// Part of a read in flight.
-    Join {
-        fetch: Rc<Fetch>,
-        from: usize,
-        blocks: usize,
-    },
 }
 
 type Decoded = Result<IoBuf, Option<FragmentError>>;

@@ -11,6 +11,7 @@ use flaz_device::{Device, DeviceError, Env, IoBuf};
 
 use super::clean::Dirty;
 use super::log::Append;
+use super::tasks::Phase;
 use super::{Platform, Shard, fragment};
 use crate::format::FormatError;
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
@@ -58,33 +59,35 @@ struct Survivor {
 
 impl<P: Platform> Shard<P> {
     pub(super) fn want_reclaim(&self) {
-        if !self.reclaiming.get() && self.log.borrow().wants_reclaim() {
-            self.reclaim_wanted.notify_one();
+        if self.can_reclaim() {
+            self.reclaimer.wake();
         }
+    }
+
+    /// Whether a region should be reclaimed, and none is.
+    pub(super) fn can_reclaim(&self) -> bool {
+        !self.reclaimer.is_running() && self.log.borrow().wants_reclaim()
     }
 
     /// Keeps regions free ahead of need, until the shard stops.
     pub(super) async fn reclaim_task(shard: Rc<Self>) {
         loop {
-            while !shard.stopping.get() && !shard.failed.get() && shard.log.borrow().wants_reclaim() {
-                shard.reclaiming.set(true);
+            while !shard.is_stopping() && !shard.failed.get() && shard.log.borrow().wants_reclaim() {
                 if !shard.reclaim_one(true).await {
                     break;
                 }
             }
-            shard.reclaiming.set(false);
-            shard.idle.notify_all();
-            if shard.stopping.get() {
+            if shard.is_stopping() {
                 return;
             }
-            shard.reclaim_wanted.notified().await;
+            shard.reclaimer.wanted().await;
         }
     }
 
     /// Reclaims one region; false if no ring has one, or its dirty blocks can go nowhere. With `keep`, used blocks are
     /// stored again; dirty ones always are.
     pub(super) async fn reclaim_one(self: &Rc<Self>, keep: bool) -> bool {
-        let unfinished = self.unfinished.get();
+        let unfinished = self.reclaimer.unfinished();
         let victim = unfinished.unwrap_or_else(|| self.policy.borrow().victim(self.ring_sizes()));
         let taken = {
             let mut log = self.log.borrow_mut();
@@ -98,7 +101,7 @@ impl<P: Platform> Shard<P> {
             taken.or_else(|| unfinished.is_none().then(|| log.regions.take_oldest(other))?)
         };
         let Some(number) = taken else { return false };
-        self.reclaims_begun.set(self.reclaims_begun.get() + 1);
+        let reclaim = self.reclaimer.begin();
         let cached = self.index.borrow().len() as u64;
         self.policy.borrow_mut().cached_blocks(cached);
         let ring = self.log.borrow().regions.ring_of(number);
@@ -116,17 +119,14 @@ impl<P: Platform> Shard<P> {
         if rescued {
             self.sweep(number);
             self.free_region(number).await;
-            self.unfinished
-                .set(unfinished.filter(|unfinished| *unfinished != ring));
+            self.log.borrow_mut().held_for_reclaim = false;
+            reclaim.freed(ring);
         } else {
             self.log.borrow_mut().regions.put_back(number);
-            self.unfinished.set(Some(ring));
-            self.stuck.set(true);
+            self.log.borrow_mut().held_for_reclaim = false;
+            reclaim.put_back(ring);
         }
-        self.log.borrow_mut().held_for_reclaim = false;
-        self.reclaims_ended.set(self.reclaims_ended.get() + 1);
         self.room.notify_all();
-        self.idle.notify_all();
         rescued
     }
 
@@ -182,13 +182,13 @@ impl<P: Platform> Shard<P> {
                         "reclaim waits: a dirty region cannot be cleaned"
                     );
                 }
-                let hopeless = !self.started.get() && tries == RESCUE_TRIES_AT_START;
-                if self.stopping.get() || self.failed.get() || hopeless {
+                let hopeless = self.tasks.phase() == Phase::Opening && tries == RESCUE_TRIES_AT_START;
+                if self.is_stopping() || self.failed.get() || hopeless {
                     return false;
                 }
                 self.env.sleep(RESCUE_PAUSE).await;
             }
-            if self.stopping.get() || self.failed.get() {
+            if self.is_stopping() || self.failed.get() {
                 return self.dirty_in(number).is_empty();
             }
         }

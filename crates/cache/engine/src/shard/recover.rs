@@ -306,7 +306,9 @@ impl<P: Platform> Shard<P> {
             let mut blocks = oldest[ring.index()].iter().filter(|block| !gone.contains(block));
             blocks.any(|block| newest(block).is_some_and(|newest| newest != *ring))
         });
-        self.unfinished.set(unfinished);
+        if let Some(ring) = unfinished {
+            self.reclaimer.note_unfinished(ring);
+        }
     }
 
     /// What a record does to the index: the block, and its entry if it is cached now.
@@ -395,7 +397,7 @@ impl<P: Platform> Shard<P> {
         // The shard may be thrown away now, for its own failure or that of another one. What it writes must not land in
         // what the next one has written at the same place.
         while self.log.borrow().writing() {
-            self.idle.notified().await;
+            self.landed.notified().await;
         }
         while self.intents.marking.get() {
             self.intents.changed.notified().await;
@@ -503,7 +505,7 @@ mod tests {
         disks.sim.kill_tasks();
         disks.sim.block_on(async {
             let second = disks.recovered(2).await;
-            assert_eq!(second.unfinished.get(), Some(Ring::Main));
+            assert_eq!(second.reclaimer.unfinished(), Some(Ring::Main));
         });
     }
 }

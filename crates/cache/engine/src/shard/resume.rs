@@ -39,7 +39,7 @@ impl<P: Platform> Shard<P> {
     /// reclaimed first: if the only one that it has is this one, its summary was lost, and it is closed like any other.
     pub(super) fn can_be_resumed(&self, numbers: &mut Vec<u32>) {
         let regions = &mut self.log.borrow_mut().regions;
-        let unfinished = self.unfinished.get();
+        let unfinished = self.reclaimer.unfinished();
         let alone = |ring: Ring| unfinished == Some(ring) && regions.ring_len(ring) == 0;
         let closed: Vec<u32> = (numbers.iter().copied())
             .filter(|&number| alone(regions.ring_of(number)))

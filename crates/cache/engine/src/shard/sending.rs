@@ -103,7 +103,6 @@ impl<P: Platform> Shard<P> {
         self.commit_what_waits();
         self.landed.notify_all();
         self.room.notify_all();
-        self.idle.notify_all();
     }
 
     /// Whether the cache is worth nothing without this write. Where blocks may be dirty, every extent: with one missing,

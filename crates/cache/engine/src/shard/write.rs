@@ -1,7 +1,7 @@
 //! Writing: to the origin first, into the cache afterwards. (Writes that stay in the cache: [`super::write_back`].)
 //!
 //! Writes of one block go one after the other. A block's cached copy is dropped before its write is
-//! acknowledged, and the clocks tick before and after the origin write (see [`super::clock`]), so that neither a
+//! acknowledged, and its version is bumped before and after the origin write (see [`super::order`]), so that neither a
 //! cached nor a just-read old version survives it. In every mode: a cache that is passed through stays true.
 
 use std::ops::Range;
@@ -11,8 +11,10 @@ use std::sync::Arc;
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
-use super::admit::{Candidate, Job};
 use super::intents::Intent;
+use super::order::RangeGuard;
+use super::queue::{Candidate, Job, JobSlot};
+use super::tasks::Phase;
 use super::write_back::Refused;
 use super::{Platform, Shard};
 use crate::planted::{PlantedBug, planted};
@@ -77,20 +79,13 @@ impl<P: Platform> Shard<P> {
     ) -> Result<(), IoError> {
         let len = data.len() as u64;
         let blocks = touched(offset, len);
-        let end = if planted(PlantedBug::RangeLockSkipped) {
-            blocks.start
-        } else {
-            blocks.end
-        };
-        let _lock = loop {
-            self.take_job_slot().await;
-            let lock = self.locks.lock(blocks.start * BLOCK..end * BLOCK).await;
-            self.not_stopping()?;
+        let (slot, lock) = loop {
+            let (slot, lock) = self.enter_write(&blocks).await?;
             if !self.goes_back(&blocks, bypass) {
-                break lock;
+                break (slot, lock);
             }
-            self.job_slots.release(1);
-            match self.write_back(offset, data, fua, &blocks).await {
+            drop(slot);
+            match self.write_back(offset, data, fua, &blocks, &lock).await {
                 Ok(()) => return Ok(()),
                 Err(Refused {
                     past: Some(whole), ..
@@ -107,36 +102,52 @@ impl<P: Platform> Shard<P> {
         } else {
             Some(self.stage(offset, &data, &blocks).await)
         };
-        self.tick(&blocks);
+        lock.bump();
         if planted(PlantedBug::StoredBeforeOrigin) && aligned {
-            self.take_job_slot().await;
+            let slot = self.queue.reserve(&self.stats).await;
             let data = IoBuf::copy_of(&data);
             let known = vec![true; (blocks.end - blocks.start) as usize];
-            self.after_change(&blocks, Some(Staged { data, known }), bypass);
+            self.after_change(&blocks, slot, Some(Staged { data, known }), bypass);
         }
         let fua = fua && !planted(PlantedBug::FuaDropped);
         let (data, result) = self.write_origin(offset, data, fua).await;
         self.origin_writes.wrote();
         if !planted(PlantedBug::ClockTickedOnce) {
-            self.tick(&blocks);
+            lock.bump();
         }
         let staged = staged.unwrap_or_else(|| Staged {
             data,
             known: vec![true; (blocks.end - blocks.start) as usize],
         });
-        self.after_change(&blocks, result.is_ok().then_some(staged), bypass);
+        self.after_change(&blocks, slot, result.is_ok().then_some(staged), bypass);
         drop(intent);
         result.map_err(IoError::Origin)
     }
 
-    /// What must be before the origin is changed past the cache: nothing older of these blocks counts as dirty, also
-    /// after a crash, and their stripe's intent is stable. The caller holds the range's lock and a job slot, which is
-    /// given back on an error.
-    async fn enter_origin(self: &Rc<Self>, blocks: &Range<u64>) -> Result<Intent<'_>, IoError> {
-        if let Err(error) = self.settle_cleaned(blocks.clone()).await {
-            self.job_slots.release(1);
-            return Err(error);
+    /// Takes a job slot for what follows a write, and the lock of its range.
+    ///
+    /// # Errors
+    /// [`IoError::Stopping`]: a write now would not be in the index image. A stop waits for the locks that are held.
+    async fn enter_write(&self, blocks: &Range<u64>) -> Result<(JobSlot, RangeGuard<'_>), IoError> {
+        let slot = self.queue.reserve(&self.stats).await;
+        let lock = self.lock_blocks(blocks).await;
+        match self.tasks.phase() {
+            Phase::Stopping => Err(IoError::Stopping),
+            Phase::Opening | Phase::Serving => Ok((slot, lock)),
         }
+    }
+
+    /// Locks blocks of one stripe.
+    pub(super) async fn lock_blocks(&self, blocks: &Range<u64>) -> RangeGuard<'_> {
+        let first = self.local(BlockNumber(blocks.start));
+        let end = LocalBlock(first.0 + blocks.end - blocks.start);
+        self.order.lock(first..end).await
+    }
+
+    /// What must be true before the origin is changed past the cache: nothing older of these blocks counts as dirty, also
+    /// after a crash, and their stripe's intent is stable. The caller holds the range's lock.
+    async fn enter_origin(self: &Rc<Self>, blocks: &Range<u64>) -> Result<Intent<'_>, IoError> {
+        self.settle_cleaned(blocks.clone()).await?;
         Ok(self.intend(self.local(BlockNumber(blocks.start))).await)
     }
 
@@ -153,32 +164,29 @@ impl<P: Platform> Shard<P> {
             return Ok(());
         }
         let blocks = touched(inner.start, inner.end - inner.start);
-        self.take_job_slot().await;
-        let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
-        self.not_stopping()?;
+        let (slot, lock) = self.enter_write(&blocks).await?;
         if self.any_dirty(&blocks) {
             // What the origin has under a dirty block must not come to light: the range becomes zeroes, which the
             // cleaner passes on as such.
-            self.job_slots.release(1);
-            drop(lock);
+            drop((slot, lock));
             let zeroes = IoBuf::zeroed((inner.end - inner.start) as usize);
             return self.write(inner.start, zeroes, fua, true).await;
         }
         let intent = self.enter_origin(&blocks).await?;
-        self.tick(&blocks);
+        lock.bump();
         let failures = self.origin_writes.flushes().failures();
         let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
         if fua && result.is_ok() && !planted(PlantedBug::TrimFuaDropped) {
             result = self.flush_origin_for(failures).await;
         }
         self.origin_writes.wrote();
-        self.tick(&blocks);
+        lock.bump();
         let changed = if planted(PlantedBug::TrimKeepsCopy) {
             0..0
         } else {
             blocks
         };
-        self.after_change(&changed, None, true);
+        self.after_change(&changed, slot, None, true);
         drop(intent);
         drop(lock);
         self.stats
@@ -208,21 +216,18 @@ impl<P: Platform> Shard<P> {
         }
         let started = self.env.now();
         let blocks = touched(offset, len);
-        self.take_job_slot().await;
-        let lock = self.locks.lock(blocks.start * BLOCK..blocks.end * BLOCK).await;
-        self.not_stopping()?;
+        let (slot, lock) = self.enter_write(&blocks).await?;
         if self.any_dirty(&blocks) {
-            self.job_slots.release(1);
-            drop(lock);
+            drop((slot, lock));
             return self.write(offset, IoBuf::zeroed(len as usize), fua, true).await;
         }
         let intent = self.enter_origin(&blocks).await?;
-        self.tick(&blocks);
+        lock.bump();
         let zeroing = async |fua| self.origin.write_zeroes(offset, len, may_unmap, fua).await;
         let result = self.stable_if(fua, false, zeroing).await;
         self.origin_writes.wrote();
-        self.tick(&blocks);
-        self.after_change(&blocks, None, true);
+        lock.bump();
+        self.after_change(&blocks, slot, None, true);
         drop(intent);
         drop(lock);
         self.stats
@@ -272,25 +277,9 @@ impl<P: Platform> Shard<P> {
         self.stable_on_origin(failures, stable).await
     }
 
-    /// What comes after the image has begun to be made would not be in it. The caller holds the lock of its range, which
-    /// the stop waits for, and a job slot, which is given back on an error.
-    fn not_stopping(&self) -> Result<(), IoError> {
-        if self.stopping.get() {
-            self.job_slots.release(1);
-            return Err(IoError::Stopping);
-        }
-        Ok(())
-    }
-
     fn origin_result(&self, result: Result<(), DeviceError>) -> Result<(), IoError> {
         count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
         result.map_err(IoError::Origin)
-    }
-
-    fn tick(&self, blocks: &Range<u64>) {
-        for block in blocks.clone() {
-            self.clock.tick(self.local(BlockNumber(block)));
-        }
     }
 
     /// Lays the touched blocks of an unaligned write out: whole ones from `data`, parts over what is cached.
@@ -368,9 +357,9 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Drops the cached copies of changed blocks and queues what follows: the new contents (`staged`, as far as
-    /// known and wanted), tombstones for the rest. Takes over the job slot that the caller holds.
-    fn after_change(&self, blocks: &Range<u64>, staged: Option<Staged>, bypass: bool) {
-        let admit = matches!(self.mode(), Mode::WriteThrough | Mode::WriteBack) && !self.stopping.get();
+    /// known and wanted), tombstones for the rest.
+    fn after_change(&self, blocks: &Range<u64>, slot: JobSlot, staged: Option<Staged>, bypass: bool) {
+        let admit = matches!(self.mode(), Mode::WriteThrough | Mode::WriteBack) && !self.is_stopping();
         let mut candidates = Vec::new();
         let mut settle = Vec::new();
         for (index, block) in blocks.clone().enumerate() {
@@ -397,7 +386,7 @@ impl<P: Platform> Shard<P> {
                         ring,
                         hits: hits.min(3),
                         written: true,
-                        tick: self.clock.read(local),
+                        version: self.order.version(local),
                     });
                 }
                 (None, Some(_)) => settle.push(local),
@@ -407,15 +396,19 @@ impl<P: Platform> Shard<P> {
         match staged {
             Some(staged) if !candidates.is_empty() => {
                 let first = self.local(BlockNumber(blocks.start));
-                self.push_job(Job::Store {
+                let job = Job::Store {
                     first,
                     data: Arc::new(staged.data),
                     candidates,
                     settle,
-                });
+                };
+                self.queue.offer(slot, job, &self.stats);
             }
-            _ if !settle.is_empty() => self.push_job(Job::Settle { blocks: settle }),
-            _ => self.job_slots.release(1),
+            _ if !settle.is_empty() => {
+                let job = Job::Settle { blocks: settle };
+                self.queue.offer(slot, job, &self.stats);
+            }
+            _ => {}
         }
     }
 

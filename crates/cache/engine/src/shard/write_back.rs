@@ -14,8 +14,10 @@ use std::sync::Arc;
 
 use flaz_device::{Env, IoBuf};
 
-use super::admit::{Batch, Candidate, PACK_SPLIT_BLOCKS_MIN};
+use super::admit::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::log::{Append, Landing};
+use super::order::RangeGuard;
+use super::queue::Candidate;
 use super::{Platform, Shard};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Ring};
@@ -89,7 +91,7 @@ impl<P: Platform> Shard<P> {
         IoError::CacheFailed(format!("shard {} has given it up", self.number))
     }
 
-    /// Keeps a write in the cache. The range lies in one stripe, in whole blocks of the origin, and is locked.
+    /// Keeps a write in the cache. The range lies in one stripe, in whole blocks of the origin.
     ///
     /// # Errors
     /// [`Refused`]: the range then holds old or new data, sector by sector. Where the cache device was given up before it
@@ -100,6 +102,7 @@ impl<P: Platform> Shard<P> {
         data: IoBuf,
         fua: bool,
         blocks: &Range<u64>,
+        lock: &RangeGuard<'_>,
     ) -> Result<(), Refused> {
         if self.failed.get() {
             return Err(self.cache_failed().into());
@@ -112,7 +115,7 @@ impl<P: Platform> Shard<P> {
         };
         let data = Arc::new(data);
         let mut kept = Kept::default();
-        let Err(error) = self.keep(&data, fua, blocks, &mut kept).await else {
+        let Err(error) = self.keep(&data, fua, lock, &mut kept).await else {
             return Ok(());
         };
         if !self.failed.get() {
@@ -132,11 +135,10 @@ impl<P: Platform> Shard<P> {
         self: &Rc<Self>,
         data: &Arc<IoBuf>,
         fua: bool,
-        blocks: &Range<u64>,
+        lock: &RangeGuard<'_>,
         kept: &mut Kept,
     ) -> Result<(), IoError> {
-        let first = self.local(BlockNumber(blocks.start));
-        let total = (blocks.end - blocks.start) as usize;
+        let (first, total) = (lock.first(), lock.len());
         let mut at = 0;
         while at < total {
             let len = (total - at).min(BACK_BLOCKS_MAX).min(self.dirty_blocks_max());
@@ -149,20 +151,20 @@ impl<P: Platform> Shard<P> {
                         ring: self.ring_for_written(block),
                         hits: 0,
                         written: true,
-                        tick: self.clock.read(block),
+                        version: self.order.version(block),
                     }
                 })
                 .collect();
             if len >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
                 for batch in self.pack_spread(data, &candidates).await {
-                    self.append_dirty(first, data, &batch, kept).await?;
+                    self.append_dirty(lock, data, &batch, kept).await?;
                     self.return_packer(batch.packer);
                 }
             } else {
                 let started = self.env.now();
                 let batch = Batch::pack(self.take_packer(), data, &candidates, Vec::new());
                 self.count_packing(started);
-                self.append_dirty(first, data, &batch, kept).await?;
+                self.append_dirty(lock, data, &batch, kept).await?;
                 self.return_packer(batch.packer);
             }
             drop(room);
@@ -262,16 +264,16 @@ impl<P: Platform> Shard<P> {
 
     async fn append_dirty(
         self: &Rc<Self>,
-        first: LocalBlock,
+        lock: &RangeGuard<'_>,
         data: &[u8],
         batch: &Batch,
         kept: &mut Kept,
     ) -> Result<(), IoError> {
         for (candidate, packed) in &batch.items {
-            let block = LocalBlock(first.0 + candidate.index as u64);
+            let block = LocalBlock(lock.first().0 + candidate.index as u64);
             let dirty = !planted(PlantedBug::DirtyStoredClean);
             let (what, stored) = batch.record(packed, data, candidate.index, dirty);
-            let (landing, was_dirty) = self.append_one_dirty(block, candidate.ring, what).await?;
+            let (landing, was_dirty) = self.append_one_dirty(lock, block, candidate.ring, what).await?;
             if kept.landings.last() != Some(&landing) {
                 kept.landings.push(landing);
             }
@@ -288,6 +290,7 @@ impl<P: Platform> Shard<P> {
     /// Appends a block. Gives its extent, and whether it was dirty before.
     async fn append_one_dirty(
         self: &Rc<Self>,
+        lock: &RangeGuard<'_>,
         block: LocalBlock,
         fresh: Ring,
         what: Append<'_>,
@@ -314,7 +317,7 @@ impl<P: Platform> Shard<P> {
                 self.obsolete.borrow_mut().remove(&block);
                 self.not_damaged(block);
                 // Whoever read the origin before this must not store what it read, whenever it gets to that.
-                self.clock.tick(block);
+                lock.bump_one(block);
                 self.has_been_dirty.set(true);
                 self.appended();
                 return Ok((landing, old.is_some_and(|old| old.dirty())));
@@ -328,7 +331,7 @@ impl<P: Platform> Shard<P> {
         if planted(PlantedBug::AcknowledgedBeforeLanding) {
             return Ok(());
         }
-        if self.locks.held() > 1 {
+        if self.order.writing() > 1 {
             // Others that arrived with this one append first.
             self.env.yield_now().await;
         }
@@ -442,7 +445,8 @@ mod tests {
             let mut data = IoBuf::new(60 * BLOCK_BYTES);
             Rng::new(1).fill(&mut data);
             let blocks = 0..60;
-            let write = shard.write_back(0, data, false, &blocks);
+            let lock = shard.lock_blocks(&blocks).await;
+            let write = shard.write_back(0, data, false, &blocks, &lock);
             let others = async {
                 disks.env.sleep(Duration::from_secs(1)).await;
                 shard.log.borrow_mut().close_regions();

@@ -1,6 +1,7 @@
 //! Clearing intents, in rounds: what must be stable before, and what a failed flush leaves in doubt.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::page_of;
 use crate::format::intent::DurableMark;
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
+use crate::shard::tasks::Phase;
 use crate::shard::watch::Noted;
 use crate::shard::{Platform, Shard};
 use crate::stats::count;
@@ -26,7 +28,7 @@ const NOTE_PAUSE: Duration = Duration::from_secs(60);
 impl<P: Platform> Shard<P> {
     /// Clears bits, in rounds, until the shard stops.
     pub(in crate::shard) async fn clear_task(shard: Rc<Self>) {
-        while !shard.stopping.get() && !shard.failed.get() {
+        while !shard.is_stopping() && !shard.failed.get() {
             if shard.intents.set_count() == 0 {
                 shard.intents.changed.notified().await;
                 continue;
@@ -40,18 +42,15 @@ impl<P: Platform> Shard<P> {
                         Either::Left(_) => break,
                         Either::Right((_, rest)) => pause = rest,
                     }
-                    if shard.stopping.get() || shard.failed.get() {
+                    if shard.is_stopping() || shard.failed.get() {
                         return;
                     }
                 }
             }
-            if shard.stopping.get() {
+            if shard.is_stopping() {
                 return;
             }
-            shard.intents.clearing.set(true);
             shard.clear_intents().await;
-            shard.intents.clearing.set(false);
-            shard.idle.notify_all();
         }
     }
 
@@ -81,15 +80,8 @@ impl<P: Platform> Shard<P> {
         }
         // A block may have left a region whose reclaim has begun and been written since: until the region is void,
         // the old copy is on the medium, and nothing newer need be.
-        let reclaimed = self.reclaims_ended.get();
-        while self.reclaims_begun.get() > self.reclaims_ended.get() && self.reclaims_ended.get() == reclaimed
-        {
-            if self.failed.get() {
-                return;
-            }
-            self.idle.notified().await;
-        }
-        if self.stuck.get() {
+        self.reclaimer.current_ended(|| self.failed.get()).await;
+        if self.failed.get() || self.reclaimer.is_stuck() {
             // It ended, and the region is not void.
             return;
         }
@@ -192,7 +184,7 @@ impl<P: Platform> Shard<P> {
             if self.log.borrow().all_written(ticket.max(abandoned)) {
                 break;
             }
-            self.idle.notified().await;
+            self.landed.notified().await;
         }
         let landed = self.landed_writes.get();
         if let Err(error) = self.flush_cache().await {
@@ -242,18 +234,17 @@ impl<P: Platform> Shard<P> {
     /// Sees to it that the marks are on the medium before long: what was flushed last has nothing behind it that says so, and if
     /// it rots before a crash, older copies of dirty blocks must not come back.
     fn note_marks_soon(self: &Rc<Self>) {
-        if !self.started.get() || self.intents.will_note.replace(true) {
+        if self.tasks.phase() != Phase::Serving || self.intents.will_note.replace(true) {
             return;
         }
         let shard = Rc::clone(self);
-        self.env.spawn(async move {
-            shard.env.sleep(MARKS_PERIOD).await;
+        self.tasks.spawn(&self.env, async move {
+            select(pin!(shard.env.sleep(MARKS_PERIOD)), pin!(shard.tasks.stopped())).await;
             let intents = &shard.intents;
             intents.will_note.set(false);
-            if shard.stopping.get() {
+            if shard.is_stopping() {
                 return;
             }
-            intents.noting.set(true);
             let permit = intents.sectors.acquire(1).await;
             // Once it is given up, its last word is that every bit is set.
             if !shard.failed.get()
@@ -263,8 +254,6 @@ impl<P: Platform> Shard<P> {
                 shard.cache_error(&error);
             }
             drop(permit);
-            intents.noting.set(false);
-            shard.idle.notify_all();
         });
     }
 

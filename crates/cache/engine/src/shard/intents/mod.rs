@@ -112,12 +112,8 @@ pub(super) struct Intents {
     pub(super) wishes: Notify,
     /// Something was set; the cache was given up; the shard stops.
     pub(super) changed: Notify,
-    /// A round of clearing is under way.
-    pub(super) clearing: Cell<bool>,
     /// What is stable of the log will be noted before long.
     will_note: Cell<bool>,
-    /// It is being noted.
-    pub(super) noting: Cell<bool>,
     /// A failed cache device is being told that all are set.
     pub(super) marking: Cell<bool>,
     /// What is on a failed cache device will not be believed, or nothing can be done about it.
@@ -148,9 +144,7 @@ impl Intents {
             sectors: Semaphore::new(1),
             wishes: Notify::new(),
             changed: Notify::new(),
-            clearing: Cell::new(false),
             will_note: Cell::new(false),
-            noting: Cell::new(false),
             marking: Cell::new(false),
             disowned: Cell::new(false),
         }

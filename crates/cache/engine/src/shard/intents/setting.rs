@@ -103,7 +103,7 @@ impl<P: Platform> Shard<P> {
     pub(in crate::shard) async fn intent_task(shard: Rc<Self>) {
         loop {
             let wanted = std::mem::take(&mut *shard.intents.wanted.borrow_mut());
-            if shard.failed.get() || (wanted.is_empty() && shard.stopping.get()) {
+            if shard.failed.get() || (wanted.is_empty() && shard.is_stopping()) {
                 return;
             }
             if wanted.is_empty() {

@@ -205,7 +205,7 @@ fn dirty_blocks_that_cannot_be_read_do_not_spoil_a_stop() {
     disks.sim.block_on(async {
         let shard = two_unreadable(&disks).await;
         shard.stop().await;
-        shard.unfinished.set(Some(Ring::Main));
+        shard.reclaimer.note_unfinished(Ring::Main);
         shard.save().await.expect("stops in order");
     });
 }

@@ -1,0 +1,305 @@
+//! Reads of missed blocks at the origin.
+//!
+//! Invariants:
+//! - One read for each missed block: a request that misses a block whose read is under way joins that read
+//!   (single-flight), unless a write has overtaken it.
+//! - At most [`ORIGIN_READS_MAX`] reads are at the origin. Others wait on the list, where requests can join them.
+//! - A read leaves the list when it ends, also when the request that began it is dropped. Those that joined it are told.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::local::{Notify, Semaphore};
+use flaz_device::{DeviceError, IoBuf};
+
+use super::order::{Version, WriteOrder};
+use crate::planted::{PlantedBug, planted};
+use crate::stats::{Stats, count, raise};
+use crate::units::LocalBlock;
+
+/// Reads of misses at the origin at a time. Further ones wait with their requests, whose number front ends limit.
+pub const ORIGIN_READS_MAX: usize = 256;
+
+/// A read that others may join.
+#[derive(Debug)]
+pub(super) struct OriginRead {
+    first: LocalBlock,
+    /// The versions of the blocks before the read. `None`: the block was cached by then, so that the origin may have been
+    /// out of date. When such a block is cleaned and reclaimed, no version changes.
+    versions: Vec<Option<Version>>,
+    /// `None` while the read is under way.
+    result: RefCell<Option<Result<Arc<IoBuf>, ReadFailed>>>,
+    ended: Notify,
+}
+
+/// The read that a request had joined failed. Another block of it may be the reason.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadFailed;
+
+impl OriginRead {
+    /// The versions of the blocks before the read.
+    pub(super) fn versions(&self) -> &[Option<Version>] {
+        &self.versions
+    }
+
+    /// The data, when it is there.
+    ///
+    /// # Errors
+    /// The read failed, or the request that began it was dropped.
+    pub(super) async fn joined(&self) -> Result<Arc<IoBuf>, ReadFailed> {
+        loop {
+            if let Some(result) = &*self.result.borrow() {
+                return result.clone();
+            }
+            self.ended.notified().await;
+        }
+    }
+
+    /// Where `block` is in this read, if a request that misses the block now may have its data from here.
+    fn index_of(&self, block: LocalBlock, order: &WriteOrder) -> Option<usize> {
+        let index = block.0.checked_sub(self.first.0)?;
+        let version = *self.versions.get(index as usize)?;
+        let current = version == Some(order.version(block)) || planted(PlantedBug::OvertakenReadJoined);
+        current.then_some(index as usize)
+    }
+}
+
+/// A run of missed neighbours.
+#[derive(Debug)]
+pub(super) enum Run {
+    /// To be read by this request.
+    Own { blocks: usize },
+    /// Part of a read under way.
+    Join {
+        read: Rc<OriginRead>,
+        from: usize,
+        blocks: usize,
+    },
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct OriginReads {
+    under_way: RefCell<Vec<Rc<OriginRead>>>,
+    slots: Semaphore,
+}
+
+impl OriginReads {
+    pub(super) fn new() -> Self {
+        Self {
+            under_way: RefCell::default(),
+            slots: Semaphore::new(ORIGIN_READS_MAX),
+        }
+    }
+
+    /// Number of reads that are at the origin.
+    pub(super) fn at_origin(&self) -> u64 {
+        (ORIGIN_READS_MAX - self.slots.available()) as u64
+    }
+
+    /// Cuts missed blocks (their sorted distances from `first`) into runs of neighbours that either join one read or
+    /// need one.
+    pub(super) fn split(&self, first: LocalBlock, missed: &[usize], order: &WriteOrder) -> Vec<(usize, Run)> {
+        let under_way = self.under_way.borrow();
+        let mut runs: Vec<(usize, Run)> = Vec::new();
+        for &index in missed {
+            let block = LocalBlock(first.0 + index as u64);
+            let joined = (under_way.iter()).find_map(|read| Some((read, read.index_of(block, order)?)));
+            match (&joined, runs.last_mut()) {
+                (None, Some((start, Run::Own { blocks }))) if *start + *blocks == index => *blocks += 1,
+                (
+                    Some((read, within)),
+                    Some((
+                        start,
+                        Run::Join {
+                            read: last,
+                            from,
+                            blocks,
+                        },
+                    )),
+                ) if Rc::ptr_eq(read, last) && *start + *blocks == index && *from + *blocks == *within => {
+                    *blocks += 1;
+                }
+                _ => {
+                    let run = match joined {
+                        Some((read, from)) => {
+                            let read = Rc::clone(read);
+                            Run::Join {
+                                read,
+                                from,
+                                blocks: 1,
+                            }
+                        }
+                        None => Run::Own { blocks: 1 },
+                    };
+                    runs.push((index, run));
+                }
+            }
+        }
+        runs
+    }
+
+    /// Reads blocks from `first` on with `read`, which is begun when there is a slot, for all requests that join.
+    /// `versions` are those of the blocks now, `None` for a cached block. Also gives the read, for its versions.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub(super) async fn fetch(
+        &self,
+        first: LocalBlock,
+        versions: Vec<Option<Version>>,
+        stats: &Stats,
+        read: impl Future<Output = (IoBuf, Result<(), DeviceError>)>,
+    ) -> Result<(Rc<OriginRead>, Arc<IoBuf>), DeviceError> {
+        let entry = Rc::new(OriginRead {
+            first,
+            versions,
+            result: RefCell::new(None),
+            ended: Notify::new(),
+        });
+        self.under_way.borrow_mut().push(Rc::clone(&entry));
+        let listed = Listed {
+            reads: self,
+            read: &entry,
+        };
+        // It is on the list while it waits for its slot, so that others can join it. A write that comes meanwhile makes
+        // the versions old: then nothing is admitted.
+        let slot = match self.slots.try_acquire(1) {
+            Some(slot) => slot,
+            None => {
+                count(&stats.counters.origin_reads_full, 1);
+                self.slots.acquire(1).await
+            }
+        };
+        raise(&stats.peaks.origin_reads, self.at_origin());
+        let (buf, result) = read.await;
+        drop(slot);
+        let data = Arc::new(buf);
+        let shared = result.is_ok().then(|| Arc::clone(&data)).ok_or(ReadFailed);
+        *entry.result.borrow_mut() = Some(shared);
+        drop(listed);
+        result.map(|()| (entry, data))
+    }
+}
+
+/// Takes a read off the list when it ends.
+struct Listed<'a> {
+    reads: &'a OriginReads,
+    read: &'a Rc<OriginRead>,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.reads.under_way.borrow_mut();
+        under_way.retain(|other| !Rc::ptr_eq(other, self.read));
+        self.read.result.borrow_mut().get_or_insert(Err(ReadFailed));
+        self.read.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flaz_device::DeviceOp;
+    use futures_util::FutureExt;
+    use futures_util::future::pending;
+
+    const BLOCK: usize = 4096;
+
+    fn versions(order: &WriteOrder, blocks: std::ops::Range<u64>) -> Vec<Option<Version>> {
+        blocks
+            .map(|block| Some(order.version(LocalBlock(block))))
+            .collect()
+    }
+
+    fn shape(runs: &[(usize, Run)]) -> Vec<(usize, Option<usize>, usize)> {
+        let shape = |run: &Run| match *run {
+            Run::Own { blocks } => (None, blocks),
+            Run::Join { from, blocks, .. } => (Some(from), blocks),
+        };
+        runs.iter()
+            .map(|(at, run)| (*at, shape(run).0, shape(run).1))
+            .collect()
+    }
+
+    #[test]
+    fn missed_blocks_join_the_read_that_covers_them() {
+        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
+        let mut fetch = Box::pin(reads.fetch(LocalBlock(4), versions(&order, 4..8), &stats, pending()));
+        assert!((&mut fetch).now_or_never().is_none());
+        let runs = reads.split(LocalBlock(2), &[0, 1, 2, 3, 5, 8], &order);
+        assert_eq!(
+            shape(&runs),
+            [(0, None, 2), (2, Some(0), 2), (5, Some(3), 1), (8, None, 1)]
+        );
+    }
+
+    #[test]
+    fn a_read_that_a_write_has_overtaken_is_not_joined() {
+        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
+        let mut all = versions(&order, 0..3);
+        all[2] = None;
+        let mut fetch = Box::pin(reads.fetch(LocalBlock(0), all, &stats, pending()));
+        assert!((&mut fetch).now_or_never().is_none());
+        let lock = order.lock(LocalBlock(1)..LocalBlock(2)).now_or_never();
+        lock.expect("free").bump();
+        let runs = reads.split(LocalBlock(0), &[0, 1, 2], &order);
+        assert_eq!(shape(&runs), [(0, Some(0), 1), (1, None, 2)]);
+    }
+
+    #[test]
+    fn joined_requests_get_the_data_or_hear_of_the_failure() {
+        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
+        let join = || match reads.split(LocalBlock(0), &[0], &order).pop() {
+            Some((0, Run::Join { read, .. })) => read,
+            other => panic!("expected one to join, found {other:?}"),
+        };
+        let failed = || DeviceError::new(DeviceOp::Read, 0, 0, std::io::Error::other("a test"));
+        for well in [true, false] {
+            let gate = Rc::new(Notify::new());
+            let opened = Rc::clone(&gate);
+            let read = async move {
+                opened.notified().await;
+                (IoBuf::zeroed(BLOCK), if well { Ok(()) } else { Err(failed()) })
+            };
+            let mut fetch = Box::pin(reads.fetch(LocalBlock(0), versions(&order, 0..1), &stats, read));
+            assert!((&mut fetch).now_or_never().is_none());
+            let joined = join();
+            assert!(joined.joined().now_or_never().is_none());
+            gate.notify_one();
+            assert_eq!(fetch.now_or_never().expect("it ends").is_ok(), well);
+            assert_eq!(
+                joined.joined().now_or_never().expect("it has ended").is_ok(),
+                well
+            );
+            assert!(reads.under_way.borrow().is_empty());
+        }
+        let mut dropped = Box::pin(reads.fetch(LocalBlock(0), versions(&order, 0..1), &stats, pending()));
+        assert!((&mut dropped).now_or_never().is_none());
+        let joined = join();
+        drop(dropped);
+        assert!(joined.joined().now_or_never().expect("it has ended").is_err());
+    }
+
+    #[test]
+    fn reads_at_the_origin_are_bounded() {
+        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
+        let mut all: Vec<_> = (0..=ORIGIN_READS_MAX as u64)
+            .map(|block| {
+                let versions = versions(&order, block..block + 1);
+                Box::pin(reads.fetch(LocalBlock(block), versions, &stats, pending()))
+            })
+            .collect();
+        for fetch in &mut all {
+            assert!(fetch.now_or_never().is_none());
+        }
+        assert_eq!(reads.at_origin(), ORIGIN_READS_MAX as u64);
+        assert_eq!(
+            reads.under_way.borrow().len(),
+            ORIGIN_READS_MAX + 1,
+            "others can join it"
+        );
+        assert_eq!(stats.counters.origin_reads_full.get(), 1);
+    }
+}

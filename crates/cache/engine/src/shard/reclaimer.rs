@@ -1,0 +1,206 @@
+//! Whose turn it is to be reclaimed, and whether a reclaim is under way. ([`super::reclaim`] does the work.)
+//!
+//! Invariants:
+//! - One region is reclaimed at a time.
+//! - An unfinished reclaim is finished first: nothing else is reclaimed while a ring is [`State::Unfinished`]. What has
+//!   been made of the blocks of its oldest region may lie in the other ring, and must not die before that region.
+
+use std::cell::Cell;
+
+use flaz_device::local::Notify;
+
+use crate::policy::Ring;
+
+/// What reclaim is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// The reclaim of the oldest region of this ring was cut short by a crash, or could not go on.
+    Unfinished(Ring),
+    /// A region is being reclaimed. Some if that of a ring comes first.
+    Running(Option<Ring>),
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Reclaimer {
+    state: Cell<State>,
+    /// A region of dirty blocks had to be put back while the shard opened, stopped, or had lost its cache device. What
+    /// waited for room then gave up, so this is never taken back.
+    stuck: Cell<bool>,
+    ended: Cell<u64>,
+    /// Work for the reclaim task.
+    wanted: Notify,
+    /// A reclaim has ended, or whoever waits for that is to look again.
+    changed: Notify,
+}
+
+impl Reclaimer {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Cell::new(State::Idle),
+            stuck: Cell::new(false),
+            ended: Cell::new(0),
+            wanted: Notify::new(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Wakes the reclaim task.
+    pub(super) fn wake(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Waits until a region is to be reclaimed, or the task is to look whether it should end.
+    pub(super) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Whether a region is being reclaimed.
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.state.get(), State::Running(_))
+    }
+
+    /// The ring whose oldest region is to be reclaimed before anything else.
+    pub(super) fn unfinished(&self) -> Option<Ring> {
+        match self.state.get() {
+            State::Idle => None,
+            State::Unfinished(ring) => Some(ring),
+            State::Running(ring) => ring,
+        }
+    }
+
+    /// Notes that a crash has cut a reclaim in `ring` short.
+    pub(super) fn note_unfinished(&self, ring: Ring) {
+        assert!(!self.is_running(), "no region is being reclaimed");
+        self.state.set(State::Unfinished(ring));
+    }
+
+    /// Whether dirty blocks are in the way that can go nowhere: what waits for room waits in vain.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.get()
+    }
+
+    /// Begins to reclaim a region.
+    pub(super) fn begin(&self) -> Reclaim<'_> {
+        assert!(!self.is_running(), "one region is reclaimed at a time");
+        let before = self.state.get();
+        self.state.set(State::Running(self.unfinished()));
+        Reclaim {
+            reclaimer: self,
+            after: before,
+        }
+    }
+
+    /// Waits until the reclaim under way has ended; at once if there is none, or when `abort` says so.
+    pub(super) async fn current_ended(&self, abort: impl Fn() -> bool) {
+        let ended = self.ended.get();
+        while self.is_running() && self.ended.get() == ended && !abort() {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Waits until a reclaim ends or [`Self::recheck`] is called.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Lets those that wait for the end of a reclaim look again.
+    pub(super) fn recheck(&self) {
+        self.changed.notify_all();
+    }
+}
+
+/// A reclaim under way. It has ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Reclaim<'a> {
+    reclaimer: &'a Reclaimer,
+    after: State,
+}
+
+impl Reclaim<'_> {
+    /// The oldest region of `ring` is free.
+    pub(super) fn freed(mut self, ring: Ring) {
+        if self.after == State::Unfinished(ring) {
+            self.after = State::Idle;
+        }
+    }
+
+    /// The oldest region of `ring` could not be freed: it is the next to go.
+    pub(super) fn put_back(mut self, ring: Ring) {
+        self.after = State::Unfinished(ring);
+        self.reclaimer.stuck.set(true);
+    }
+}
+
+impl Drop for Reclaim<'_> {
+    fn drop(&mut self) {
+        let reclaimer = self.reclaimer;
+        assert!(reclaimer.is_running(), "begun and ended in pairs");
+        reclaimer.state.set(self.after);
+        reclaimer.ended.set(reclaimer.ended.get() + 1);
+        reclaimer.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn an_unfinished_ring_comes_first_until_its_region_is_free() {
+        let reclaimer = Reclaimer::new();
+        reclaimer.note_unfinished(Ring::Main);
+        let other = reclaimer.begin();
+        assert_eq!(reclaimer.unfinished(), Some(Ring::Main), "also while it runs");
+        other.freed(Ring::Probation);
+        assert_eq!(reclaimer.unfinished(), Some(Ring::Main));
+        reclaimer.begin().freed(Ring::Main);
+        assert_eq!(reclaimer.unfinished(), None);
+        assert!(!reclaimer.is_stuck());
+    }
+
+    #[test]
+    fn a_region_that_is_put_back_is_unfinished() {
+        let reclaimer = Reclaimer::new();
+        reclaimer.begin().put_back(Ring::Probation);
+        assert_eq!(reclaimer.unfinished(), Some(Ring::Probation));
+        assert!(reclaimer.is_stuck() && !reclaimer.is_running());
+        reclaimer.begin().freed(Ring::Probation);
+        assert!(reclaimer.is_stuck(), "what waited has given up");
+    }
+
+    #[test]
+    fn a_dropped_reclaim_leaves_all_as_it_was() {
+        let reclaimer = Reclaimer::new();
+        reclaimer.note_unfinished(Ring::Main);
+        drop(reclaimer.begin());
+        assert_eq!(reclaimer.unfinished(), Some(Ring::Main));
+        assert!(!reclaimer.is_running());
+    }
+
+    #[test]
+    fn a_waiter_waits_for_one_reclaim_alone() {
+        let reclaimer = Reclaimer::new();
+        assert!(reclaimer.current_ended(|| false).now_or_never().is_some());
+        let first = reclaimer.begin();
+        let mut waiter = Box::pin(reclaimer.current_ended(|| false));
+        assert!((&mut waiter).now_or_never().is_none());
+        assert!(
+            reclaimer.current_ended(|| true).now_or_never().is_some(),
+            "aborted"
+        );
+        first.freed(Ring::Main);
+        let _second = reclaimer.begin();
+        assert!(waiter.now_or_never().is_some(), "the second one does not matter");
+    }
+
+    #[test]
+    #[should_panic(expected = "one region is reclaimed at a time")]
+    fn a_second_reclaim_panics() {
+        let reclaimer = Reclaimer::new();
+        let _first = reclaimer.begin();
+        let _second = reclaimer.begin();
+    }
+}
