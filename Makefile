@@ -1,5 +1,5 @@
-# The two commands that most people want: make demo, make test. Both see to what they need first (tools/cargo,
-# tools/packages); make alone lists all of them. ARGS="..." is handed on where the help says so.
+# make alone lists the targets. demo and test first install what they need (tools/cargo, tools/packages). ARGS="..." is
+# passed on where the help says so.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo build test soak bench fuzz lint audit clean
@@ -8,20 +8,20 @@ CARGO := tools/cargo
 ARGS ?=
 
 help: ## List the targets
-	@echo 'flaz: a transparent, compressed SSD cache for block devices'
+	@echo 'flaz: a compressed SSD cache for block devices'
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
 		printf '    make %-7s %s\n' "$$target" "$$text"; done
 
-demo: ## Show on files of this machine what compressing the cache gains: about a minute, no root (ARGS: options of flaz demo)
+demo: ## Compare a compressed cache with an uncompressed one: a minute, no root (ARGS: options of flaz demo)
 	@$(CARGO) run --release --locked --package flaz-cli -- demo $(ARGS)
 
 build: ## Build the program: target/release/flaz
 	@$(CARGO) build --release --locked --package flaz-cli
 
-# Root gets every package installed, so a missing one is a failure there, not a skipped test; in CI PostgreSQL as
-# well, the kernel must have FUSE and loop devices, and a browser must be there if the system's archive has one.
-test: ## Run every test and the lint; root gets missing Debian packages installed (ARGS: options of cargo test)
+# For root, missing packages are installed, and a package that is still missing is a failure, not a skipped test. In CI
+# this includes PostgreSQL, FUSE, loop devices, and a browser if the distribution has one.
+test: ## Run all tests and the lint; as root, install missing Debian packages (ARGS: options of cargo test)
 	@if [ "$$(id -u)" -eq 0 ]; then : "$${FLAZ_REQUIRE_TOOLS=1}"; export FLAZ_REQUIRE_TOOLS; fi; \
 	if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ]; then : "$${FLAZ_REQUIRE_KERNEL=1}" "$${FLAZ_REQUIRE_POSTGRES=1}"; \
 		export FLAZ_REQUIRE_KERNEL FLAZ_REQUIRE_POSTGRES; fi; \
@@ -32,30 +32,30 @@ test: ## Run every test and the lint; root gets missing Debian packages installe
 	@if [ -z "$(ARGS)" ]; then $(CARGO) test --package flaz-engine --package flaz-fuzz --locked --features planted-bugs --test crash --test faults --test planted -- planted seen; fi
 	@$(MAKE) --no-print-directory lint
 
-soak: ## Crash simulated caches, kill the program and cut its power for an hour (ARGS="--minutes N"); prints what was lost
+soak: ## Run crash tests for an hour: simulation, kills, power cuts; print losses (ARGS="--minutes N")
 	@tools/packages test || true
 	@$(CARGO) run --locked --package xtask -- soak $(ARGS)
 
-bench: ## Measure against the peers, reported as ratios; wants an idle machine (ARGS: options of xtask bench)
+bench: ## Benchmark flaz against other servers, on an idle machine (ARGS: options of xtask bench)
 	@$(CARGO) run --release --locked --package xtask -- bench $(ARGS)
 
-# libFuzzer with coverage where cargo-fuzz is installed (no nightly toolchain is needed: no sanitizer is used), else
-# the driver of flaz-fuzz, which has the same targets and knows nothing of coverage.
-fuzz: ## Feed hostile caches and clients to every parser until something is found (ARGS: a target)
+# With cargo-fuzz installed, libFuzzer with coverage (no sanitizer, hence no nightly toolchain); otherwise the driver of
+# flaz-fuzz, which runs the same targets without coverage.
+fuzz: ## Fuzz all parsers with hostile caches and clients until something is found (ARGS: a target)
 	@if command -v cargo-fuzz >/dev/null; then tools/fuzz $(ARGS); else \
-		echo 'without coverage, for cargo-fuzz is not installed; get it with: cargo install --locked cargo-fuzz'; \
+		echo 'running without coverage: cargo-fuzz is not installed; install it with: cargo install --locked cargo-fuzz'; \
 		$(CARGO) run --release --locked --package flaz-fuzz -- $(ARGS); fi
 
-lint: ## Check formatting, clippy, shell scripts, licences and sources of dependencies
+lint: ## Check formatting, clippy, shell scripts, dependency licences and sources
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages tools/fuzz .ci/run; \
-	else echo 'skipped: shellcheck is not installed; get it with: apt-get install shellcheck'; fi
+	else echo 'skipped: shellcheck is not installed; install it with: apt-get install shellcheck'; fi
 	@$(CARGO) run --quiet --locked --package xtask -- dependencies
 
-audit: ## Check dependencies with cargo-deny, the advisory database included: needs the network
-	@command -v cargo-deny >/dev/null || { echo 'cargo-deny is not installed; get it with: cargo install --locked cargo-deny'; exit 1; }
+audit: ## Check dependencies with cargo-deny, including the advisory database (needs network access)
+	@command -v cargo-deny >/dev/null || { echo 'cargo-deny is not installed; install it with: cargo install --locked cargo-deny'; exit 1; }
 	@$(CARGO) deny check
 
-clean: ## Remove what was built
+clean: ## Remove build outputs
 	@$(CARGO) clean

@@ -15,68 +15,70 @@ use crate::number::whole;
 use crate::settings::{AfterCrash, Emulation, Mode, NbdAddress, Policy, parse_dirty_limit};
 use crate::size;
 
-const ABOUT: &str = "A transparent, compressed SSD cache for block devices";
+const ABOUT: &str = "A compressed SSD cache for block devices";
 
 const OVERVIEW: &str = "\
-A transparent, compressed SSD cache for block devices.
+A compressed SSD cache for block devices.
 
-flaz puts a cache device (an SSD, a partition or a file, which it then owns whole) in front of an origin \
-(the slow device with the data) and serves the origin's contents to NBD clients. Every cached block is \
-compressed, so that the SSD holds more of the origin. Nothing of flaz is ever stored on the origin.
+flaz caches a slow block device (the origin) on an SSD, partition or file (the cache device) and serves the \
+cached device to NBD clients. Each cached block is compressed, so that the SSD caches more data than its \
+size. flaz stores no metadata on the origin.
 
-Sizes: 4096, 64KiB, 10G, 1.5GiB. K, M, G, T, P and KiB, MiB, .. are powers of 1024; kB, MB, .. are powers of 1000.
+Sizes: 4096, 64KiB, 10G, 1.5GiB. K, M, G, T, P and KiB, MiB, .. are powers of 1024; kB, MB, .. are powers of \
+1000.
 
-Exit status: 0 done, 1 failed, 2 wrong usage. Results go to standard output, messages to standard error.";
+Exit status: 0 success, 1 failure, 2 invalid usage. Results go to standard output, messages to standard \
+error.";
 
 const EXAMPLES: &str = "\
 Examples:
-  flaz demo                                        see what a compressed cache is worth, in a minute
-  flaz create /dev/nvme0n1p3 --origin /dev/sdb     make a cache device
-  flaz serve /dev/nvme0n1p3 --nbd unix:/run/d.sock serve the origin through it
+  flaz demo                                        compare caches in a minute
+  flaz create /dev/nvme0n1p3 --origin /dev/sdb     create a cache
+  flaz serve /dev/nvme0n1p3 --nbd unix:/run/d.sock serve the cached device
   nbd-client -unix /run/d.sock /dev/nbd0           attach it to this machine
-  flaz status /dev/nvme0n1p3 --watch 1             see what it does";
+  flaz status /dev/nvme0n1p3 --watch 1             show contents and counters";
 
 /// The command line.
 #[derive(Parser, Debug)]
 #[command(name = "flaz", version, about = ABOUT, long_about = OVERVIEW, after_help = EXAMPLES)]
 #[command(max_term_width = 110, disable_help_subcommand = true)]
 pub struct Cli {
-    /// About the log.
+    /// Log options.
     #[command(flatten)]
     pub log: LogArgs,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Make a cache device for an origin
+    /// Create a cache for an origin
     Create(CreateArgs),
-    /// Serve an origin through its cache device, in the foreground
+    /// Serve an origin through its cache, in the foreground
     Serve(ServeArgs),
-    /// Show what a cache holds and does
+    /// Show the contents, settings and counters of a cache
     Status(StatusArgs),
     /// Change settings of a running cache
     Set(SetArgs),
-    /// Bring all writes that a cache keeps back to the origin
+    /// Write all dirty blocks to the origin
     Flush(FlushArgs),
-    /// Make an origin complete without its cache, and the cache empty
+    /// Write back all dirty blocks, stop, and mark the cache empty
     Detach(DetachArgs),
     /// Stop a running cache cleanly
     Stop(StopArgs),
-    /// Verify a cache device that is not in use
+    /// Verify a cache that is not running
     Check(CheckArgs),
-    /// List what is stored on a cache device that is not in use
+    /// List the contents of a cache that is not running
     Dump(DumpArgs),
-    /// Show on real data of this machine what a compressed cache is worth
+    /// Compare a compressed cache with an uncompressed one, using your files
     Demo(DemoArgs),
-    /// Make data for benchmarks, compare measured storage, hold claims against it
+    /// Generate data, measure storage, compare results, check vendor claims
     Bench(BenchArgs),
-    /// Say what data would gain from compression: in a flaz cache, in an SSD that compresses
+    /// Estimate what compression would save, in a flaz cache or in an SSD
     Study(StudyArgs),
-    /// Write shell completions or the manual
+    /// Generate shell completions or manual pages
     #[command(hide = true)]
     Generate(GenerateArgs),
 }
@@ -84,20 +86,20 @@ pub enum Command {
 /// `flaz create`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A device that is mounted, swapped on, opened exclusively by another program or part of an active file system or \
-array is always refused, and so is a file that a running flaz has locked. One that LVM, device-mapper or a loop \
-device is made of, or that carries a file system, a partition table or another flaz cache, is refused unless --force \
-says that its contents may go; the cache is served when what is made of it has been released. Nothing is written \
-before everything was checked.
+`create` always refuses a device that is mounted, used for swap, opened exclusively by another program, or \
+part of an active file system or array, and a file that a running flaz has locked. It refuses a device that \
+is used by LVM, device-mapper or a loop device, or that contains a file system, a partition table or another \
+flaz cache, unless --force is given; before such a cache can be served, release the devices that use it. \
+All checks run before the first write.
 
 Examples:
   flaz create /dev/nvme0n1p3 --origin /dev/sdb
-  flaz create /var/cache/flaz.img --size 20G --origin /srv/disk.img --codec zstd:3")]
+  flaz create cache.img --size 20G --origin disk.img --codec zstd:3")]
 pub struct CreateArgs {
-    /// Cache device: a block device or a regular file. Its contents are lost
+    /// Cache device: a block device or a regular file. Its contents are overwritten
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
-    /// The device or file to cache; it is not changed
+    /// Device or file to cache. It is not changed
     #[arg(long, value_name = "ORIGIN")]
     pub origin: PathBuf,
     /// Codec for new blocks
@@ -107,19 +109,18 @@ pub struct CreateArgs {
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
     pub extent_size: u64,
-    /// Size of a region, the unit of reclaim: 128KiB to 256MiB, a power of two [default: 16MiB, less on a
-    /// small cache]
+    /// Size of a region, the unit of reclaim: 128KiB to 256MiB, a power of two [default: 16MiB, less for a small cache]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub region_size: Option<u64>,
-    /// Number of shards, fixed for the life of the cache; at least as many as threads will serve it
-    /// [default: by size]
+    /// Number of shards, at least the number of threads that will serve the cache. It cannot be changed later [default:
+    /// depends on the size]
     #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
     pub shards: Option<u32>,
-    /// Create CACHE as a (sparse) regular file of this size if it is not there
+    /// Create CACHE as a sparse file of this size if it does not exist
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
-    /// Overwrite whatever CACHE carries, and whatever idle devices are made of it. A device in use is refused
-    /// nevertheless
+    /// Overwrite the contents of CACHE, also if idle LVM, device-mapper or loop devices use it. A device in use
+    /// is still refused
     #[arg(long)]
     pub force: bool,
     /// Print the result as JSON
@@ -127,11 +128,11 @@ pub struct CreateArgs {
     pub json: bool,
 }
 
-/// Most shards a cache can have.
+/// Maximum number of shards of a cache.
 const SHARDS_MAX: u32 = flaz_engine::format::geometry::SHARDS_MAX;
-/// Most threads a daemon can have.
+/// Maximum number of threads of a daemon.
 pub const THREADS_MAX: u32 = 1024;
-/// Most NBD addresses a daemon can have.
+/// Maximum number of NBD addresses of a daemon.
 pub const NBD_ADDRESSES_MAX: usize = 16;
 
 fn extent_size(text: &str) -> Result<u64, String> {
@@ -146,88 +147,90 @@ fn extent_size(text: &str) -> Result<u64, String> {
 /// `flaz serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Runs in the foreground until SIGTERM, SIGINT or `flaz stop`, then stops cleanly: the next start is warm. A \
-second signal stops at once, like a crash. Under systemd (Type=notify) readiness is announced.
+Runs in the foreground until SIGTERM, SIGINT or `flaz stop`, then stops cleanly; the next start is warm. A \
+second signal stops at once, as a crash would. Under systemd (Type=notify), `serve` reports when it is \
+ready.
 
-The runtime directory is $FLAZ_RUNTIME_DIR if that is set, else /run/flaz for root, and $XDG_RUNTIME_DIR/flaz or \
+The runtime directory is $FLAZ_RUNTIME_DIR if set, else /run/flaz for root, and $XDG_RUNTIME_DIR/flaz or \
 /tmp/flaz-UID for others. FLAZ_LOG=debug in the environment logs more, FLAZ_LOG=warn less.
 
 Examples:
   flaz serve /dev/nvme0n1p3 --nbd unix:/run/flaz/disk.sock
-  flaz serve cache.img --nbd tcp:127.0.0.1:10809 --insecure-tcp --mode write-around
-  flaz serve cache.img --emulate-origin hdd        as if the origin were a hard disk")]
+  flaz serve cache.img --nbd tcp:127.0.0.1:10809 --insecure-tcp
+  flaz serve cache.img --mode write-around
+  flaz serve cache.img --emulate-origin hdd        emulate a slow origin")]
 pub struct ServeArgs {
-    /// Cache device made by `flaz create`
+    /// Cache device created by `flaz create`
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
-    /// Where the origin is now, if it has moved since `flaz create`; it must be the same one
+    /// Path of the origin if it has changed since `flaz create`. It must be the same origin
     #[arg(long, value_name = "PATH")]
     pub origin: Option<PathBuf>,
-    /// Where NBD clients connect: unix:PATH (mode 0600) or tcp:HOST[:PORT]; may be given several times
-    /// [default: unix:UUID.nbd in the runtime directory]
+    /// Address for NBD clients: unix:PATH (mode 0600) or tcp:HOST[:PORT]. May be repeated [default: unix:UUID.nbd in
+    /// the runtime directory]
     #[arg(long, value_name = "ADDRESS")]
     pub nbd: Vec<NbdAddress>,
-    /// Allow tcp: addresses, over which everybody who reaches the port reads and writes all data
+    /// Allow tcp: addresses. Anyone who can reach the port can read and write all data
     #[arg(long)]
     pub insecure_tcp: bool,
-    /// When writes are acknowledged, and what becomes of the cached copy
+    /// When a write is acknowledged, and what happens to the cached copy
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Mode::WriteThrough)]
     pub mode: Mode,
-    /// Threads that drive shards [default: one for every two cores]
+    /// Number of threads that run shards [default: one per two cores]
     #[arg(long, value_name = "N", value_parser = whole(1..=THREADS_MAX))]
     pub threads: Option<u32>,
-    /// Which blocks are admitted, and which survive
+    /// Admission and replacement policy
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = Policy::S3Fifo)]
     pub policy: Policy,
-    /// Do not admit sequential runs longer than this; 0 admits all
+    /// Do not cache sequential runs longer than this; 0 caches all
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
     pub sequential_cutoff: u64,
-    /// Most of the cache device that writes may take that have not reached the origin, in percent (1 to 50)
+    /// Maximum share of the cache device for dirty data, in percent (1 to 50)
     #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = parse_dirty_limit)]
     pub dirty_limit: u8,
     /// Codec for new blocks
     #[arg(long, value_name = "CODEC", help = format!("Codec for new blocks: {} [default: as created]", flaz_codec::choices()))]
     pub codec: Option<CodecSpec>,
-    /// Start with an empty cache where the cached data may not belong to the origin any more
+    /// Start with an empty cache, for example after the origin was changed without flaz
     #[arg(long)]
     pub discard_cache: bool,
-    /// With --discard-cache: give up even writes that have not reached the origin
+    /// With --discard-cache: discard even dirty blocks, which have not been written to the origin
     #[arg(long, requires = "discard_cache")]
     pub discard_dirty: bool,
-    /// What is left of the cache after a crash: warm costs a small write to the cache device before the first write to
-    /// each MiB of the origin; cold costs nothing, and after a crash all of the cache
+    /// State of the cache after a crash. warm costs a small write to the cache device before the first write to each
+    /// MiB of the origin; cold costs nothing, but the cache is empty after a crash
     #[arg(long, value_name = "STATE", value_enum, default_value_t = AfterCrash::Warm)]
     pub after_crash: AfterCrash,
-    /// Go on without the cache device when it has not answered for so many seconds, until the next start; 0 waits for
-    /// ever, as write-back does, and after it any mode until nothing is dirty
+    /// Bypass the cache device until the next start if an I/O takes longer than SECONDS; 0 disables the timeout. In
+    /// write-back, or while dirty data remains, flaz waits for the device instead
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = device_timeout)]
     pub device_timeout: Duration,
-    /// Where this host notes how far the cache had come, so that a cache device that failed and comes back, or an old copy
-    /// of it, is not believed [default: /var/lib/flaz for root, else flaz in $XDG_STATE_HOME]
+    /// Directory for per-host state used to detect stale or rolled-back cache devices [default: /var/lib/flaz for root,
+    /// else flaz in $XDG_STATE_HOME]
     #[arg(long, value_name = "DIRECTORY")]
     pub state_dir: Option<PathBuf>,
-    /// Refuse writes from clients
+    /// Reject writes from clients
     #[arg(long)]
     pub read_only: bool,
-    /// Control socket, for status, set and stop [default: UUID.sock in the runtime directory]
+    /// Control socket for status, set and stop [default: UUID.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// For demonstrations and tests: slow the origin down to such a device
+    /// Slow the origin down to this kind of device, for demonstrations and tests
     #[arg(long, value_name = "DEVICE", value_enum)]
     pub emulate_origin: Option<Emulation>,
-    /// For demonstrations and tests: slow the cache device down to such a device
+    /// Slow the cache device down to this kind of device, for demonstrations and tests
     #[arg(long, value_name = "DEVICE", value_enum)]
     pub emulate_cache: Option<Emulation>,
 }
 
-/// Which cache a command is about: by its device, or by its control socket.
+/// The cache that a command addresses: by its device, or by its control socket.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct TargetArgs {
-    /// Cache device; its UUID tells the control socket
+    /// Cache device. Its UUID determines the default control socket
     #[arg(value_name = "CACHE")]
     pub cache: Option<PathBuf>,
-    /// Control socket, if it is not at its default place
+    /// Control socket, if not at the default path
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
 }
@@ -235,20 +238,20 @@ pub struct TargetArgs {
 /// `flaz status`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A cache that is not running is described from its superblock; that needs the right to read the device.
+If the cache is not running, `status` reads its superblock. This requires read permission for the device.
 
 Examples:
   flaz status /dev/nvme0n1p3
   flaz status --control /run/flaz/mine.sock --json | jq .live.lookups
   flaz status cache.img --watch 2")]
 pub struct StatusArgs {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Print JSON (one line a report with --watch)
+    /// Print JSON (with --watch, one line per report)
     #[arg(long)]
     pub json: bool,
-    /// Repeat every so many seconds until interrupted [default without a value: 2]
+    /// Repeat every SECONDS until interrupted [default without a value: 2]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = interval)]
     pub watch: Option<Duration>,
 }
@@ -260,34 +263,34 @@ pub struct StatusArgs {
 Keys:
   mode               write-through, write-back, write-around or pass-through
   policy, admission  s3-fifo, second-touch or fifo
-  codec              {}; for new blocks, old ones stay as they are
-  sequential-cutoff  a size; longer sequential runs are not admitted; 0 admits all
-  dirty-limit        percent of the cache device that writes may take which have not reached the origin: 1 to 50
+  codec              {}; for new blocks only
+  sequential-cutoff  a size; longer sequential runs are not cached; 0 caches all
+  dirty-limit        maximum share of the cache device for dirty data: 1 to 50 percent
 
-Takes effect at once and lasts until the daemon stops. All of the keys are changed, or none.
+Changes take effect at once and last until the daemon stops. Either all keys are changed or none.
 
 Examples:
   flaz set /dev/nvme0n1p3 mode=write-around
-  flaz set --control /run/flaz/mine.sock codec=zstd:3 sequential-cutoff=4M", flaz_codec::choices()))]
+  flaz set --control mine.sock codec=zstd:3 sequential-cutoff=4M", flaz_codec::choices()))]
 pub struct SetArgs {
-    /// Cache device (left out with --control), then what to change
+    /// Cache device (omit it with --control), then the settings to change
     #[arg(value_name = "CACHE | KEY=VALUE", required = true)]
     pub words: Vec<String>,
-    /// Control socket, if it is not at its default place
+    /// Control socket, if not at the default path
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Print the settings then in force as JSON
+    /// Print the resulting settings as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// How to open a cache that nobody serves, for as long as a command takes.
+/// How to open a cache that is not running, for the duration of a command.
 #[derive(Args, Debug)]
 pub struct IdleArgs {
-    /// Where the origin is, if not where it was and the cache is not being served
+    /// If the cache is not running: path of the origin, if it has changed
     #[arg(long, value_name = "PATH")]
     pub origin: Option<PathBuf>,
-    /// Where this host notes how far the cache had come, as in flaz serve, if the cache is not being served
+    /// If the cache is not running: directory for per-host state, as in `flaz serve`
     #[arg(long, value_name = "DIRECTORY")]
     pub state_dir: Option<PathBuf>,
 }
@@ -295,20 +298,20 @@ pub struct IdleArgs {
 /// `flaz flush`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-With write-back, writes are kept on the cache device until the cleaner brings them to the origin. This command \
-brings all of them there at once and returns when they are; clients go on working meanwhile. If the cache is not \
-being served, it is opened for this alone.
+In write-back, dirty blocks stay on the cache device until they are written back. `flush` writes all of them \
+to the origin and returns when that is done; clients are not interrupted. If the cache is not running, \
+`flush` opens it for this purpose.
 
 Example:
   flaz flush /dev/nvme0n1p3")]
 pub struct FlushArgs {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// What is known of a cache that nobody serves.
+    /// How to open a cache that is not running.
     #[command(flatten)]
     pub idle: IdleArgs,
-    /// Print the outcome as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -316,17 +319,16 @@ pub struct FlushArgs {
 /// `flaz detach`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Brings all writes that are kept back to the origin, ends the daemon if there is one, and marks the cache as empty. \
-After that the origin is complete and may be used without flaz, and the cache device may be thrown away, made anew \
-or served again.
+Writes all dirty blocks to the origin, stops the daemon if one is running, and marks the cache empty. The \
+origin is then complete and can be used without flaz, and the cache device can be reused or served again.
 
 Example:
   flaz detach /dev/nvme0n1p3")]
 pub struct DetachArgs {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// What is known of a cache that nobody serves.
+    /// How to open a cache that is not running.
     #[command(flatten)]
     pub idle: IdleArgs,
 }
@@ -334,15 +336,15 @@ pub struct DetachArgs {
 /// `flaz stop`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Returns when the daemon has finished what was in flight and has closed the cache cleanly.
+Returns when the daemon has completed the requests in flight and closed the cache.
 
 Example:
   flaz stop /dev/nvme0n1p3 --timeout 30")]
 pub struct StopArgs {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Give up waiting after so many seconds; the daemon goes on stopping
+    /// Stop waiting after SECONDS. The daemon continues to shut down
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = interval)]
     pub timeout: Duration,
 }
@@ -350,8 +352,8 @@ pub struct StopArgs {
 /// `flaz check`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads the whole cache device and verifies superblock, headers, checksums, and that every fragment \
-decompresses; says how many there are of each kind. Changes nothing. Exit status 1 if something is wrong.
+Reads the whole cache device and verifies the superblock, headers and checksums, and that every fragment \
+decompresses. Prints how many there are of each kind. Changes nothing. Exit status 1 if an error is found.
 
 Examples:
   flaz check /dev/nvme0n1p3
@@ -368,8 +370,8 @@ pub struct CheckArgs {
 /// `flaz dump`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line for each superblock, region, extent, record and fragment, and for the rest of what is stored, part by part; \
-with --json one JSON object a line. The bytes of the blocks are not shown.
+Prints one line for each superblock, region, extent, record and fragment, and for all other metadata; with \
+--json, one JSON object per line. Block contents are not shown.
 
 Examples:
   flaz dump /dev/nvme0n1p3 | less
@@ -378,7 +380,7 @@ pub struct DumpArgs {
     /// Cache device
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -386,7 +388,7 @@ pub struct DumpArgs {
 /// `flaz generate`, for packagers.
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
-    /// What to write
+    /// What to generate
     #[command(subcommand)]
     pub what: Generate,
 }
@@ -394,13 +396,13 @@ pub struct GenerateArgs {
 /// What `flaz generate` writes.
 #[derive(Subcommand, Debug)]
 pub enum Generate {
-    /// Completions for a shell, to standard output
+    /// Shell completions, to standard output
     Completions {
-        /// Which shell
+        /// Shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
-    /// Manual pages, one file a command
+    /// Manual pages, one file per command
     Man {
         /// Existing directory to write to
         #[arg(value_name = "DIRECTORY")]
@@ -408,15 +410,15 @@ pub enum Generate {
     },
 }
 
-/// Longest interval or timeout in seconds: a year.
+/// Longest interval or timeout in seconds: one year.
 const INTERVAL_MAX_S: f64 = 365.0 * 86_400.0;
 
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
-        .map_err(|_| "expected a number of seconds, as in 2 or 0.5".to_owned())?;
+        .map_err(|_| "expected a number of seconds, for example 2 or 0.5".to_owned())?;
     if !(0.1..=INTERVAL_MAX_S).contains(&seconds) {
-        return Err("expected from 0.1 seconds to a year".to_owned());
+        return Err("expected 0.1 seconds to one year".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
 }
@@ -425,16 +427,16 @@ fn device_timeout(text: &str) -> Result<Duration, String> {
     if text.parse() == Ok(0.0) {
         return Ok(Duration::ZERO);
     }
-    interval(text).map_err(|expected| format!("{expected}, or 0 to wait for ever"))
+    interval(text).map_err(|expected| format!("{expected}, or 0 for no timeout"))
 }
 
-/// Values that may have a unit behind the number: what begins with a minus sign is not known by its digits alone.
+/// Values that may end in a unit. clap recognises a negative number only by its digits, so these need an extra setting.
 const WITH_UNITS: [&str; 5] = ["SIZE", "SIZES", "LEVELS", "PERCENT", "PCT"];
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
-/// Help, the version, or what is wrong with it.
+/// Help, the version, or a usage error.
 pub fn parse<I>(args: I) -> Result<Cli, clap::Error>
 where
     I: IntoIterator<Item: Into<OsString> + Clone>,
@@ -444,7 +446,7 @@ where
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// No option is a number: so a negative one is a value, which is refused by what reads it, with what was expected.
+/// No option name is a number, so a negative number is a value. Its parser rejects it and says what was expected.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     let negative = |arg: clap::Arg| {
         if arg.is_positional() || !arg.get_action().takes_values() {

@@ -54,8 +54,8 @@ pub enum Failure {
     },
     /// No daemon serves the cache, and the command needs one.
     #[error(
-        "{}: not running: start it with `flaz serve`; a daemon whose control socket is not at its default \
-         place is found with --control PATH", cache.display()
+        "{}: not running: start it with `flaz serve`, or use --control PATH if its control socket is not at \
+         the default path", cache.display()
     )]
     NoDaemon {
         /// The cache.
@@ -84,7 +84,7 @@ pub enum Failure {
     #[error("standard output was closed")]
     ReaderGone,
     /// Standard output cannot be written, for another reason.
-    #[error("standard output cannot be written")]
+    #[error("cannot write to standard output")]
     Output(#[source] io::Error),
 }
 
@@ -156,15 +156,13 @@ fn way_out(error: &(dyn Error + 'static)) -> Option<&'static str> {
         let kind = error.downcast_ref().map(io::Error::kind);
         match kind {
             Some(io::ErrorKind::NotFound) => {
-                return Some(
-                    "expected a path that leads somewhere: check its spelling, and that its folders are there",
-                );
+                return Some("a file or directory in the path does not exist");
             }
             Some(io::ErrorKind::IsADirectory) => {
-                return Some("expected a file, found a folder: name a file in it");
+                return Some("expected a file, found a directory");
             }
             Some(io::ErrorKind::NotADirectory) => {
-                return Some("expected folders in front of the last '/', found a file: check the path");
+                return Some("a file is used as a directory in the path");
             }
             _ => cause = error.source(),
         }
@@ -218,7 +216,8 @@ pub fn replace_panic_message() {
             .join(" | ");
         let _ = writeln!(
             io::stderr(),
-            "flaz: internal error{place}: {message}; this is a bug in flaz, please report it with this line"
+            "flaz: internal error{place}: {message}; this is a bug in flaz, please report it with this \
+             message"
         );
     }));
 }
@@ -247,9 +246,9 @@ mod tests {
     #[test]
     fn paths_that_lead_nowhere_have_a_way_out() {
         for (number, part) in [
-            (2, "leads somewhere"),
-            (20, "found a file"),
-            (21, "found a folder"),
+            (2, "does not exist"),
+            (20, "a file is used as a directory"),
+            (21, "found a directory"),
         ] {
             let failure = Failure::system("reading /x")(io::Error::from_raw_os_error(number));
             assert!(way_out(&failure).unwrap().contains(part), "{failure}");

@@ -8,13 +8,13 @@ use std::io::{self, IsTerminal};
 use clap::Args;
 use tracing_subscriber::EnvFilter;
 
-/// Options about the log, understood by every command.
+/// Log options, accepted by every command.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LogArgs {
-    /// Say more on standard error: -v for details, -vv for everything
+    /// Increase log verbosity: -v for details, -vv for everything
     #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "quiet", help_heading = "Log")]
     pub verbose: u8,
-    /// Say only what went wrong
+    /// Log errors only
     #[arg(short, long, global = true, help_heading = "Log")]
     pub quiet: bool,
 }
@@ -30,7 +30,7 @@ impl LogArgs {
     }
 }
 
-/// Starts the log. `FLAZ_LOG`, if set, decides instead of the options (`info`, `flaz_engine=debug`, ..).
+/// Starts the log. `FLAZ_LOG`, if set, overrides the options (`info`, `flaz_engine=debug`, ..).
 pub fn start(args: &LogArgs) {
     let (filter, complaint) = match std::env::var("FLAZ_LOG") {
         Err(_) => (EnvFilter::new(args.level()), None),
@@ -38,7 +38,7 @@ pub fn start(args: &LogArgs) {
             Ok(filter) => (filter, None),
             Err(error) => (
                 EnvFilter::new(args.level()),
-                Some(format!("FLAZ_LOG='{text}' is not understood: {error}")),
+                Some(format!("FLAZ_LOG='{text}' is invalid: {error}")),
             ),
         },
     };

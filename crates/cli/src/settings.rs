@@ -13,38 +13,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::size::{self, SizeError};
 
-/// When a write is acknowledged, and what becomes of the cached copy.
+/// When a write is acknowledged, and what happens to the cached copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Acknowledge when the origin has it; the cache is filled as well
+    /// Acknowledge when on the origin; update the cache as well
     WriteThrough,
-    /// Acknowledge when the cache device has it; the origin gets it later
+    /// Acknowledge when on the cache device; write to the origin later
     WriteBack,
-    /// Acknowledge when the origin has it; the cached copy is dropped
+    /// Acknowledge when on the origin; drop the cached copy
     WriteAround,
-    /// The cache is not used at all
+    /// Do not use the cache
     PassThrough,
 }
 
-/// Which blocks the cache takes, and which survive.
+/// Admission and replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Two rings, probation and main: the best hit ratio on real workloads
+    /// S3-FIFO over two rings, probation and main: best hit ratio on real workloads
     S3Fifo,
     /// Admit a block at its second miss: writes a third to a half as much to the SSD
     SecondTouch,
-    /// Admit every block, drop the oldest; nothing is written to the SSD twice
+    /// Admit every block, evict the oldest; each block is written to the SSD only once
     Fifo,
 }
 
-/// What is left of the cache after a crash.
+/// State of the cache after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AfterCrash {
-    /// Everything but what was being written to
+    /// All blocks except those in areas being written
     Warm,
-    /// Nothing
+    /// No blocks
     Cold,
 }
 
@@ -100,7 +100,7 @@ impl From<PolicyKind> for Policy {
     }
 }
 
-/// A made-up slow device in place of the real one, for demonstrations and tests.
+/// An emulated slow device, for demonstrations and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emulation {
@@ -126,40 +126,41 @@ macro_rules! text_of_value_enum {
 }
 text_of_value_enum!(Mode, Policy, Emulation);
 
-/// Where NBD clients connect: the server's own type, so that what it would refuse is refused before a device is opened.
+/// An address for NBD clients: the server's own type, so that invalid addresses are refused before a device is opened.
 pub use flaz_nbd::NbdAddress;
 
-/// Why a text is not a setting.
+/// Why a setting is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// No such codec or level.
+    /// Unknown codec or level.
     #[error("codec: {0}")]
     Codec(#[from] SpecError),
-    /// Not a dirty limit.
+    /// Invalid dirty limit.
     #[error(
-        "dirty-limit '{0}': expected 1 to {DIRTY_PERCENT_MAX} percent of the cache device, as in dirty-limit=25"
+        "dirty-limit '{0}': expected 1 to {DIRTY_PERCENT_MAX} percent of the cache device, for example \
+         dirty-limit=25"
     )]
     DirtyLimit(String),
     /// Not `KEY=VALUE`.
-    #[error("'{0}': expected KEY=VALUE, as in mode=write-around; keys are {KEYS}")]
+    #[error("'{0}': expected KEY=VALUE, for example mode=write-around; keys are {KEYS}")]
     AssignmentForm(String),
     /// A key that cannot be set.
-    #[error("'{0}' cannot be set while the cache runs; keys are {KEYS}")]
+    #[error("'{0}' cannot be set while the cache is running; keys are {KEYS}")]
     UnknownKey(String),
     /// The same key twice.
-    #[error("'{0}' is given twice: give it once")]
+    #[error("'{0}' is given twice")]
     Twice(String),
-    /// A value that is none of those possible.
+    /// A value that is not one of the possible values.
     #[error("{key}={value}: expected one of {possible}")]
     Value {
         /// Key as given.
         key: String,
         /// Value as given.
         value: String,
-        /// Values that would do, separated by commas.
+        /// Possible values, separated by commas.
         possible: String,
     },
-    /// A size that is none.
+    /// An invalid size.
     #[error("{key}: {source}")]
     Size {
         /// Key as given.
@@ -171,23 +172,23 @@ pub enum SettingError {
 
 const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff, dirty-limit";
 
-/// What can be changed while the cache runs; a field left out stays as it is.
+/// Settings that can be changed while the cache is running; a missing field is left unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SettingsPatch {
     /// New mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// New policy of admission and reclaim.
+    /// New admission and replacement policy.
     #[serde(default, alias = "admission", skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
-    /// Codec for blocks that come from now on.
+    /// Codec for new blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codec: Option<CodecSpec>,
-    /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
+    /// Sequential runs longer than this many bytes are not cached; 0 caches all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff: Option<u64>,
-    /// Most of the cache device that dirty blocks may take, in percent: 1 to 50.
+    /// Maximum share of the cache device for dirty blocks, in percent: 1 to 50.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -197,16 +198,16 @@ pub struct SettingsPatch {
 }
 
 impl SettingsPatch {
-    /// Whether nothing would change.
+    /// Whether the patch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Reads `KEY=VALUE` texts, as `flaz set` takes them.
+    /// Parses `KEY=VALUE` texts, as given to `flaz set`.
     ///
     /// # Errors
-    /// A form, key or value that is none, or a key given twice.
+    /// A text without `=`, an unknown key, an invalid value, or a key given twice.
     pub fn parse<S: AsRef<str>>(assignments: &[S]) -> Result<Self, SettingError> {
         let mut patch = Self::default();
         for assignment in assignments {
@@ -236,10 +237,10 @@ impl SettingsPatch {
     }
 }
 
-/// Reads a dirty limit: a number of percent, with or without its sign.
+/// Parses a dirty limit: a percentage, with or without `%`.
 ///
 /// # Errors
-/// It is none, or not 1 to 50.
+/// Not a number from 1 to 50.
 pub fn parse_dirty_limit(text: &str) -> Result<u8, SettingError> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<u8>();
     number
@@ -267,19 +268,19 @@ fn parse_word<T: ValueEnum>(key: &str, value: &str) -> Result<T, SettingError> {
     })
 }
 
-/// The settings a running cache has.
+/// The settings of a running cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct Settings {
     /// When writes are acknowledged.
     pub mode: Mode,
-    /// Admission and reclaim.
+    /// Admission and replacement policy.
     pub policy: Policy,
     /// Codec for new blocks.
     pub codec: CodecSpec,
-    /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
+    /// Sequential runs longer than this many bytes are not cached; 0 caches all.
     pub sequential_cutoff_bytes: u64,
-    /// Most of the cache device that dirty blocks may take, in percent.
+    /// Maximum share of the cache device for dirty blocks, in percent.
     pub dirty_limit_percent: u8,
 }
 
@@ -308,7 +309,7 @@ impl From<&flaz_engine::settings::Settings> for Settings {
 }
 
 impl Settings {
-    /// These settings with what `patch` changes.
+    /// These settings with the changes of `patch`.
     #[must_use]
     pub fn patched(&self, patch: &SettingsPatch) -> Self {
         Self {

@@ -16,13 +16,13 @@ const FRACTION_DIGITS_MAX: usize = 18;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Nothing there.
-    #[error("the size is empty: expected a number with an optional unit, as in 4096, 64KiB or 10G")]
+    #[error("the size is empty: expected a number with an optional unit, for example 4096, 64KiB or 10G")]
     Empty,
     /// Not a number.
-    #[error("'{0}' is not a size: expected a number with an optional unit, as in 4096, 64KiB or 10G")]
+    #[error("'{0}' is not a size: expected a number with an optional unit, for example 4096, 64KiB or 10G")]
     NotANumber(String),
     /// A minus sign.
-    #[error("'{0}' is negative: a size is zero or more")]
+    #[error("'{0}' is negative: expected zero or more")]
     Negative(String),
     /// A number, then something that is no unit.
     #[error(
@@ -39,7 +39,7 @@ pub enum SizeError {
     #[error("'{0}' is less than one byte")]
     BelowOne(String),
     /// Over [`SIZE_MAX_BYTES`].
-    #[error("'{0}' is too large: a device has less than 8 EiB")]
+    #[error("'{0}' is too large: the maximum is below 8 EiB")]
     TooLarge(String),
 }
 

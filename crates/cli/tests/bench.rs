@@ -290,7 +290,7 @@ fn a_report_writes_what_it_is_asked_for() {
         refused(
             &[&words[..], &[option, &page]].concat(),
             2,
-            &["page.html: expected a folder", "choose another name"],
+            &["page.html: expected a directory", "found a file"],
         );
     }
 }
@@ -337,7 +337,7 @@ fn reports_that_cannot_be() {
     refused(
         &["report", &means, "--runs", "10", "--json", "-o", "-"],
         USAGE,
-        &["both write"],
+        &["both use standard output"],
     );
     refused(
         &["report", &means, "--runs", "10", "-o", "/nowhere/x.html"],

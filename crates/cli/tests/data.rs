@@ -135,7 +135,11 @@ fn iozone_is_labelled_with_its_true_ratio() {
 fn data_that_cannot_be_made_is_refused() {
     let scratch = Scratch::new();
     scratch.refused("bench data --level 101", USAGE, &["--level", "0 to 100"]);
-    scratch.refused("bench data --family zeros --level 30", USAGE, &["--level is for"]);
+    scratch.refused(
+        "bench data --family zeros --level 30",
+        USAGE,
+        &["--level requires"],
+    );
     scratch.refused("bench data --family zip", USAGE, &["random-level"]);
     scratch.refused("bench data --chunk 5000", USAGE, &["power of two"]);
     scratch.refused("bench data --dedup 100", USAGE, &["99%"]);
@@ -236,7 +240,7 @@ fn what_cannot_be_studied_is_refused() {
     scratch.refused(
         "study file --distribution none/d.json",
         FAILURE,
-        &["none/d.json", "expected a folder"],
+        &["none/d.json", "the directory must exist"],
     );
     scratch.refused("study file --codec lzma", USAGE, &["lz4, zstd[:LEVEL]"]);
     scratch.refused("study file --codec zstd:99", USAGE, &["-7 to 19"]);
@@ -255,7 +259,7 @@ fn what_cannot_be_studied_is_refused() {
     scratch.refused(
         "study file --distribution folder",
         USAGE,
-        &["folder is a folder", "expected a file"],
+        &["folder is a directory", "expected a file"],
     );
     // The study was made and is shown; only its file is missing.
     let output = scratch.run("study file --distribution /dev/full");

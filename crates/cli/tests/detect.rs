@@ -164,22 +164,22 @@ fn what_it_cannot_look_at_is_refused() {
     fs::write(&file, "precious").unwrap();
     let path = folder.path().to_str().unwrap();
     for (words, status, part) in [
-        (&[file.to_str().unwrap()][..], 2, "everything on it will be lost"),
+        (&[file.to_str().unwrap()][..], 2, "all data on it will be lost"),
         (
             &[file.to_str().unwrap(), "--yes-destroy", path][..],
             2,
             "nothing was written",
         ),
-        (&[path, "--yes-destroy", path][..], 2, "nothing is destroyed"),
+        (&[path, "--yes-destroy", path][..], 2, "nothing is overwritten"),
         (&["/dev/null"][..], 1, "character device"),
-        (&["/nowhere"][..], 1, "looking at /nowhere"),
+        (&["/nowhere"][..], 1, "inspecting /nowhere"),
         (
             &[path, "--sample", "1000"][..],
             2,
             "whole MiB, from 2MiB to 1GiB, found 1000 bytes",
         ),
         (&[path, "--sample", "1MiB"][..], 2, "from 2MiB"),
-        (&[path, "--size", "1MiB"][..], 2, "no room for two samples"),
+        (&[path, "--size", "1MiB"][..], 2, "cannot hold two samples"),
         (&[path, "--size", "8EiB"][..], 2, ""),
         (&[path, "--rounds", "3"][..], 2, "from 4 to 1000"),
     ] {

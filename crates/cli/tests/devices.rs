@@ -104,7 +104,7 @@ impl Rig {
             let (status, text) = self.create(cache, words);
             assert_eq!(status, Some(1), "{text}");
             assert!(text.contains(part), "no '{part}' in {text}");
-            assert!(text.contains("--force does not overrule"), "{text}");
+            assert!(text.contains("--force does not override"), "{text}");
         }
     }
 
@@ -114,7 +114,7 @@ impl Rig {
         let (status, text) = self.create(cache, &[]);
         assert_eq!(status, Some(1), "{text}");
         assert!(
-            text.contains(part) && text.contains("add --force"),
+            text.contains(part) && text.contains("use --force"),
             "no '{part}' in {text}"
         );
         let (_, text) = self.create(cache, &["--force"]);
@@ -127,7 +127,7 @@ impl Rig {
         let (status, text) = self.create(cache, &[]);
         assert_eq!(status, Some(1), "{text}");
         assert!(
-            text.contains(part) && text.contains("add --force"),
+            text.contains(part) && text.contains("use --force"),
             "no '{part}' in {text}"
         );
     }
@@ -176,7 +176,7 @@ fn an_unmounted_file_system() {
     let Some(rig) = Rig::new(|_| {}) else { return };
     must("mkfs.ext4", &["-q".as_ref(), &rig.device]);
     let (_, text) = rig.create(&rig.path("image"), &[]);
-    assert!(text.contains("behind the loop device"), "{text}");
+    assert!(text.contains("used by the loop device"), "{text}");
     rig.only_forced(&rig.device, "ext4 file system (signature at offset 1080)");
 }
 
@@ -191,8 +191,8 @@ fn swap_in_use() {
         return;
     }
     rig.undo.push(("swapoff", vec![device.clone()]));
-    rig.never(&device, "swap space in use");
-    rig.never(&rig.path("image"), "swap space in use");
+    rig.never(&device, "used as swap space");
+    rig.never(&rig.path("image"), "used as swap space");
 }
 
 /// One partition of type 83 from 1 MiB on.
@@ -327,7 +327,7 @@ fn devices_are_studied_and_never_written_with_made_data() {
     ] {
         let (status, text) = flaz(words);
         assert_eq!(status, Some(1), "{words:?}: {text}");
-        assert!(text.contains("behind the loop device"), "{words:?}: {text}");
+        assert!(text.contains("used by the loop device"), "{words:?}: {text}");
     }
     let mut found = vec![0; 1 << 20];
     File::open(&rig.device)
@@ -379,12 +379,12 @@ fn a_device_that_somebody_may_need_is_not_measured() {
     let (status, text) = measure(&rig, &device);
     assert_eq!(status, Some(1), "{text}");
     assert!(
-        text.contains("ext4 file system") && text.contains("No option overrules"),
+        text.contains("ext4 file system") && text.contains("No option overrides"),
         "{text}"
     );
     let (status, text) = measure(&rig, &rig.path("image"));
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("behind the loop device"), "{text}");
+    assert!(text.contains("used by the loop device"), "{text}");
     rig.mount(&device);
     let (status, text) = measure(&rig, &device);
     assert_eq!(status, Some(1), "{text}");

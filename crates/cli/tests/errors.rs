@@ -145,7 +145,7 @@ fn help_and_version_are_no_errors() {
         scratch
             .run("--help")
             .succeeded()
-            .contains("Exit status: 0 done, 1 failed, 2 wrong usage")
+            .contains("Exit status: 0 success, 1 failure, 2 invalid usage")
     );
     for command in [
         "create", "serve", "status", "set", "flush", "detach", "stop", "check", "dump", "demo", "bench",
@@ -169,7 +169,7 @@ fn create_with_words_that_are_none() {
     create("--codec lz4:1").refused(USAGE, &["no levels"]);
     create("--size lots").refused(USAGE, &["'lots' is not a size", "64KiB or 10G"]);
     create("--size 1X").refused(USAGE, &["unknown unit 'X'"]);
-    create("--size 9E").refused(USAGE, &["less than 8 EiB"]);
+    create("--size 9E").refused(USAGE, &["the maximum is below 8 EiB"]);
     create("--size -1").refused(USAGE, &["-1"]);
     create("--extent-size 48KiB").refused(USAGE, &["expected 32KiB, 64KiB, 128KiB or 256KiB"]);
     create("--region-size x").refused(USAGE, &["'x' is not a size"]);
@@ -202,7 +202,7 @@ fn create_without_a_cache_device_or_origin() {
         .refused(FAILURE, &["found a directory"]);
     scratch
         .run("create /dev/no-such-disk --origin origin --size 1G")
-        .refused(FAILURE, &["not made under /dev"]);
+        .refused(FAILURE, &["not created under /dev"]);
     scratch
         .run("create no/dir/c --origin origin --size 1G")
         .refused(FAILURE, &["cannot make no/dir/c", "No such file"]);
@@ -233,7 +233,7 @@ fn create_over_what_somebody_may_want() {
         (
             b"dear diary",
             12_345_678,
-            "data of no known kind (first at offset 12345678)",
+            "unknown data (first at offset 12345678)",
         ),
     ] {
         let cache = scratch.file("cache");
@@ -241,7 +241,7 @@ fn create_over_what_somebody_may_want() {
         let before = fs::read(scratch.path("cache")).unwrap();
         scratch.run("create cache --origin origin").refused(
             FAILURE,
-            &["cache is not free; nothing was written", name, "add --force"],
+            &["cache is not free; nothing was written", name, "use --force"],
         );
         assert!(
             fs::read(scratch.path("cache")).unwrap() == before,
@@ -281,8 +281,8 @@ fn create_over_a_cache_says_whether_it_is_dirty() {
         }
         let output = scratch.run("create cache --origin origin");
         let case = format!("{dirty:?}, {damaged:?}: {}", output.err());
-        output.refused(FAILURE, &["flaz cache", "add --force"]);
-        assert_eq!(case.contains("dirty (not all on its origin)"), is_dirty, "{case}");
+        output.refused(FAILURE, &["flaz cache", "use --force"]);
+        assert_eq!(case.contains("dirty (newer than its origin)"), is_dirty, "{case}");
     }
 }
 
@@ -293,11 +293,7 @@ fn create_with_a_size_that_is_another() {
     scratch.file("cache");
     scratch.run("create cache --origin origin --size 1GiB").refused(
         FAILURE,
-        &[
-            "expected 1.00 GiB",
-            "found a file of 32.0 MiB",
-            "leave --size out",
-        ],
+        &["expected 1.00 GiB", "found a file of 32.0 MiB", "omit --size"],
     );
 }
 
@@ -309,7 +305,7 @@ fn create_over_a_file_in_use() {
     rustix::fs::flock(&cache, rustix::fs::FlockOperation::LockExclusive).unwrap();
     scratch.run("create cache --origin origin --force").refused(
         FAILURE,
-        &["locked by another process", "--force does not overrule"],
+        &["locked by another process", "--force does not override"],
     );
 }
 
@@ -338,7 +334,7 @@ fn serve_with_words_that_are_none() {
     serve(&long).refused(USAGE, &["has 121 bytes", "allows 107"]);
     serve("--nbd tcp:127.0.0.1:10809").refused(USAGE, &["TCP without TLS", "--insecure-tcp"]);
     serve("--nbd unix:a --nbd unix:a").refused(USAGE, &["unix:a is given twice"]);
-    serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["at most 16"]);
+    serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["the maximum is 16"]);
 }
 
 #[test]
@@ -456,7 +452,9 @@ fn questions_to_nobody() {
     scratch
         .run("status c --watch soon")
         .refused(USAGE, &["number of seconds"]);
-    scratch.run("stop c --timeout 1e9").refused(USAGE, &["to a year"]);
+    scratch
+        .run("stop c --timeout 1e9")
+        .refused(USAGE, &["to one year"]);
 }
 
 #[test]
@@ -589,7 +587,7 @@ fn a_full_disk_behind_standard_output_is_a_failure() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(FAILURE), "{err}");
     assert!(
-        err.contains("standard output cannot be written: No space left"),
+        err.contains("cannot write to standard output: No space left"),
         "{err}"
     );
 }
@@ -603,7 +601,7 @@ fn a_filter_that_is_none_is_said_and_survived() {
         .output()
         .unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
-    assert!(err.contains("FLAZ_LOG='a=b=c' is not understood"), "{err}");
+    assert!(err.contains("FLAZ_LOG='a=b=c' is invalid"), "{err}");
     assert!(err.contains("no daemon listens"), "{err}");
 }
 
@@ -617,7 +615,10 @@ fn an_output_that_is_an_input_is_refused_and_stays_as_it_is() {
     for output in ["junk", "./junk", "same", "link"] {
         scratch
             .run(&format!("study junk --distribution {output}"))
-            .refused(USAGE, &["found the same as junk", "choose another name"]);
+            .refused(
+                USAGE,
+                &["is also an input file (junk)", "choose another output file"],
+            );
     }
     let table = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -636,11 +637,11 @@ fn an_output_that_is_an_input_is_refused_and_stays_as_it_is() {
     ] {
         scratch
             .run(&format!("bench report {line}"))
-            .refused(USAGE, &[&format!("found the same as {input}")]);
+            .refused(USAGE, &[&format!("is also an input file ({input})")]);
     }
     scratch
         .run("bench report none --svg-dir . --csv-dir . --output none/")
-        .refused(USAGE, &["none/ has no name of a file at its end"]);
+        .refused(USAGE, &["none/ does not end in a file name"]);
     fs::write(
         scratch.path("d.json"),
         "{\"schema\":\"flaz-distribution/1\",\"source\":\"home\",\"measured_bytes\":81920,\"duplicate_percent\":0,\"sizes\":[{\
@@ -649,10 +650,10 @@ fn an_output_that_is_an_input_is_refused_and_stays_as_it_is() {
     .unwrap();
     scratch
         .run("bench data --family replay --distribution d.json --output d.json")
-        .refused(USAGE, &["found the same as d.json"]);
+        .refused(USAGE, &["is also an input file (d.json)"]);
     scratch
         .run("demo --html page --json=./page")
-        .refused(USAGE, &["./page: would be written twice"]);
+        .refused(USAGE, &["./page: given for two outputs"]);
     assert_eq!(fs::read(scratch.path("cells.csv")).unwrap(), table);
     assert!(
         fs::read(scratch.path("junk"))
@@ -708,14 +709,14 @@ fn a_served_cache_and_its_origin_are_not_overwritten_with_results() {
 fn negative_values_are_told_what_was_expected() {
     let scratch = Scratch::new();
     for (line, part) in [
-        ("serve c --device-timeout -1", "from 0.1 seconds to a year, or 0"),
+        ("serve c --device-timeout -1", "0.1 seconds to one year, or 0"),
         ("serve c --sequential-cutoff -5", "'-5' is negative"),
         ("serve c --sequential-cutoff -5K", "'-5K' is negative"),
         ("serve c --threads -1", "a whole number from 1 to 1024"),
         ("create c --origin o --size -1", "'-1' is negative"),
         ("create c --origin o --size --force", "'--force' is not a size"),
-        ("status c --watch -3", "from 0.1 seconds to a year"),
-        ("stop c --timeout -1", "from 0.1 seconds to a year"),
+        ("status c --watch -3", "0.1 seconds to one year"),
+        ("stop c --timeout -1", "0.1 seconds to one year"),
         ("bench compare a b --delta -1", "from 0 to below 100"),
         ("bench compare a b --delta -1%", "from 0 to below 100"),
         (
@@ -760,7 +761,7 @@ fn options_that_cannot_be_had_are_wrong_usage() {
     for (line, part) in [
         ("demo --size 1K", "--size: expected 8.00 MiB to"),
         ("demo --cache-size 1K", "--cache-size: expected 4.00 MiB to"),
-        ("demo --codec none", "name a codec that compresses"),
+        ("demo --codec none", "choose a codec that compresses"),
         (
             "create cache --origin origin --size 32M --region-size 64KiB",
             "region size is 65536, expected a power of two",
@@ -788,14 +789,14 @@ fn paths_that_lead_nowhere_are_told_what_was_expected() {
     for command in ["serve", "status", "detach", "flush", "stop", "check"] {
         scratch.run(&format!("{command} none")).refused(
             FAILURE,
-            &["none: no such cache device: make one with `flaz create`"],
+            &["none: no such cache device: create one with `flaz create`"],
         );
         scratch.run(&format!("{command} .")).refused(
             FAILURE,
             &["expected a block device or a regular file, found a directory"],
         );
     }
-    let nowhere = "expected a path that leads somewhere";
+    let nowhere = "a file or directory in the path does not exist";
     for (line, part) in [
         ("serve cache --nbd unix:none/x.sock", nowhere),
         ("bench compare none none", nowhere),
@@ -805,14 +806,14 @@ fn paths_that_lead_nowhere_are_told_what_was_expected() {
         ("bench run --campaign none", nowhere),
         ("bench data --family replay --distribution none", nowhere),
         ("study none", nowhere),
-        ("bench report file/x", "found a file: check the path"),
-        ("bench run --campaign .", "found a folder: name a file in it"),
+        ("bench report file/x", "a file is used as a directory in the path"),
+        ("bench run --campaign .", "found a directory"),
     ] {
         scratch.run(line).refused(FAILURE, &[part]);
     }
     scratch
         .run("bench report file --output .")
-        .refused(USAGE, &[". is a folder: expected a file"]);
+        .refused(USAGE, &[". is a directory: expected a file"]);
 }
 
 #[test]
@@ -834,7 +835,7 @@ fn man_pages_and_completions() {
     }
     scratch
         .run("generate man none")
-        .refused(FAILURE, &["writing none/flaz", "expected a folder that is there"]);
+        .refused(FAILURE, &["writing none/flaz", "the directory must exist"]);
     // What somebody else has there stays, and then no page is written.
     let (theirs, stale) = (man.join("flaz.1"), man.join("flaz-create.1"));
     fs::remove_file(&theirs).unwrap();
@@ -842,7 +843,7 @@ fn man_pages_and_completions() {
     fs::write(&stale, "of a version before").unwrap();
     scratch
         .run("generate man man")
-        .refused(USAGE, &["flaz.1 is a folder: expected a file"]);
+        .refused(USAGE, &["flaz.1 is a directory: expected a file"]);
     assert_eq!(fs::read_to_string(&stale).unwrap(), "of a version before");
     fs::remove_dir(&theirs).unwrap();
     scratch.run("generate man man").succeeded();

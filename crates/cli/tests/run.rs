@@ -354,7 +354,11 @@ fn an_interrupted_campaign_goes_on_and_measures_nothing_twice() {
     let before = scratch.campaign("out.json");
     let done = samples();
     assert!((20..208).contains(&done), "{done}");
-    scratch.refused("--resume out.json --runs 5", USAGE, &["no other option"]);
+    scratch.refused(
+        "--resume out.json --runs 5",
+        USAGE,
+        &["only --yes-destroy and --json can be combined"],
+    );
     let held = File::open(scratch.path("out.json")).unwrap();
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
     scratch.refused("--resume out.json", FAILURE, &["out.json is not free", "locked"]);
@@ -377,7 +381,7 @@ fn an_interrupted_campaign_goes_on_and_measures_nothing_twice() {
             "samples stay as they were"
         );
     }
-    scratch.refused("--resume out.json", USAGE, &["is done"]);
+    scratch.refused("--resume out.json", USAGE, &["is complete"]);
     assert!(scratch.names("disk").is_empty(), "nothing is left");
 }
 
@@ -407,17 +411,17 @@ fn a_file_is_overwritten_only_when_its_path_is_typed_again() {
     scratch.refused(
         &format!("mine {options}"),
         USAGE,
-        &["everything on it will be lost", "--yes-destroy mine"],
+        &["all data on it will be lost", "--yes-destroy mine"],
     );
     scratch.refused(
         &format!("mine --yes-destroy other {options}"),
         USAGE,
-        &["expected the path mine again, found 'other'"],
+        &["expected mine as confirmation, found 'other'"],
     );
     scratch.refused(
         &format!("disk --yes-destroy disk {options}"),
         USAGE,
-        &["nothing is destroyed"],
+        &["nothing is overwritten"],
     );
     assert!(
         fs::read(scratch.path("mine"))
@@ -443,7 +447,7 @@ fn a_file_with_a_file_system_is_refused_whatever_is_typed() {
     scratch.refused(
         "image --yes-destroy image --tests write --runs 1",
         FAILURE,
-        &["btrfs file system", "No option overrules"],
+        &["btrfs file system", "No option overrides"],
     );
     assert!(
         fs::read(scratch.path("image")).unwrap() == image,
@@ -465,14 +469,14 @@ fn refusals_say_what_was_expected() {
     scratch.refused("/dev/null --size 1MiB", FAILURE, &["character device"]);
     scratch.refused("/dev/no-such-disk", USAGE, &["lsblk"]);
     fs::write(scratch.path("there.json"), "mine").unwrap();
-    scratch.refused("disk --output there.json", USAGE, &["is there already"]);
+    scratch.refused("disk --output there.json", USAGE, &["already exists"]);
     scratch.refused("--resume there.json", FAILURE, &["there.json"]);
     scratch.refused("--resume none.json", FAILURE, &["none.json"]);
     let output = scratch.run("disk --size 1MiB --output nodir/o.json");
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(FAILURE), "{err}");
     assert!(
-        err.starts_with("flaz: writing nodir/o.json: ") && err.contains("expected a folder"),
+        err.starts_with("flaz: writing nodir/o.json: ") && err.contains("the directory must exist"),
         "before anything is said to be measured: {err}"
     );
     for name in ["", "  "] {

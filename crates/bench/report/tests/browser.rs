@@ -74,7 +74,7 @@ fn browser() -> Option<PathBuf> {
             std::env::var_os("FLAZ_REQUIRE_BROWSER").is_none_or(|value| value != "1"),
             "chromium is not installed, and FLAZ_REQUIRE_BROWSER=1"
         );
-        println!("skipped: chromium is not installed; get it with: apt-get install chromium");
+        println!("skipped: chromium is not installed; install it with: apt-get install chromium");
     }
     found
 }

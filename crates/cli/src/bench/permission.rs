@@ -16,13 +16,13 @@ pub fn to_overwrite(target: &Path, typed: Option<&Path>) -> Result<Option<Claim>
         Ok(found) => !found.is_dir(),
         // What is missing is made: a folder.
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => return Err(Failure::system(format!("looking at {}", target.display()))(error)),
+        Err(error) => return Err(Failure::system(format!("inspecting {}", target.display()))(error)),
     };
     if !in_place {
         return match typed {
             None => Ok(None),
             Some(typed) => Err(Failure::Usage(format!(
-                "--yes-destroy {}: expected it for a file or device only; in the folder {} nothing is destroyed",
+                "--yes-destroy {}: only for files and devices; nothing is overwritten in the directory {}",
                 typed.display(),
                 target.display()
             ))),
@@ -35,12 +35,12 @@ pub fn to_overwrite(target: &Path, typed: Option<&Path>) -> Result<Option<Claim>
         None if io::stdin().is_terminal() && io::stderr().is_terminal() => {
             agrees(
                 target,
-                &asked(target).map_err(Failure::system("reading the answer"))?,
+                &asked(target).map_err(Failure::system("reading the confirmation"))?,
             )?;
         }
         None => {
             return Err(Failure::Usage(format!(
-                "{0}: everything on it will be lost; if it may be, type its path again: --yes-destroy {0}",
+                "{0}: all data on it will be lost: confirm with --yes-destroy {0}",
                 target.display()
             )));
         }
@@ -52,7 +52,7 @@ fn asked(target: &Path) -> io::Result<String> {
     let mut err = io::stderr().lock();
     write!(
         err,
-        "Everything on {} will be lost. If it may be, type its path again: ",
+        "All data on {} will be lost. Type its path to confirm: ",
         target.display()
     )?;
     err.flush()?;
@@ -66,7 +66,7 @@ fn agrees(target: &Path, typed: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "expected the path {} again, found '{}': nothing was written",
+        "expected {} as confirmation, found '{}': nothing was written",
         target.display(),
         typed.trim_end()
     )))

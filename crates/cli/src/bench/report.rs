@@ -20,7 +20,7 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if to_stdout && args.json {
         return Err(Failure::Usage(
-            "--json and --output - both write to standard output: give the page a file".to_owned(),
+            "--json and --output - both use standard output: write the page to a file".to_owned(),
         ));
     }
     let mut files = OutputFiles::beside(&inputs(args));
@@ -76,11 +76,11 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     for path in written.iter().rev().take(1) {
         text.push_str(&match written.len() {
             1 => format!("Written: {}\n", path.display()),
-            many => format!("Written: {many} files, {} the last\n", path.display()),
+            many => format!("Written: {many} files, the last is {}\n", path.display()),
         });
     }
     if written.is_empty() {
-        text.push_str("A page with charts: add --output page.html\n");
+        text.push_str("For a page with charts, add --output page.html\n");
     }
     output::print(&text)
 }
@@ -102,12 +102,12 @@ fn inputs(args: &ReportArgs) -> Vec<PathBuf> {
 fn in_folder(files: &mut OutputFiles, folder: &Path, name: &str) -> Result<OutputFile, Failure> {
     if folder.exists() && !folder.is_dir() {
         return Err(Failure::Usage(format!(
-            "{}: expected a folder, or the name of one that can be made, found something else: choose another name",
+            "{}: expected a directory, or a name for a new one, found a file",
             folder.display()
         )));
     }
     fs::create_dir_all(folder).map_err(Failure::system(format!(
-        "creating the folder {}",
+        "creating the directory {}",
         folder.display()
     )))?;
     files.take(&folder.join(name))

@@ -16,62 +16,64 @@ use crate::error::Failure;
 use crate::number::whole;
 use crate::size;
 
-/// Bytes made in memory to measure the generator when nothing is written.
+/// Bytes generated in memory to measure the generator when nothing is written.
 const SPEED_BYTES_MAX: u64 = 256 << 20;
 
 /// `flaz bench data`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Families (docs/data.md has what each of them reaches, measured):
-  run           a run of one byte in each 4 KiB: the same level with every codec
-  copies        copies of random bytes, --distance before: for codecs that match
-  alphabet      bytes of unequal frequency: for codecs with an entropy stage, nothing for LZ4
-  replay        chunks drawn from --distribution, which `flaz study` writes
-  iozone        as IOzone fills its records when asked for --level; the true ratio is printed
-  random-level  a level drawn for each chunk
+Families (docs/data.md has measured results for each):
+  run           a run of one byte in each 4 KiB: the same level for every codec
+  copies        random bytes and copies of them --distance before: for matching codecs
+  alphabet      bytes of unequal frequency: for codecs with an entropy stage, not LZ4
+  replay        chunks drawn from --distribution, written by `flaz study`
+  iozone        as IOzone fills its records for --level; the true ratio is printed
+  random-level  a random level for each chunk
   zeros, random
 
-The same options give the same bytes; another --seed or --run gives others, none of whose blocks are equal. \
-Without --output nothing is written and only the report is made. With --output - the data goes to standard \
-output and the report to standard error.
+The same options generate the same bytes. Another --seed or --run generates different data that shares no \
+block with it. Without --output, nothing is written and only the report is made. With --output -, the data \
+goes to standard output and the report to standard error.
 
 Examples:
-  flaz bench data --level 50%                           what do codecs make of it
+  flaz bench data --level 50%                      only report the savings
   flaz bench data --level 75 --size 10G --output /mnt/file
-  flaz bench data --family copies --distance 32KiB --chunk 64KiB --output - | ssh host 'cat > file'
-  flaz study /dev/sdb --distribution d.json && flaz bench data --family replay --distribution d.json")]
+  flaz bench data --family copies --distance 32KiB --output - | gzip -1 | wc -c
+  flaz study /dev/sdb --distribution d.json
+  flaz bench data --family replay --distribution d.json")]
 pub struct BenchDataArgs {
-    /// How the data is made
+    /// Kind of data
     #[arg(long, value_name = "FAMILY", value_enum, default_value_t = FamilyArg::Run)]
     family: FamilyArg,
-    /// Families run, copies, alphabet and iozone: share of the space to be saved, 0 to 100 percent [default: 50%]
+    /// Families run, copies, alphabet and iozone: share of space that compression saves, 0 to 100 percent [default:
+    /// 50%]
     #[arg(long, value_name = "PERCENT")]
     level: Option<Level>,
-    /// Unit of duplicates, of drawn levels and of records: a power of two from 512 to 16MiB
+    /// Unit of duplicates, drawn levels and records: a power of two from 512 to 16MiB
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = size::parse)]
     chunk: u64,
-    /// Share of the chunks that repeat one 4 MiB before: 0 to 99 percent
+    /// Share of chunks that duplicate the chunk 4 MiB before: 0 to 99 percent
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     dedup: Level,
-    /// Family copies: how far back they come from [default: 256]
+    /// Family copies: distance of the copies [default: 256]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     distance: Option<u64>,
-    /// Family replay: the distribution, a file that `flaz study` wrote
+    /// Family replay: distribution file, written by `flaz study`
     #[arg(long, value_name = "FILE")]
     distribution: Option<PathBuf>,
-    /// Size of the data
+    /// Amount of data
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size::parse)]
     size: u64,
-    /// Number of the campaign, which the data is a function of
+    /// Seed of the campaign; determines the data
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
-    /// Number of the run in the campaign
+    /// Number of the run in the campaign; determines the data
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u64::MAX))]
     run: u64,
-    /// Threads that make the data [default: one a core]
+    /// Threads that generate data [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(study::THREADS))]
     threads: Option<NonZeroUsize>,
-    /// Where to write it: a file, or - for standard output
+    /// Output file, or - for standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print the report as JSON
@@ -79,7 +81,7 @@ pub struct BenchDataArgs {
     json: bool,
 }
 
-/// The families, as words.
+/// Names of the families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "kebab-case")]
 enum FamilyArg {
@@ -96,7 +98,7 @@ enum FamilyArg {
 /// Runs `flaz bench data`.
 ///
 /// # Errors
-/// Options that make no sense, or a file that cannot be written.
+/// Invalid options, or a file that cannot be written.
 pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
     let spec = DataSpec {
         family: family(args)?,
@@ -151,10 +153,10 @@ pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
 
 fn family(args: &BenchDataArgs) -> Result<Family, Failure> {
     if args.distance.is_some() && args.family != FamilyArg::Copies {
-        return Err(Failure::Usage("--distance is for --family copies".into()));
+        return Err(Failure::Usage("--distance requires --family copies".into()));
     }
     if args.distribution.is_some() && args.family != FamilyArg::Replay {
-        return Err(Failure::Usage("--distribution is for --family replay".into()));
+        return Err(Failure::Usage("--distribution requires --family replay".into()));
     }
     let levelled = [
         FamilyArg::Run,
@@ -164,7 +166,7 @@ fn family(args: &BenchDataArgs) -> Result<Family, Failure> {
     ];
     if args.level.is_some() && !levelled.contains(&args.family) {
         return Err(Failure::Usage(
-            "--level is for --family run, copies, alphabet and iozone: the others have theirs".into(),
+            "--level requires --family run, copies, alphabet or iozone".into(),
         ));
     }
     Ok(match args.family {
@@ -184,7 +186,7 @@ fn family(args: &BenchDataArgs) -> Result<Family, Failure> {
 fn distribution(path: Option<&Path>) -> Result<Distribution, Failure> {
     let path = path.ok_or_else(|| {
         let message =
-            "--family replay wants --distribution FILE; `flaz study PATH --distribution FILE` writes one";
+            "--family replay requires --distribution FILE; `flaz study PATH --distribution FILE` writes one";
         Failure::Usage(message.into())
     })?;
     Distribution::read(path).map_err(|error| Failure::Other {

@@ -35,9 +35,9 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     match report.bad_total() {
         0 => Ok(()),
         bad => Err(Failure::BadNews(format!(
-            "check {}: {bad} {} wrong: {}",
+            "check {}: {bad} {}: {}",
             args.cache.display(),
-            if bad == 1 { "thing is" } else { "things are" },
+            if bad == 1 { "error found" } else { "errors found" },
             advice(report.may_be_dirty)
         ))),
     }
@@ -46,11 +46,11 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
 /// What to do about what is wrong. Making a cache new must not be what loses writes.
 fn advice(may_be_dirty: bool) -> &'static str {
     if may_be_dirty {
-        "it holds, or may hold, writes that have not reached the origin: do not make it new. Bring them there with `flaz \
-         flush`; the blocks listed as fragment-dirty cannot be: write them anew on the served disk, or give up all that \
-         is not on the origin with `flaz serve --discard-cache --discard-dirty`"
+        "the cache contains, or may contain, dirty blocks: do not recreate it. Write them to the origin with \
+         `flaz flush`; blocks listed as fragment-dirty cannot be recovered: overwrite them through the served \
+         device, or discard all dirty blocks with `flaz serve --discard-cache --discard-dirty`"
     } else {
-        "blocks whose copies are damaged are read from the origin; `flaz create --force` makes the cache new"
+        "damaged blocks will be read from the origin; `flaz create --force` recreates the cache"
     }
 }
 

@@ -42,17 +42,17 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
         None => {
             let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
             alone(cache, &args.idle, Daemon::clean)
-                .map_err(Failure::host("bringing writes to the origin of", cache))?
+                .map_err(Failure::host("writing dirty blocks to the origin of", cache))?
         }
     };
     if args.json {
         return output::print_json(&json!({ "dirty_blocks": left }), true);
     }
     if left == 0 {
-        return output::print("clean: the origin has everything\n");
+        return output::print("clean: all blocks are on the origin\n");
     }
     output::print(&format!(
-        "{} are dirty again: written meanwhile, or damaged (see `flaz status`)\n",
+        "{} are still dirty: written in the meantime, or damaged (see `flaz status`)\n",
         HumanBytes(left * BLOCK_BYTES as u64)
     ))
 }
@@ -76,7 +76,7 @@ pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
             alone(cache, &args.idle, Daemon::detach).map_err(Failure::host("detach", cache))?;
         }
     }
-    output::print("detached: the origin is complete, and the cache is empty\n")
+    output::print("detached: the origin is complete and the cache is empty\n")
 }
 
 /// Opens a cache that nobody serves, does something with it, and stops it.
@@ -113,7 +113,10 @@ fn alone<T>(
     // Only to be said: who cannot tell will not clean either.
     if let Ok(report) = daemon.status() {
         let left = report.live.map_or(0, |live| live.write_back.dirty_blocks);
-        tracing::info!("{} to bring to the origin", HumanBytes(left * BLOCK_BYTES as u64));
+        tracing::info!(
+            "{} of dirty data to write to the origin",
+            HumanBytes(left * BLOCK_BYTES as u64)
+        );
     }
     let done = AtomicBool::new(false);
     let left = || Some(daemon.status().ok()?.live?.write_back.dirty_bytes);
@@ -176,7 +179,8 @@ fn watch(mut left: impl FnMut() -> Option<u64>, stop: &AtomicBool) {
         let Some(left) = left() else { break };
         let bar = bar.get_or_insert_with(|| {
             let style = ProgressStyle::with_template(
-                "{spinner} to the origin {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+                "{spinner} writing to the origin {wide_bar} {binary_bytes}/{binary_total_bytes} \
+                 {binary_bytes_per_sec} {eta}",
             )
             .unwrap_or_else(|_| ProgressStyle::default_bar());
             // Hidden where standard error is no terminal.

@@ -22,7 +22,8 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let origin = safety::origin(&args.origin)?;
     if let Some(uses) = safety::uses_text(&args.origin) {
         tracing::warn!(
-            "origin {}: {uses}: it must be free while it is served, or changes made behind the cache go unseen",
+            "origin {}: {uses}: it must not be in use while it is served, because changes that bypass the \
+             cache are not detected",
             args.origin.display()
         );
     }
@@ -40,7 +41,10 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
         Ok(report) => report,
         Err(error) => {
             if made && let Err(error) = std::fs::remove_file(&args.cache) {
-                tracing::warn!("{} was made but cannot be removed: {error}", args.cache.display());
+                tracing::warn!(
+                    "{} was created but cannot be removed: {error}",
+                    args.cache.display()
+                );
             }
             if is_asked_for(args, error.as_ref()) {
                 return Err(Failure::Usage(format!(

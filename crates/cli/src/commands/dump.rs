@@ -9,7 +9,7 @@ use crate::page;
 
 /// A failed write to standard output, on its way through the host.
 #[derive(Debug, thiserror::Error)]
-#[error("standard output cannot be written")]
+#[error("cannot write to standard output")]
 struct Unwritten(#[source] io::Error);
 
 /// Runs `flaz dump`.

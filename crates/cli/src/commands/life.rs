@@ -9,7 +9,7 @@ use crate::error::chain;
 use crate::host::HostError;
 
 /// What somebody hears who asks too early.
-pub const STILL_STARTING: &str = "the cache is still starting: ask again later";
+pub const STILL_STARTING: &str = "the cache is still starting: try again later";
 
 /// Why the daemon stops.
 pub enum Reason {
@@ -30,7 +30,7 @@ impl Reason {
             Self::Signal(SIGINT) => "SIGINT".to_owned(),
             Self::Signal(SIGTERM) => "SIGTERM".to_owned(),
             Self::Signal(other) => format!("signal {other}"),
-            Self::Asked => "asked by `flaz stop`".to_owned(),
+            Self::Asked => "requested by `flaz stop`".to_owned(),
             Self::Detached => "`flaz detach`: the origin is complete".to_owned(),
             Self::Failed(error) => chain(error.as_ref()),
         }
@@ -73,7 +73,7 @@ impl Life {
     pub fn ask_to_stop(&self, reason: Reason) {
         let mut stage = self.lock();
         if stage.stopping {
-            tracing::info!("stopping already; now also: {}", reason.text());
+            tracing::info!("already stopping; also: {}", reason.text());
             return;
         }
         stage.stopping = true;

@@ -55,9 +55,12 @@ impl OutputFiles {
         let kind = found.as_ref().map(fs::Metadata::file_type);
         let stands = match kind {
             Some(kind) if kind.is_block_device() => {
-                return Err(refused(path, "is a block device, whose contents would be lost"));
+                return Err(refused(
+                    path,
+                    "is a block device, whose contents would be overwritten",
+                ));
             }
-            Some(kind) if kind.is_dir() => return Err(refused(path, "is a folder")),
+            Some(kind) if kind.is_dir() => return Err(refused(path, "is a directory")),
             Some(kind) if kind.is_char_device() || kind.is_fifo() => true,
             _ => false,
         };
@@ -68,8 +71,7 @@ impl OutputFiles {
                 .find(|(_, input)| Identity::of(found) == Some(*input))
             {
                 return Err(Failure::Usage(format!(
-                    "{}: expected a file that is not read as well, found the same as {}: choose another name for what is \
-                     written",
+                    "{}: is also an input file ({}): choose another output file",
                     path.display(),
                     input.display()
                 )));
@@ -78,12 +80,12 @@ impl OutputFiles {
                 return Ok(self.taken(path, State::Stands));
             }
             if !found.is_file() {
-                return Err(refused(path, "is neither a file nor a pipe"));
+                return Err(refused(path, "is not a file or a pipe"));
             }
         }
         if self.taken.contains(&place) {
             return Err(Failure::Usage(format!(
-                "{}: would be written twice: give each file a name of its own",
+                "{}: given for two outputs: use a different file for each",
                 path.display()
             )));
         }
@@ -160,7 +162,7 @@ impl OutputFile {
     /// What is at its place cannot be replaced.
     pub fn keep(self) -> Result<KeptFile, Failure> {
         let (place, current) = match self.state {
-            State::Stands => return Err(refused(&self.path, "is written to as it stands")),
+            State::Stands => return Err(refused(&self.path, "is written in place")),
             State::Missing(place) => (place, Current::Nothing),
             State::Held(place, claim) => (place, Current::Theirs(claim)),
         };
@@ -176,7 +178,7 @@ impl OutputFile {
     /// # Errors
     /// What the system said.
     pub fn open(self) -> Result<OpenFile, Failure> {
-        let failed = Failure::system(format!("opening {} to write to it", self.path.display()));
+        let failed = Failure::system(format!("opening {} for writing", self.path.display()));
         let opened = match &self.state {
             State::Stands => standing(&self.path),
             State::Missing(place) => OpenOptions::new().write(true).create_new(true).open(place),
@@ -252,7 +254,7 @@ impl KeptFile {
             Some(_) => {
                 let (file, beside) = draft.keep().map_err(|refused| refused.error)?;
                 let message = format!(
-                    "another file came to be there, which stays as it is; what should be in it is in {}",
+                    "another file has appeared there and was left unchanged; the output is in {}",
                     beside.display()
                 );
                 (self.path, self.place) = (beside.clone(), beside);
@@ -284,7 +286,7 @@ fn can_hold(path: &Path) -> Result<(), Failure> {
     match tempfile::tempfile_in(folder(&place)) {
         Ok(_) => Ok(()),
         Err(error) => {
-            let expected = format!("{error}: expected a folder that is there and may be written to");
+            let expected = format!("{error}: the directory must exist and be writable");
             let writing = Failure::system(format!("writing {}", path.display()));
             Err(writing(io::Error::other(expected)))
         }
@@ -293,7 +295,7 @@ fn can_hold(path: &Path) -> Result<(), Failure> {
 
 fn refused(path: &Path, what: &str) -> Failure {
     Failure::Usage(format!(
-        "{} {what}: expected a file, or the name of one that can be made",
+        "{} {what}: expected a file, or a name for a new file",
         path.display()
     ))
 }
@@ -301,9 +303,9 @@ fn refused(path: &Path, what: &str) -> Failure {
 /// Where `path` leads to by links, which stay as they are, and what is there.
 fn place(path: &Path) -> Result<(PathBuf, Option<fs::Metadata>), Failure> {
     if path.as_os_str().is_empty() || path.as_os_str().as_bytes().ends_with(b"/") {
-        return Err(refused(path, "has no name of a file at its end"));
+        return Err(refused(path, "does not end in a file name"));
     }
-    let looking = || Failure::system(format!("looking at {}", path.display()));
+    let looking = || Failure::system(format!("inspecting {}", path.display()));
     match fs::metadata(path) {
         // A path of a descriptor, such as /dev/stdout, leads to what may have no path any more.
         Ok(found) => Ok((
@@ -503,17 +505,21 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
         for (name, part) in [
             ("file", "locked"),
-            ("socket", "neither a file nor a pipe"),
-            ("", "has no name"),
-            ("none/", "has no name"),
-            ("none/file", "expected a folder"),
-            ("file/file", "looking at"),
-            (".", "is a folder"),
+            ("socket", "not a file or a pipe"),
+            ("", "does not end in a file name"),
+            ("none/", "does not end in a file name"),
+            ("none/file", "the directory must exist"),
+            ("file/file", "inspecting"),
+            (".", "is a directory"),
         ] {
             let message = taken(&path(name)).unwrap_err();
             assert!(message.contains(part), "'{name}': no '{part}' in {message}");
         }
-        assert!(taken(Path::new("")).unwrap_err().contains("has no name"));
+        assert!(
+            taken(Path::new(""))
+                .unwrap_err()
+                .contains("does not end in a file name")
+        );
     }
 
     #[test]
@@ -530,7 +536,7 @@ mod tests {
         for (one, other) in [("old", "link"), ("new", "nowhere")] {
             let _held = files.take(&path(one)).unwrap();
             let message = files.take(&path(other)).unwrap_err().to_string();
-            assert!(message.contains("written twice"), "{message}");
+            assert!(message.contains("given for two outputs"), "{message}");
         }
     }
 

@@ -58,7 +58,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let server = Server::start(&control, Arc::clone(&handler) as Arc<dyn ControlHandler>)?;
     let begun = Instant::now();
     notify(&[NotifyState::Status(
-        "starting: opening devices and restoring the index",
+        "starting: opening devices and loading the index",
     )]);
     let failed = {
         let life = Arc::clone(&life);
@@ -67,10 +67,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let daemon = match host::start(&spec, failed) {
         Ok(daemon) => handler.daemon.get_or_init(|| daemon),
         Err(error) => {
-            life.end(Err(format!(
-                "the cache could not be started: {}",
-                chain(error.as_ref())
-            )));
+            life.end(Err(format!("cannot start the cache: {}", chain(error.as_ref()))));
             server.close();
             return Err(Failure::host("serve", &args.cache)(error));
         }
@@ -82,7 +79,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     tracing::info!("stopping: {}", reason.text());
     notify(&[
         NotifyState::Stopping,
-        NotifyState::Status("stopping: finishing requests"),
+        NotifyState::Status("stopping: completing requests"),
     ]);
     let begun = Instant::now();
     let stopped = daemon.shutdown();
@@ -105,15 +102,13 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
 fn check_addresses(args: &ServeArgs) -> Result<(), Failure> {
     if args.nbd.len() > NBD_ADDRESSES_MAX {
         return Err(Failure::Usage(format!(
-            "serve: --nbd is given {} times: at most {NBD_ADDRESSES_MAX} addresses are served",
+            "serve: --nbd is given {} times: the maximum is {NBD_ADDRESSES_MAX}",
             args.nbd.len()
         )));
     }
     for (at, address) in args.nbd.iter().enumerate() {
         if args.nbd[..at].contains(address) {
-            return Err(Failure::Usage(format!(
-                "serve: --nbd {address} is given twice: give it once"
-            )));
+            return Err(Failure::Usage(format!("serve: --nbd {address} is given twice")));
         }
         address
             .check_insecure(args.insecure_tcp)
@@ -156,8 +151,8 @@ fn warn_of_emulation(spec: &ServeSpec) {
     ] {
         if let Some(emulation) = emulation {
             tracing::warn!(
-                "EMULATION: the {device} is SLOWED DOWN to an emulated '{emulation}': for demonstrations and tests \
-                 only; leave {option} out for real use"
+                "EMULATION: the {device} is SLOWED DOWN to emulate '{emulation}', for demonstrations and \
+                 tests only; omit {option} for production"
             );
         }
     }
@@ -187,18 +182,18 @@ fn announce(spec: &ServeSpec, control: &Path, begun: Instant) {
 /// Tells systemd, if it started us.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("systemd cannot be told: {error}");
+        tracing::warn!("cannot notify systemd: {error}");
     }
 }
 
 /// The first SIGTERM or SIGINT asks for a clean stop; the second ends the process at once.
 fn watch_signals(life: &Arc<Life>) -> Result<(), Failure> {
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("watching for signals"))?;
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("handling signals"))?;
     let life = Arc::clone(life);
     let watch = move || {
         for (count, signal) in signals.forever().enumerate() {
             if count > 0 {
-                tracing::error!("second signal: ending at once; the cache was not closed cleanly");
+                tracing::error!("second signal: exiting at once; the cache was not closed cleanly");
                 std::process::exit(EXIT_FAILURE.into());
             }
             life.ask_to_stop(Reason::Signal(signal));
@@ -207,7 +202,7 @@ fn watch_signals(life: &Arc<Life>) -> Result<(), Failure> {
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(watch)
-        .map_err(Failure::system("starting a thread for signals"))?;
+        .map_err(Failure::system("starting the signal thread"))?;
     Ok(())
 }
 
@@ -234,7 +229,7 @@ impl Handler {
                     .running()?
                     .set(&patch)
                     .map_err(|error| chain(error.as_ref()))?;
-                tracing::info!("settings now: {}", page::settings_after(&settings, &patch));
+                tracing::info!("new settings: {}", page::settings_after(&settings, &patch));
                 Ok(Reply::Settings(settings))
             }
             Request::Flush {} => {

@@ -36,8 +36,8 @@ fn split(args: &SetArgs) -> Result<(Option<PathBuf>, &[String]), Failure> {
     };
     if assignments.is_empty() {
         return Err(Failure::Usage(
-            "set: expected CACHE (or --control PATH) and at least one KEY=VALUE, as in \
-             `flaz set /dev/nvme0n1p3 mode=write-around`"
+            "set: expected CACHE (or --control PATH) and at least one KEY=VALUE, for example `flaz set \
+             /dev/nvme0n1p3 mode=write-around`"
                 .to_owned(),
         ));
     }

@@ -20,8 +20,8 @@ pub fn run(args: &StopArgs) -> Result<(), Failure> {
             output::print("stopped cleanly: the next start is warm\n")
         }
         Reply::Left { dirty_blocks } => output::print(&format!(
-            "stopped cleanly: the next start is warm; {} of writes have not reached the origin: it is complete only \
-             together with this cache (`flaz flush` brings them there)\n",
+            "stopped cleanly: the next start is warm; {} of dirty data is only on the cache device: the \
+             origin is incomplete without it (write it back with `flaz flush`)\n",
             HumanBytes(dirty_blocks * BLOCK_BYTES as u64)
         )),
         _ => Err(client.unexpected("stop").into()),

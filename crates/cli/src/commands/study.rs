@@ -21,53 +21,53 @@ use crate::error::Failure;
 use crate::number::whole;
 use crate::size;
 
-/// Threads that can be asked for.
+/// Allowed number of threads.
 pub(super) const THREADS: RangeInclusive<NonZeroUsize> =
     NonZeroUsize::MIN..=NonZeroUsize::new(THREADS_MAX as usize).unwrap();
 
 /// `flaz study`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads windows of 1 MiB at random places and compresses them in chunks of 4 KiB, 64 KiB and 1 MiB; every share \
-comes with its 95 % interval. The sample doubles until the intervals at 4 KiB are as narrow as --within says, or \
-until it has --samples windows; data below 64 MiB, and all with --exact, is read whole. Nothing is written but the file \
-of --distribution. Directories are searched without following symbolic links. Duplicates are hard to tell from a \
-sample: their interval is wide, --exact counts them.
+Reads windows of 1 MiB at random positions and compresses them in chunks of 4 KiB, 64 KiB and 1 MiB. All \
+results have 95 % intervals. The sample grows until the intervals at 4 KiB are as narrow as --within, or \
+until --samples windows were read. Data below 64 MiB, and all data with --exact, is read completely. Only \
+the --distribution file is written. Symbolic links in directories are not followed. Duplicates are hard to \
+estimate from a sample and have wide intervals; --exact counts them.
 
 Examples:
   flaz study /dev/sdb                              a terabyte in minutes
-  flaz study /home /srv --cache 64G                what would a flaz cache of 64 GiB hold of it
+  flaz study /home /srv --cache 64G                what a 64 GiB cache would hold
   flaz study disk.img --exact --codec zstd:3 --codec zlib
-  flaz study /var/lib/mysql --distribution d.json  for `flaz bench data --family replay`")]
+  flaz study /var/lib/mysql --distribution d.json  for `flaz bench data`")]
 pub struct StudyArgs {
-    /// Files, directories, block devices, images
+    /// Files, directories, block devices or images
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Read everything: no sampling error
+    /// Read all data, without sampling
     #[arg(long)]
     exact: bool,
     /// Codec to compress with
     #[arg(long, value_name = "CODEC",
-        help = format!("Codec to compress with: {}. May be given several times; lz4 and zstd:1 are always included", flaz_codec::choices()))]
+        help = format!("Codec: {}. May be repeated. lz4 and zstd:1 are always included", flaz_codec::choices()))]
     codec: Vec<CodecSpec>,
-    /// Say what a flaz cache of this size would hold of the data
+    /// Report how much of the data a flaz cache of this size would hold
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     cache: Option<u64>,
-    /// Write the distribution of the chunks to this file, as JSON
+    /// Write the chunk distribution to this file, as JSON
     #[arg(long, value_name = "FILE")]
     distribution: Option<PathBuf>,
-    /// Sample until the intervals are no wider than so many points to each side
+    /// Sample until the intervals are at most this many percentage points wide on each side
     #[arg(long, value_name = "POINTS", default_value_t = WITHIN_POINTS_DEFAULT, value_parser = points,
         conflicts_with = "exact")]
     within: f64,
-    /// Most windows of 1 MiB to read
+    /// Maximum number of 1 MiB windows to read
     #[arg(long, value_name = "N", default_value_t = WINDOWS_MAX_DEFAULT, conflicts_with = "exact",
         value_parser = whole(64..=WINDOWS_MAX))]
     samples: u64,
-    /// What decides which windows are drawn
+    /// Seed for the choice of windows
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
-    /// Threads that read and compress [default: one a core]
+    /// Threads that read and compress [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<NonZeroUsize>,
     /// Print JSON
@@ -78,17 +78,17 @@ pub struct StudyArgs {
 /// Runs `flaz study`.
 ///
 /// # Errors
-/// There is nothing to study, or the distribution cannot be written; the report is printed nevertheless.
+/// There is nothing to study, or the distribution cannot be written. In the latter case the report is still printed.
 pub fn run(args: &StudyArgs) -> Result<(), Failure> {
     if args.codec.len() > CODECS_MAX - 2 {
         return Err(Failure::Usage(format!(
-            "--codec: expected at most {} of them, found {}",
+            "--codec: expected at most {} codecs, found {}",
             CODECS_MAX - 2,
             args.codec.len()
         )));
     }
     if args.cache == Some(0) {
-        return Err(Failure::Usage("--cache: expected a size above 0".into()));
+        return Err(Failure::Usage("--cache: expected a size larger than 0".into()));
     }
     // What cannot be written at the end is told now, not after a terabyte.
     let distribution = args
@@ -127,7 +127,7 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
     }
 }
 
-/// As many threads as there are cores.
+/// Number of cores.
 pub(super) fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
@@ -150,6 +150,6 @@ pub(super) fn bar(shown: bool) -> ProgressBar {
 fn points(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(points) if (0.01..=50.0).contains(&points) => Ok(points),
-        _ => Err("expected from 0.01 to 50 points".to_owned()),
+        _ => Err("expected 0.01 to 50 points".to_owned()),
     }
 }

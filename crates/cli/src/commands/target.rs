@@ -22,7 +22,7 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
         };
     }
     let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
-    let what = "finding the daemon (--control PATH does so without the device) of";
+    let what = "finding the daemon (or use --control PATH) of";
     let uuid = host::identify(cache).map_err(Failure::host(what, cache))?;
     let owner = owner(cache);
     let mut refused = None;

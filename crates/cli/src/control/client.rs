@@ -72,7 +72,7 @@ impl Client {
             path: path.to_owned(),
             seconds: timeout.as_secs_f64(),
             advice: match request {
-                Request::Stop { .. } => ": it goes on stopping; --timeout SECONDS waits longer",
+                Request::Stop { .. } => ": it is still stopping; --timeout SECONDS waits longer",
                 _ => "",
             },
         };
@@ -114,7 +114,7 @@ impl Client {
             detail,
         };
         if !line.ends_with(b"\n") {
-            return Err(garbled(format!("no line's end within {} bytes", line.len())));
+            return Err(garbled(format!("no end of line within {} bytes", line.len())));
         }
         let text = std::str::from_utf8(&line).map_err(|error| garbled(error.to_string()))?;
         match Reply::parse(text).map_err(|error| garbled(error.to_string()))? {
@@ -128,7 +128,7 @@ impl Client {
     pub fn unexpected(&self, question: &str) -> ControlError {
         ControlError::Garbled {
             path: self.path.clone(),
-            detail: format!("not an answer to '{question}'"),
+            detail: format!("unexpected reply to '{question}'"),
         }
     }
 }

@@ -48,14 +48,14 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Nobody listens there.
-    #[error("no daemon listens on {}: start one with `flaz serve`, or give the right --control PATH", path.display())]
+    #[error("no daemon listens on {}: start one with `flaz serve`, or correct --control PATH", path.display())]
     NotRunning {
         /// The socket.
         path: PathBuf,
     },
     /// The socket is another user's.
     #[error(
-        "{}: permission denied: only root and the user who runs the daemon may control it; try again as that user",
+        "{}: permission denied: only root and the user of the daemon may control it",
         path.display()
     )]
     Denied {
@@ -64,7 +64,7 @@ pub enum ControlError {
     },
     /// Who listens is neither root nor this user nor the file's owner.
     #[error(
-        "{}: the socket is served by user {uid}, who is neither root nor this user: not trusted",
+        "{}: the socket belongs to user {uid}, which is neither root nor the current user: not trusted",
         path.display()
     )]
     Stranger {
@@ -74,7 +74,7 @@ pub enum ControlError {
         uid: u32,
     },
     /// Talking failed.
-    #[error("talking to the daemon on {}", path.display())]
+    #[error("communicating with the daemon on {}", path.display())]
     Talk {
         /// The socket.
         path: PathBuf,
@@ -92,14 +92,14 @@ pub enum ControlError {
         advice: &'static str,
     },
     /// The connection ended without an answer.
-    #[error("the daemon on {} closed the connection without an answer: its log says why", path.display())]
+    #[error("the daemon on {} closed the connection without a reply: see its log", path.display())]
     HungUp {
         /// The socket.
         path: PathBuf,
     },
     /// The answer makes no sense.
     #[error(
-        "the daemon on {} gave an answer that is not understood: it may be of another version ({detail})",
+        "the daemon on {} sent an invalid reply, possibly from another version ({detail})",
         path.display()
     )]
     Garbled {
@@ -116,7 +116,7 @@ pub enum ControlError {
     },
     /// Another daemon listens there already.
     #[error(
-        "{0}: another daemon listens on this control socket: stop it with `flaz stop --control {0}`, or choose \
+        "{0}: another daemon listens on this control socket: stop it with `flaz stop --control {0}`, or use \
          another path with --control",
         path.display()
     )]
@@ -126,7 +126,7 @@ pub enum ControlError {
     },
     /// A file that is no socket is in the way.
     #[error(
-        "{}: expected a socket or nothing, found another kind of file: remove it, or choose another --control PATH",
+        "{}: expected a socket or no file: remove the file, or use another --control PATH",
         path.display()
     )]
     NotASocket {
@@ -135,7 +135,7 @@ pub enum ControlError {
     },
     /// The path does not fit into a socket address.
     #[error(
-        "{}: a socket's path has at most {max} bytes, this one has {len}: choose a shorter --control PATH",
+        "{}: socket paths have at most {max} bytes, this one has {len}: use a shorter --control PATH",
         path.display()
     )]
     PathTooLong {
@@ -148,7 +148,7 @@ pub enum ControlError {
     },
     /// The runtime directory is not safe.
     #[error(
-        "{}: expected a directory of user {uid} that nobody else can write to, found {found}: remove it, or set \
+        "{}: expected a directory of user {uid} that others cannot write to, found {found}: remove it, or set \
          FLAZ_RUNTIME_DIR",
         path.display()
     )]

@@ -97,19 +97,19 @@ pub fn prepare_directory(path: &Path) -> Result<(), ControlError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(source) => {
             return Err(ControlError::Make {
-                what: "make the runtime directory (FLAZ_RUNTIME_DIR chooses another)",
+                what: "create the runtime directory (set FLAZ_RUNTIME_DIR to use another)",
                 path: path.to_owned(),
                 source,
             });
         }
     }
     let metadata = std::fs::symlink_metadata(path).map_err(|source| ControlError::Make {
-        what: "look at the runtime directory",
+        what: "inspect the runtime directory",
         path: path.to_owned(),
         source,
     })?;
     let found = if !metadata.is_dir() {
-        "something that is no directory".to_owned()
+        "a file that is not a directory".to_owned()
     } else if metadata.uid() != uid {
         format!("a directory of user {}", metadata.uid())
     } else if metadata.mode() & 0o022 != 0 {

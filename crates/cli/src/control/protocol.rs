@@ -90,10 +90,10 @@ struct Wire {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// Not a JSON object.
-    #[error("expected one JSON object a line: {0}")]
+    #[error("expected one JSON object per line: {0}")]
     Json(String),
     /// Another version.
-    #[error("protocol version {found}: this end speaks version {PROTOCOL_VERSION}")]
+    #[error("protocol version {found}: expected version {PROTOCOL_VERSION}")]
     Version {
         /// As found.
         found: String,
@@ -178,7 +178,7 @@ impl Reply {
         }
         let text = serde_json::to_string(&wire).unwrap_or_else(|error| {
             // A path that is not UTF-8 has no JSON form.
-            let message = Value::from(format!("the reply has no JSON form: {error}"));
+            let message = Value::from(format!("cannot encode the reply as JSON: {error}"));
             format!(r#"{{"v":{PROTOCOL_VERSION},"ok":false,"error":{message}}}"#)
         });
         text + "\n"

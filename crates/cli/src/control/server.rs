@@ -77,7 +77,7 @@ impl Server {
                 source,
             }
         };
-        let metadata = std::fs::symlink_metadata(path).map_err(make("look at the control socket"))?;
+        let metadata = std::fs::symlink_metadata(path).map_err(make("inspect the control socket"))?;
         let shared = Arc::new(Shared {
             handler,
             closing: AtomicBool::new(false),
@@ -171,7 +171,7 @@ fn bind(path: &Path) -> Result<UnixListener, ControlError> {
     let _lock = lock_directory(path).map_err(make("lock the directory of the control socket"))?;
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(source) => return Err(make("look at the control socket")(source)),
+        Err(source) => return Err(make("inspect the control socket")(source)),
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(ControlError::NotASocket {
                 path: path.to_owned(),
@@ -183,7 +183,9 @@ fn bind(path: &Path) -> Result<UnixListener, ControlError> {
                 std::fs::remove_file(path).map_err(make("remove the stale control socket"))?;
             }
             Err(source) if source.kind() != ErrorKind::WouldBlock => {
-                return Err(make("find out who listens on the control socket")(source));
+                return Err(make("determine whether a daemon listens on the control socket")(
+                    source,
+                ));
             }
             Ok(_) | Err(_) => {
                 return Err(ControlError::InUse {
@@ -192,7 +194,7 @@ fn bind(path: &Path) -> Result<UnixListener, ControlError> {
             }
         },
     }
-    listen(path).map_err(|error| make("make the control socket")(error.into()))
+    listen(path).map_err(|error| make("create the control socket")(error.into()))
 }
 
 /// Binds with mode 0600 from the first moment: on Linux a socket file takes its mode from the socket itself.
@@ -238,7 +240,7 @@ fn accept_loop(listener: &UnixListener, woken: &UnixStream, shared: &Arc<Shared>
         match rustix::event::poll(&mut ready, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                tracing::error!("control socket: poll failed: {error}; nobody is answered any more");
+                tracing::error!("control socket: poll failed: {error}; no further requests are answered");
                 return;
             }
         }
@@ -267,26 +269,26 @@ fn accept_loop(listener: &UnixListener, woken: &UnixStream, shared: &Arc<Shared>
 fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), (UnixStream, String)> {
     let uid = match peer_uid(&stream) {
         Ok(uid) => uid,
-        Err(error) => return Err((stream, format!("cannot tell who you are: {error}"))),
+        Err(error) => return Err((stream, format!("cannot determine your user: {error}"))),
     };
     let own = rustix::process::geteuid().as_raw();
     if uid != 0 && uid != own {
         tracing::warn!("control socket: refused user {uid}");
         return Err((
             stream,
-            format!("only root and user {own} may control this daemon, you are user {uid}"),
+            format!("only root and user {own} may control this daemon, not user {uid}"),
         ));
     }
     let clients = shared.clients.load(Ordering::SeqCst);
     if clients >= THREADS_MAX || (clients >= CLIENTS_MAX && clients_there(shared) >= CLIENTS_MAX) {
         return Err((
             stream,
-            format!("{CLIENTS_MAX} clients are connected, which is the limit: try again later"),
+            format!("{CLIENTS_MAX} clients are connected, the maximum: try again later"),
         ));
     }
     let copy = match stream.try_clone() {
         Ok(copy) => copy,
-        Err(error) => return Err((stream, format!("cannot serve another client: {error}"))),
+        Err(error) => return Err((stream, format!("cannot accept another client: {error}"))),
     };
     lock_streams(shared).push((number, copy));
     shared.clients.fetch_add(1, Ordering::SeqCst);
@@ -305,7 +307,7 @@ fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), 
             }
         });
     if let Err(error) = thread {
-        tracing::warn!("control socket: no thread for a client: {error}");
+        tracing::warn!("control socket: cannot start a thread for a client: {error}");
         leave(shared, number);
     }
     Ok(())
@@ -360,12 +362,12 @@ fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         let line = match read_line(&mut reader, stream)? {
             Line::End => return Ok(()),
             Line::TooLong => {
-                let message = format!("a request line has at most {REQUEST_LINE_MAX} bytes");
+                let message = format!("request lines have at most {REQUEST_LINE_MAX} bytes");
                 return send(stream, &Reply::Refused(message));
             }
-            Line::NotText => return send(stream, &Reply::Refused("a request is UTF-8 text".to_owned())),
+            Line::NotText => return send(stream, &Reply::Refused("requests must be UTF-8".to_owned())),
             Line::Late => {
-                let message = format!("no request within {} s: the connection is closed", IDLE.as_secs());
+                let message = format!("no request within {} s: connection closed", IDLE.as_secs());
                 return send(stream, &Reply::Refused(message));
             }
             Line::Whole(line) => line,

@@ -245,17 +245,17 @@ fn a_server_that_does_not_answer_is_given_up() {
         .client()
         .ask(&Request::Stop { wait: true }, Duration::from_millis(100))
         .unwrap_err();
-    assert!(error.to_string().contains("goes on stopping"), "{error}");
+    assert!(error.to_string().contains("still stopping"), "{error}");
 }
 
 #[test]
 fn servers_that_talk_nonsense_are_not_believed() {
     for (reply, want) in [
-        (&b"HTTP/1.1 400\r\n"[..], "not understood"),
+        (&b"HTTP/1.1 400\r\n"[..], "invalid reply"),
         (b"{\"v\":2,\"ok\":true}\n", "version 2"),
-        (b"half a line", "no line's end"),
-        (b"", "without an answer"),
-        (b"\xff\n", "not understood"),
+        (b"half a line", "no end of line"),
+        (b"", "without a reply"),
+        (b"\xff\n", "invalid reply"),
     ] {
         let scratch = Scratch::new();
         let listener = UnixListener::bind(scratch.socket()).unwrap();

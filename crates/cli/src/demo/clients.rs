@@ -191,7 +191,7 @@ impl Phase<'_> {
         let expected = u64::from(self.data.blocks()) * BLOCK_BYTES as u64;
         if connection.size_bytes() < expected {
             return Err(DemoError::Status(format!(
-                "the export has {} bytes, the image laid on it {expected}",
+                "the export has {} bytes, expected {expected}",
                 connection.size_bytes()
             )));
         }
@@ -345,7 +345,7 @@ pub fn check_disk(
         oracle
             .check(&oracle.before_read(first, count), buffer)
             .map_err(|mismatch| DemoError::WrongData {
-                during: "the comparison of the emulated disk afterwards".into(),
+                during: "the final check of the emulated disk".into(),
                 mismatch,
             })?;
         first += count;

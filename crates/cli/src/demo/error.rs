@@ -12,7 +12,7 @@ use crate::size::HumanBytes;
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// SIGINT or SIGTERM came. Everything has been cleaned up.
-    #[error("interrupted before it was done")]
+    #[error("interrupted")]
     Interrupted,
     /// An option that does not go together with another one or with this machine.
     #[error("{0}")]
@@ -29,7 +29,7 @@ pub enum DemoError {
     },
     /// Not enough room for the image, its copy and the cache.
     #[error(
-        "{} has {} free, the demo needs {}: name a roomier folder with --dir, or a smaller --size",
+        "{} has {} free, the demo needs {}: use a directory with more space (--dir), or a smaller --size",
         path.display(), HumanBytes(*free), HumanBytes(*needed)
     )]
     NoSpace {
@@ -42,8 +42,8 @@ pub enum DemoError {
     },
     /// Too little to read.
     #[error(
-        "found {} in readable files of 4 KiB and more under {places}, the demo needs at least {}: \
-         name a fuller folder with --data DIR, or use --data random",
+        "found {} in readable files of 4 KiB and more under {places}, the demo needs at least {}: choose a \
+         directory with more data (--data DIR), or use --data random",
         HumanBytes(*found), HumanBytes(*needed)
     )]
     NoData {
@@ -81,7 +81,7 @@ pub enum DemoError {
         mismatch: Mismatch,
     },
     /// The counters of the cache could not be read.
-    #[error("cannot understand what `flaz status` says: {0}")]
+    #[error("cannot parse the output of `flaz status`: {0}")]
     Status(String),
 }
 

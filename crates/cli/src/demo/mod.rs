@@ -51,7 +51,7 @@ use session::Session;
 use workload::Workload;
 
 /// What the emulated disk is called. Its figures are those of `--emulate-origin hdd`.
-const EMULATED_DISK: &str = "an emulated hard disk (12.6 ms a random access, 100 MB/s)";
+const EMULATED_DISK: &str = "an emulated hard disk (12.6 ms per random access, 100 MB/s)";
 /// A random access to it, with the transfer of some KiB.
 const DISK_ACCESS_US: f64 = 12_700.0;
 /// Room for logs, sockets and metadata beside image, disks and caches.
@@ -109,7 +109,7 @@ fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<Outcome, DemoError> {
     let scratch = Scratch::create(plan.folder.as_deref(), needed, plan.keep, interrupt)?;
     let mut progress = Progress::start(COLLECT + Session::time_planned(plan.measured));
     if plan.keep {
-        progress.note(&format!("Keeping everything in {}", scratch.path().display()));
+        progress.note(&format!("Keeping all files in {}", scratch.path().display()));
     }
 
     progress.step(plan.collecting(), COLLECT);

@@ -11,114 +11,112 @@ use super::error::DemoError;
 use crate::number::whole;
 use crate::size;
 
-/// Most clients.
+/// Maximum number of clients.
 const CLIENTS_MAX: u32 = 64;
-/// Most data: 1 TiB keeps block numbers and run times within reason.
+/// Maximum data size: 1 TiB keeps block numbers and run times reasonable.
 const DATA_BYTES_MAX: u64 = 1 << 40;
-/// Smallest SSD that `flaz create` lays a cache out on, whatever the origin.
+/// Smallest cache that `flaz create` accepts for any origin.
 const CACHE_BYTES_MIN: u64 = 4 << 20;
 const DATA_BYTES_DEFAULT: u64 = 256 << 20;
 const DATA_BYTES_QUICK: u64 = 64 << 20;
 const MEASURED_S_DEFAULT: f64 = 12.0;
 const MEASURED_S_QUICK: f64 = 2.0;
-/// The cache is this part of the data.
+/// Default ratio of data size to cache size.
 const SSD_PART: u64 = 4;
-/// Requests that warm a cache up, for each MiB of data: each hot block is touched several times.
+/// Warm-up requests per MiB of data, enough to touch each hot block several times.
 const WARMUP_REQUESTS_PER_MIB: u64 = 200;
-/// Where the page goes.
+/// Default path of the page.
 const HTML_DEFAULT: &str = "flaz-demo.html";
 
 /// `flaz demo`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Lays files of this machine on an emulated hard disk and sends the same requests through a real NBD socket \
-to three servers in turns: without a cache, with an uncompressed cache, with a compressed one. Takes about a minute and \
-needs no root. Files are only read; everything made is removed at the end, also after Ctrl-C.
+Copies files to an emulated hard disk and sends the same requests over NBD to three servers in turn: no \
+cache, an uncompressed cache, a compressed cache. Takes about a minute and needs no root. Your files are \
+only read; everything created is removed at the end, also after Ctrl-C.
 
 Examples:
   flaz demo
   flaz demo --data ~/Documents --codec zstd:3
-  flaz demo --data random          the worst case: data that does not compress
+  flaz demo --data random          the worst case: incompressible data
   flaz demo --json | jq '.runs[].iops'")]
 pub struct DemoArgs {
-    /// Folder whose files are the data (may be given several times), or the word 'random' [default: /usr/lib and
-    /// /usr/share]
+    /// Directory whose files are used (may be repeated), or 'random' for random data [default: /usr/lib and /usr/share]
     #[arg(long, value_name = "DIR|random")]
     pub data: Vec<PathBuf>,
-    /// Data laid on the emulated disk, at most [default: 256MiB]
+    /// Maximum amount of data on the emulated disk [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
     /// Size of the SSD [default: a quarter of the data]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub cache_size: Option<u64>,
-    /// Codec of the compressed run
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the compressed run: {}", flaz_codec::choices()))]
+    /// Codec of the compressed cache
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the compressed cache: {}", flaz_codec::choices()))]
     pub codec: CodecSpec,
-    /// Clients at a time, each with one request in flight
+    /// Number of clients, each with one request in flight
     #[arg(long, value_name = "N", default_value = "4", value_parser = whole(1..=CLIENTS_MAX))]
     pub clients: u32,
-    /// Share of the requests that write
+    /// Percentage of requests that write
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
     pub writes: f64,
-    /// How unequal popularity is: exponent of the Zipf distribution, 0 is equal
+    /// Zipf exponent of block popularity; 0 is uniform
     #[arg(long, value_name = "S", default_value = "0.9", value_parser = skew)]
     pub skew: f64,
-    /// Seconds measured in each of the three runs [default: 12]
+    /// Measured seconds per run [default: 12]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// Seed of the requests: the same seed, the same requests
+    /// Seed for the requests
     #[arg(long, value_name = "N", default_value = "1", value_parser = whole(0..=u64::MAX))]
     pub seed: u64,
-    /// A quarter of the data and 2 seconds a run: to see that it works, not for figures
+    /// Use a quarter of the data and 2 seconds per run: a quick check, not for results
     #[arg(long)]
     pub quick: bool,
-    /// Where the page with the charts goes
+    /// File for the HTML page with the charts
     #[arg(long, value_name = "PATH", default_value = HTML_DEFAULT)]
     pub html: PathBuf,
-    /// Write no page
+    /// Do not write the page
     #[arg(long, conflicts_with = "html")]
     pub no_html: bool,
-    /// Print JSON instead of the table, or with =PATH write it there as well
+    /// Print JSON instead of the table; with =PATH, also write it to that file
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
-    /// Where to work: a folder on a disk with about 2.3 times the size of the data free [default: $TMPDIR, /var/tmp
-    /// or /tmp]
+    /// Working directory, with free space of about 2.3 times the data size [default: $TMPDIR, /var/tmp or /tmp]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Keep the logs and the image instead of removing them
+    /// Keep the logs and the image
     #[arg(long)]
     pub keep: bool,
 }
 
-/// Options with defaults filled in and checked.
+/// Options after checks, with defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Folders with the data; none for random bytes.
+    /// Directories with the data; none for random bytes.
     pub folders: Option<Vec<PathBuf>>,
-    /// Most bytes of data.
+    /// Maximum bytes of data.
     pub data_bytes: u64,
     ssd_bytes: Option<u64>,
     /// Codec of the compressed run.
     pub codec: String,
     /// Number of clients.
     pub clients: u32,
-    /// Percent of writes.
+    /// Percentage of writes.
     pub write_percent: f64,
     /// Zipf exponent.
     pub skew: f64,
-    /// Time measured in each run.
+    /// Measured time per run.
     pub measured: Duration,
     /// Seed.
     pub seed: u64,
-    /// Where the page goes, if anywhere.
+    /// Path of the page, if any.
     pub html: Option<PathBuf>,
-    /// A file for JSON.
+    /// File for JSON.
     pub json: Option<PathBuf>,
-    /// Whether JSON takes the table's place.
+    /// Whether JSON replaces the table.
     pub json_to_stdout: bool,
-    /// Where to work.
+    /// Working directory.
     pub folder: Option<PathBuf>,
-    /// Whether to keep what is made.
+    /// Whether to keep the files.
     pub keep: bool,
 }
 
@@ -126,7 +124,7 @@ impl DemoArgs {
     /// Checks the options and fills in the defaults.
     ///
     /// # Errors
-    /// [`DemoError::Usage`] where they make no sense.
+    /// [`DemoError::Usage`] for invalid combinations.
     pub fn plan(&self) -> Result<Plan, DemoError> {
         let random = self.data.iter().any(|data| data.as_os_str() == "random");
         let folders = match (&self.data[..], random) {
@@ -139,7 +137,8 @@ impl DemoArgs {
             ),
             ([_], true) => None,
             (_, true) => {
-                let message = "--data random stands alone; a folder of that name is --data ./random";
+                let message = "--data random cannot be combined with other --data; for a directory of that \
+                     name, use ./random";
                 return Err(DemoError::Usage(message.into()));
             }
             (folders, false) => Some(folders.to_vec()),
@@ -168,7 +167,7 @@ impl DemoArgs {
             )));
         }
         if self.codec == CodecSpec::NONE {
-            let message = "--codec none: that is the uncompressed run, which is made anyway; name a codec that compresses";
+            let message = "--codec none: the uncompressed run is always made; choose a codec that compresses";
             return Err(DemoError::Usage(message.into()));
         }
         let json_to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
@@ -192,27 +191,27 @@ impl DemoArgs {
 }
 
 impl Plan {
-    /// Size of the SSD for so much data: whole MiB.
+    /// SSD size for this amount of data, in whole MiB.
     pub fn ssd_bytes_for(&self, data_bytes: u64) -> u64 {
         self.ssd_bytes
             .unwrap_or_else(|| (data_bytes / SSD_PART).next_multiple_of(1 << 20))
     }
 
-    /// Requests to warm up on so much data.
+    /// Warm-up requests for this amount of data.
     pub fn warmup_requests(&self, data_bytes: u64) -> u64 {
         (data_bytes >> 20) * WARMUP_REQUESTS_PER_MIB
     }
 
-    /// For the progress bar.
+    /// Text for the progress bar.
     pub fn collecting(&self) -> String {
         match &self.folders {
-            None => "making random data".into(),
+            None => "generating random data".into(),
             Some(folders) => {
                 let names: Vec<_> = folders
                     .iter()
                     .map(|folder| folder.display().to_string())
                     .collect();
-                format!("collecting files of {}", names.join(", "))
+                format!("copying files of {}", names.join(", "))
             }
         }
     }

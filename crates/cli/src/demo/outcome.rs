@@ -231,9 +231,8 @@ impl Outcome {
             && run.latency_us.mean > expected_us * SLOWER_MAX
         {
             warnings.push(format!(
-                "The disk or the processor of this machine was busy with something else: without a cache a request \
-                 took {} on average, on the emulated disk alone it would take {}. Comparisons with no cache are too \
-                 good.",
+                "The disk or CPU of this machine was busy: without a cache a request took {} on average; on \
+                 the emulated disk alone it would take {}. Speed-ups over no cache are exaggerated.",
                 HumanMicros(run.latency_us.mean),
                 HumanMicros(expected_us)
             ));
@@ -242,7 +241,8 @@ impl Outcome {
         let longest_us = (expected_us * 20.0).max(2e6);
         for run in self.runs.iter().filter(|run| run.latency_us.max > longest_us) {
             warnings.push(format!(
-                "A request of the run '{}' took {}: the machine stood still or was very busy. Please repeat the demo.",
+                "A request of the run '{}' took {}: the machine was suspended or very busy. Please repeat the \
+                 demo.",
                 run.variant.title(),
                 HumanMicros(run.latency_us.max)
             ));
@@ -257,17 +257,17 @@ impl Outcome {
         if !cold.is_empty() {
             let names = cold.join(", ");
             warnings.push(format!(
-                "The cache was cold after the restart ({names}): these figures are too low."
+                "The cache was cold after the restart ({names}): the results are too low."
             ));
         }
         if self.parameters.files_in_memory {
-            let text =
-                "All files lay in memory, for want of space on a disk: the SSD is faster here than any SSD.";
+            let text = "All files were in memory because there was not enough disk space: the SSD is faster here \
+                 than a real one.";
             warnings.push(text.to_owned());
         }
         if self.data.walk_cut_short {
             warnings
-                .push("There were more files than are looked at; some folders may be missing.".to_owned());
+                .push("The number of files exceeds the limit; some directories may be missing.".to_owned());
         }
         self.warnings = warnings;
     }
@@ -284,20 +284,20 @@ impl Outcome {
             .unwrap_or_default();
         if gain > 1.0 + NOISE {
             format!(
-                "From the same SSD, the compressed cache serves {gain:.2} times the requests of the uncompressed \
-                 one, and {over_disk:.1} times those of the disk alone."
+                "With the same SSD, the compressed cache serves {gain:.2} times the requests of the \
+                 uncompressed one, and {over_disk:.1} times those of the disk alone."
             )
         } else if gain < 1.0 - NOISE {
             format!(
-                "Here the compressed cache is slower: {gain:.2} times the requests of the uncompressed one \
+                "The compressed cache is slower here: {gain:.2} times the requests of the uncompressed one \
                  (the data compresses {:.2}:1).",
                 held.ratio()
             )
         } else {
             format!(
-                "Here compression makes no difference beyond noise ({gain:.2} times the requests of the \
-                 uncompressed cache; the data compresses {:.2}:1); the cache as such serves {over_disk:.1} times \
-                 those of the disk alone.",
+                "Compression makes no significant difference here ({gain:.2} times the requests of the \
+                 uncompressed cache; the data compresses {:.2}:1); the cache serves {over_disk:.1} times the \
+                 requests of the disk alone.",
                 held.ratio()
             )
         }

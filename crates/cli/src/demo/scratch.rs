@@ -51,7 +51,7 @@ impl Scratch {
         let place = std::path::absolute(&place).map_err(DemoError::file("find", &place))?;
         if place.as_os_str().len() + 1 + SOCKET_NAME_BYTES * 2 > SOCKET_PATH_BYTES_MAX {
             return Err(DemoError::Usage(format!(
-                "{} is too long a path for Unix sockets below it: name a shorter folder with --dir",
+                "{} is too long a path for Unix sockets: use a shorter directory with --dir",
                 place.display()
             )));
         }
@@ -59,7 +59,7 @@ impl Scratch {
             .prefix("flaz-demo-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(&place)
-            .map_err(DemoError::file("create a folder in", &place))?;
+            .map_err(DemoError::file("create a directory in", &place))?;
         let path = folder.keep();
         interrupt.remember_folder((!keep).then(|| path.clone()));
         Ok(Self {
@@ -132,14 +132,15 @@ fn choose(candidates: &[PathBuf], needed: u64) -> Result<(PathBuf, bool), DemoEr
         (Some(place), _) => Ok((place, true)),
         (None, Some(error)) => Err(error),
         (None, None) => Err(DemoError::Usage(
-            "no folder to work in: name one with --dir".into(),
+            "no working directory found: specify one with --dir".into(),
         )),
     }
 }
 
 /// Bytes free to this user, and whether the file system lives in memory.
 fn room(folder: &Path) -> Result<(u64, bool), DemoError> {
-    let failed = |errno: rustix::io::Errno| DemoError::file("look at the space of", folder)(errno.into());
+    let failed =
+        |errno: rustix::io::Errno| DemoError::file("determine the free space of", folder)(errno.into());
     let space = rustix::fs::statvfs(folder).map_err(failed)?;
     let kind = rustix::fs::statfs(folder).map_err(failed)?.f_type as u64;
     Ok((

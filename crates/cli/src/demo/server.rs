@@ -231,9 +231,7 @@ impl Server<'_> {
         let mut client = Client::connect(&self.place.control, None).map_err(unanswered)?;
         let reply = client.ask(&Request::Status {}, ANSWER_MAX).map_err(unanswered)?;
         let Reply::Status(report) = reply else {
-            return Err(DemoError::Status(
-                "not an answer to the question for the status".into(),
-            ));
+            return Err(DemoError::Status("unexpected reply to the status request".into()));
         };
         report
             .live
@@ -247,7 +245,8 @@ impl Server<'_> {
     pub fn cpu_seconds(&self) -> Result<f64, DemoError> {
         let path = PathBuf::from(format!("/proc/{}/stat", self.pid));
         let text = std::fs::read_to_string(&path).map_err(DemoError::file("read", &path))?;
-        cpu_seconds_in(&text).ok_or_else(|| DemoError::Status(format!("{} has another form", path.display())))
+        cpu_seconds_in(&text)
+            .ok_or_else(|| DemoError::Status(format!("{} has an unexpected form", path.display())))
     }
 
     /// Stops it cleanly: the cache is warm at the next start.
@@ -285,7 +284,7 @@ impl Server<'_> {
                 return Err(self.error(format!("it ended before it was ready: {status}")));
             }
             if Instant::now() > until {
-                return Err(self.error("it accepted no client within 30 s"));
+                return Err(self.error("it accepted no connection within 30 s"));
             }
             self.flaz.interrupt.sleep(POLL / 4)?;
         }

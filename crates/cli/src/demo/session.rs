@@ -96,7 +96,7 @@ impl<'a> Session<'a> {
                 let title = contender.variant.title();
                 progress.step(
                     format!(
-                        "{title}: measuring on the slow disk, turn {} of {turns}",
+                        "{title}: measuring on the slow disk, part {} of {turns}",
                         number + 1
                     ),
                     turn,
@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
         progress: &mut Progress,
     ) -> Result<Contender<'a>, DemoError> {
         let oracle = Oracle::new(&self.data.checksums);
-        progress.step(format!("{}: laying out the disk", variant.title()), LAYOUT);
+        progress.step(format!("{}: preparing the disk", variant.title()), LAYOUT);
         self.lay_out(&place)?;
         let codec = if variant == Variant::Compressed {
             self.codec
@@ -187,7 +187,7 @@ impl<'a> Session<'a> {
             turns,
         } = contender;
         progress.step(
-            format!("{}: checking what is on the disks", variant.title()),
+            format!("{}: verifying the data on the disks", variant.title()),
             CHECK,
         );
         let mut measured = joined(turns, turn, server.counters()?);
@@ -229,7 +229,7 @@ impl<'a> Session<'a> {
     ) -> Result<Measured, DemoError> {
         let name = match number {
             PHASE_WARMUP => format!("the warm-up, {}", variant.title()),
-            turn => format!("turn {turn} of the measured phase, {}", variant.title()),
+            turn => format!("part {turn} of the measurement, {}", variant.title()),
         };
         let phase = Phase {
             name: &name,

@@ -39,7 +39,7 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
         row("effective capacity", &|run| {
             held(run, &|held| HumanBytes(held.logical_bytes).to_string())
         }),
-        row("  by size of the SSD", &|run| {
+        row("  relative to the SSD", &|run| {
             held(run, &|held| format!("{:.2}x", held.effective()))
         }),
         row("compression ratio", &|run| {
@@ -48,7 +48,7 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
         row("hit ratio, blocks read", &|run| {
             cached(run, &|run| format!("{:.1} %", run.hit_ratio * 100.0))
         }),
-        row("requests a second (IOPS)", &|run| {
+        row("requests per second (IOPS)", &|run| {
             HumanCount(run.iops.round() as u64).to_string()
         }),
         row("mean latency", &|run| {
@@ -57,14 +57,14 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
         row("median latency", &|run| {
             HumanMicros(run.latency_us.p50).to_string()
         }),
-        row("99th percentile of latency", &|run| {
+        row("99th percentile latency", &|run| {
             HumanMicros(run.latency_us.p99).to_string()
         }),
-        row("CPU time of the server", &|run| format!("{:.2} s", run.cpu_s)),
-        row("  for each request", &|run| {
+        row("server CPU time", &|run| format!("{:.2} s", run.cpu_s)),
+        row("  per request", &|run| {
             HumanMicros(run.cpu_us_per_request).to_string()
         }),
-        row("written to the SSD, in all", &|run| {
+        row("written to the SSD, total", &|run| {
             cached(run, &|run| HumanBytes(run.ssd_written_bytes).to_string())
         }),
         row("  while measuring", &|run| {
@@ -92,7 +92,7 @@ pub fn text(outcome: &Outcome, colour: bool) -> String {
         HumanBytes(parameters.ssd_bytes)
     ));
     line(format!(
-        "{dim}{} clients, {} % writes, Zipf {}, {} s measured after {} requests to warm up; codec {}{plain}",
+        "{dim}{} clients, {} % writes, Zipf {}, {} s measured after {} warm-up requests; codec {}{plain}",
         parameters.clients,
         parameters.write_percent,
         parameters.skew,
@@ -124,7 +124,7 @@ pub fn text(outcome: &Outcome, colour: bool) -> String {
     line(format!("{green}{}{plain}", outcome.headline()));
     line(format!("{dim}{}{plain}", verified(outcome)));
     for warning in &outcome.warnings {
-        line(format!("{yellow}Beware: {warning}{plain}"));
+        line(format!("{yellow}Warning: {warning}{plain}"));
     }
     text
 }
@@ -134,8 +134,8 @@ pub fn verified(outcome: &Outcome) -> String {
     let disk: u64 = outcome.runs.iter().map(|run| run.disk_bytes_verified).sum();
     let fragments: u64 = outcome.runs.iter().map(|run| run.fragments_verified).sum();
     format!(
-        "Verified: all {} blocks that the clients read, {} of disk against what was written, {} fragments on the SSD; \
-         no difference.",
+        "Verified: all {} blocks that the clients read, {} of the disk against the data written, {} fragments \
+         on the SSD; no differences.",
         HumanCount(outcome.blocks_verified()),
         HumanBytes(disk),
         HumanCount(fragments)

@@ -67,7 +67,7 @@ pub fn check(report: &CheckReport) -> String {
     if report.may_be_dirty {
         page.line(
             "Dirty",
-            "it may be the only place of some writes: keep it with its origin",
+            "may contain dirty blocks: keep the cache with its origin",
         );
     }
     page.line(

@@ -46,7 +46,7 @@ pub fn watch(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) 
 fn head(page: &mut Page, report: &StatusReport) {
     let state = match report.state {
         CacheState::Clean => "not running; stopped cleanly, the next start is warm",
-        CacheState::Unclean => "not running; did NOT stop cleanly the last time",
+        CacheState::Unclean => "not running; NOT stopped cleanly",
         CacheState::New => "not running; empty: not served since it was created or detached",
         CacheState::Starting => "starting",
         CacheState::Running => "running",
@@ -89,7 +89,7 @@ fn head(page: &mut Page, report: &StatusReport) {
     match &report.settings {
         Some(in_force) if report.state.is_running() => page.line("Settings", &settings(in_force)),
         // They are those of a server, and none is there.
-        Some(next) => page.line("Next start", &format!("{} unless told otherwise", settings(next))),
+        Some(next) => page.line("Next start", &format!("{} by default", settings(next))),
         None => {}
     }
     let Some(live) = &report.live else { return };
@@ -97,7 +97,7 @@ fn head(page: &mut Page, report: &StatusReport) {
         page.line(
             "NBD",
             &format!(
-                "{}, {} of {} connections, {} since the start",
+                "{}, {} of {} connections, {} in total",
                 nbd.address, nbd.connections, nbd.connections_max, nbd.connections_total
             ),
         );
@@ -177,7 +177,7 @@ fn reads(page: &mut Page, live: &LiveReport) {
         ),
     );
     page.more(&format!(
-        "{} hits, {} partial, {} misses; {} blocks joined another read, {} origin reads",
+        "{} hits, {} partial, {} misses; {} blocks shared another read, {} origin reads",
         HumanCount(lookups.hits),
         HumanCount(lookups.partial_hits),
         HumanCount(lookups.misses),
@@ -222,20 +222,20 @@ fn holdings(page: &mut Page, live: &LiveReport) {
     if dirty.dirty_blocks > 0 || dirty.cleaned_blocks > 0 {
         let time = match dirty.clean_s {
             _ if dirty.dirty_blocks == 0 => String::new(),
-            Some(s) => format!("; cleaning takes {}", HumanDuration(seconds(s))),
-            None => "; how long cleaning takes is known when some of it is done".to_owned(),
+            Some(s) => format!("; write-back takes {}", HumanDuration(seconds(s))),
+            None => "; the time for write-back is not known yet".to_owned(),
         };
         page.line(
             "Dirty",
             &format!(
-                "{} not on the origin yet, {} of {} allowed on the cache device{time}",
+                "{}; {} of the dirty limit of {} used{time}",
                 HumanBytes(dirty.dirty_bytes),
                 HumanBytes(dirty.dirty_device_bytes),
                 HumanBytes(dirty.limit_bytes)
             ),
         );
         page.more(&format!(
-            "{} blocks cleaned, {} writes waited for that; {} closed early for {} blocks ({} a block)",
+            "{} blocks written back, {} writes waited; {} closed early for {} blocks ({} per block)",
             HumanCount(dirty.cleaned_blocks),
             HumanCount(dirty.waits),
             format_args!("{} extents", HumanCount(dirty.acknowledged_extents)),
@@ -246,7 +246,7 @@ fn holdings(page: &mut Page, live: &LiveReport) {
     page.line(
         "Codec",
         &format!(
-            "{} in, {} out ({}); {} compressed, {} raw, {} single-value blocks",
+            "{} in, {} out ({}); {} compressed, {} raw, {} same-filled blocks",
             HumanBytes(codec.in_bytes),
             HumanBytes(codec.out_bytes),
             HumanRatio {
@@ -259,7 +259,7 @@ fn holdings(page: &mut Page, live: &LiveReport) {
         ),
     );
     page.more(&format!(
-        "{} compressing, {} restoring {} blocks",
+        "{} compressing, {} decompressing {} blocks",
         HumanDuration(seconds(codec.compress_s)),
         HumanDuration(seconds(codec.decompress_s)),
         HumanCount(codec.decompressed_blocks)
@@ -282,7 +282,7 @@ fn movement(page: &mut Page, live: &LiveReport) {
     page.line(
         "Admitted",
         &format!(
-            "{} blocks after misses, {} by writes; refused: {refused}",
+            "{} blocks after misses, {} by writes; not admitted: {refused}",
             HumanCount(admission.admitted_blocks),
             HumanCount(admission.written_blocks)
         ),
@@ -372,7 +372,7 @@ fn insides(page: &mut Page, live: &LiveReport) {
     page.line(
         "Memory",
         &format!(
-            "index {} ({:.2} B/block), ghosts and others {} ({:.2} B/block), buffers {}, resident {}",
+            "index {} ({:.2} B/block), ghosts and other {} ({:.2} B/block), buffers {}, resident {}",
             HumanBytes(memory.index_bytes),
             memory.index_bytes_per_block,
             HumanBytes(memory.other_bytes),
@@ -402,7 +402,7 @@ fn insides(page: &mut Page, live: &LiveReport) {
     page.line(
         "Start",
         &format!(
-            "{start}, index restored in {}",
+            "{start}, index loaded in {}",
             HumanMicros(live.daemon.recovery_ms * 1e3)
         ),
     );

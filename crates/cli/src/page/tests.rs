@@ -132,7 +132,7 @@ fn a_running_cache_shows_what_matters() {
         "WARNING       the origin is emulated",
         "90.0 % of reads, 75.0 % of blocks",
         "(2.50x)",
-        "refused: 4 sequential\n",
+        "not admitted: 4 sequential\n",
         "2 of 64 connections",
         "1,234,567",
         "13.1 ms",
@@ -171,12 +171,12 @@ fn a_stopped_cache_says_so() {
     };
     let text = status(&report);
     assert!(
-        text.starts_with("State         not running; did NOT stop cleanly"),
+        text.starts_with("State         not running; NOT stopped cleanly"),
         "{text}"
     );
     assert!(!text.contains("Hits"));
     assert!(text.contains("\nNext start    write-through, "), "{text}");
-    assert!(text.contains(" unless told otherwise\n"), "{text}");
+    assert!(text.contains(" by default\n"), "{text}");
     assert!(!text.contains("Settings"), "{text}");
 }
 

@@ -118,12 +118,11 @@ impl fmt::Display for Objections {
         }
         f.write_str(match (self.is_final(), self.uses.is_empty()) {
             (true, _) => {
-                "\nUnmount it, swap it off, or stop what uses it, and try again; --force does not overrule this"
+                "\nUnmount it, disable the swap space, or stop the program that uses it; --force does not \
+                 override this"
             }
-            (false, false) => {
-                "\nRelease it first; or, if all of that may be lost, add --force"
-            }
-            (false, true) => "\nChoose another CACHE; or, if all of that may be lost, add --force",
+            (false, false) => "\nRelease it first, or, if all of that can be lost, use --force",
+            (false, true) => "\nChoose another CACHE, or, if all of that can be lost, use --force",
         })
     }
 }
@@ -136,7 +135,7 @@ pub fn origin(path: &Path) -> Result<Node, SafetyError> {
     Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
         role: "origin",
-        advice: "give the path of the device or file to cache with --origin",
+        advice: "specify the device or file to cache with --origin",
     })
 }
 
@@ -148,7 +147,7 @@ pub fn cache(path: &Path) -> Result<Node, SafetyError> {
     Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
         role: "cache device",
-        advice: "make one with `flaz create`",
+        advice: "create one with `flaz create`",
     })
 }
 
@@ -236,7 +235,7 @@ pub fn claim_for_create(
         }
     };
     for usage in &objections.uses {
-        tracing::warn!("{}: {usage}: overruled by --force", cache.display());
+        tracing::warn!("{}: {usage}: overridden by --force", cache.display());
     }
     if !objections.found.is_empty() {
         tracing::warn!(
@@ -245,7 +244,7 @@ pub fn claim_for_create(
             probe::list(&objections.found)
         );
     }
-    debug_assert!(held || force, "only --force does without a hold");
+    debug_assert!(held || force, "only --force works without a lock");
     Ok(Claim {
         node,
         file,
@@ -315,7 +314,7 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
     let node = Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
         role: "device or file",
-        advice: "`lsblk` lists the devices there are",
+        advice: "`lsblk` lists the devices",
     })?;
     let mut uses = System::default().uses(node.identity);
     let (file, claimed) = open(&node, Access::ReadWrite)?;
@@ -370,7 +369,7 @@ fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), SafetyError>
         options().open(path)
     };
     let file = opened.map_err(|source| not_opened(node, access, source))?;
-    let metadata = file.metadata().map_err(failed("look at", path))?;
+    let metadata = file.metadata().map_err(failed("inspect", path))?;
     if Node::of(path, &metadata)?.identity != node.identity {
         // Somebody put another file in its place between two system calls.
         return Err(SafetyError::Changed { path: path.clone() });
@@ -388,10 +387,10 @@ fn not_opened(node: &Node, access: Access, source: std::io::Error) -> SafetyErro
         return SafetyError::NotOpened { path, access, source };
     }
     let advice = if node.is_block_device() {
-        "devices are for root and the group that owns them (disk, mostly): try again with sudo, or as a member of that \
-         group; in a container, give it the device"
+        "devices belong to root and a group, usually disk: use sudo, or become a member of that group; in a \
+         container, pass the device through"
     } else {
-        "try again as its owner or as root"
+        "run as its owner or as root"
     };
     SafetyError::NotAllowed {
         path,
@@ -427,7 +426,7 @@ fn length(node: &Node, file: &File) -> Result<u64, SafetyError> {
     let mut cursor = file;
     cursor
         .seek(std::io::SeekFrom::End(0))
-        .map_err(failed("find the size of", &node.path))
+        .map_err(failed("determine the size of", &node.path))
 }
 
 fn signatures(node: &Node, file: &File, size_bytes: u64) -> Result<Vec<Found>, SafetyError> {
@@ -451,13 +450,13 @@ fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
         return Err(SafetyError::Missing {
             path: cache.to_owned(),
             role: "cache device",
-            advice: "a file is not made under /dev; `lsblk` lists the devices there are",
+            advice: "files are not created under /dev; `lsblk` lists the devices",
         });
     }
     let size_bytes = size_bytes.ok_or_else(|| SafetyError::Missing {
         path: cache.to_owned(),
         role: "cache device",
-        advice: "give an existing device or file, or --size SIZE to make a file",
+        advice: "specify an existing device or file, or create a file with --size SIZE",
     })?;
     let file = OpenOptions::new()
         .read(true)
@@ -467,7 +466,7 @@ fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
         .open(cache)
         .map_err(failed("make", cache))?;
     let claim = || -> Result<Claim, SafetyError> {
-        let metadata = file.metadata().map_err(failed("look at", cache))?;
+        let metadata = file.metadata().map_err(failed("inspect", cache))?;
         let node = Node::of(cache, &metadata)?;
         if !lock(&file, Access::ReadWrite).map_err(failed("lock", cache))? {
             return Err(SafetyError::Busy {
@@ -500,7 +499,8 @@ fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
     let free = room.f_bavail.saturating_mul(room.f_frsize);
     if free < size_bytes {
         tracing::warn!(
-            "{}: the file system has {} free, less than the cache's {}: blocks will not be cached when it is full",
+            "{}: the file system has {} free, less than the size of the cache, {}: blocks will not be cached \
+             when it is full",
             cache.display(),
             HumanBytes(free),
             HumanBytes(size_bytes)
@@ -513,8 +513,7 @@ fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
     file.set_len(bytes).map_err(|error| match error.kind() {
         std::io::ErrorKind::FileTooLarge => {
             let found = crate::size::HumanBytes(bytes);
-            let text =
-                format!("expected a size that its file system takes for a file, found {found} ({error})");
+            let text = format!("expected a size that the file system supports, found {found} ({error})");
             std::io::Error::new(error.kind(), text)
         }
         _ => error,
@@ -577,7 +576,7 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path("new");
         let error = scratch.claim(&path, None, false).unwrap_err().to_string();
-        assert!(error.contains("--size SIZE to make a file"), "{error}");
+        assert!(error.contains("create a file with --size SIZE"), "{error}");
         assert!(!path.exists());
         let claim = scratch.claim(&path, Some(SIZE), false).unwrap();
         assert_eq!((claim.size_bytes(), claim.was_made()), (SIZE, true));
@@ -586,7 +585,7 @@ mod tests {
             .claim(Path::new("/dev/no-such-disk"), Some(SIZE), false)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("not made under /dev"), "{error}");
+        assert!(error.contains("not created under /dev"), "{error}");
     }
 
     #[test]
@@ -613,7 +612,7 @@ mod tests {
             error.contains("btrfs file system (signature at offset 65600)"),
             "{error}"
         );
-        assert!(error.contains("add --force"), "{error}");
+        assert!(error.contains("use --force"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before, "nothing was written");
         let claim = scratch.claim(&path, None, true).unwrap();
         claim.wipe_foreign_signatures().unwrap();
@@ -629,10 +628,7 @@ mod tests {
         assert!(error.contains("flaz cache"), "{error}");
         let path = scratch.cache(b"my thesis", 100_000);
         let error = scratch.claim(&path, None, false).unwrap_err().to_string();
-        assert!(
-            error.contains("data of no known kind (first at offset 100000)"),
-            "{error}"
-        );
+        assert!(error.contains("unknown data (first at offset 100000)"), "{error}");
     }
 
     #[test]
@@ -654,7 +650,7 @@ mod tests {
         let held = claim_existing(&path, Access::ReadWrite).unwrap();
         let error = scratch.claim(&path, None, true).unwrap_err().to_string();
         assert!(
-            error.contains("locked by another process") && error.contains("does not overrule"),
+            error.contains("locked by another process") && error.contains("does not override"),
             "{error}"
         );
         let error = claim_existing(&path, Access::ReadWrite).unwrap_err().to_string();
@@ -687,7 +683,7 @@ mod tests {
         let path = scratch.cache(b"_BHRfS_M", 65_600);
         let error = claim_to_overwrite(&path).unwrap_err().to_string();
         assert!(
-            error.contains("btrfs file system") && error.contains("No option overrules"),
+            error.contains("btrfs file system") && error.contains("No option overrides"),
             "{error}"
         );
         let path = scratch.cache(b"my thesis", 100_000);
@@ -711,7 +707,7 @@ mod tests {
         for errno in [Errno::ACCESS, Errno::PERM] {
             let text = not_opened(&device, Access::Read, denied(errno.raw_os_error())).to_string();
             assert!(
-                text.contains("/dev/sdx: not allowed to read it;")
+                text.contains("/dev/sdx: no permission to read it;")
                     && text.contains("sudo")
                     && text.contains("group"),
                 "{text}"

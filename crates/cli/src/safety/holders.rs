@@ -67,14 +67,14 @@ impl fmt::Display for Use {
                     None => f.write_str(")"),
                 }
             }
-            Self::Swap { path } => write!(f, "swap space in use ({})", path.display()),
+            Self::Swap { path } => write!(f, "used as swap space ({})", path.display()),
             Self::Claimed => f.write_str(
-                "claimed by the kernel: mounted where this program cannot see it, a member of an active file \
-                 system or array, or opened exclusively by another program",
+                "claimed by the kernel: mounted in another namespace, a member of an active file system or \
+                 array, or opened exclusively by another program",
             ),
-            Self::Locked => f.write_str("locked by another process (a running `flaz serve`, most likely)"),
-            Self::Holder { name } => write!(f, "held by {name}"),
-            Self::Loop { name } => write!(f, "behind the loop device {name}"),
+            Self::Locked => f.write_str("locked by another process (probably a running `flaz serve`)"),
+            Self::Holder { name } => write!(f, "used by {name}"),
+            Self::Loop { name } => write!(f, "used by the loop device {name}"),
         }
     }
 }
@@ -311,7 +311,7 @@ impl System {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) => {
                 tracing::warn!(
-                    "cannot read {}: {error}; what is mounted or swapped on is known only by the kernel's claims",
+                    "cannot read {}: {error}; mounts and swap space are only detected by the kernel's claims",
                     path.display()
                 );
                 String::new()
@@ -441,7 +441,7 @@ mod tests {
                 uses.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 [
                     "mounted on / (ext4, through dm-0 (vg-root))",
-                    "held by dm-0 (vg-root)"
+                    "used by dm-0 (vg-root)"
                 ]
             );
             assert!(uses[0].is_final() && !uses[1].is_final());
@@ -461,13 +461,13 @@ mod tests {
     fn a_file_is_used_through_a_loop_device() {
         let fake = Fake::new();
         let file = Identity::at(&fake.path("file")).unwrap();
-        assert_eq!(fake.texts(file), ["behind the loop device loop0"]);
+        assert_eq!(fake.texts(file), ["used by the loop device loop0"]);
         fake.mount("7:0", "/mnt");
         assert_eq!(
             fake.texts(file),
             [
                 "mounted on /mnt (ext4, through loop0)",
-                "behind the loop device loop0"
+                "used by the loop device loop0"
             ]
         );
         let other = fake.path("other");
@@ -525,6 +525,6 @@ mod tests {
             fake.path("sys/block/dm-0/holders/sda"),
         )
         .unwrap();
-        assert!(fake.texts(DM).contains(&"held by sda".to_owned()));
+        assert!(fake.texts(DM).contains(&"used by sda".to_owned()));
     }
 }

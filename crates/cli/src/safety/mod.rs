@@ -51,7 +51,7 @@ pub enum SafetyError {
         source: std::io::Error,
     },
     /// Only others may open it.
-    #[error("{}: not allowed to {access} it; {advice}", path.display())]
+    #[error("{}: no permission to {access} it; {advice}", path.display())]
     NotAllowed {
         /// Which device or file.
         path: PathBuf,
@@ -81,15 +81,15 @@ pub enum SafetyError {
         advice: &'static str,
     },
     /// Replaced while it was being looked at.
-    #[error("{}: was replaced by another file just now: try again", path.display())]
+    #[error("{}: was just replaced by another file: try again", path.display())]
     Changed {
         /// The path.
         path: PathBuf,
     },
     /// Cache and origin share bytes.
     #[error(
-        "{} and the origin {} are the same device or file, or one contains the other: the cache would overwrite the \
-         origin; choose another CACHE",
+        "{} and the origin {} are the same device or file, or one contains the other: the cache would \
+         overwrite the origin; choose another CACHE",
         cache.display(), origin.display()
     )]
     SameAsOrigin {
@@ -108,8 +108,9 @@ pub enum SafetyError {
     },
     /// Somebody may need what it carries.
     #[error(
-        "{} is not free; nothing was written:{list}\nNo option overrules this: choose another place, or free this one \
-         first (umount, swapoff, losetup --detach; wipefs --all takes signatures off, and what they stand for is lost)",
+        "{} is not free; nothing was written:{list}\nNo option overrides this: choose another target, or free \
+         this one first (umount, swapoff, losetup --detach; wipefs --all removes signatures, and the data \
+         they belong to is lost)",
         path.display()
     )]
     Kept {
@@ -128,8 +129,8 @@ pub enum SafetyError {
     },
     /// `--size` on something that has another size.
     #[error(
-        "{}: expected {} ({wanted} bytes, as --size says), found a {what} of {} ({found} bytes): leave --size out \
-         to use it as it is", path.display(), HumanBytes(*wanted), HumanBytes(*found)
+        "{}: expected {} ({wanted} bytes, from --size), found a {what} of {} ({found} bytes): omit --size to \
+         use it as it is", path.display(), HumanBytes(*wanted), HumanBytes(*found)
     )]
     OtherSize {
         /// The cache device.

@@ -100,7 +100,7 @@ impl Node {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
                 return Err(SafetyError::Open {
-                    what: "look at",
+                    what: "inspect",
                     path: path.to_owned(),
                     source,
                 });
@@ -144,7 +144,7 @@ fn kind(metadata: &Metadata) -> &'static str {
     } else if file_type.is_socket() {
         "a socket"
     } else {
-        "something else"
+        "an unsupported file type"
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.kind == Kind::Unknown {
-            return write!(f, "data of no known kind (first at offset {})", self.offset);
+            return write!(f, "unknown data (first at offset {})", self.offset);
         }
         f.write_str(self.name)?;
         if !self.kind.text().is_empty() {

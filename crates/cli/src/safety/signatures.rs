@@ -401,7 +401,7 @@ fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static 
     }
     dirty |= newest.is_some_and(|superblock| superblock.dirty);
     Ok(Some(if dirty {
-        "dirty (not all on its origin) flaz"
+        "dirty (newer than its origin) flaz"
     } else {
         "flaz"
     }))

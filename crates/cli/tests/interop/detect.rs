@@ -209,7 +209,7 @@ fn devices_that_somebody_needs_are_refused() {
     Program::new("mkfs.ext4").words("-q").arg(path).ok();
     let text = refused(&format!("{path} --yes-destroy {path}"));
     assert!(
-        text.contains("ext4 file system") && text.contains("No option overrules"),
+        text.contains("ext4 file system") && text.contains("No option overrides"),
         "{text}"
     );
 }

@@ -165,5 +165,5 @@ fn a_status_that_finds_no_daemon_says_who_has_the_cache() {
     );
     server.end_by(Signal::KILL);
     let said = status().ok();
-    assert!(said.contains("did NOT stop cleanly"), "{said}");
+    assert!(said.contains("NOT stopped cleanly"), "{said}");
 }

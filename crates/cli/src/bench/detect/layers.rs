@@ -69,10 +69,7 @@ fn look(sys: &Path, folder: &Path, depth: usize, below: &mut Below) {
             .ok()
             .map(|file| FileSystemOf::find(Path::new(&backing), file));
         let (kind, state) = match &system {
-            None => (
-                "a file that is not seen from here".to_owned(),
-                LayerState::Unknown,
-            ),
+            None => ("an inaccessible file".to_owned(), LayerState::Unknown),
             Some(system) => (
                 format!("a file on {}", system.kind),
                 match system.compression {
@@ -104,12 +101,9 @@ fn look(sys: &Path, folder: &Path, depth: usize, below: &mut Below) {
     } else if name.starts_with("md") {
         push(format!("{name}, an array"), LayerState::Plain);
     } else if REMOTE.iter().any(|kind| name.starts_with(kind)) {
-        push(format!("{name}, a server's disk"), LayerState::Unknown);
+        push(format!("{name}, a server's virtual disk"), LayerState::Unknown);
     } else if VIRTUAL.iter().any(|kind| name.starts_with(kind)) {
-        push(
-            format!("{name}, a disk of a virtual machine"),
-            LayerState::Unknown,
-        );
+        push(format!("{name}, a virtual machine's disk"), LayerState::Unknown);
     }
     for slave in fs::read_dir(folder.join("slaves"))
         .into_iter()

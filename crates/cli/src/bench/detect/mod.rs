@@ -21,34 +21,35 @@ use crate::size;
 use measure::{Shape, Step, measured};
 use place::Place;
 
-/// Smallest amount of a kind of data in a round: with less there are no duplicates in it.
+/// Smallest sample of a kind of data per round. A smaller one contains no duplicates.
 const SAMPLE_BYTES_MIN: u64 = 2 << 20;
-/// What it is a multiple of.
+/// Granularity of the sample size.
 const SAMPLE_UNIT_BYTES: u64 = 1 << 20;
-/// Largest; it is made in memory.
+/// Largest sample; it is generated in memory.
 const SAMPLE_BYTES_MAX: u64 = 1 << 30;
-/// Most rounds.
+/// Maximum number of rounds.
 const ROUNDS_MAX: u32 = 1000;
-/// Bytes that are written over and over if nothing is said.
+/// Default size of the area that is overwritten.
 const SIZE_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// `flaz bench detect`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-TARGET is a folder (a file without a name is made in it, and gone at the end), a file, or a block device. Files and \
-devices are overwritten: their path must be typed again, or given with --yes-destroy. One that is mounted, held, or \
-carries a file system or a partition table is refused.
+TARGET is a directory, a file or a block device. In a directory, an unnamed temporary file is used. Files \
+and devices are overwritten: confirm by typing the path, or with --yes-destroy. A target that is mounted or \
+in use, or that contains a file system or a partition table, is refused.
 
-In every round random data, data of which compression saves 25, 50 and 75 percent, zeros, bytes of 16 values, copies at \
-distances of 2 to 64 KiB, the same across the borders of units, and duplicate blocks are written once each, in random \
-order, past the page cache where that is possible; the rates are compared with that of random data in the same round. \
-Where they say yes, as many rounds again must say so, too. zram says itself what it keeps of each.
+Each round writes these kinds of data once, in random order, bypassing the page cache if possible: random \
+data, data that compresses by 25, 50 and 75 percent, zeros, bytes with 16 values, copies at distances of 2 \
+to 64 KiB, such copies across the borders of compression units, and duplicate blocks. The rate of each kind \
+is compared with that of random data in the same round. A positive result must be confirmed by as many \
+rounds again. zram reports its compression itself.
 
-To see what is behind a cache of the device, give a --size beyond that cache.
+To measure the device behind a write cache, use a --size larger than that cache.
 
-Compression of the file system, and of what lies below a device, counts as well, and is named: btrfs compresses what \
-comes through the page cache, which --buffered sees to, and mounted with compress-force; with compress it gives up on a \
-file that did not shrink once.
+Compression by the file system, or by layers below a device, is measured as well and is named in the result. \
+btrfs compresses only buffered writes, so use --buffered and mount with compress-force; with compress, \
+btrfs stops compressing a file after the first data that does not shrink.
 
 Examples:
   flaz bench detect /mnt/ssd
@@ -56,26 +57,26 @@ Examples:
   flaz bench detect /dev/sdx --yes-destroy /dev/sdx
   flaz bench detect /srv/btrfs --buffered --json")]
 pub struct DetectArgs {
-    /// What is to be looked at: a folder on it, a file, or the device itself
+    /// Directory on the device, file, or the device itself
     #[arg(value_name = "TARGET")]
     target: PathBuf,
-    /// TARGET once more: all that is on it may be lost
+    /// Confirm TARGET: all data on it may be lost
     #[arg(long, value_name = "TARGET")]
     yes_destroy: Option<PathBuf>,
-    /// Rounds: more of them find smaller gains. Where they say yes, as many are measured again
+    /// Number of rounds. More rounds detect smaller effects. Positive results are measured for as many rounds again
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = whole(ROUNDS_MIN as u32..=ROUNDS_MAX))]
     rounds: u32,
-    /// How much of each kind of data is written in a round
+    /// Amount of each kind of data written per round
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size::parse)]
     sample: u64,
-    /// How much of TARGET is written, over and over [default: 1GiB; half of the free space, or all of a file or device,
-    /// if that is less]
+    /// Size of the area of TARGET that is overwritten repeatedly [default: 1GiB, limited to half of the free space or
+    /// the size of the file or device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Write through the page cache
     #[arg(long)]
     buffered: bool,
-    /// Seed of the data and of the order
+    /// Seed for the data and the order
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Print JSON
@@ -86,7 +87,7 @@ pub struct DetectArgs {
 /// Runs `flaz bench detect`.
 ///
 /// # Errors
-/// The target is not to be touched, or fails, or nothing can be said.
+/// The target is refused or fails, or no result could be obtained.
 pub fn run(args: &DetectArgs) -> Result<(), Failure> {
     if !(SAMPLE_BYTES_MIN..=SAMPLE_BYTES_MAX).contains(&args.sample)
         || !args.sample.is_multiple_of(SAMPLE_UNIT_BYTES)
@@ -122,7 +123,7 @@ pub fn run(args: &DetectArgs) -> Result<(), Failure> {
     }
 }
 
-/// Samples that the part which is used has room for.
+/// Number of samples that fit into the area.
 fn slots(args: &DetectArgs, place: &Place) -> Result<u64, Failure> {
     let room = place.room_bytes();
     let wanted = args
@@ -130,14 +131,15 @@ fn slots(args: &DetectArgs, place: &Place) -> Result<u64, Failure> {
         .unwrap_or_else(|| SIZE_BYTES_DEFAULT.min(place.room_default_bytes()));
     if wanted > room {
         return Err(Failure::Usage(format!(
-            "{}: expected room for {wanted} bytes, found {room}: give a smaller --size",
+            "{}: expected {wanted} bytes of free space, found {room}: use a smaller --size",
             args.target.display(),
         )));
     }
     let slots = wanted / args.sample;
     if slots < 2 {
         return Err(Failure::Usage(format!(
-            "{wanted} bytes of {} have no room for two samples of {}: free some space, or give another --size or --sample",
+            "{wanted} bytes of {} cannot hold two samples of {}: free some space, or change --size or \
+             --sample",
             args.target.display(),
             args.sample
         )));
@@ -145,7 +147,7 @@ fn slots(args: &DetectArgs, place: &Place) -> Result<u64, Failure> {
     Ok(slots)
 }
 
-/// Shown on a terminal only.
+/// Shown only on a terminal.
 fn bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     // The template is a constant of this program; a bar in the default style is no reason to fail.

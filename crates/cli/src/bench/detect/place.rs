@@ -47,7 +47,7 @@ impl Place {
     /// # Errors
     /// It is not to be touched, or cannot be. Nothing was written then.
     pub fn open(target: &Path, typed: Option<&Path>, buffered: bool) -> Result<Self, Failure> {
-        let looking = || Failure::system(format!("looking at {}", target.display()));
+        let looking = || Failure::system(format!("inspecting {}", target.display()));
         let found = fs::metadata(target).map_err(looking())?;
         let held = permission::to_overwrite(target, typed)?;
         if let Some(claim) = held {
@@ -55,8 +55,10 @@ impl Place {
         }
         let free = statvfs(target).map_err(|error| looking()(error.into()))?;
         let room_bytes = free.f_bavail.saturating_mul(free.f_frsize);
-        let file = tempfile::tempfile_in(target)
-            .map_err(Failure::system(format!("making a file in {}", target.display())))?;
+        let file = tempfile::tempfile_in(target).map_err(Failure::system(format!(
+            "creating a file in {}",
+            target.display()
+        )))?;
         let direct = !buffered
             && fcntl_getfl(&file).is_ok_and(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT).is_ok());
         let mount = FileSystemOf::find(target, &file);
@@ -84,7 +86,7 @@ impl Place {
         let identity = claim.node().identity;
         if Identity::of(&file.metadata().map_err(opening())?) != Some(identity) {
             return Err(Failure::Usage(format!(
-                "{}: was replaced by another file just now: try again",
+                "{}: was just replaced by another file: try again",
                 target.display()
             )));
         }

@@ -15,19 +15,21 @@ use crate::size;
 /// `flaz bench run`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-TARGET is a folder (files are made in a new folder in it and removed at the end; it is made if it is missing), a file, or \
-a block device. Files and devices are overwritten: their path must be typed again, or given with --yes-destroy. One \
-that is mounted, held, or carries a file system or a partition table is refused.
+TARGET is a directory, a file or a block device. In a directory, files are created in a new subdirectory, \
+which is removed at the end; a missing directory is created. Files and devices are overwritten: confirm by \
+typing the path, or with --yes-destroy. A target that is mounted or in use, or that contains a file system \
+or a partition table, is refused.
 
-Tests: write, rewrite, read, reread, random_read, random_write, backwards_read, record_rewrite, strided_read, fwrite, \
-frewrite, fread, freread (or throughput for these 13); write_iops, read_iops, random_read_iops, random_write_iops (or \
-iops), in operations of 4 KiB; streaming for write and read of zeros and of random data; all. docs/bench.md says what each \
-does. Each run goes through all cells in a new random order.
+Tests: write, rewrite, read, reread, random_read, random_write, backwards_read, record_rewrite, \
+strided_read, fwrite, frewrite, fread, freread (throughput selects these 13); write_iops, read_iops, \
+random_read_iops, random_write_iops (iops selects these), in operations of 4 KiB; streaming selects write \
+and read of zeros and of random data; all selects all. docs/bench.md describes the tests. Each run visits \
+all cells in a new random order.
 
-The results are a file that `flaz bench compare` and `flaz bench claim` read. It is written after every test, so a \
-campaign that was interrupted goes on with --resume.
+Results are written to a file for `flaz bench compare`, `claim` and `report`. It is updated after every \
+test, so that --resume can continue an interrupted campaign.
 
-A campaign file (TOML) has the long options as its keys:
+A campaign file (TOML) uses the long options as keys:
   target = \"/mnt/ssd\"
   tests = [\"throughput\", \"iops\"]
   records = [\"64KiB\", \"1MiB\"]
@@ -39,29 +41,30 @@ Examples:
   flaz bench run /mnt/ssd --size 4GiB --runs 3
   flaz bench run /mnt/ssd --tests iops --depth 32 --within 2%
   flaz bench run /dev/sdx --precondition 2 --steady --yes-destroy /dev/sdx
-  flaz bench run /mnt/ssd --family replay --distribution mine.json   after flaz study ~ --distribution mine.json
+  flaz study ~ --distribution d.json
+  flaz bench run /mnt/ssd --family replay --distribution d.json
   flaz bench run --campaign nightly.toml --output tonight.json
   flaz bench run --resume tonight.json")]
 pub struct RunArgs {
-    /// What to measure: a folder, a file or a block device
+    /// Directory, file or block device to measure
     #[arg(value_name = "TARGET")]
     pub target: Option<PathBuf>,
-    /// A file that says what to measure (TOML); options overrule it
+    /// Campaign file (TOML). Options override it
     #[arg(long, value_name = "FILE")]
     pub campaign: Option<PathBuf>,
-    /// Go on with a campaign that was interrupted
+    /// Continue an interrupted campaign
     #[arg(long, value_name = "RESULTS", conflicts_with = "output")]
     pub resume: Option<PathBuf>,
-    /// Where the results go [default: flaz-DATE-TIME.json here]
+    /// Results file [default: flaz-DATE-TIME.json in the current directory]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// TARGET once more: all that is on it may be lost
+    /// Confirm TARGET: all data on it may be lost
     #[arg(long, value_name = "TARGET")]
     pub yes_destroy: Option<PathBuf>,
-    /// Print the campaign as JSON, too
+    /// Also print the campaign as JSON
     #[arg(long)]
     pub json: bool,
-    /// What to measure.
+    /// Campaign options.
     #[command(flatten)]
     pub wanted: WantedArgs,
 }
@@ -69,79 +72,80 @@ pub struct RunArgs {
 /// What to measure, and how.
 #[derive(Args, Debug)]
 pub struct WantedArgs {
-    /// What to call the campaign in reports
+    /// Name of the campaign in reports
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// Tests, by commas [default: throughput]
+    /// Tests, separated by commas [default: throughput]
     #[arg(long, value_name = "TESTS", value_delimiter = ',')]
     tests: Option<Vec<String>>,
-    /// Record sizes, by commas: powers of two from 512 to 64MiB [default: 1MiB]
+    /// Record sizes, separated by commas: powers of two from 512 to 64MiB [default: 1MiB]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size::parse)]
     records: Option<Vec<u64>>,
-    /// Compressibility of the data, by commas: percent that compression saves, zeros, random, random-level, or replay
-    /// [default: 2,50,98]
+    /// Compressibility levels, separated by commas: percentage saved by compression, zeros, random, random-level or
+    /// replay [default: 2,50,98]
     #[arg(long, value_name = "LEVELS", value_delimiter = ',', value_parser = level)]
     levels: Option<Vec<Level>>,
-    /// How data of a percentage is made; iozone for comparison with old campaigns, whose true ratio is in the results;
-    /// replay for the level replay alone, with --distribution
+    /// How data for a percentage level is generated. iozone is for comparison with old campaigns (results include the
+    /// true ratio); replay uses only the level replay and needs --distribution
     #[arg(long, value_name = "FAMILY", value_enum)]
     family: Option<FamilyArg>,
-    /// What the level replay draws from: a file that `flaz study` wrote
+    /// Distribution for the level replay, written by `flaz study`
     #[arg(long, value_name = "FILE")]
     distribution: Option<PathBuf>,
-    /// Unit of duplicates, of drawn levels and of what is replayed: a power of two from 512 to 16MiB [default: 4KiB]
+    /// Unit of duplicates, drawn levels and replayed chunks: a power of two from 512 to 16MiB [default: 4KiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     chunk: Option<u64>,
-    /// Percentage of duplicate chunks in the data; results say how much of what is written repeats
+    /// Percentage of duplicate chunks in the data. Results include the share of duplicates written
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     dedup: Option<f64>,
     /// Runs of each cell [default: 10]
     #[arg(long, value_name = "N", value_parser = whole(1..=RUNS_MAX as u32))]
     runs: Option<u32>,
-    /// More runs of cells whose 95 % interval is wider than this to each side
+    /// Add runs to cells whose 95 % interval is wider than this on each side
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     within: Option<f64>,
-    /// Most runs of a cell with --within [default: 50]
+    /// Maximum number of runs of a cell with --within [default: 50]
     #[arg(long, value_name = "N", value_parser = whole(1..=RUNS_MAX as u32))]
     runs_max: Option<u32>,
-    /// Write all of the target so many times first
+    /// Write the whole target N times first
     #[arg(long, value_name = "N", value_parser = whole(0..=PRECONDITION_MAX))]
     precondition: Option<u32>,
-    /// Rounds that do not count, before those that do
+    /// Warm-up rounds, which are not counted
     #[arg(long, value_name = "N", value_parser = whole(0..=WARM_UP_MAX))]
     warm_up: Option<u32>,
-    /// Such rounds until every cell is in a steady state (SNIA), 25 at most
+    /// Add warm-up rounds until every cell is in steady state (SNIA), at most 25
     #[arg(long)]
     steady: bool,
-    /// Bytes of all writers together [default: twice the memory, as far as there is room]
+    /// Total size of the files of all writers [default: twice the memory, limited by free space]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// Writers (and readers) at the same time, each with a file of its own [default: 1]
+    /// Number of concurrent writers (and readers), each with its own file [default: 1]
     #[arg(long, value_name = "N", value_parser = whole(1..=WRITERS_MAX))]
     writers: Option<usize>,
-    /// Past the page cache, or through it; auto is direct where that works
+    /// Bypass or use the page cache. auto uses direct I/O if supported
     #[arg(long, value_name = "HOW", value_enum)]
     io: Option<IoArg>,
-    /// How operations reach the kernel [default: sync, and io_uring with a depth]
+    /// I/O engine [default: sync, or io_uring with --depth]
     #[arg(long, value_name = "ENGINE", value_enum)]
     engine: Option<EngineArg>,
-    /// Operations in flight of each writer [default: 1]
+    /// Operations in flight per writer [default: 1]
     #[arg(long, value_name = "N", value_parser = whole(1..=DEPTH_MAX))]
     depth: Option<usize>,
-    /// Whether the flush after writes is in the time; after is IOzone's way
+    /// Whether the time includes the final flush; after excludes it, as IOzone does
     #[arg(long, value_name = "WHEN", value_enum)]
     flush: Option<FlushArg>,
-    /// Whose cached pages are dropped before each test: auto is the system's for root where pages are used, else the
-    /// target's
+    /// Which cached pages to drop before each test. auto: those of the whole system if run by root and the page cache
+    /// is used, otherwise those of the target
     #[arg(long, value_name = "WHOSE", value_enum)]
     drop_caches: Option<DropArg>,
-    /// Read everything back after each group of tests, outside of the time, and compare
+    /// Read all data back after each group of tests (not timed) and compare it
     #[arg(long)]
     verify: bool,
-    /// What order and data are drawn from [default: 1]
+    /// Seed for the order and the data [default: 1]
     #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     seed: Option<u64>,
-    /// Data in memory before the clock starts; more than the device can look back [default: 256MiB]
+    /// Amount of data generated in memory before the clock starts. Must exceed the distance over which the device
+    /// deduplicates [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pool: Option<u64>,
 }
@@ -184,7 +188,7 @@ enum DropArg {
 }
 
 impl RunArgs {
-    /// What the options ask for.
+    /// The campaign that the options describe.
     #[must_use]
     pub fn wanted(&self) -> Wanted {
         let args = &self.wanted;
@@ -255,5 +259,5 @@ fn percent(text: &str) -> Result<f64, String> {
         .parse()
         .ok()
         .filter(|percent| (0.0..=100.0).contains(percent))
-        .ok_or_else(|| "expected a percentage from 0 to 100, as in 2% or 0.5".to_owned())
+        .ok_or_else(|| "expected a percentage from 0 to 100, for example 2% or 0.5".to_owned())
 }

@@ -65,7 +65,7 @@ fn show(watch: &Watch, bar: &ProgressBar) {
             };
             format!("{how}{} left", HumanDuration(left.time))
         }
-        None => "measuring how long it takes".to_owned(),
+        None => "estimating the duration".to_owned(),
     };
     if let Some(share) = status.share(done, now) {
         bar.set_position((share * STEPS as f64) as u64);

@@ -69,14 +69,15 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         Ok(()) => {}
         Err(LoadError::Interrupted) => {
             return Err(Failure::BadNews(format!(
-                "interrupted; what was measured is in {0}, and this goes on with it: flaz bench run --resume {0}",
+                "interrupted; the results so far are in {0}; continue with: flaz bench run --resume {0}",
                 running.kept_at().display()
             )));
         }
         Err(error) => {
             if !running.campaign().cells.is_empty() {
                 eprintln!(
-                    "what was measured is in {0}; once the cause is gone it goes on with: flaz bench run --resume {0}",
+                    "the results so far are in {0}; when the problem is solved, continue with: flaz bench run \
+                     --resume {0}",
                     running.kept_at().display()
                 );
             }
@@ -94,7 +95,8 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 fn resumed(args: &RunArgs, path: &Path) -> Result<Campaign, Failure> {
     if args.wanted() != Wanted::default() || args.campaign.is_some() {
         return Err(Failure::Usage(format!(
-            "--resume {}: expected no other option but --yes-destroy and --json, for what to measure is in the file",
+            "--resume {}: only --yes-destroy and --json can be combined with it; the file defines what to \
+             measure",
             path.display()
         )));
     }
@@ -102,7 +104,7 @@ fn resumed(args: &RunArgs, path: &Path) -> Result<Campaign, Failure> {
     // Before anything is made to measure on.
     if campaign.progress.is_none() && !campaign.cells.is_empty() {
         return Err(Failure::Usage(format!(
-            "{0}: this campaign is done; expected one that was interrupted (flaz bench report {0} shows it)",
+            "{0}: this campaign is complete (flaz bench report {0} shows it)",
             path.display()
         )));
     }
@@ -119,7 +121,7 @@ fn preamble(plan: &Plan, target: &Target, output: &Path, goes_on: bool) {
     };
     eprintln!(
         "{} {} cells, {} runs each, {} on {}{each}: {} written, {} read; results: {}",
-        if goes_on { "going on:" } else { "measuring" },
+        if goes_on { "continuing:" } else { "measuring" },
         HumanCount(plan.cells() as u64),
         plan.runs,
         HumanBytes(target.bytes()),
@@ -181,8 +183,8 @@ fn default_output(started: &str) -> PathBuf {
 fn not_there(path: &Path) -> Result<(), Failure> {
     if path.exists() {
         return Err(Failure::Usage(format!(
-            "{0} is there already: choose another --output; or, if it is a campaign that was interrupted, go on with it by \
-             --resume {0}",
+            "{0} already exists: choose another --output, or continue an interrupted campaign with --resume \
+             {0}",
             path.display()
         )));
     }

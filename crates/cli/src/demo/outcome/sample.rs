@@ -140,7 +140,7 @@ fn the_headline_tells_gain_loss_and_neither_apart() {
     );
     outcome.runs[2].iops = 241.0;
     assert!(
-        outcome.headline().contains("no difference"),
+        outcome.headline().contains("no significant difference"),
         "{}",
         outcome.headline()
     );

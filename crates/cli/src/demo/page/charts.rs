@@ -120,7 +120,7 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
             .warmup
             .iter()
             .map(|(requests, ratio)| {
-                let when = format!("after {} requests to warm up", HumanCount(*requests));
+                let when = format!("after {} warm-up requests", HumanCount(*requests));
                 point(left.at(*requests as f64 / 1000.0), *ratio, when)
             })
             .collect();
@@ -140,7 +140,7 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
 
 /// Requests a second over the seconds of the measured phase.
 pub fn throughput(outcome: &Outcome) -> String {
-    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Requests a second over time");
+    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Requests per second over time");
     let highest = outcome
         .runs
         .iter()
@@ -154,7 +154,7 @@ pub fn throughput(outcome: &Outcome) -> String {
         .into_iter()
         .map(|iops| (iops, HumanCount(iops as u64).to_string()))
         .collect();
-    drawing.y_axis(x, y, &y_ticks, Some("requests a second"));
+    drawing.y_axis(x, y, &y_ticks, Some("requests per second"));
     drawing.x_axis(x, y, &second_ticks(x.most), "seconds");
     let mut labels = Vec::new();
     for run in &outcome.runs {
@@ -164,7 +164,7 @@ pub fn throughput(outcome: &Outcome) -> String {
             .map(|(second, iops)| {
                 (
                     (x.at(*second), y.at(*iops)),
-                    format!("{iops:.0} requests a second at {second:.1} s"),
+                    format!("{iops:.0} requests per second at {second:.1} s"),
                 )
             })
             .collect();
@@ -178,7 +178,7 @@ pub fn throughput(outcome: &Outcome) -> String {
 
 /// Share of the requests that were answered within a time, over that time.
 pub fn latency(outcome: &Outcome) -> String {
-    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Share of requests answered within a time");
+    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Share of requests completed within a time");
     let all = || {
         outcome
             .runs
@@ -265,7 +265,7 @@ pub fn holdings(outcome: &Outcome) -> String {
         .iter()
         .filter_map(|run| Some((run, run.holdings?)))
         .collect();
-    let mut drawing = Drawing::new(WIDTH, HEIGHT, "What the SSD holds");
+    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Contents of the SSD");
     let highest = held
         .iter()
         .flat_map(|(_, held)| [held.ssd_bytes, held.logical_bytes])
@@ -306,7 +306,7 @@ pub fn holdings(outcome: &Outcome) -> String {
             "tick",
             "end",
             (x.from - 10.0, top + bar * 1.5 + 11.0),
-            "data held",
+            "data cached",
         );
         let mut at = 0.0;
         for (kind, what, bytes) in segments(held) {
@@ -318,7 +318,7 @@ pub fn holdings(outcome: &Outcome) -> String {
         }
         let to = x.at(held.logical_bytes as f64 / MIB);
         let title = format!(
-            "{}: stands for {} of data",
+            "{}: corresponds to {} of data",
             run.variant.title(),
             HumanBytes(held.logical_bytes)
         );
@@ -344,9 +344,9 @@ pub fn holdings(outcome: &Outcome) -> String {
     drawing.line("limit", (ssd, y.from), (ssd, y.to));
     for (kind, name, x, line) in [
         ("live", "compressed blocks", 62.0, 0.0),
-        ("raw", "blocks that do not compress", 250.0, 0.0),
+        ("raw", "incompressible blocks", 250.0, 0.0),
         ("free", "free", 486.0, 0.0),
-        ("other", "headers, outdated blocks", 62.0, 1.0),
+        ("other", "headers, stale blocks", 62.0, 1.0),
         ("metadata", "superblocks, index", 250.0, 1.0),
     ] {
         let y = HEIGHT - 38.0 + line * 20.0;
@@ -361,13 +361,13 @@ fn segments(held: &Holdings) -> [(&'static str, &'static str, u64); 5] {
     let raw = held.raw_bytes();
     [
         ("live", "compressed blocks", held.fragment_bytes - raw),
-        ("raw", "blocks stored as they are (about)", raw),
+        ("raw", "blocks stored raw (about)", raw),
         (
             "other",
-            "headers, padding, outdated and dropped blocks",
+            "headers, padding, stale and dropped blocks",
             held.other_bytes,
         ),
-        ("free", "regions kept free", held.free_bytes),
+        ("free", "free regions", held.free_bytes),
         (
             "metadata",
             "superblocks, index and other metadata",
