@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flaz_codec::CodecSpec;
+use flaz_nbd::NbdAddress;
 
 use crate::bench::args::BenchArgs;
 use crate::commands::study::StudyArgs;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
 use crate::number::whole;
-use crate::settings::{AfterCrash, Emulation, Mode, NbdAddress, Policy, parse_dirty_limit};
+use crate::settings::{AfterCrash, Emulation, Mode, Policy, parse_dirty_limit};
 use crate::size;
 
 const ABOUT: &str = "A compressed SSD cache for block devices";

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use flaz_bench::error::BenchError;
+pub use flaz_control::chain;
+use flaz_control::error::ControlError;
+use flaz_control::settings::SettingError;
+use flaz_demo::DemoError;
 use flaz_load::error::LoadError;
 
-use crate::control::ControlError;
-use crate::demo::DemoError;
 use crate::safety::SafetyError;
-use crate::settings::SettingError;
 
 /// Exit status of a command that failed.
 pub const EXIT_FAILURE: u8 = 1;
@@ -131,22 +132,6 @@ impl From<DemoError> for Failure {
             },
         }
     }
-}
-
-/// The message of `error` with its causes, each said once.
-#[must_use]
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.ends_with(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// What to do about a path that leads to nothing or to something else, of which the system says only that much.

@@ -4,13 +4,13 @@
 //! |---|---|
 //! | [`args`] | commands and options, with their help |
 //! | [`commands`] | one file a command: from options to output |
-//! | [`control`] | the socket by which a running cache is asked and told |
 //! | [`safety`] | what must be known about a device before it is overwritten |
 //! | [`host`] | the daemon: devices, threads, the engine's assembly |
-//! | [`demo`] | `flaz demo` |
+//! | [`demo`] | `flaz demo`; [`flaz_demo`] measures |
 //! | [`bench`] | `flaz bench` |
-//! | [`report`], [`page`] | what a cache says about itself, and that on a page for people |
-//! | [`settings`], [`size`], [`number`] | words and numbers as people write them |
+//! | [`page`] | what a cache says about itself, on a page for people |
+//! | [`number`] | numbers as people write them |
+//! | [`control`], [`report`], [`settings`], [`size`] | [`flaz_control`]: how a running cache is asked, and what it says |
 //! | [`log`], [`error`] | what goes to standard error, and the exit status |
 //!
 //! Results go to standard output, everything else to standard error. Exit status: 0 done, 1 failed, 2 wrong
@@ -19,17 +19,15 @@
 pub mod args;
 pub mod bench;
 pub mod commands;
-pub mod control;
 pub mod demo;
 pub mod error;
 pub mod host;
 pub mod log;
 pub mod number;
 pub mod page;
-pub mod report;
 pub mod safety;
-pub mod settings;
-pub mod size;
+
+pub use flaz_control::{self as control, report, settings, size};
 
 use std::ffi::OsString;
 use std::process::ExitCode;

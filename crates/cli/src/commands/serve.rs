@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use flaz_nbd::NbdAddress;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -24,7 +25,6 @@ use crate::control::{ControlHandler, Reply, Request, Server};
 use crate::error::{EXIT_FAILURE, Failure, chain};
 use crate::host::{self, Daemon, HostError};
 use crate::page;
-use crate::settings::NbdAddress;
 use crate::size::HumanDuration;
 
 /// Runs `flaz serve`.

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use flaz_codec::CodecSpec;
+use flaz_nbd::NbdAddress;
 
 use crate::safety::Claim;
-use crate::settings::{Emulation, NbdAddress, Settings};
+use crate::settings::{Emulation, Settings};
 
 /// A cache to be made.
 #[derive(Debug)]

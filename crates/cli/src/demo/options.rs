@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use flaz_codec::CodecSpec;
+use flaz_demo::dataset::{BYTES_MIN, DEFAULT_FOLDERS};
+use flaz_demo::{DemoError, Plan};
 
-use super::dataset::{BYTES_MIN, DEFAULT_FOLDERS};
-use super::error::DemoError;
 use crate::number::whole;
 use crate::size;
 
@@ -21,10 +21,6 @@ const DATA_BYTES_DEFAULT: u64 = 256 << 20;
 const DATA_BYTES_QUICK: u64 = 64 << 20;
 const MEASURED_S_DEFAULT: f64 = 12.0;
 const MEASURED_S_QUICK: f64 = 2.0;
-/// Default ratio of data size to cache size.
-const SSD_PART: u64 = 4;
-/// Warm-up requests per MiB of data, enough to touch each hot block several times.
-const WARMUP_REQUESTS_PER_MIB: u64 = 200;
 /// Default path of the page.
 const HTML_DEFAULT: &str = "flaz-demo.html";
 
@@ -88,36 +84,15 @@ pub struct DemoArgs {
     pub keep: bool,
 }
 
-/// Options after checks, with defaults filled in.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// Directories with the data; none for random bytes.
-    pub folders: Option<Vec<PathBuf>>,
-    /// Maximum bytes of data.
-    pub data_bytes: u64,
-    ssd_bytes: Option<u64>,
-    /// Codec of the compressed run.
-    pub codec: String,
-    /// Number of clients.
-    pub clients: u32,
-    /// Percentage of writes.
-    pub write_percent: f64,
-    /// Zipf exponent.
-    pub skew: f64,
-    /// Measured time per run.
-    pub measured: Duration,
-    /// Seed.
-    pub seed: u64,
+/// Where the result goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outputs {
     /// Path of the page, if any.
     pub html: Option<PathBuf>,
     /// File for JSON.
     pub json: Option<PathBuf>,
     /// Whether JSON replaces the table.
     pub json_to_stdout: bool,
-    /// Working directory.
-    pub folder: Option<PathBuf>,
-    /// Whether to keep the files.
-    pub keep: bool,
 }
 
 impl DemoArgs {
@@ -170,7 +145,6 @@ impl DemoArgs {
             let message = "--codec none: the uncompressed run is always made; choose a codec that compresses";
             return Err(DemoError::Usage(message.into()));
         }
-        let json_to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
         Ok(Plan {
             folders,
             data_bytes,
@@ -181,38 +155,19 @@ impl DemoArgs {
             skew: self.skew,
             measured: Duration::from_secs_f64(self.seconds.unwrap_or(measured_s)),
             seed: self.seed,
-            html: (!self.no_html).then(|| self.html.clone()),
-            json: self.json.clone().filter(|_| !json_to_stdout),
-            json_to_stdout,
             folder: self.dir.clone(),
             keep: self.keep,
         })
     }
-}
 
-impl Plan {
-    /// SSD size for this amount of data, in whole MiB.
-    pub fn ssd_bytes_for(&self, data_bytes: u64) -> u64 {
-        self.ssd_bytes
-            .unwrap_or_else(|| (data_bytes / SSD_PART).next_multiple_of(1 << 20))
-    }
-
-    /// Warm-up requests for this amount of data.
-    pub fn warmup_requests(&self, data_bytes: u64) -> u64 {
-        (data_bytes >> 20) * WARMUP_REQUESTS_PER_MIB
-    }
-
-    /// Text for the progress bar.
-    pub fn collecting(&self) -> String {
-        match &self.folders {
-            None => "generating random data".into(),
-            Some(folders) => {
-                let names: Vec<_> = folders
-                    .iter()
-                    .map(|folder| folder.display().to_string())
-                    .collect();
-                format!("copying files of {}", names.join(", "))
-            }
+    /// Where the result goes.
+    #[must_use]
+    pub fn outputs(&self) -> Outputs {
+        let json_to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        Outputs {
+            html: (!self.no_html).then(|| self.html.clone()),
+            json: self.json.clone().filter(|_| !json_to_stdout),
+            json_to_stdout,
         }
     }
 }
@@ -248,10 +203,18 @@ mod tests {
         demo: DemoArgs,
     }
 
-    fn plan(words: &[&str]) -> Result<Plan, String> {
+    fn args(words: &[&str]) -> Result<DemoArgs, String> {
         let command =
             Command::try_parse_from([&["flaz"], words].concat()).map_err(|error| error.to_string())?;
-        command.demo.plan().map_err(|error| error.to_string())
+        Ok(command.demo)
+    }
+
+    fn plan(words: &[&str]) -> Result<Plan, String> {
+        args(words)?.plan().map_err(|error| error.to_string())
+    }
+
+    fn outputs(words: &[&str]) -> Outputs {
+        args(words).expect("fine").outputs()
     }
 
     #[test]
@@ -261,14 +224,15 @@ mod tests {
         assert_eq!(plan.ssd_bytes_for(100 << 20), 25 << 20);
         assert_eq!(plan.measured, Duration::from_secs(12));
         assert_eq!(plan.codec, "lz4");
-        assert_eq!(plan.html.expect("a page"), PathBuf::from("flaz-demo.html"));
-        assert!(!plan.json_to_stdout && plan.json.is_none());
+        let outputs = outputs(&[]);
+        assert_eq!(outputs.html.expect("a page"), PathBuf::from("flaz-demo.html"));
+        assert!(!outputs.json_to_stdout && outputs.json.is_none());
     }
 
     #[test]
     fn json_goes_to_standard_output_or_to_a_file() {
-        assert!(plan(&["--json"]).expect("fine").json_to_stdout);
-        let file = plan(&["--json=here.json"]).expect("fine");
+        assert!(outputs(&["--json"]).json_to_stdout);
+        let file = outputs(&["--json=here.json"]);
         assert_eq!(
             (file.json_to_stdout, file.json),
             (false, Some("here.json".into()))

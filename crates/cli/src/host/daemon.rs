@@ -22,7 +22,7 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
 use flaz_engine::witness::Memory;
-use flaz_nbd::{Counters, Export, Limits, Server, Service, Shutdown, Snapshot};
+use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, Snapshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::HostError;
@@ -33,7 +33,7 @@ use super::worker::{self, MAILBOX_MAX, Order, WorkerParts};
 use crate::commands::spec::ServeSpec;
 use crate::report::StatusReport;
 use crate::safety::{self, Claim};
-use crate::settings::{Mode, NbdAddress, Settings, SettingsPatch};
+use crate::settings::{Mode, Settings, SettingsPatch};
 use crate::size::HumanBytes;
 
 /// How long clients have to read their last replies at a stop.

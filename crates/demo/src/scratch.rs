@@ -4,8 +4,8 @@ use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::error::DemoError;
-use super::interrupt::Interrupt;
+use crate::error::DemoError;
+use crate::interrupt::Interrupt;
 
 /// Longest path of a Unix socket the system takes is 107 bytes; the names in the folder need this many.
 const SOCKET_NAME_BYTES: usize = 24;

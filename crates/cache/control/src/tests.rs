@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::client::ANSWER;
 use super::protocol::REQUEST_LINE_MAX;
 use super::server::CLIENTS_MAX;
 use super::{Client, ControlError, ControlHandler, Reply, Request, Server};
-use crate::page::tests::example;
+use crate::client::ANSWER;
+use crate::report::example::example;
 use crate::settings::SettingsPatch;
 
 /// Answers status with an example, refuses settings, and takes its time to stop.

@@ -4,9 +4,13 @@
 //! and [`REPORT_SCHEMA`] grows when one changes its meaning. Names end in their unit. Counters count from the
 //! start of the daemon unless they say otherwise.
 
+#[doc(hidden)]
+pub mod example;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use flaz_codec::CodecSpec;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -402,7 +406,7 @@ pub struct CreateReport {
     /// The origin.
     pub origin: OriginReport,
     /// The codec new blocks will have.
-    pub codec: flaz_codec::CodecSpec,
+    pub codec: CodecSpec,
 }
 
 /// What `flaz check` found.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::outcome::{Outcome, Run, Variant};
-use crate::size::{HumanBytes, HumanCount, HumanMicros};
+use crate::outcome::{Outcome, Run, Variant};
+use flaz_control::size::{HumanBytes, HumanCount, HumanMicros};
 
 const LABEL_COLUMNS: usize = 30;
 const VALUE_COLUMNS: usize = 16;
@@ -32,7 +32,7 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
         Variant::NoCache => "-".to_owned(),
         _ => value(run),
     };
-    let held = |run: &Run, value: &dyn Fn(&super::outcome::Holdings) -> String| {
+    let held = |run: &Run, value: &dyn Fn(&crate::outcome::Holdings) -> String| {
         run.holdings.as_ref().map_or_else(|| "-".to_owned(), value)
     };
     vec![
@@ -145,7 +145,7 @@ pub fn verified(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::outcome::sample;
+    use crate::outcome::sample;
 
     #[test]
     fn the_table_has_all_values_and_keeps_to_its_columns() {

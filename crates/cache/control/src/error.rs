@@ -1,47 +1,22 @@
-//! The control socket: how a running cache is asked and told.
-//!
-//! One Unix socket a daemon, mode 0600, apart from the data. A client sends JSON lines and gets one line for
-//! each ([`protocol`]); the daemon answers only root and its own user. Invariants:
-//!
-//! - nothing that a client sends or leaves out makes the daemon wait for ever or grow: lines, clients and
-//!   idle time have limits ([`server`]);
-//! - a socket file is replaced only when nobody listens on it.
+//! Why a daemon cannot be asked, and messages with their causes.
 
-pub mod client;
-pub mod place;
-pub mod protocol;
-pub mod server;
-#[cfg(test)]
-mod tests;
+use std::error::Error;
+use std::path::PathBuf;
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-
-pub use client::Client;
-pub use protocol::{Reply, Request};
-pub use server::{ControlHandler, Server};
-
-/// How long a daemon may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(5);
-
-/// Connects to a Unix socket, waiting at most [`CONNECT`] for a place in its queue. A daemon that hangs with a
-/// full queue is [`io::ErrorKind::WouldBlock`].
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let socket: OwnedFd = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    set_socket_timeout(&socket, Timeout::Send, Some(CONNECT))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(UnixStream::from(socket))
+/// The message of `error` with its causes, each said once.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// Why a running cache could not be asked, or its socket not be made.

@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use super::dataset::{DataSet, Piece};
-use super::random::{Random, Zipf};
+use crate::dataset::{DataSet, Piece};
+use crate::random::{Random, Zipf};
 
 /// How long requests are: (blocks, parts in a hundred). Cut to the piece where that is shorter.
 pub const REQUEST_BLOCKS: [(u32, u64); 5] = [(1, 50), (2, 20), (4, 15), (8, 10), (16, 5)];
@@ -177,7 +177,7 @@ fn scaled(bits: u64, limit: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::dataset::DataSummary;
+    use crate::dataset::DataSummary;
     use std::collections::HashMap;
 
     fn data(pieces: &[u32]) -> DataSet {

@@ -1,7 +1,7 @@
 //! The four charts of the page.
 
-use crate::demo::outcome::{Holdings, Outcome, Run, Variant};
-use crate::size::{HumanBytes, HumanCount};
+use crate::outcome::{Holdings, Outcome, Run, Variant};
+use flaz_control::size::{HumanBytes, HumanCount};
 use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
 
 const WIDTH: f64 = 600.0;
@@ -255,7 +255,9 @@ fn latency_label(micros: f64) -> String {
 
 /// A latency as the tables have it, with the proper letter.
 pub fn micro_text(micros: f64) -> String {
-    crate::size::HumanMicros(micros).to_string().replace(" us", " µs")
+    flaz_control::size::HumanMicros(micros)
+        .to_string()
+        .replace(" us", " µs")
 }
 
 /// What the SSD's space is used for, and beside it the data that this stands for.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use uuid::Uuid;
 
-use super::ControlError;
+use crate::error::ControlError;
 
 /// Runtime directories and how they were found.
 #[derive(Clone, Debug)]

@@ -10,11 +10,11 @@ use flaz_nbd::Client;
 use flaz_nbd::client::ClientError;
 use hdrhistogram::Histogram;
 
-use super::dataset::DataSet;
-use super::error::DemoError;
-use super::interrupt::Interrupt;
-use super::oracle::{BLOCK_BYTES, Oracle, checksum};
-use super::workload::{Operation, REQUEST_BLOCKS_MAX, Requests, Workload};
+use crate::dataset::DataSet;
+use crate::error::DemoError;
+use crate::interrupt::Interrupt;
+use crate::oracle::{BLOCK_BYTES, Oracle, checksum};
+use crate::workload::{Operation, REQUEST_BLOCKS_MAX, Requests, Workload};
 
 /// Width of the time slices in which requests are counted.
 pub const SLICE: Duration = Duration::from_millis(100);

@@ -7,11 +7,11 @@ use std::fmt::Write;
 use flaz_page::text::{escape, prose};
 
 use self::charts::{class, micro_text};
-use super::outcome::{Outcome, Variant};
-use super::session::WINDOW_S;
-use super::table;
-use super::workload::REQUEST_BLOCKS;
-use crate::size::{HumanBytes, HumanCount};
+use crate::outcome::{Outcome, Variant};
+use crate::session::WINDOW_S;
+use crate::table;
+use crate::workload::REQUEST_BLOCKS;
+use flaz_control::size::{HumanBytes, HumanCount};
 
 const STYLE: &str = include_str!("style.css");
 /// The page.
@@ -333,7 +333,7 @@ fn notes(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::outcome::sample;
+    use crate::outcome::sample;
     use flaz_page::well_formed::elements;
 
     #[test]

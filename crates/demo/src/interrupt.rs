@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use super::error::DemoError;
+use crate::error::DemoError;
 
 /// How often waiting code looks whether it should stop.
 pub const POLL: Duration = Duration::from_millis(20);

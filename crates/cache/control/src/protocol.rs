@@ -271,7 +271,7 @@ mod tests {
             dirty_limit_percent: 25,
         };
         for reply in [
-            Reply::Status(Box::new(crate::page::tests::example())),
+            Reply::Status(Box::new(crate::report::example::example())),
             Reply::Settings(settings),
             Reply::Done,
             Reply::Refused("no\nway \"".to_owned()),

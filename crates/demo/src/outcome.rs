@@ -4,8 +4,8 @@
 
 use serde::Serialize;
 
-use super::dataset::DataSummary;
-use crate::size::HumanMicros;
+use crate::dataset::DataSummary;
+use flaz_control::size::HumanMicros;
 
 /// Version of the JSON form.
 pub const OUTCOME_SCHEMA: u32 = 1;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use super::error::DemoError;
-use super::server::Server;
+use crate::error::DemoError;
+use crate::server::Server;
 
 /// Time between two looks.
 pub const INTERVAL: Duration = Duration::from_millis(200);

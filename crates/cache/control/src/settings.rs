@@ -126,9 +126,6 @@ macro_rules! text_of_value_enum {
 }
 text_of_value_enum!(Mode, Policy, Emulation);
 
-/// An address for NBD clients: the server's own type, so that invalid addresses are refused before a device is opened.
-pub use flaz_nbd::NbdAddress;
-
 /// Why a setting is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {

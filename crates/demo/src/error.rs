@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use flaz_nbd::client::ClientError;
 
-use super::oracle::Mismatch;
-use crate::size::HumanBytes;
+use crate::oracle::Mismatch;
+use flaz_control::size::HumanBytes;
 
 /// Why the demo stopped.
 #[derive(Debug, thiserror::Error)]

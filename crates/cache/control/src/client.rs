@@ -5,9 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::ControlError;
-use super::protocol::{REPLY_LINE_MAX, Reply, Request};
-use super::server::peer_uid;
+use crate::connect::{CONNECT, connect, peer_uid};
+use crate::error::ControlError;
+use crate::protocol::{REPLY_LINE_MAX, Reply, Request};
 
 /// How long a daemon may take to answer a question.
 pub const ANSWER: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ impl Client {
     /// Nobody listens there, somebody else does, or the user may not.
     pub fn connect(path: &Path, owner_uid: Option<u32>) -> Result<Self, ControlError> {
         let path = path.to_owned();
-        let stream = match super::connect(&path) {
+        let stream = match connect(&path) {
             Ok(stream) => stream,
             Err(source) => {
                 return Err(match source.kind() {
@@ -35,7 +35,7 @@ impl Client {
                     ErrorKind::PermissionDenied => ControlError::Denied { path },
                     ErrorKind::WouldBlock | ErrorKind::TimedOut => ControlError::TimedOut {
                         path,
-                        seconds: super::CONNECT.as_secs_f64(),
+                        seconds: CONNECT.as_secs_f64(),
                         advice: "",
                     },
                     _ => ControlError::Talk { path, source },

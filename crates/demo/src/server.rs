@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use super::error::DemoError;
-use super::interrupt::{Interrupt, POLL};
-use crate::control::{Client, ControlError, Reply, Request};
-use crate::error::chain;
-use crate::report::{CheckReport, LiveReport};
+use crate::error::DemoError;
+use crate::interrupt::{Interrupt, POLL};
+use flaz_control::chain;
+use flaz_control::report::{CheckReport, LiveReport};
+use flaz_control::{Client, ControlError, Reply, Request};
 
 /// How long a server may take to be ready, or to stop.
 const START_STOP_MAX: Duration = Duration::from_secs(30);

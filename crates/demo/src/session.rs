@@ -11,18 +11,18 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::clients::{Observed, Phase, SLICE, Until, check_disk};
-use super::dataset::DataSet;
-use super::error::DemoError;
-use super::interrupt::{Interrupt, POLL};
-use super::oracle::{BLOCK_BYTES, Oracle};
-use super::outcome::{Holdings, Latency, Run, Variant};
-use super::progress::Progress;
-use super::sampler::{Sample, Sampler, hit_ratios};
-use super::scratch::Scratch;
-use super::server::{Flaz, Place, Server};
-use super::workload::Workload;
-use crate::report::LiveReport;
+use crate::clients::{Observed, Phase, SLICE, Until, check_disk};
+use crate::dataset::DataSet;
+use crate::error::DemoError;
+use crate::interrupt::{Interrupt, POLL};
+use crate::oracle::{BLOCK_BYTES, Oracle};
+use crate::outcome::{Holdings, Latency, Run, Variant};
+use crate::progress::Progress;
+use crate::sampler::{Sample, Sampler, hit_ratios};
+use crate::scratch::Scratch;
+use crate::server::{Flaz, Place, Server};
+use crate::workload::Workload;
+use flaz_control::report::LiveReport;
 
 /// Phases by number: each has its own sequence of requests. Those from [`PHASE_MEASURED`] on are the turns.
 const PHASE_WARMUP: u32 = 0;

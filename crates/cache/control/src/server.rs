@@ -5,7 +5,7 @@
 //! possible, and hung up on.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,9 @@ use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::ControlError;
-use super::protocol::{REQUEST_LINE_MAX, Reply, Request};
+use crate::connect::{connect, peer_uid};
+use crate::error::ControlError;
+use crate::protocol::{REQUEST_LINE_MAX, Reply, Request};
 
 /// Clients at a time.
 pub const CLIENTS_MAX: usize = 16;
@@ -177,7 +178,7 @@ fn bind(path: &Path) -> Result<UnixListener, ControlError> {
                 path: path.to_owned(),
             });
         }
-        Ok(_) => match super::connect(path) {
+        Ok(_) => match connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 tracing::debug!("replacing the stale control socket {}", path.display());
                 std::fs::remove_file(path).map_err(make("remove the stale control socket"))?;
@@ -345,14 +346,6 @@ fn leave(shared: &Shared, number: usize) {
 
 fn lock_streams(shared: &Shared) -> std::sync::MutexGuard<'_, Vec<(usize, UnixStream)>> {
     shared.streams.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The user at the other end.
-///
-/// # Errors
-/// The system does not say.
-pub(super) fn peer_uid(stream: &impl AsFd) -> io::Result<u32> {
-    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
 }
 
 fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::error::DemoError;
-use super::interrupt::Interrupt;
-use super::oracle::{BLOCK_BYTES, checksum};
-use super::random::{Random, mix};
+use crate::error::DemoError;
+use crate::interrupt::Interrupt;
+use crate::oracle::{BLOCK_BYTES, checksum};
+use crate::random::{Random, mix};
 
 /// Folders whose files are taken when the user names none.
 pub const DEFAULT_FOLDERS: [&str; 2] = ["/usr/lib", "/usr/share"];

@@ -1,7 +1,7 @@
 //! Clients against a foreign server, honest, damaged and gone.
 
 use super::*;
-use crate::demo::nbdkit::Nbdkit;
+use crate::nbdkit::Nbdkit;
 use std::fs;
 use std::path::PathBuf;
 

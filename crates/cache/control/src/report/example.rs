@@ -1,0 +1,124 @@
+//! A report of a running cache, for tests of whatever reads or shows one.
+
+use flaz_codec::CodecSpec;
+use uuid::Uuid;
+
+use super::*;
+use crate::settings::{Mode, Policy};
+
+/// A cache that runs, with some of everything.
+#[must_use]
+pub fn example() -> StatusReport {
+    let latency_us = Some(LatencyReport {
+        mean: 31.5,
+        p50: 25.0,
+        p90: 48.0,
+        p99: 130.0,
+        p999: 2200.0,
+        max: 13_100.0,
+    });
+    let read = OperationReport {
+        operation: "read".to_owned(),
+        count: 1_234_567,
+        bytes: 5_056_786_432,
+        errors: 0,
+        latency_us,
+    };
+    let flush = OperationReport {
+        operation: "flush".to_owned(),
+        count: 12,
+        latency_us,
+        ..Default::default()
+    };
+    StatusReport {
+        schema: REPORT_SCHEMA,
+        state: CacheState::Running,
+        cache: CacheReport {
+            path: "/dev/nvme0n1p3".into(),
+            uuid: Uuid::from_u128(0x1234),
+            format_version: 1,
+            size_bytes: 100 << 30,
+            data_bytes: 99 << 30,
+            extent_bytes: 64 << 10,
+            region_bytes: 16 << 20,
+            regions: 6336,
+            shards: 8,
+        },
+        origin: OriginReport {
+            path: "/dev/sdb".into(),
+            size_bytes: 2 << 40,
+        },
+        settings: Some(Settings {
+            mode: Mode::WriteThrough,
+            policy: Policy::S3Fifo,
+            codec: CodecSpec::LZ4,
+            sequential_cutoff_bytes: 4 << 20,
+            dirty_limit_percent: 25,
+        }),
+        live: Some(LiveReport {
+            daemon: DaemonReport {
+                pid: 4711,
+                version: "0.1.0".to_owned(),
+                uptime_s: 7620.0,
+                threads: 4,
+                ..Default::default()
+            },
+            operations: vec![
+                read,
+                flush,
+                OperationReport {
+                    operation: "trim".to_owned(),
+                    ..Default::default()
+                },
+                OperationReport {
+                    operation: "write".to_owned(),
+                    errors: 3,
+                    ..Default::default()
+                },
+            ],
+            lookups: LookupReport {
+                hits: 900,
+                partial_hits: 50,
+                misses: 50,
+                hit_blocks: 3,
+                miss_blocks: 1,
+                ..Default::default()
+            },
+            admission: AdmissionReport {
+                admitted_blocks: 10,
+                refused_blocks: [("sequential".to_owned(), 4), ("first-touch".to_owned(), 0)].into(),
+                ..Default::default()
+            },
+            codec: CodecReport {
+                in_bytes: 4000,
+                out_bytes: 1600,
+                ..Default::default()
+            },
+            queues: vec![
+                QueueReport {
+                    name: "admission".to_owned(),
+                    queues: 8,
+                    depth: 1,
+                    depth_peak: 9,
+                    depth_max: 1024,
+                    full_count: 2,
+                },
+                QueueReport {
+                    name: "origin-reads".to_owned(),
+                    queues: 1,
+                    depth_peak: 32,
+                    depth_max: 256,
+                    ..Default::default()
+                },
+            ],
+            nbd: vec![NbdReport {
+                address: "unix:/x".to_owned(),
+                connections: 2,
+                connections_max: 64,
+                connections_total: 3,
+            }],
+            ..Default::default()
+        }),
+        warnings: vec!["the origin is emulated".to_owned()],
+    }
+}
