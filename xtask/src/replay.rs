@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_far_below_is_a_failure_and_one_above_is_told() {
+    fn a_line_far_below_fails_and_one_above_is_reported() {
         let error = verdict(&[0.0, -0.03, 0.03]).unwrap_err().to_string();
         assert!(
             error.starts_with("1 of 3 compared lines are more than 0.02 below"),

@@ -93,7 +93,7 @@ fn a_browser_is_wanted_where_the_archive_has_one() {
 }
 
 #[test]
-fn a_system_without_a_browser_is_told_so_and_goes_on() {
+fn a_missing_browser_is_reported_and_tests_continue() {
     let Some(ubuntu) = System::new("ubuntu") else {
         return;
     };

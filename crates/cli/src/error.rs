@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_nowhere_have_a_way_out() {
+    fn missing_paths_have_advice() {
         for (number, part) in [
             (2, "does not exist"),
             (20, "a file is used as a directory"),

@@ -151,7 +151,7 @@ fn claims_on_the_command_line_and_in_a_file() {
 }
 
 #[test]
-fn words_that_are_none() {
+fn invalid_options_are_refused() {
     let (means, differences) = (means(), differences());
     refused(&[], USAGE, &["compare", "claim"]);
     refused(&["compare", &means], USAGE, &["<B>"]);
@@ -193,7 +193,7 @@ fn words_that_are_none() {
 }
 
 #[test]
-fn files_that_are_none() {
+fn invalid_files_are_refused() {
     let (means, differences) = (means(), differences());
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad.csv");
@@ -259,7 +259,7 @@ fn help_is_there() {
 }
 
 #[test]
-fn a_report_writes_what_it_is_asked_for() {
+fn a_report_writes_all_requested_outputs() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (page, svg, csv) = (path("page.html"), path("svg"), path("a/csv"));

@@ -422,7 +422,7 @@ fn an_empty_device_is_measured_in_place() {
 }
 
 #[test]
-fn a_file_system_without_direct_io_is_measured_through_the_page_cache() {
+fn a_file_system_without_direct_io_uses_the_page_cache() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
         return;

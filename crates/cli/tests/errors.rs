@@ -159,7 +159,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn create_with_words_that_are_none() {
+fn create_with_invalid_options() {
     let scratch = Scratch::new();
     scratch.run("create").refused(USAGE, &["--origin", "<CACHE>"]);
     scratch.run("create c").refused(USAGE, &["--origin"]);
@@ -222,7 +222,7 @@ fn create_over_the_origin() {
 }
 
 #[test]
-fn create_over_what_somebody_may_want() {
+fn create_over_existing_data() {
     let scratch = Scratch::new();
     scratch.file("origin");
     for (magic, offset, name) in [
@@ -287,7 +287,7 @@ fn create_over_a_cache_says_whether_it_is_dirty() {
 }
 
 #[test]
-fn create_with_a_size_that_is_another() {
+fn create_with_a_different_size() {
     let scratch = Scratch::new();
     scratch.file("origin");
     scratch.file("cache");
@@ -310,7 +310,7 @@ fn create_over_a_file_in_use() {
 }
 
 #[test]
-fn serve_with_words_that_are_none() {
+fn serve_with_invalid_options() {
     let scratch = Scratch::new();
     scratch.run("serve").refused(USAGE, &["<CACHE>"]);
     let serve = |words: &str| scratch.run(&format!("serve c {words}"));
@@ -355,7 +355,7 @@ fn serve_check_and_dump_what_is_no_cache() {
 
 /// A cache that was one may hold what the origin lacks: nobody is told to make it anew.
 #[test]
-fn a_cache_that_is_damaged_or_cut_short_is_not_made_anew_lightly() {
+fn a_damaged_cache_is_not_recreated_without_warning() {
     let scratch = Scratch::new();
     scratch.file("origin");
     let commands = ["check", "serve", "status", "flush", "detach"];
@@ -432,7 +432,7 @@ fn an_origin_that_is_smaller_or_missing_or_another_one() {
 }
 
 #[test]
-fn questions_to_nobody() {
+fn commands_without_a_daemon() {
     let scratch = Scratch::new();
     for command in ["status", "stop", "set mode=write-around"] {
         scratch
@@ -458,7 +458,7 @@ fn questions_to_nobody() {
 }
 
 #[test]
-fn set_with_words_that_are_none() {
+fn set_with_invalid_settings() {
     let scratch = Scratch::new();
     scratch.run("set").refused(USAGE, &["KEY=VALUE"]);
     scratch.run("set c").refused(USAGE, &["at least one KEY=VALUE"]);
@@ -593,7 +593,7 @@ fn a_full_disk_behind_standard_output_is_a_failure() {
 }
 
 #[test]
-fn a_filter_that_is_none_is_said_and_survived() {
+fn an_invalid_log_filter_is_reported() {
     let scratch = Scratch::new();
     let output = scratch
         .command("status --control none")
@@ -607,7 +607,7 @@ fn a_filter_that_is_none_is_said_and_survived() {
 
 /// What a command reads, it does not write to: the path may be another one for the same file.
 #[test]
-fn an_output_that_is_an_input_is_refused_and_stays_as_it_is() {
+fn an_output_that_is_an_input_is_refused() {
     let scratch = Scratch::new();
     scratch.file("junk");
     fs::hard_link(scratch.path("junk"), scratch.path("same")).unwrap();
@@ -664,7 +664,7 @@ fn an_output_that_is_an_input_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn a_served_cache_and_its_origin_are_not_overwritten_with_results() {
+fn results_do_not_overwrite_a_served_cache_or_origin() {
     let scratch = Scratch::new();
     scratch.file("origin");
     fs::write(scratch.path("data"), [1; 100_000]).unwrap();
@@ -706,7 +706,7 @@ fn a_served_cache_and_its_origin_are_not_overwritten_with_results() {
 
 /// What begins with a minus sign is a value, which is refused with what was expected instead.
 #[test]
-fn negative_values_are_told_what_was_expected() {
+fn negative_values_are_refused_with_the_expected_range() {
     let scratch = Scratch::new();
     for (line, part) in [
         ("serve c --device-timeout -1", "0.1 seconds to one year, or 0"),
@@ -732,7 +732,7 @@ fn negative_values_are_told_what_was_expected() {
 }
 
 #[test]
-fn numbers_that_are_none_are_told_the_bounds() {
+fn invalid_numbers_are_refused_with_the_bounds() {
     let scratch = Scratch::new();
     for (line, part) in [
         (
@@ -755,7 +755,7 @@ fn numbers_that_are_none_are_told_the_bounds() {
 
 /// As `flaz --help` promises: what the words of the command line alone make impossible is wrong usage.
 #[test]
-fn options_that_cannot_be_had_are_wrong_usage() {
+fn impossible_options_are_usage_errors() {
     let scratch = Scratch::new();
     scratch.file("origin");
     for (line, part) in [
@@ -781,7 +781,7 @@ fn options_that_cannot_be_had_are_wrong_usage() {
 
 /// The system says that there is no such file; what was expected and what to do is said as well.
 #[test]
-fn paths_that_lead_nowhere_are_told_what_was_expected() {
+fn missing_paths_are_reported_with_advice() {
     let scratch = Scratch::new();
     scratch.file("file");
     scratch.file("origin");

@@ -302,7 +302,7 @@ fn more_runs_until_cells_are_known_or_the_limit_is_reached() {
 }
 
 #[test]
-fn rounds_come_before_those_that_count_until_the_state_is_steady() {
+fn warm_up_rounds_continue_until_steady_state() {
     let scratch = Scratch::new();
     scratch.succeeded(
         "disk --size 1MiB --tests write,read --records 64KiB --levels 50 --runs 2 --steady --drop-caches target --output out.json",
@@ -320,7 +320,7 @@ fn rounds_come_before_those_that_count_until_the_state_is_steady() {
 }
 
 #[test]
-fn an_interrupted_campaign_goes_on_and_measures_nothing_twice() {
+fn an_interrupted_campaign_continues_without_repeats() {
     let scratch = Scratch::new();
     let line = "disk --size 4MiB --tests throughput --records 64KiB,1MiB --levels 2,98 --runs 4 --drop-caches target --output \
                 out.json";
@@ -386,7 +386,7 @@ fn an_interrupted_campaign_goes_on_and_measures_nothing_twice() {
 }
 
 #[test]
-fn a_campaign_that_was_killed_goes_on() {
+fn a_killed_campaign_continues() {
     let scratch = Scratch::new();
     let line = "disk --size 4MiB --tests write,read --records 64KiB --levels 2,98 --runs 30 --drop-caches target --output out.json";
     let mut child = scratch.command(line).spawn().unwrap();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_during_a_write_sees_old_or_new_and_afterwards_only_new() {
+    fn a_read_during_a_write_sees_old_or_new_then_only_new() {
         let (blocks, sums) = image();
         let oracle = Oracle::new(&sums);
         let during = oracle.before_read(1, 1);

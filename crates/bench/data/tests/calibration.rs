@@ -105,7 +105,7 @@ fn copies_from_far_away_are_invisible_to_smaller_units() {
 }
 
 #[test]
-fn alphabets_reach_every_level_with_an_entropy_stage_and_none_without() {
+fn alphabets_compress_only_with_an_entropy_stage() {
     let entropy = [CodecSpec::ZSTD, CodecSpec::ZLIB];
     for (percent, chunk_bytes) in levels_and_chunks() {
         let found = rows(Family::Alphabet, percent, chunk_bytes, SIZE_BYTES);

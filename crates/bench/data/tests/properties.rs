@@ -238,7 +238,7 @@ fn nonsense_is_refused_with_what_was_expected() {
 }
 
 #[test]
-fn distributions_that_are_none_are_refused() {
+fn invalid_distributions_are_refused() {
     let good = serde_json::to_value(&*distribution()).unwrap();
     assert!(Distribution::parse(good.to_string().as_bytes()).is_ok());
     let mut checks = 0;

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_tells_what_it_is_where_no_mount_does() {
+    fn a_file_system_type_is_found_without_a_mount() {
         assert_eq!(kind_by_magic(Path::new("/proc/self")).as_deref(), Some("proc"));
         assert_eq!(kind_by_magic(Path::new("/nothing/here")), None);
         let unseen = "43 42 0:22 / /sys rw,relatime - sysfs sysfs rw\n";

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_and_outliers_are_told_and_nothing_is_dropped() {
+    fn drift_and_outliers_are_reported_and_nothing_is_dropped() {
         let mut campaign = Campaign::new(1);
         let noise = [0.0, 0.4, -0.3, 0.1, -0.2, 0.3, -0.4, 0.2, -0.1, 0.0];
         let falling = |place: usize| 100.0 * (1.0 - 0.02 * place as f64) + noise[place];

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_alike_is_believed() {
+    fn the_most_similar_visit_predicts_the_time() {
         let mut forecast = Forecast::default();
         assert_eq!(forecast.seconds(&visit(Group::Read, 4096, 0)), None);
         forecast.took(&visit(Group::Write, 4096, 0), 10.0);

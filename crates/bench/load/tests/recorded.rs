@@ -181,7 +181,7 @@ fn the_bytes_are_those_of_the_pool() {
 }
 
 #[test]
-fn a_failure_ends_the_pass_and_is_told() {
+fn a_failure_ends_the_pass_and_is_reported() {
     let pool = pool(8);
     for test in Test::all() {
         let recorder = Recorder {

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn unfit_numbers_are_told() {
+    fn invalid_numbers_are_reported() {
         assert_eq!(Measured::from_runs(vec![1.0]), Err(Unfit::TooFew(1)));
         let many = Measured::from_runs(vec![1.0; 1001]);
         assert_eq!(

@@ -245,7 +245,7 @@ fn a_device_that_compresses_is_found_with_its_unit() {
 }
 
 #[test]
-fn a_short_window_is_told_from_a_short_unit() {
+fn a_short_window_is_distinguished_from_a_short_unit() {
     for (unit_kib, window_kib) in [(128, 32), (64, 8), (1024, 4)] {
         let model = Model {
             unit_bytes: unit_kib << 10,

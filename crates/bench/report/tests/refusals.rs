@@ -62,7 +62,7 @@ fn says(error: &BenchError, parts: &[&str]) {
 }
 
 #[test]
-fn files_that_are_none() {
+fn invalid_files_are_refused() {
     let folder = Folder::new();
     let good = folder.file("good", &format!("{RATES}4,50,read,100,1\n"));
     let refused = |path: &PathBuf| compare(&good, path, &ten_runs()).unwrap_err();
@@ -200,7 +200,7 @@ fn cells_that_count_different_things() {
 }
 
 #[test]
-fn margins_that_are_none() {
+fn invalid_margins_are_refused() {
     let folder = Folder::new();
     let a = folder.campaign(
         "a.json",

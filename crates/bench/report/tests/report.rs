@@ -279,7 +279,7 @@ fn an_unfinished_campaign_can_be_looked_at() {
 }
 
 #[test]
-fn labels_are_told_apart() {
+fn labels_are_distinct() {
     let rig = Rig::new();
     let report = rig.report(&["before.json", "before.json", "after.json"], None);
     let labels: Vec<&str> = report

@@ -548,7 +548,7 @@ fn names_parse_and_print() {
 }
 
 #[test]
-fn wrong_names_and_levels_are_told_the_choices() {
+fn wrong_names_and_levels_list_the_choices() {
     let message = |text: &str| text.parse::<CodecSpec>().unwrap_err().to_string();
     let choices = "unknown codec \"gzip\": expected none, lz4, zstd[:LEVEL] (-7 to 19, default 1), \
                    zlib[:LEVEL] (1 to 12, default 6) or lzo";

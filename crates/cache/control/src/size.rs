@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told_apart() {
+    fn invalid_sizes_have_distinct_errors() {
         use SizeError as E;
         let text = |t: &str| t.to_owned();
         assert_eq!(parse(""), Err(E::Empty));

@@ -186,7 +186,7 @@ fn a_line_without_end_is_cut_off() {
 }
 
 #[test]
-fn too_many_clients_are_told_so_and_places_come_back() {
+fn too_many_clients_are_refused_and_slots_are_reused() {
     let scratch = Scratch::new();
     let _server = scratch.server();
     let clients: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| scratch.raw()).collect();
@@ -203,7 +203,7 @@ fn too_many_clients_are_told_so_and_places_come_back() {
 
 /// Their flushes may go on for as long as the origin stalls.
 #[test]
-fn clients_that_gave_up_waiting_keep_nobody_out() {
+fn clients_that_timed_out_occupy_no_slot() {
     let scratch = Scratch::new();
     let fake = Arc::new(Fake::default());
     let _server = Server::start(&scratch.socket(), Arc::clone(&fake) as Arc<dyn ControlHandler>).unwrap();
@@ -219,7 +219,7 @@ fn clients_that_gave_up_waiting_keep_nobody_out() {
 }
 
 #[test]
-fn idle_clients_do_not_hold_up_the_end_and_replies_on_their_way_arrive() {
+fn idle_clients_do_not_delay_the_end_of_the_server() {
     let scratch = Scratch::new();
     let server = scratch.server();
     let _idle = scratch.raw();
@@ -233,7 +233,7 @@ fn idle_clients_do_not_hold_up_the_end_and_replies_on_their_way_arrive() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_given_up() {
+fn a_server_that_does_not_answer_times_out() {
     let scratch = Scratch::new();
     let _listener = UnixListener::bind(scratch.socket()).unwrap();
     let error = scratch
@@ -249,7 +249,7 @@ fn a_server_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn servers_that_talk_nonsense_are_not_believed() {
+fn invalid_replies_are_refused() {
     for (reply, want) in [
         (&b"HTTP/1.1 400\r\n"[..], "invalid reply"),
         (b"{\"v\":2,\"ok\":true}\n", "version 2"),

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn notify_all_wakes_those_who_wait_and_nobody_later() {
+    fn notify_all_wakes_only_current_waiters() {
         let notify = Notify::new();
         let mut both = Box::pin(join(notify.notified(), notify.notified()));
         assert!(poll(&mut both).is_pending());

@@ -4,7 +4,7 @@ use flaz_device::IoBuf;
 use flaz_device::buf::{POOL_BYTES_MAX, allocated_bytes};
 
 #[test]
-fn memory_of_buffers_in_use_and_pooled_is_counted_until_it_is_freed() {
+fn buffer_memory_is_counted_until_it_is_freed() {
     assert_eq!(allocated_bytes(), 0);
     let small = IoBuf::new(5000);
     assert_eq!(allocated_bytes(), 8192, "whole pages of a size class");

@@ -73,7 +73,7 @@ fn forbid_io_uring() {
 }
 
 #[test]
-fn where_io_uring_is_forbidden_the_message_says_why_and_threads_take_over() {
+fn threads_replace_io_uring_where_it_is_forbidden() {
     std::thread::spawn(|| {
         forbid_io_uring();
         let error = Runtime::new(Config {

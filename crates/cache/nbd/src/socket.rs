@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn of_servers_that_find_one_stale_socket_one_listens_and_can_be_reached() {
+    fn one_of_many_servers_replaces_a_stale_socket() {
         let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
@@ -363,7 +363,7 @@ mod tests {
 
     /// Some programs listen, and leave that to a child of theirs.
     #[test]
-    fn who_answers_on_the_socket_of_a_process_that_has_ended_is_not_replaced() {
+    fn a_live_listener_on_an_inherited_socket_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
         let Some(inherited) = lingering(&path) else { return };

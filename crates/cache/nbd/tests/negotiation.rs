@@ -113,7 +113,7 @@ fn go_gives_what_was_asked_for_and_starts() {
 }
 
 #[test]
-fn info_goes_on_and_unknown_exports_are_refused() {
+fn info_continues_and_unknown_exports_are_refused() {
     let (out, end) = haggle(
         3,
         &[

@@ -106,7 +106,7 @@ fn fua_reaches_the_volume() {
 }
 
 #[test]
-fn many_requests_at_once_are_all_answered_and_replies_share_calls() {
+fn many_requests_are_answered_with_batched_replies() {
     run(async {
         let server = start();
         let mut client = server.client(true).await;
@@ -282,7 +282,7 @@ fn a_read_only_export_stays_as_it_is() {
 }
 
 #[test]
-fn rule_breakers_are_hung_up_on_and_nobody_else() {
+fn only_clients_that_violate_the_protocol_are_disconnected() {
     run(async {
         let server = start();
         let mut good = server.client(true).await;
@@ -413,7 +413,7 @@ fn bytes_of_ranges_in_flight_are_limited() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_little_and_stalls_nobody() {
+fn a_client_that_does_not_read_stalls_no_other() {
     run(async {
         let server = start();
         let mut lazy = server.client(true).await;
@@ -505,7 +505,7 @@ fn stopping_ends_idle_clients_and_finishes_what_was_begun() {
 }
 
 #[test]
-fn requests_that_come_with_the_stop_are_told() {
+fn requests_during_a_stop_are_answered() {
     run(async {
         let limits = Limits {
             requests_in_flight_max: 1,
@@ -532,7 +532,7 @@ fn requests_that_come_with_the_stop_are_told() {
 }
 
 #[test]
-fn a_write_whose_data_the_stop_cuts_off_is_told() {
+fn a_write_cut_off_by_a_stop_is_answered() {
     run(async {
         let server = start();
         let mut clients = [server.client(false).await, server.client(true).await];

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_start_is_told_to_all_who_wait() {
+    fn a_failed_start_is_reported_to_all_waiting_requests() {
         let life = Arc::new(Life::default());
         let ends = [0, 1].map(|_| {
             let life = Arc::clone(&life);

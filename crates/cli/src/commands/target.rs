@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_is_closed_says_nothing_of_a_cache_that_nobody_has_locked() {
+    fn an_unreadable_directory_does_not_hide_an_idle_cache() {
         let folder = tempfile::tempdir().unwrap();
         let cache = folder.path().join("cache");
         let denied = ControlError::Denied {

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_leaves_no_core_and_its_threads_need_not_wait_for_file_systems() {
+    fn a_server_leaves_no_core_dump_and_is_an_io_flusher() {
         // A thread of its own, so that other tests are left as they are.
         let before = std::thread::spawn(is_io_flusher).join().expect("ends");
         let of_threads = std::thread::spawn(|| {

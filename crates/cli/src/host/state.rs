@@ -480,7 +480,7 @@ mod tests {
 
     /// What failed may have been written: what is known to be in the file is nothing then.
     #[test]
-    fn after_a_note_that_failed_the_next_is_written_whatever_it_says() {
+    fn after_a_failed_record_the_next_is_always_written() {
         let directory = tempfile::tempdir().unwrap();
         let (place, uuid) = (directory.path().join("state"), Uuid::from_u128(7));
         let state = StateFile::open(Some(&place), uuid);

@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_knows_how_long_cleaning_takes_before_any_of_it_is_done() {
+    fn writeback_time_is_unknown_before_any_writeback() {
         assert_eq!(clean_s(&[]), None);
         assert_eq!(clean_s(&[shard(1000, 0, 0), shard(0, 0, 0)]), None);
         // An origin that takes nothing takes time.

@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_carries_is_named_and_force_overrules() {
+    fn signatures_are_named_and_force_overrides() {
         let scratch = Scratch::new();
         let path = scratch.cache(b"_BHRfS_M", 65_600);
         let before = std::fs::read(&path).unwrap();
@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_overwritten_carries_no_file_system_and_is_held_by_nobody() {
+    fn an_overwrite_target_must_be_blank_and_unused() {
         let scratch = Scratch::new();
         let path = scratch.cache(b"_BHRfS_M", 65_600);
         let error = claim_to_overwrite(&path).unwrap_err().to_string();
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_told_who_may() {
+    fn missing_permission_is_reported_with_advice() {
         let denied = |code| std::io::Error::from_raw_os_error(code);
         let node = |identity| Node {
             path: "/dev/sdx".into(),

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_seen_from_partition_and_disk_but_not_from_the_neighbour() {
+    fn a_mount_is_seen_on_its_partition_and_disk_only() {
         let fake = Fake::new();
         fake.mount("8:1", "/boot");
         assert_eq!(fake.texts(SDA1), ["mounted on /boot (ext4)"]);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_that_are_none_stay() {
+    fn invalid_escapes_are_kept() {
         assert_eq!(unescape("a\\134b\\9\\04"), PathBuf::from("a\\b\\9\\04"));
         assert_eq!(unescape("\\777"), PathBuf::from("\\777"));
     }

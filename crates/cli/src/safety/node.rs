@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_are_told() {
+    fn other_file_types_are_named() {
         assert_eq!(Node::find(Path::new("/no/such")).unwrap(), None);
         let message = |path: &str| Node::find(Path::new(path)).unwrap_err().to_string();
         assert!(message("/").contains("found a directory"));

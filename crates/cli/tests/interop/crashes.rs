@@ -77,7 +77,7 @@ fn durable_writes_survive_power_cuts_under_load() {
 /// The negative control: an origin that answers flushes and does nothing loses what was durable. That is not promised
 /// to be survived; the ledger must see it.
 #[test]
-fn a_ledger_sees_flushes_that_are_lies() {
+fn the_ledger_detects_lying_flushes() {
     if !need::tools(forgetful::TOOLS) || !need::fuse() {
         return;
     }

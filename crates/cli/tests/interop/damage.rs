@@ -55,7 +55,7 @@ fn idle(scratch: &Scratch, command: &str, cache: &Cache) -> Program {
 }
 
 #[test]
-fn a_damaged_dirty_block_is_named_and_no_advice_loses_the_others() {
+fn a_damaged_dirty_block_is_named_with_safe_advice() {
     let scratch = Scratch::new();
     let (cache, at) = damaged(&scratch);
     let told = format!("bytes {at} to {} of the origin", at + 4095);
@@ -137,7 +137,7 @@ fn a_damaged_dirty_block_is_named_and_no_advice_loses_the_others() {
 }
 
 #[test]
-fn what_cannot_be_read_can_be_given_up() {
+fn unreadable_dirty_blocks_can_be_discarded() {
     let scratch = Scratch::new();
     let (cache, _) = damaged(&scratch);
     idle(&scratch, "flush", &cache).fails();

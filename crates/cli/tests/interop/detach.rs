@@ -37,7 +37,7 @@ fn acknowledged(mut client: Client, sent: &BTreeMap<u64, u64>) -> BTreeSet<u64> 
 }
 
 #[test]
-fn what_is_acknowledged_meanwhile_is_on_the_origin_or_the_cache_is_needed() {
+fn writes_during_a_detach_are_on_the_origin_or_reported() {
     let mut seen = 0;
     for round in 0..6 {
         let scratch = Scratch::new();

@@ -133,7 +133,7 @@ fn btrfs_with_zstd_is_found_by_its_rates() {
 }
 
 #[test]
-fn a_file_system_that_compresses_is_named_on_files_and_below_a_device() {
+fn a_compressing_file_system_is_named_below_files_and_loops() {
     let Some(btrfs) = Compressing::new() else {
         return;
     };

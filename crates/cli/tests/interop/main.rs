@@ -5,7 +5,6 @@
 //! write-back it has all the data once a flush has been answered, in that one after `flaz flush`. A missing tool skips the test and says so;
 //! see `support/need.rs` for how to make that a failure.
 
-mod changed;
 mod crashes;
 mod damage;
 mod detach;
@@ -15,6 +14,7 @@ mod fio;
 mod nbdcopy;
 mod nbdinfo;
 mod nbdsh;
+mod origin_changed;
 mod postgres;
 mod qemu;
 mod reclaim;

@@ -316,7 +316,7 @@ fn a_second_server_of_the_same_cache_is_refused() {
 }
 
 #[test]
-fn systemd_is_told_ready_and_stopping() {
+fn systemd_is_notified_of_ready_and_stopping() {
     let scratch = Scratch::new();
     let cache = Cache::create(
         &scratch,

@@ -114,7 +114,7 @@ fn an_emulated_device_is_said_loudly() {
 
 /// All of it is in one of two shards: the other one never cleans anything.
 #[test]
-fn what_is_dirty_is_told_until_it_is_flushed() {
+fn dirty_data_is_reported_until_it_is_flushed() {
     const BYTES: usize = 64 << 10;
     let scratch = Scratch::new();
     let origin = scratch.sparse("origin.img", ORIGIN_BYTES);

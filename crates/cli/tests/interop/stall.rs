@@ -118,7 +118,7 @@ fn a_cache_device_that_freezes_in_write_back_is_waited_for() {
 }
 
 #[test]
-fn a_cache_device_that_freezes_is_bypassed_and_not_believed_when_it_is_back() {
+fn a_frozen_cache_device_is_bypassed_and_not_trusted() {
     if !(need::tools(TOOLS) && need::fuse()) {
         return;
     }

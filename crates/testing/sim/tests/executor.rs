@@ -52,7 +52,7 @@ fn seeds_differ() {
 }
 
 #[test]
-fn all_orders_of_three_tasks_and_of_three_equal_completions_happen() {
+fn all_orders_of_three_tasks_and_completions_happen() {
     let mut tasks_seen = HashSet::new();
     let mut timers_seen = HashSet::new();
     for seed in 0..200 {
@@ -172,7 +172,7 @@ fn combinators_with_their_own_wakers_work() {
 
 #[test]
 #[should_panic(expected = "deadlock: nothing can run and no event is pending (seed 0x2a, step 1,")]
-fn a_deadlock_is_told_with_the_seed() {
+fn a_deadlock_is_reported_with_the_seed() {
     Sim::new(42).block_on(std::future::pending::<()>());
 }
 
@@ -228,7 +228,7 @@ fn the_observer_sees_every_event_with_the_state_of_that_moment() {
 }
 
 #[test]
-fn killed_tasks_are_dropped_and_the_simulation_goes_on() {
+fn killed_tasks_are_dropped_and_the_simulation_continues() {
     let sim = Sim::new(10);
     let env = sim.env();
     let alive = Rc::new(());

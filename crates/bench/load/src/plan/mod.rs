@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn invalid_plans_are_refused() {
         let told = |change: fn(&mut Wanted)| {
             let mut wanted = wanted();
             change(&mut wanted);

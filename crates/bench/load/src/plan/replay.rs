@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_replays_what_was_measured_also_when_it_goes_on() {
+    fn a_plan_replays_the_distribution_also_when_resumed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.json");
         fs::write(&path, TEXT).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replayed_is_told() {
+    fn an_invalid_replay_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.json");
         let told = |wanted: Wanted| wanted.plan().unwrap_err().to_string();

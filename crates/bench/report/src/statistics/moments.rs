@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_is_told_and_plain_noise_is_not() {
+    fn an_outlier_is_reported_and_plain_noise_is_not() {
         let mut values = vec![10.0, 10.1, 9.9, 10.2, 9.8, 10.05, 9.95];
         assert_eq!(outliers(&values), 0);
         values.push(12.0);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none() {
+    fn degenerate_lines() {
         assert_eq!(trend(&[1.0, 2.0], &[1.0, 2.0]), None);
         assert_eq!(trend(&[1.0; 3], &[1.0, 2.0, 3.0]), None);
         assert_eq!(trend(&[0.0, 1.0, 2.0], &[5.0; 3]).unwrap().p, 1.0);

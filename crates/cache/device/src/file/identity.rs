@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_birth_time_is_known_by_that_and_one_without_by_where_it_is() {
+    fn a_file_is_identified_by_birth_time_or_by_path() {
         let file = tempfile::NamedTempFile::new().expect("scratch file");
         let wanted = StatxFlags::INO | StatxFlags::BTIME;
         let mut stat = rustix::fs::statx(CWD, file.path(), AtFlags::empty(), wanted).expect("statx");

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_a_file_is_told_without_touching_its_lock() {
+    fn a_lock_holder_is_found_without_touching_the_lock() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert_eq!(locked_by(file.path()), None);
         let fd = OwnedFd::from(file.reopen().expect("opens"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_number_on_two_devices_are_told_apart() {
+    fn equal_inodes_on_two_devices_are_different_files() {
         let locks = "1: FLOCK  ADVISORY  WRITE 17 00:2f:2 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 18 00:30:2 0 EOF\n\
                      3: POSIX  ADVISORY  WRITE 19 00:30:2 0 EOF\n\

@@ -51,7 +51,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_block_device_is_read_written_discarded_and_kept_from_others() {
+fn a_block_device_is_read_written_discarded_and_locked() {
     let Some(disk) = Loop::new() else { return };
     let device = FileDevice::open(&disk.path, EXCLUSIVE).expect("open");
     assert_eq!(

@@ -89,7 +89,7 @@ fn what_is_written_is_read_direct_and_buffered() {
 }
 
 #[test]
-fn what_is_misaligned_or_outside_is_refused_before_the_kernel_sees_it() {
+fn misaligned_and_out_of_range_requests_are_refused() {
     let scratch = Scratch::new();
     let path = scratch.file("small", 1 << 20);
     let device = FileDevice::open(&path, EXCLUSIVE).expect("open");
@@ -197,7 +197,7 @@ fn discarded_and_zeroed_ranges_read_as_zeroes() {
 }
 
 #[test]
-fn holes_are_told_from_data() {
+fn holes_are_distinguished_from_data() {
     let scratch = Scratch::new();
     let path = scratch.file("sparse", 1 << 20);
     let device = FileDevice::open(&path, EXCLUSIVE).expect("open");

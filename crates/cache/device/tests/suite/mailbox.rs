@@ -36,7 +36,7 @@ fn the_end_of_the_senders_comes_after_all_values() {
 }
 
 #[test]
-fn a_receiver_that_goes_away_ends_waiting_senders_and_drops_what_is_queued() {
+fn a_dropped_receiver_ends_senders_and_drops_the_queue() {
     let (sender, receiver) = channel(1);
     let (answer, question) = oneshot::<()>();
     sender.try_send(Some(answer)).ok().expect("room");

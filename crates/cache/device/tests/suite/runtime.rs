@@ -140,7 +140,7 @@ fn a_yielding_task_does_not_starve_io() {
 }
 
 #[test]
-fn an_operation_that_is_given_up_does_not_disturb_the_next() {
+fn a_cancelled_operation_does_not_disturb_the_next() {
     let runtime = runtime();
     runtime.block_on(async {
         for round in 0..2000u32 {
@@ -190,7 +190,7 @@ fn a_runtime_with_open_operations_ends() {
 }
 
 #[test]
-fn more_tasks_than_one_turn_and_more_operations_than_the_ring_holds() {
+fn more_tasks_and_operations_than_the_ring_holds() {
     let runtime = Runtime::new(Config {
         sq_entries: 8,
         ..Config::default()

@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_entries_that_swings_by_a_fiftieth_resizes_no_segment_twice() {
+    fn small_swings_in_entries_do_not_resize_a_segment_twice() {
         let mut index = Index::new(LocalBlock(1 << 28), 300_000);
         let mut next = numbers(5);
         let (mut first, mut last) = (0, 0);

@@ -161,7 +161,7 @@ fn fifo_admits_all_and_writes_nothing_again() {
 }
 
 #[test]
-fn what_is_kept_goes_to_main_and_reclaiming_ends_however_hot_the_cache_is() {
+fn reclaim_ends_however_hot_the_cache_is() {
     for kind in [PolicyKind::S3Fifo, PolicyKind::SecondTouch] {
         let mut policy = kind.build(10_000);
         let mut dropped = 0;

@@ -661,7 +661,7 @@ mod tests {
     /// More is dirty than is looked up at a time, and some of it is brought to the origin by reclaim while it is looked up.
     /// That fewer blocks are found does not make them all that are dirty: `clean_all` would end, with the rest still dirty.
     #[test]
-    fn a_pass_that_did_not_come_to_all_that_is_dirty_does_not_count_as_one() {
+    fn an_incomplete_writeback_pass_does_not_count() {
         const MORE: u64 = 300;
         let sim = Sim::new(1);
         let shard = shard(&sim.env());

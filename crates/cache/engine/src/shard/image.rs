@@ -380,7 +380,7 @@ mod tests {
 
     /// It cannot be made void then, and the image would say that it is free.
     #[test]
-    fn a_shard_that_gives_its_device_up_while_it_makes_room_for_its_image_is_not_saved() {
+    fn a_shard_fenced_while_freeing_image_space_is_not_saved() {
         save(false).expect("the device is well");
         let error = save(true).expect_err("the device was given up");
         assert!(matches!(error, ImageError::Failed { .. }), "{error}");

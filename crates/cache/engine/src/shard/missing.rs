@@ -215,7 +215,7 @@ mod tests {
 
     /// Older copies of what such an extent hides would come back.
     #[test]
-    fn a_damaged_header_hides_nothing_that_was_stable_beside_a_damaged_summary() {
+    fn header_and_summary_damage_is_found_in_a_full_region() {
         for summary in [List, Trailer] {
             let found = recovery_after(true, &[summary]).expect("the extents say the same");
             assert_eq!(found, [true; 4], "{summary:?}");
@@ -239,7 +239,7 @@ mod tests {
 
     /// No mark tells that it was stable, but what was stored behind it does.
     #[test]
-    fn a_damaged_header_hides_nothing_that_was_stable_in_a_region_that_is_being_filled() {
+    fn header_damage_is_found_in_an_open_region() {
         for extent in 0..4 {
             let outcome = recovery_after(false, &[Header(extent)]);
             assert!(
@@ -425,7 +425,7 @@ mod tests {
 
     /// A flush of a client says nothing of a region whose extents and summary are still on their way.
     #[test]
-    fn a_flush_makes_no_region_stable_that_has_ended_and_has_not_landed() {
+    fn a_flush_makes_no_region_stable_before_it_landed() {
         for gap in [false, true] {
             let seeds = (0..100).filter_map(|seed| after_a_flush_beside_a_region_that_has_ended(seed, gap));
             let outcomes: Vec<_> = seeds.collect();

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_unfinished_is_reclaimed_first_also_if_it_is_the_only_one_of_its_ring() {
+    fn an_unfinished_reclaim_of_an_only_region_is_finished_first() {
         the_only_region_of_its_ring(false);
         the_only_region_of_its_ring(true);
     }
@@ -201,7 +201,7 @@ mod tests {
     /// What is left of an extent that was lost must not be taken for part of the one that is written there, for the same
     /// block, after the crash.
     #[test]
-    fn a_lost_write_does_not_come_back_under_the_header_of_a_later_one() {
+    fn a_lost_write_does_not_return_under_a_later_header() {
         let disks = disks(64 << 10, 256 << 10);
         let (mut lost, mut later) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
         Rng::new(1).fill(&mut lost);

@@ -151,7 +151,7 @@ mod tests {
 
     /// A dirty block was being moved when the device was given up. Where it was it still is.
     #[test]
-    fn no_summary_lists_an_extent_for_which_the_device_was_given_up() {
+    fn no_summary_lists_an_extent_refused_by_the_device() {
         let disks = Disks::new(8 << 20, GeometryWish::default());
         let mut data = vec![0; BLOCK_BYTES];
         Rng::new(1).fill(&mut data);

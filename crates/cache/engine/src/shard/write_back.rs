@@ -433,7 +433,7 @@ mod tests {
     /// A write waits for room for its second part; the region of its first part is being reclaimed when the device is given
     /// up.
     #[test]
-    fn a_device_that_is_given_up_as_a_write_waits_and_its_region_is_reclaimed_harms_nobody() {
+    fn a_fence_during_a_waiting_write_and_reclaim_is_harmless() {
         let wish = GeometryWish {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),

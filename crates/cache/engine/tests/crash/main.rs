@@ -160,7 +160,7 @@ const PAST_FAILURES: [u64; 9] = [
 ];
 
 #[test]
-fn what_failed_once_does_not_fail_again() {
+fn seeds_that_failed_before_pass() {
     for seed in PAST_FAILURES {
         let base = Base::new(Scenario::base_of(seed)).unwrap_or_else(|failure| panic!("{failure}"));
         let scenario = Scenario::of_seed(seed, &base.shape);
@@ -298,7 +298,7 @@ fn equal_seeds_give_equal_runs() {
 /// The negative control: an origin that answers flushes and does nothing loses what was durable. That is not
 /// promised to be survived; it must be seen.
 #[test]
-fn a_lying_flush_of_the_origin_is_found_and_the_workload_gets_small() {
+fn a_lying_origin_flush_is_found_and_minimised() {
     // A host that remembers would refuse an origin that has lost what it began with.
     let adapt = |scenario: &mut Scenario| {
         scenario.origin_faults.flush_lie_ppm = 1_000_000;

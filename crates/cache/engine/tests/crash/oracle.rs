@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_write_survives_a_kill_and_a_flushed_one_a_power_cut() {
+    fn oracle_tells_kills_from_power_cuts() {
         let oracle = setup();
         let version = Print::of_version;
         write(&oracle, 1, false);

@@ -120,7 +120,7 @@ fn a_reclaim_that_is_cut_at_every_event_revives_nothing() {
 /// The power fails when a region says that it is void, and still has its summary. The next start makes an end of that. If
 /// it cannot read the summary it must do so all the same: filled anew, the region would have it back after the next crash.
 #[test]
-fn a_region_that_is_half_void_is_made_void_also_by_a_start_that_cannot_read_its_end() {
+fn a_half_void_region_with_an_unreadable_end_is_voided() {
     const READS_MAX: u64 = 60;
     let world = World::sized(2, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
     let moments = world.sim.block_on(async {

@@ -98,7 +98,7 @@ fn each_write_of_the_cache_device_failed_once_costs_hits_alone() {
 }
 
 #[test]
-fn each_write_of_the_cache_device_without_space_once_costs_hits_alone() {
+fn each_cache_write_without_space_once_costs_only_hits() {
     for mode in MODES {
         each_failed_once(DeviceOp::Write, NO_SPACE, mode);
     }
@@ -169,7 +169,7 @@ fn a_failed_flush_of_the_origin_is_passed_on() {
 
 /// Whoever trims is told of the trim; what the flush for it has lost may be somebody else's.
 #[test]
-fn a_flush_of_the_origin_that_failed_for_a_trim_is_passed_on_to_the_next_who_asks() {
+fn a_failed_origin_flush_of_a_trim_is_reported_later() {
     for mode in MODES {
         let world = World::new(6, mode);
         world.sim.block_on(async {
@@ -188,7 +188,7 @@ fn a_flush_of_the_origin_that_failed_for_a_trim_is_passed_on_to_the_next_who_ask
 
 /// The system may report it only once: the one who asks next must hear of it.
 #[test]
-fn a_flush_of_the_origin_that_failed_when_nobody_had_asked_is_passed_on_to_the_next_who_asks() {
+fn a_failed_background_origin_flush_is_reported_later() {
     let world = World::new(5, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -205,7 +205,7 @@ fn a_flush_of_the_origin_that_failed_when_nobody_had_asked_is_passed_on_to_the_n
 /// What a write of the superblock that failed has left in its slot nobody knows: the next one must leave the other slot
 /// alone, which alone is known to be good.
 #[test]
-fn a_superblock_that_cannot_be_written_leaves_the_other_one_alone() {
+fn a_failed_superblock_write_leaves_the_other_slot_alone() {
     for nth in [1, 2] {
         let world = World::new(nth, Mode::WriteThrough);
         world.sim.block_on(async {

@@ -21,7 +21,7 @@ const SEEDS: u64 = 60;
 
 /// The cleaners of all shards flush one origin. What one of them is told, the others are not.
 #[test]
-fn a_failed_flush_of_the_origin_is_no_success_for_another_shards_cleaner() {
+fn a_failed_origin_flush_is_no_success_for_other_writeback() {
     let mut failed = 0;
     for seed in 0..SEEDS {
         let world = World::shards(seed, Mode::WriteBack, SHARDS);
@@ -50,7 +50,7 @@ fn a_failed_flush_of_the_origin_is_no_success_for_another_shards_cleaner() {
 /// Who was told of a failed flush, or was not because its connection broke, connects again and asks once more: what it has
 /// written may be gone.
 #[test]
-fn a_flush_that_failed_is_no_success_for_a_client_that_connects_again() {
+fn a_failed_flush_is_no_success_for_a_reconnected_client() {
     let mut lost = 0;
     for seed in 0..SEEDS {
         let world = World::new(seed, Mode::WriteThrough);
@@ -76,7 +76,7 @@ fn a_flush_that_failed_is_no_success_for_a_client_that_connects_again() {
 
 /// A flush that fails takes with it what another client has written, and the system tells one of them.
 #[test]
-fn a_failed_flush_of_the_origin_is_no_success_for_another_client() {
+fn a_failed_origin_flush_is_no_success_for_another_client() {
     let mut lost = 0;
     for seed in 0..SEEDS {
         let world = World::new(seed, Mode::WriteThrough);
@@ -164,7 +164,7 @@ impl Platform for OverLateErrors {
 /// The failure of a flush is not known yet when another one that overlapped it has ended well. Nor may a third client be
 /// told that all is stable, because of that one.
 #[test]
-fn a_flush_of_the_origin_is_no_success_before_those_that_overlapped_it_have_ended() {
+fn an_origin_flush_waits_for_flushes_that_overlap_it() {
     let mut lost = 0;
     for seed in 0..SEEDS {
         let world = World::new(seed, Mode::WriteThrough);
@@ -320,7 +320,7 @@ fn a_write_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
 /// A write that is to be stable on return and whose flush fails takes with it what another client has written. One that
 /// fails for itself does not, and nobody else is told.
 #[test]
-fn a_write_with_fua_that_fails_by_its_flush_is_no_success_for_another_client() {
+fn a_failed_fua_flush_is_no_success_for_another_client() {
     let mut lost = 0;
     for seed in 0..SEEDS {
         for by_flush in [true, false] {
@@ -352,7 +352,7 @@ fn a_write_with_fua_that_fails_by_its_flush_is_no_success_for_another_client() {
 /// Two shards set an intent, and the flush of one fails, which takes the other's page along; then one that is to make their
 /// marks stable. No write may go past a copy of which the device says in the end that it is good.
 #[test]
-fn an_intent_is_not_stable_when_a_flush_of_the_cache_device_fails_meanwhile() {
+fn an_intent_is_not_stable_if_a_cache_flush_fails() {
     let mut gave_up = 0;
     for seed in 0..4 * SEEDS {
         let world = World::shards(seed, Mode::WriteThrough, 2);
@@ -437,7 +437,7 @@ fn a_trim_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
 
 /// One shard closes a region, and the flush for its summary fails; another has a dirty block that had landed.
 #[test]
-fn a_failed_flush_of_the_cache_device_is_no_success_for_another_shard() {
+fn a_failed_cache_flush_is_no_success_for_another_shard() {
     let mut failed = 0;
     for seed in 0..SEEDS {
         let world = World::shards(seed, Mode::WriteBack, 2);
@@ -476,7 +476,7 @@ fn a_failed_flush_of_the_cache_device_is_no_success_for_another_shard() {
 
 /// A round of clearing waits for the cache device while the cache is given up: the mark that says so must stay.
 #[test]
-fn the_mark_of_a_cache_that_is_given_up_outlives_a_round_of_clearing() {
+fn the_fence_mark_survives_intent_clearing() {
     let world = World::with_flushes_of(31, Mode::WriteThrough, Duration::from_millis(200));
     world.host.broken.set(true);
     world.sim.block_on(async {

@@ -12,17 +12,16 @@
 //! | `full` | room: on the device, in the queues |
 //! | `stalls` | a device stops answering, and comes back or does not |
 //! | `origin` | the origin fails, goes and comes back |
-//! | `changed` | nothing: somebody writes to the origin past the cache while it is off |
-//! | `lost` | the cache device is away, another one, an older one, back after it was given up |
+//! | `origin_changed` | nothing: the origin is written without the cache while the cache is off |
+//! | `cache_lost` | the cache device is absent, a different one, an older copy, or returns after a fence |
 //! | `random` | both devices, at any time, then the process or the power |
 //! | `orderings` | nothing: what must come before what, and what a crash in between leaves |
-//! | `seen` | nothing: the engine breaks orderings on purpose, and their tests must fail |
-//! | `back` | the same rows and orderings in write-back |
+//! | `planted` | nothing: the engine breaks orderings on purpose, and their tests must fail |
+//! | `write_back` | the same rows and orderings in write-back |
 //!
 //! Every test runs in every mode of [`world::MODES`] in which its row makes sense.
 
-mod back;
-mod changed;
+mod cache_lost;
 mod crashes;
 mod damage;
 mod errors;
@@ -30,14 +29,15 @@ mod flushes;
 mod full;
 #[path = "../support/host.rs"]
 mod host;
-mod lives;
-mod lost;
 mod orderings;
 mod origin;
-mod random;
-mod refills;
+mod origin_changed;
 #[cfg(feature = "planted-bugs")]
-mod seen;
+mod planted;
+mod random;
+mod region_reuse;
+mod reopen;
 mod stalls;
 mod stops;
 mod world;
+mod write_back;

@@ -75,7 +75,7 @@ pub fn an_intent_is_stable_before_its_write_reaches_the_origin() {
 }
 
 #[test]
-pub fn a_crash_with_the_intent_stable_and_the_origin_not_written_reads_the_old_block() {
+pub fn a_crash_before_the_origin_write_reads_the_old_block() {
     for mode in MODES {
         let (world, moments) = one_write(2, mode);
         let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
@@ -96,7 +96,7 @@ pub fn a_crash_with_the_intent_stable_and_the_origin_not_written_reads_the_old_b
 
 /// The classic: the origin has the new block, the copy of the old one is still cached. It is never served.
 #[test]
-pub fn a_cut_between_origin_write_and_cache_invalidation_serves_no_old_copy() {
+pub fn a_cut_before_cache_invalidation_serves_no_old_copy() {
     for mode in MODES {
         let (world, moments) = one_write(4, mode);
         let written = find(&moments, 0, |m| m.is(false, Completed, Write));
@@ -146,7 +146,7 @@ pub fn an_extent_is_written_after_the_origin_has_answered() {
 /// The extent is on the medium, the origin has lost the write that it is from: what is read is what the origin has, now
 /// and later.
 #[test]
-pub fn an_extent_that_landed_does_not_outlive_an_origin_write_that_did_not() {
+pub fn an_extent_does_not_outlive_its_lost_origin_write() {
     let world = World::new(7, Mode::WriteThrough);
     let moments = world.sim.block_on(async {
         let live = world.open().await;
@@ -179,7 +179,7 @@ pub fn an_extent_that_landed_does_not_outlive_an_origin_write_that_did_not() {
 }
 
 #[test]
-pub fn an_intent_is_cleared_after_the_origin_is_flushed_and_the_log_is_stable() {
+pub fn an_intent_is_cleared_after_origin_flush_and_stable_log() {
     for mode in MODES {
         let world = World::new(9, mode);
         let moments = world.sim.block_on(async {
@@ -219,7 +219,7 @@ pub fn an_intent_is_cleared_after_the_origin_is_flushed_and_the_log_is_stable() 
 /// A block that was written past the cache leaves a tombstone where its copy is; with the intent clear, that is all that
 /// keeps the copy from coming back.
 #[test]
-pub fn a_tombstone_is_stable_before_the_intent_that_it_replaces_is_cleared() {
+pub fn a_tombstone_is_stable_before_its_intent_is_cleared() {
     let world = World::new(11, Mode::WriteAround);
     let moments = world.sim.block_on(async {
         let live = world.open().await;
@@ -282,7 +282,7 @@ pub fn a_summary_is_written_after_its_extents_are_stable() {
 }
 
 #[test]
-pub fn a_region_is_void_and_that_stable_before_it_is_discarded_and_before_the_next_is_reclaimed() {
+pub fn a_region_is_stably_void_before_discard_and_next_reclaim() {
     let world = World::sized(14, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
     world.sim.block_on(async {
         let live = world.open().await;
@@ -421,7 +421,7 @@ pub fn a_cache_says_open_before_the_first_write_reaches_the_origin() {
 }
 
 #[test]
-pub fn a_cache_says_clean_after_everything_of_its_image_and_the_origin_are_stable() {
+pub fn a_cache_is_marked_clean_after_image_and_origin_are_stable() {
     for mode in MODES {
         let world = World::new(16, mode);
         let moments = world.sim.block_on(async {
@@ -475,7 +475,7 @@ pub fn a_cache_says_clean_after_everything_of_its_image_and_the_origin_are_stabl
 
 /// The rule of the witness: its note comes before the first write that the cache device does not know of.
 #[test]
-pub fn a_lost_cache_is_noted_before_a_write_without_an_intent_reaches_the_origin() {
+pub fn a_fence_is_recorded_before_a_write_without_intent() {
     for mode in MODES {
         let world = World::new(19, mode);
         world.sim.block_on(async {
@@ -503,7 +503,7 @@ pub fn a_lost_cache_is_noted_before_a_write_without_an_intent_reaches_the_origin
 /// Pages of intents carry marks of what must be there, and those of the latest page count: of the latest opening, in it of
 /// the highest generation. Generations do not begin anew with an opening either.
 #[test]
-pub fn pages_of_intents_after_a_clean_stop_count_more_than_those_before() {
+pub fn intent_pages_after_a_clean_stop_override_older_ones() {
     let generation = |world: &World| {
         let (cache, _, _) = world.now();
         let bytes = cache.read(world.geometry.intent_offset(), 512);
@@ -547,7 +547,7 @@ fn marks_on(world: &World, cache: &DiskImage) -> [DurableMark; 2] {
 /// Of a region without a summary and without a mark recovery believes no more than what comes before the first damaged
 /// extent; what older regions have of the rest would come back.
 #[test]
-pub fn the_summary_of_a_recovered_region_is_stable_before_its_mark_goes() {
+pub fn a_recovered_summary_is_stable_before_its_mark_is_dropped() {
     let world = World::new(22, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -601,7 +601,7 @@ pub fn a_region_that_was_open_at_a_clean_stop_keeps_its_mark() {
 /// The same for a region that is closed while the log is being made stable: its extents are stable then, its summary is
 /// not yet.
 #[test]
-pub fn a_region_that_is_closed_while_the_log_is_made_stable_keeps_its_mark() {
+pub fn a_region_closed_during_a_log_flush_keeps_its_mark() {
     let world = World::with_flushes_of(26, Mode::WriteThrough, Duration::from_millis(200));
     let region = world.geometry.region_bytes;
     let start = world.geometry.data_offset();

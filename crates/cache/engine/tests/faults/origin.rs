@@ -7,7 +7,7 @@ use flaz_engine::volume::{IoError, Volume};
 use crate::world::{BLOCK, CLEARED, Live, MODES, STRIPE, World, contents};
 
 #[test]
-fn an_origin_that_is_gone_fails_misses_and_writes_and_hits_are_served() {
+fn a_missing_origin_fails_misses_and_writes_but_not_hits() {
     for mode in MODES {
         let world = World::new(1, mode);
         world.sim.block_on(async {
@@ -43,7 +43,7 @@ fn an_origin_that_is_gone_fails_misses_and_writes_and_hits_are_served() {
 }
 
 #[test]
-fn each_write_of_the_origin_failed_once_leaves_old_or_new_sectors_and_always_the_same() {
+fn each_origin_write_failed_once_reads_consistently() {
     for mode in MODES {
         for nth in 1..=24 {
             let world = World::new(nth, mode);

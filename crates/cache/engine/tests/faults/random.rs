@@ -197,11 +197,11 @@ fn stalls_and_absences_and_a_power_cut_revive_nothing() {
 }
 
 #[test]
-pub fn stalls_and_absences_and_a_kill_lose_nothing_that_was_acknowledged_in_write_back() {
+pub fn stalls_absences_and_a_kill_in_write_back() {
     search(&[Mode::WriteBack], false);
 }
 
 #[test]
-pub fn stalls_and_absences_and_a_power_cut_lose_nothing_durable_in_write_back() {
+pub fn stalls_absences_and_a_power_cut_in_write_back() {
     search(&[Mode::WriteBack], true);
 }

@@ -40,7 +40,7 @@ fn reads_go_to_the_origin_when_the_cache_device_does_not_answer() {
 }
 
 #[test]
-fn many_readers_wait_for_a_stalled_cache_device_no_longer_than_one() {
+fn many_readers_share_one_wait_for_a_stalled_device() {
     let world = World::new(2, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -55,7 +55,7 @@ fn many_readers_wait_for_a_stalled_cache_device_no_longer_than_one() {
 /// A write that waits for its intent goes on when the host has noted that the cache is lost, although the device takes
 /// no mark; and what the device holds is not believed by any later start.
 #[test]
-fn a_write_goes_on_when_its_intent_stalls_and_the_copy_is_never_believed_again() {
+fn a_write_continues_past_a_stalled_intent() {
     for mode in MODES {
         let world = World::new(3, mode);
         world.sim.block_on(async {
@@ -86,7 +86,7 @@ fn a_write_goes_on_when_its_intent_stalls_and_the_copy_is_never_believed_again()
 
 /// Without a host that remembers, writers wait for the device to be marked, or for the tries to end.
 #[test]
-fn a_write_waits_for_the_mark_on_the_device_when_the_host_cannot_remember() {
+fn a_write_waits_for_the_fence_mark_without_a_host_record() {
     let world = World::new(6, Mode::WriteThrough);
     world.host.broken.set(true);
     world.sim.block_on(async {
@@ -130,7 +130,7 @@ fn tries_to_mark_a_stalled_cache_device_are_bounded() {
 /// A round of clearing is writing clear bits when the device stalls; the mark that all are set comes after it. The two
 /// end in the order in which they were asked for, or the mark would be undone.
 #[test]
-fn a_late_write_does_not_undo_the_mark_of_a_cache_that_was_given_up() {
+fn a_late_write_does_not_undo_the_fence_mark() {
     for seed in 0..20 {
         let world = World::new(100 + seed, Mode::WriteThrough);
         world.host.broken.set(true);
@@ -166,7 +166,7 @@ fn a_late_write_does_not_undo_the_mark_of_a_cache_that_was_given_up() {
 
 /// The same with a page that is slow, not late: the cache is given up for another reason meanwhile.
 #[test]
-fn the_mark_of_a_cache_that_is_given_up_waits_for_a_page_of_intents_that_is_being_written() {
+fn the_fence_mark_waits_for_an_intent_page_in_flight() {
     let world = World::new(20, Mode::WriteThrough);
     world.host.broken.set(true);
     world.sim.block_on(async {
@@ -307,7 +307,7 @@ fn a_stalled_origin_is_back_pressure_and_hits_are_still_served() {
 
 /// Intents are cleared by rounds that flush the origin: a flush that takes minutes holds up the rounds and nothing else.
 #[test]
-fn a_stalled_flush_of_the_origin_holds_up_no_hit_and_no_stop_for_ever() {
+fn a_stalled_origin_flush_delays_no_hit_and_bounds_a_stop() {
     let world = World::new(11, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;

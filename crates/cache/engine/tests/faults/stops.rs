@@ -14,7 +14,7 @@ use crate::world::{BLOCK, BLOCKS, CLEARED, MODES, STRIPE, World};
 
 /// Front ends end their connections before a stop, but what waited in them may come to its turn in the middle of it.
 #[test]
-fn what_comes_while_the_index_is_being_saved_is_refused_or_in_it() {
+fn writes_during_an_index_save_are_refused_or_saved() {
     let (mut warm, mut late) = (0, 0);
     for seed in 0..60 {
         for (what, mode) in [
@@ -82,7 +82,7 @@ fn what_comes_while_the_index_is_being_saved_is_refused_or_in_it() {
 /// A read that finds a clean copy damaged leaves a tombstone. While a stop waits for something else nobody may be there any
 /// more who writes it.
 #[test]
-fn a_copy_that_is_found_damaged_while_the_cache_stops_holds_up_no_stop() {
+fn damage_found_during_a_stop_does_not_delay_it() {
     let mut found = 0;
     for seed in 0..8 {
         let world = World::new(seed, Mode::WriteBack);
@@ -132,7 +132,7 @@ fn a_copy_that_is_found_damaged_while_the_cache_stops_holds_up_no_stop() {
 /// A read that finds a clean copy damaged while the index is being saved takes it out of the index. Its tombstone must be on
 /// the medium before the index is, or the copy counts again after a crash of the next opening, whatever was written since.
 #[test]
-fn a_copy_that_is_found_damaged_while_the_index_is_saved_does_not_come_back() {
+fn damage_found_during_an_index_save_stays_dropped() {
     const READ: u64 = 4;
     for mode in MODES {
         let world = World::new(11, mode);

@@ -74,7 +74,7 @@ fn survives(faults: FaultRates) {
 }
 
 #[test]
-fn a_full_cache_device_is_given_up() {
+fn a_full_cache_device_is_fenced() {
     survives(FaultRates {
         write_no_space_ppm: ALWAYS,
         ..FaultRates::default()
@@ -82,7 +82,7 @@ fn a_full_cache_device_is_given_up() {
 }
 
 #[test]
-fn a_cache_device_that_refuses_writes_is_given_up() {
+fn a_read_only_cache_device_is_fenced() {
     survives(FaultRates {
         write_error_ppm: ALWAYS,
         ..FaultRates::default()
@@ -90,7 +90,7 @@ fn a_cache_device_that_refuses_writes_is_given_up() {
 }
 
 #[test]
-fn a_cache_device_that_is_gone_is_given_up() {
+fn a_missing_cache_device_is_fenced() {
     let gone = FaultRates {
         read_error_ppm: ALWAYS,
         write_error_ppm: ALWAYS,

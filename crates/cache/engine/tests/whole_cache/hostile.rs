@@ -364,7 +364,7 @@ fn absurd_extents_and_summaries_do_no_harm() {
 
 /// Nothing is looked for where its extent has ended: behind the last one there need not be anything.
 #[test]
-fn a_record_whose_fragment_would_end_behind_its_extent_is_damage() {
+fn a_record_that_ends_behind_its_extent_is_damage() {
     let victim = Victim::new();
     let image = victim.with_extent(0, |header| {
         let records = (header.len() - 64) / 8;
@@ -448,7 +448,7 @@ fn a_cache_of_zeroes_or_noise_is_refused() {
 /// The superblock says so before the first block is dirty: where it does not, records and images that have dirty blocks are
 /// damaged or forged, and what the origin has is right.
 #[test]
-fn blocks_that_cannot_be_dirty_are_not_believed() {
+fn impossible_dirty_blocks_are_refused() {
     for stopped in [true, false] {
         let long = Duration::from_secs(5)..=Duration::from_secs(5);
         let origin = DiskConfig {

@@ -58,7 +58,7 @@ async fn write_scattered(open: &Open, writers: u64, writes: u64) -> BTreeSet<u64
 
 /// Scattered writes to a hard disk, then a crash: the stripes that were written are cold, and no others.
 #[test]
-fn a_crash_under_scattered_writes_of_a_slow_origin_costs_their_stripes_alone() {
+fn a_crash_under_scattered_writes_costs_only_their_stripes() {
     for writers in [1, 4, 32] {
         let rig = devices(Duration::from_millis(8), Duration::from_micros(300));
         let written = rig.sim.block_on(async {
@@ -91,7 +91,7 @@ fn a_crash_under_scattered_writes_of_a_slow_origin_costs_their_stripes_alone() {
 
 /// Where each intent would take as long as the write itself, one write of the bitmap has many stripes in it.
 #[test]
-fn scattered_writes_do_not_wait_for_an_intent_each_where_that_is_dear() {
+fn scattered_writes_share_intents_where_waiting_is_slow() {
     for writers in [1, 32] {
         let rig = devices(Duration::from_micros(500), Duration::from_micros(500));
         rig.sim.block_on(async {

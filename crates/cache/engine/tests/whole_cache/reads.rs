@@ -51,7 +51,7 @@ fn every_block_that_is_restored_is_counted() {
 }
 
 #[test]
-fn a_hit_reads_the_sectors_that_its_fragment_touches_and_no_more() {
+fn a_hit_reads_only_the_sectors_of_its_fragment() {
     let rig = Rig::new(1, filled_disk(ORIGIN_LEN, mixed), plain_disk(48 << 20));
     rig.create(ORIGIN_LEN, SMALLEST);
     rig.sim.block_on(async {

@@ -211,7 +211,7 @@ fn peaks_stay_when_queues_are_empty_again() {
 }
 
 #[test]
-fn misses_beyond_the_limit_of_origin_reads_wait_and_can_be_joined() {
+fn misses_beyond_the_origin_read_limit_wait_and_are_shared() {
     let rig = Rig::new(6, DiskConfig::slow(ORIGIN_LEN), plain_disk(16 << 20));
     rig.create(ORIGIN_LEN, SMALLEST);
     rig.sim.block_on(async {

@@ -5,7 +5,7 @@ use super::*;
 
 /// Half a daemon would hold requests up for ever.
 #[test]
-fn a_panic_of_a_thread_is_told_to_whoever_ends_the_daemon() {
+fn a_thread_panic_is_reported_at_shutdown() {
     let (tell, told) = mpsc::channel();
     let failed = Arc::new(move |error: HostError| tell.send(error.to_string()).expect("somebody listens"));
     let join = watched("flaz-7".to_owned(), failed, || panic!("on purpose")).expect("a thread");
@@ -114,7 +114,7 @@ fn a_stop_does_not_blame_clients_for_a_slow_device() {
 }
 
 #[test]
-fn nobody_is_told_to_give_up_blocks_that_are_well() {
+fn no_advice_discards_intact_blocks() {
     let told = left_dirty(3, 0).to_string();
     assert!(told.starts_with("3 blocks are written again"), "{told}");
     assert!(!told.contains("damaged") && !told.contains("--discard"), "{told}");

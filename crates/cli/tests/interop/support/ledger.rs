@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_cut_takes_what_was_not_flushed_and_what_is_read_then_is_durable() {
+    fn the_first_read_after_a_power_cut_is_final() {
         let mut ledger = Ledger::new(8);
         let old = write(&mut ledger, true);
         let new = write(&mut ledger, false);

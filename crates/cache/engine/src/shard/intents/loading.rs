@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_damaged_for_once_does_not_overrule_those_of_later_openings() {
+    fn a_transient_read_error_does_not_revive_an_old_intent_page() {
         let marks = marks_after(async |second| {
             second.intents.set_durable(mark(40));
             second.write_intents(0, &[], true).await.expect("it is well");

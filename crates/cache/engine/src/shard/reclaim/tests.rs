@@ -50,7 +50,7 @@ async fn keep(disks: &Disks, shard: &Rc<Shard<Simulated>>, block: u64) -> bool {
 /// Nothing is left where dirty blocks could be stored again: they go to the origin, and are there when their region is
 /// void. A write to one of them waits until then; a start after a crash at any of these moments finds them.
 #[test]
-fn dirty_blocks_for_which_no_room_is_left_are_brought_to_the_origin() {
+fn reclaim_without_room_writes_dirty_blocks_back() {
     let wish = GeometryWish {
         extent_bytes: Some(32 << 10),
         region_bytes: Some(128 << 10),
@@ -90,7 +90,7 @@ fn dirty_blocks_for_which_no_room_is_left_are_brought_to_the_origin() {
 
 /// The device is given up at any moment of a reclaim. Its dirty blocks are still where they were, or have been moved.
 #[test]
-fn what_reclaim_moves_when_the_device_is_given_up_can_still_be_read() {
+fn blocks_moved_by_reclaim_stay_readable_after_a_fence() {
     const BLOCKS: u64 = 200;
     let mut amid = 0;
     for after_us in (0..3000).step_by(20) {
@@ -212,7 +212,7 @@ fn dirty_blocks_that_cannot_be_read_do_not_spoil_a_stop() {
 
 /// The cleaner comes to them again and again.
 #[test]
-fn dirty_blocks_that_cannot_be_read_keep_the_cleaner_busy_and_do_not_cost_the_device() {
+fn unreadable_dirty_blocks_do_not_fence_the_device() {
     let disks = Disks::new(8 << 20, GeometryWish::default());
     disks.sim.block_on(async {
         let shard = two_unreadable(&disks).await;

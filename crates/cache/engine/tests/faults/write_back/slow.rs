@@ -111,7 +111,7 @@ fn an_origin_that_is_back_and_slow_fails_no_writer() {
 }
 
 #[test]
-fn a_flush_that_takes_half_a_minute_to_fail_is_told_of_at_once() {
+fn a_slow_failed_flush_is_reported_at_once() {
     let world = World::sized(32, Mode::WriteBack, 24 << 20);
     world.dirty_percent.set(40);
     world.sim.block_on(async {
@@ -143,7 +143,7 @@ fn a_flush_that_takes_half_a_minute_to_fail_is_told_of_at_once() {
 /// Two shards, each with a writer at its limit, and a client that reads the origin all the time: beside it one run of the
 /// cleaners is under way at a time.
 #[test]
-fn a_writer_is_told_that_the_origin_fails_by_whichever_shard() {
+fn an_origin_failure_in_any_shard_reaches_the_writer() {
     for readers in [0, 1] {
         let world = World::shards(33, Mode::WriteBack, 2);
         world.sim.block_on(async {
@@ -195,7 +195,7 @@ fn a_writer_is_told_that_the_origin_fails_by_whichever_shard() {
 
 /// A disk that tries hard before it says that a sector is bad: a batch of them takes it an hour.
 #[test]
-fn an_origin_that_takes_half_a_minute_for_every_error_holds_up_no_writer_and_no_stop_longer() {
+fn slow_origin_errors_delay_no_writer_or_stop_further() {
     let world = world(9);
     world.sim.block_on(async {
         let live = world.serve().await;

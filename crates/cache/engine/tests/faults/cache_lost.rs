@@ -16,7 +16,7 @@ async fn write_everywhere(live: &crate::world::Live) {
 }
 
 #[test]
-fn an_absent_cache_device_is_refused_and_the_origin_is_left_alone() {
+fn an_absent_cache_device_is_refused() {
     for mode in MODES {
         let world = World::new(1, mode);
         world.cache.set_dead(true);
@@ -33,7 +33,7 @@ fn an_absent_cache_device_is_refused_and_the_origin_is_left_alone() {
 }
 
 #[test]
-fn a_cache_device_that_vanishes_and_comes_back_after_a_kill_is_not_believed() {
+fn a_device_that_returns_after_a_kill_is_not_trusted() {
     for mode in MODES {
         let world = World::new(2, mode);
         world.sim.block_on(async {
@@ -64,7 +64,7 @@ fn a_cache_device_that_vanishes_and_comes_back_after_a_kill_is_not_believed() {
 }
 
 #[test]
-fn a_cache_device_that_vanishes_before_a_stop_and_comes_back_is_not_believed() {
+fn a_device_that_returns_after_a_stop_is_not_trusted() {
     let world = World::new(6, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -85,7 +85,7 @@ fn a_cache_device_that_vanishes_before_a_stop_and_comes_back_is_not_believed() {
 
 /// Nothing was written past it: what it holds is still true.
 #[test]
-fn a_cache_device_that_vanishes_while_nobody_writes_is_warm_when_it_comes_back() {
+fn a_device_that_returns_without_missed_writes_is_warm() {
     let world = World::new(25, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -110,7 +110,7 @@ fn a_cache_device_that_vanishes_while_nobody_writes_is_warm_when_it_comes_back()
 
 /// The control of the tests above: what the witness is for.
 #[test]
-fn without_a_host_that_remembers_a_vanished_cache_device_would_be_believed() {
+fn without_a_host_record_a_returned_device_is_trusted() {
     let world = World::new(9, Mode::WriteThrough);
     world.host.broken.set(true);
     let block = world.sim.block_on(async {
@@ -135,7 +135,7 @@ fn without_a_host_that_remembers_a_vanished_cache_device_would_be_believed() {
 }
 
 #[test]
-fn a_cache_device_that_was_rolled_back_is_not_believed() {
+fn a_rolled_back_device_is_not_trusted() {
     for mode in MODES {
         let world = World::new(11, mode);
         let old = world.sim.block_on(async {
@@ -168,7 +168,7 @@ fn a_cache_device_that_was_rolled_back_is_not_believed() {
 /// An opening raises the numbers of an old copy past those that were noted. From then on nothing but the superblock says
 /// that the copy is not to be believed: it must say so before the cache has been given up whole.
 #[test]
-fn an_older_copy_is_not_believed_after_a_crash_of_the_opening_that_gives_it_up() {
+fn an_older_copy_is_not_trusted_after_a_crashed_opening() {
     for mode in MODES {
         let world = World::new(40, mode);
         let old = world.sim.block_on(async {
@@ -206,7 +206,7 @@ fn an_older_copy_is_not_believed_after_a_crash_of_the_opening_that_gives_it_up()
 
 /// A copy made while the cache was served is older than the clean stop that followed.
 #[test]
-fn a_copy_of_a_cache_device_in_use_is_not_believed_after_a_stop() {
+fn a_copy_made_while_in_use_is_not_trusted_after_a_stop() {
     let world = World::new(14, Mode::WriteThrough);
     let old = world.sim.block_on(async {
         let live = world.open().await;
@@ -280,7 +280,7 @@ fn another_cache_in_its_place_starts_with_what_is_its_own() {
 
 /// In write-back the dirty blocks of a lost cache are the only ones; the clean ones are out of date all the same.
 #[test]
-fn of_a_vanished_cache_device_with_dirty_blocks_only_these_are_believed() {
+fn only_dirty_blocks_of_a_returned_device_are_trusted() {
     let world = World::new(30, Mode::WriteBack);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -322,7 +322,7 @@ fn of_a_vanished_cache_device_with_dirty_blocks_only_these_are_believed() {
 }
 
 #[test]
-fn a_cache_device_that_was_rolled_back_and_had_dirty_blocks_is_refused() {
+fn a_rolled_back_device_that_had_dirty_blocks_is_refused() {
     for clean_copy in [false, true] {
         let world = World::new(
             32,

@@ -10,7 +10,7 @@ use super::world;
 use crate::world::{CLEARED, STRIPE, World};
 
 #[test]
-fn an_absent_cache_device_with_dirty_blocks_is_refused_and_they_are_there_when_it_is_back() {
+fn dirty_blocks_survive_the_absence_of_the_cache_device() {
     let world = world(1);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -36,7 +36,7 @@ fn an_absent_cache_device_with_dirty_blocks_is_refused_and_they_are_there_when_i
 /// It vanishes with dirty blocks, and the origin is written to without it: the dirty ones are still true when it comes
 /// back, the clean ones are not believed.
 #[test]
-fn of_a_cache_device_that_vanishes_and_comes_back_dirty_blocks_alone_are_kept() {
+fn only_dirty_blocks_are_kept_of_a_device_that_returns() {
     let world = world(2);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -82,7 +82,7 @@ fn of_a_cache_device_that_vanishes_and_comes_back_dirty_blocks_alone_are_kept() 
 /// A cache device is given up with dirty blocks, the cache is stopped, and somebody mounts the origin: the dirty blocks fit
 /// it no longer. Neither the superblock nor the intents tell, but the host knows what the origin was like at the stop.
 #[test]
-fn an_origin_that_was_changed_after_the_stop_of_a_cache_that_was_given_up_is_refused() {
+fn an_origin_changed_after_a_fenced_stop_is_refused() {
     for vanishes in [false, true] {
         let world = world(11);
         world.sim.block_on(async {
@@ -123,7 +123,7 @@ fn an_origin_that_was_changed_after_the_stop_of_a_cache_that_was_given_up_is_ref
 /// The same where nothing is dirty any more, but the device does not know that yet, nor can it be told: what was dirty is there
 /// again when it is back.
 #[test]
-fn an_origin_that_was_changed_after_a_stop_that_could_not_be_marked_is_refused() {
+fn an_origin_changed_after_an_unmarked_stop_is_refused() {
     let world = world(15);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -155,7 +155,7 @@ fn an_origin_that_was_changed_after_a_stop_that_could_not_be_marked_is_refused()
 
 /// Whose an origin is the host compares, and some disks have nothing to tell them apart by: then what they begin with does.
 #[test]
-fn a_cache_with_dirty_blocks_is_refused_with_an_origin_that_begins_otherwise() {
+fn a_dirty_cache_with_a_changed_origin_is_refused() {
     let world = world(17);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -193,7 +193,7 @@ fn a_cache_with_dirty_blocks_is_refused_with_an_origin_that_begins_otherwise() {
 }
 
 #[test]
-fn a_cache_device_with_dirty_blocks_that_was_rolled_back_is_refused() {
+fn a_rolled_back_device_with_dirty_blocks_is_refused() {
     let world = world(5);
     let old = world.sim.block_on(async {
         let live = world.serve().await;
@@ -267,7 +267,7 @@ fn refused_with_a_hole(given_up: bool) {
 /// Write-back is what is to be from now on: of what is there, the superblock says that nothing is dirty. A start must not
 /// refuse it, and ask for writes to be given up that there never were.
 #[test]
-fn a_log_with_a_hole_and_nothing_dirty_starts_cold_in_write_back() {
+fn a_clean_log_with_a_hole_starts_cold_in_write_back() {
     let mut world = World::new(42, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -292,7 +292,7 @@ fn a_log_with_a_hole_and_nothing_dirty_starts_cold_in_write_back() {
 }
 
 #[test]
-fn a_clean_stop_keeps_dirty_blocks_and_a_start_in_another_mode_serves_them() {
+fn dirty_blocks_survive_a_stop_and_a_change_of_mode() {
     for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough] {
         let mut world = world(9);
         world.sim.block_on(async {

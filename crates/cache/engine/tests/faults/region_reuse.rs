@@ -101,7 +101,7 @@ fn a_region_whose_first_extent_failed_is_found_by_its_summary() {
 /// The same, and at the start after that the summary cannot be read, once or for good. It is all that says what is in the region: the
 /// mark before it is that of an earlier filling.
 #[test]
-fn a_region_whose_first_extent_failed_is_found_or_missed_when_its_summary_cannot_be_read() {
+fn a_region_with_a_lost_first_extent_and_summary_is_found() {
     let mut tried = 0;
     for number in first_extents() {
         let world = world(7);

@@ -53,7 +53,7 @@ fn rotten(seed: u64) -> World {
 }
 
 #[test]
-fn bit_rot_is_a_miss_of_clean_blocks_and_an_error_of_dirty_ones_until_they_are_written_whole() {
+fn bit_rot_misses_clean_blocks_and_fails_dirty_ones() {
     let world = rotten(1);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -99,7 +99,7 @@ fn bit_rot_is_a_miss_of_clean_blocks_and_an_error_of_dirty_ones_until_they_are_w
 
 /// Whoever is told why blocks stay dirty mends the right device; and how many are lost is how many must be written anew.
 #[test]
-fn damage_is_not_told_as_an_origin_that_fails_and_is_over_when_blocks_are_written_anew() {
+fn damage_is_counted_as_damage_until_overwritten() {
     let world = rotten(2);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -136,7 +136,7 @@ fn damage_is_not_told_as_an_origin_that_fails_and_is_over_when_blocks_are_writte
 
 /// A block that the cleaner cannot read, and somebody else can before the pass is over, is not clean by that.
 #[test]
-fn a_dirty_block_that_can_be_read_again_is_cleaned_before_everything_is_said_to_be() {
+fn a_dirty_block_readable_again_is_written_back() {
     let world = world(3);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -229,7 +229,7 @@ fn a_lost_dirty_block_stays_lost_over_reclaim_stop_and_crash() {
 }
 
 #[test]
-fn misdirected_and_lost_writes_are_errors_of_dirty_blocks_and_never_old_data() {
+fn misdirected_and_lost_writes_fail_dirty_blocks() {
     let mut refused = 0;
     for seed in 0..20 {
         let world = world(seed);
@@ -255,7 +255,7 @@ fn misdirected_and_lost_writes_are_errors_of_dirty_blocks_and_never_old_data() {
 /// Of an extent that was not flushed some sectors are there after a power cut: its record is ignored, and the version
 /// before it is served.
 #[test]
-fn the_record_of_a_torn_extent_is_ignored_and_the_older_version_served() {
+fn a_torn_extent_is_ignored_and_the_older_version_served() {
     let world = world(5);
     let moments = world.sim.block_on(async {
         let live = world.serve().await;
@@ -306,7 +306,7 @@ fn the_record_of_a_torn_extent_is_ignored_and_the_older_version_served() {
 /// Not promised to be survived, in write-back least of all; nothing panics, no block shows another's data, and a gap before
 /// something that was stable is seen.
 #[test]
-fn a_cache_device_that_lies_about_flushes_makes_nothing_panic_and_its_gaps_are_seen() {
+fn lying_flushes_cause_detected_gaps_and_no_panic() {
     let mut gaps = 0;
     for seed in 0..40 {
         let world = world(seed);
@@ -402,7 +402,7 @@ fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
 /// the process is killed: damaged contents are an error when they are read, and where it is not known what is missing, the
 /// start is refused. Within a second of the last flush what it made stable is not missed, nor the region's first header.
 #[test]
-fn what_rots_in_a_region_that_is_being_filled_takes_nothing_with_it_that_was_flushed() {
+fn bit_rot_in_an_open_region_loses_no_flushed_block() {
     for after_ms in [0, 1200] {
         rots_while_it_is_filled(Duration::from_millis(after_ms));
     }
@@ -530,7 +530,7 @@ fn assert_kept(world: &World, seed: u64) {
 /// Reclaim stores hot clean blocks again before anything is dirty, some of them rotten. Recovery reads a region that is
 /// being filled up to what is damaged: dirty blocks behind it would be gone.
 #[test]
-fn what_rots_before_the_first_dirty_block_hides_no_dirty_block_behind_it() {
+fn bit_rot_before_the_first_dirty_block_hides_none() {
     let world = hot_world(6, Mode::WriteBack);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -542,7 +542,7 @@ fn what_rots_before_the_first_dirty_block_hides_no_dirty_block_behind_it() {
 
 /// The same where the region was filled in write-through, and goes on being filled after a clean stop.
 #[test]
-fn what_rots_before_a_stop_in_write_through_hides_no_dirty_block_of_the_next_start() {
+fn bit_rot_before_a_stop_hides_no_later_dirty_block() {
     let mut world = hot_world(8, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -559,7 +559,7 @@ fn what_rots_before_a_stop_in_write_through_hides_no_dirty_block_of_the_next_sta
 
 /// The same where the mode is changed while the cache is served.
 #[test]
-fn what_rots_in_write_through_hides_no_dirty_block_after_a_change_to_write_back() {
+fn bit_rot_in_write_through_hides_no_later_dirty_block() {
     let mut world = hot_world(10, Mode::WriteThrough);
     let mut live = world.sim.block_on(async {
         let live = world.open().await;
@@ -579,7 +579,7 @@ fn what_rots_in_write_through_hides_no_dirty_block_after_a_change_to_write_back(
 /// Each read of a start after a kill gives a wrong bit, once, at one of several places, or zeroes: nothing that was
 /// acknowledged is lost, then or at the next start, for the medium is well, and the start is not refused.
 #[test]
-fn a_read_of_a_start_that_is_wrong_once_costs_nothing_that_was_acknowledged() {
+fn one_wrong_read_at_a_start_loses_no_acknowledged_write() {
     let world = world(30);
     world.sim.block_on(async {
         let live = world.serve().await;

@@ -62,7 +62,7 @@ async fn write(live: &Live, offset: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn an_origin_that_was_changed_while_the_cache_was_off_is_refused() {
+fn an_origin_changed_while_the_cache_was_off_is_refused() {
     for mode in MODES {
         let world = World::new(4, mode);
         world.sim.block_on(async {
@@ -87,7 +87,7 @@ fn an_origin_that_was_changed_while_the_cache_was_off_is_refused() {
 
 /// File systems put a CRC-32C behind what they change (ext4, xfs): a CRC-32C of it all would stay the same.
 #[test]
-fn a_change_whose_own_checksum_was_made_anew_is_refused() {
+fn a_change_with_a_new_file_system_checksum_is_refused() {
     let superblock = |mounts: u8| {
         let mut bytes = vec![0x5a; 1020];
         bytes[52] = mounts;
@@ -302,7 +302,7 @@ pub fn at_every_event_an_origin_that_was_left_alone_is_accepted() {
 
 /// A table of partitions that clients write while they are served names other places to look at.
 #[test]
-fn a_partition_that_was_made_while_served_is_compared_after_a_crash() {
+fn a_partition_created_while_served_is_compared_after_a_crash() {
     for mode in ALL_MODES {
         for table in [gpt(MIB), mbr(MIB), extended(MIB)] {
             let world = World::shards(14, mode, 2);
@@ -438,7 +438,7 @@ fn late_notes_refuse_nothing() {
 
 /// What a power cut tears can be read again when it is written again, as the cleaner does.
 #[test]
-fn an_origin_whose_beginning_cannot_be_read_after_a_crash_is_not_compared() {
+fn an_unreadable_origin_start_is_not_compared_after_a_crash() {
     for mode in ALL_MODES {
         let world = World::new(19, mode);
         world.sim.block_on(async {
@@ -476,7 +476,7 @@ fn a_partition_behind_what_is_served_is_compared_after_a_crash() {
 
 /// A cache that is given up lets writes go past it without intents: what was noted before is then old.
 #[test]
-fn a_cache_that_was_given_up_says_nothing_of_its_origin() {
+fn a_fenced_cache_does_not_compare_its_origin() {
     for mode in MODES {
         let world = World::new(17, mode);
         world.sim.block_on(async {

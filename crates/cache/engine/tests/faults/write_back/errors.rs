@@ -16,7 +16,7 @@ const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
 
 #[test]
-fn a_failed_flush_of_the_cache_device_fails_the_flush_and_every_one_after_it_and_keeps_what_is_dirty() {
+fn a_failed_cache_flush_fails_later_flushes_and_keeps_dirty() {
     let world = world(1);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -78,7 +78,7 @@ fn a_cache_device_that_dies_when_all_is_clean_fails_no_flush() {
 }
 
 #[test]
-fn a_failed_flush_of_the_origin_in_the_cleaner_leaves_blocks_dirty_and_they_are_written_again() {
+fn a_failed_origin_flush_in_writeback_keeps_blocks_dirty() {
     let world = world(4);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -201,19 +201,19 @@ fn each_failed(op: DeviceOp, os_error: i32, times: u64, width: usize) -> u64 {
 }
 
 #[test]
-fn each_write_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
+fn each_cache_write_failed_once_loses_nothing() {
     let writes = each_failed(DeviceOp::Write, IO, 1, 1);
     assert!(writes > 100, "only {writes} writes");
 }
 
 #[test]
-fn each_write_of_the_cache_device_without_space_once_loses_nothing_acknowledged() {
+fn each_cache_write_without_space_once_loses_nothing() {
     each_failed(DeviceOp::Write, NO_SPACE, 1, 1);
 }
 
 /// Three times in a row it is given up, with whatever is on its way.
 #[test]
-fn each_write_of_the_cache_device_failed_for_a_while_loses_nothing_acknowledged() {
+fn each_cache_write_failed_for_a_while_loses_nothing() {
     for os_error in [IO, NO_SPACE] {
         each_failed(DeviceOp::Write, os_error, 3, 1);
         each_failed(DeviceOp::Write, os_error, 3, 16);
@@ -221,7 +221,7 @@ fn each_write_of_the_cache_device_failed_for_a_while_loses_nothing_acknowledged(
 }
 
 #[test]
-fn each_flush_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
+fn each_cache_flush_failed_once_loses_nothing() {
     let flushes = each_failed(DeviceOp::Flush, IO, 1, 1);
     assert!(flushes > 4, "only {flushes} flushes");
 }
@@ -229,7 +229,7 @@ fn each_flush_of_the_cache_device_failed_once_loses_nothing_acknowledged() {
 /// A cache device that takes nothing more: what was acknowledged is kept, what is new is refused where it must be dirty
 /// and goes to the origin elsewhere.
 #[test]
-fn a_cache_device_without_space_is_given_up_and_what_is_dirty_is_read() {
+fn a_full_cache_device_is_fenced_and_dirty_blocks_are_read() {
     let world = world(6);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -257,7 +257,7 @@ fn a_cache_device_without_space_is_given_up_and_what_is_dirty_is_read() {
 
 /// When all is clean the cache device may fail: what was cleaned is written past it a second later, like anything else.
 #[test]
-fn what_was_cleaned_before_a_cache_device_failed_is_written_past_it() {
+fn blocks_clean_before_a_failure_are_written_to_the_origin() {
     let world = world(17);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -280,7 +280,7 @@ fn what_was_cleaned_before_a_cache_device_failed_is_written_past_it() {
 /// What was written last and is not there fails when it is read, also if it is of one value, which the index knows: a read
 /// must not give what is gone when the process is.
 #[test]
-fn what_did_not_reach_a_cache_device_that_was_given_up_is_not_read() {
+fn writes_that_missed_a_fenced_device_are_not_read() {
     for zeroes in [false, true] {
         let world = world(16);
         let seen = world.sim.block_on(async {
@@ -308,7 +308,7 @@ fn what_did_not_reach_a_cache_device_that_was_given_up_is_not_read() {
 /// The device refuses some writes while others wait for their turn, in extents that it has never seen: these go to the
 /// origin, as all that follow them do, and no later start finds anything in their way. Those that it was given may be on it.
 #[test]
-fn what_a_cache_device_was_never_given_goes_to_the_origin_when_it_is_given_up() {
+fn unsent_writes_go_to_the_origin_after_a_fence() {
     const ODD: u64 = 200;
     let world = world(18);
     let refused = world.sim.block_on(async {
@@ -373,7 +373,7 @@ fn what_a_cache_device_was_never_given_goes_to_the_origin_when_it_is_given_up() 
 
 /// An error of one read is not a miss where the block is dirty; nor is it for ever.
 #[test]
-fn each_read_of_the_cache_device_failed_once_is_an_error_of_dirty_blocks_and_a_miss_of_clean_ones() {
+fn each_cache_read_failed_once_fails_only_dirty_blocks() {
     let world = world(7);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -400,7 +400,7 @@ fn each_read_of_the_cache_device_failed_once_is_an_error_of_dirty_blocks_and_a_m
 /// Write-back is chosen while the cache is served, and the superblock cannot be told. Who asks again is not told that it
 /// was, and after a flush that failed nothing that the device says of one is believed.
 #[test]
-fn a_cache_that_could_not_be_told_that_blocks_may_be_dirty_has_none_before_it_was() {
+fn no_block_is_dirty_before_the_superblock_says_so() {
     let failures = (1..=2)
         .map(|nth| (DeviceOp::Write, nth))
         .chain((1..=3).map(|nth| (DeviceOp::Flush, nth)));
@@ -461,7 +461,7 @@ fn slow_to_write(seed: u64) -> World {
 /// Two extents of one region are on their way. The device refuses the first for good and takes the second, behind which no
 /// later start looks. What is read of the second one then must be what is read after a kill.
 #[test]
-fn what_landed_behind_an_extent_that_a_device_refused_is_read_as_after_a_kill() {
+fn extents_behind_a_refused_one_are_read_as_after_a_kill() {
     let world = slow_to_write(20);
     let seen = world.sim.block_on(async {
         let live = world.serve().await;
@@ -495,7 +495,7 @@ fn what_landed_behind_an_extent_that_a_device_refused_is_read_as_after_a_kill() 
 /// A long write over dirty blocks waits for its turn at the device when a flush fails: of what it has appended the last part
 /// is in an extent that is never sent. What is read of that must be what is read after a kill.
 #[test]
-fn what_a_write_left_in_memory_when_the_device_was_given_up_is_read_as_after_a_kill() {
+fn writes_in_memory_at_a_fence_are_read_as_after_a_kill() {
     let world = slow_to_write(22);
     let seen = world.sim.block_on(async {
         let live = world.serve().await;
@@ -546,7 +546,7 @@ fn what_a_write_left_in_memory_when_the_device_was_given_up_is_read_as_after_a_k
 
 /// The device fails an extent for good, and has taken a part of it. What is read of that must be what is read after a kill.
 #[test]
-fn what_landed_of_an_extent_that_a_device_failed_is_read_as_after_a_kill() {
+fn the_landed_part_of_a_failed_extent_reads_as_after_a_kill() {
     let mut wrong = Vec::new();
     for seed in 100..140 {
         let world = world(seed);
@@ -591,7 +591,7 @@ fn what_landed_of_an_extent_that_a_device_failed_is_read_as_after_a_kill() {
 /// The sectors of one dirty block cannot be read. Those of its neighbours on the device can, and reading them, however often,
 /// costs neither them nor the device.
 #[test]
-fn what_cannot_be_read_between_two_dirty_blocks_fails_neither_of_them() {
+fn an_unreadable_gap_between_dirty_blocks_fails_neither() {
     const BETWEEN: u64 = 300;
     let world = world(24);
     world.sim.block_on(async {

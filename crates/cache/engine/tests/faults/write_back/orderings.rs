@@ -27,7 +27,7 @@ fn find(moments: &[Moment], from: usize, fits: impl Fn(&Moment) -> bool) -> usiz
 /// At the moment at which a write is acknowledged its extent has landed, and every earlier one of its region: a kill that
 /// loses all that is on its way keeps it.
 #[test]
-pub fn an_extent_and_those_before_it_in_its_region_have_landed_before_a_write_is_acknowledged() {
+pub fn a_write_is_acknowledged_after_its_extents_landed() {
     let world = world(1);
     let states: Rc<RefCell<Vec<(u64, Found)>>> = Rc::default();
     world.sim.block_on(async {
@@ -56,7 +56,7 @@ pub fn an_extent_and_those_before_it_in_its_region_have_landed_before_a_write_is
 }
 
 #[test]
-pub fn the_cache_device_is_flushed_before_the_cleaner_writes_to_the_origin() {
+pub fn the_cache_is_flushed_before_writeback_to_the_origin() {
     let world = world(2);
     let moments = world.sim.block_on(async {
         let live = world.serve().await;
@@ -121,7 +121,7 @@ pub fn the_origin_is_flushed_before_blocks_are_recorded_as_clean() {
 }
 
 #[test]
-pub fn that_a_block_is_clean_is_stable_before_a_write_goes_past_the_cache() {
+pub fn clean_records_are_stable_before_a_write_bypasses_the_cache() {
     let world = world(6);
     let moments = world.sim.block_on(async {
         let live = world.serve().await;
@@ -154,7 +154,7 @@ pub fn that_a_block_is_clean_is_stable_before_a_write_goes_past_the_cache() {
 /// A region with dirty blocks is reclaimed: what became of them is stable before it is void. Seen in power cuts that keep
 /// of all unflushed writes the marks of the void alone.
 #[test]
-pub fn the_log_is_stable_before_a_region_with_dirty_records_is_made_void() {
+pub fn the_log_is_stable_before_a_dirty_region_is_voided() {
     let world = World::sized(8, Mode::WriteBack, (192 << 10) + 10 * (128 << 10));
     world.dirty_percent.set(50);
     let (region, sector) = (
@@ -256,18 +256,18 @@ fn durable_when_answered(fua: bool) {
 }
 
 #[test]
-pub fn the_cache_device_is_flushed_before_a_flush_is_answered() {
+pub fn the_cache_is_flushed_before_a_flush_is_answered() {
     durable_when_answered(false);
 }
 
 #[test]
-pub fn the_cache_device_is_flushed_before_a_write_with_fua_is_answered() {
+pub fn the_cache_is_flushed_before_an_fua_write_is_answered() {
     durable_when_answered(true);
 }
 
 /// Cleaned, written again, killed before anything of that is stable: the newest is read.
 #[test]
-pub fn what_is_written_after_it_was_cleaned_is_dirty_again_after_a_crash() {
+pub fn a_block_written_after_writeback_is_dirty_after_a_crash() {
     let world = world(14);
     world.sim.block_on(async {
         let live = world.serve().await;

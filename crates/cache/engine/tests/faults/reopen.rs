@@ -31,7 +31,7 @@ async fn live_and_stop(world: &World) -> flaz_engine::format::superblock::Superb
 
 /// The marks say how much of a region must be there. Of one that was thrown away nothing is.
 #[test]
-fn marks_of_a_life_that_was_given_up_bind_no_later_one() {
+fn fence_marks_do_not_affect_later_epochs() {
     for (number, mode) in [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack]
         .into_iter()
         .enumerate()
@@ -82,7 +82,7 @@ fn marks_of_a_life_that_was_given_up_bind_no_later_one() {
 
 /// What an earlier process wrote may be gone with a flush that fails at the start: who relies on it must hear of it.
 #[test]
-fn a_flush_of_the_origin_that_fails_at_an_opening_is_told_to_the_next_who_asks() {
+fn a_failed_origin_flush_at_opening_is_reported_later() {
     let world = World::new(70, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -153,7 +153,7 @@ fn intents_of_what_a_failed_flush_may_have_lost_stay() {
 
 /// The same where no intents are set, for a crash leaves nothing of the cache: a clean stop leaves all of it.
 #[test]
-fn a_clean_stop_without_intents_keeps_nothing_that_a_failed_flush_may_have_lost() {
+fn a_stop_without_intents_drops_blocks_of_a_failed_flush() {
     let mut lost = 0;
     for seed in 0..40 {
         let world = World::new(130 + seed, Mode::WriteThrough);
@@ -201,7 +201,7 @@ fn a_clean_stop_without_intents_keeps_nothing_that_a_failed_flush_may_have_lost(
 /// What a failed flush has lost is still to be read at the stop, and gone after a power cut: nobody has changed the origin
 /// past the cache, so nobody is refused.
 #[test]
-fn an_origin_that_lost_what_it_begins_with_in_a_failed_flush_is_not_refused() {
+fn an_origin_start_lost_in_a_failed_flush_is_not_refused() {
     let mut lost = 0;
     for seed in 0..40 {
         let world = World::new(160 + seed, Mode::WriteThrough);
@@ -232,7 +232,7 @@ fn an_origin_that_lost_what_it_begins_with_in_a_failed_flush_is_not_refused() {
 
 /// The power has torn one superblock, and the other one cannot be read, and is read wrong then, before it is read.
 #[test]
-fn a_superblock_that_is_read_wrong_twice_beside_a_torn_one_is_found() {
+fn a_superblock_misread_twice_beside_a_torn_one_is_found() {
     let world = World::new(19, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
@@ -384,7 +384,7 @@ fn a_stop_that_is_cut_after_a_superblock_has_rotted_leaves_one() {
 
 /// A slot that can no longer be written is no reason to leave the other one as it was.
 #[test]
-fn a_cache_whose_damaged_superblock_takes_nothing_is_marked_void_in_the_other() {
+fn a_cache_with_a_dead_superblock_slot_is_voided_in_the_other() {
     let mut done = 0;
     for place in SUPERBLOCK_SLOTS {
         let world = World::new(39, Mode::WriteThrough);
@@ -411,7 +411,7 @@ fn a_cache_whose_damaged_superblock_takes_nothing_is_marked_void_in_the_other() 
 
 /// The largest numbers that are taken for some are followed by such as would not be read: the cache is refused as it is.
 #[test]
-fn a_superblock_of_the_last_generation_or_epoch_is_not_made_unreadable() {
+fn a_superblock_at_the_last_generation_stays_readable() {
     for what in ["generation", "epoch"] {
         let world = World::new(38, Mode::WriteBack);
         world.alone.set(true);
@@ -434,7 +434,7 @@ fn a_superblock_of_the_last_generation_or_epoch_is_not_made_unreadable() {
 
 /// With the first alone, its rot would make the cache look older than the host remembers.
 #[test]
-fn a_second_superblock_that_cannot_be_written_once_is_written_again() {
+fn a_failed_write_of_the_second_superblock_is_retried() {
     let world = World::new(24, Mode::WriteBack);
     world.sim.block_on(async {
         let mut superblock = live_and_stop(&world).await;
@@ -526,7 +526,7 @@ fn half_an_image(seed: u64, mode: Mode) -> World {
 
 /// What the first shard was writing when it was thrown away with the second would land in what the next one has written.
 #[test]
-fn nothing_is_on_its_way_when_the_shards_of_a_start_are_thrown_away() {
+fn no_io_is_in_flight_when_shards_are_dropped_at_a_start() {
     for seed in 0..20 {
         let mode = [Mode::WriteThrough, Mode::WriteBack][seed as usize % 2];
         let next = half_an_image(200 + seed, mode).reboot(seed);
@@ -563,7 +563,7 @@ fn nothing_is_on_its_way_when_the_shards_of_a_start_are_thrown_away() {
 /// The first shard makes room for its tombstones, and moves dirty blocks for that. Then it is thrown away with the second:
 /// the log that is read instead must have them.
 #[test]
-fn what_a_shard_that_is_thrown_away_has_moved_is_found_by_the_next_one() {
+fn blocks_moved_by_a_dropped_shard_are_found_by_the_next() {
     let mut moved = 0;
     for seed in 0..20 {
         let next = half_an_image(300 + seed, Mode::WriteBack).reboot(seed);

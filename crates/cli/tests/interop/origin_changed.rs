@@ -169,17 +169,17 @@ fn a_btrfs_that_was_mounted_past_the_cache_is_refused() {
 }
 
 #[test]
-fn an_ext4_that_was_mounted_past_the_cache_after_a_kill_is_refused() {
+fn an_ext4_mounted_without_the_cache_after_a_kill_is_refused() {
     a_mount_past_the_cache_is_refused(&EXT4, End::Kill);
 }
 
 #[test]
-fn an_xfs_that_was_mounted_past_the_cache_after_a_kill_is_refused() {
+fn an_xfs_mounted_without_the_cache_after_a_kill_is_refused() {
     a_mount_past_the_cache_is_refused(&XFS, End::Kill);
 }
 
 #[test]
-fn a_btrfs_that_was_mounted_past_the_cache_after_a_kill_is_refused() {
+fn a_btrfs_mounted_without_the_cache_after_a_kill_is_refused() {
     a_mount_past_the_cache_is_refused(&BTRFS, End::Kill);
 }
 
@@ -202,7 +202,7 @@ fn is_accepted(scratch: &Scratch, cache: &Cache) {
 
 /// Nothing is made there: all that changes is what the superblock counts, the checksum of that, and blocks far behind.
 #[test]
-fn an_ext4_of_which_a_file_was_overwritten_past_the_cache_is_refused() {
+fn an_ext4_with_a_file_changed_without_the_cache_is_refused() {
     if !can_mount_ext4() {
         return;
     }
@@ -271,7 +271,7 @@ fn a_partition_that_was_mounted_past_the_cache_is_refused() {
 }
 
 #[test]
-fn a_cache_whose_origin_was_served_through_another_one_starts_cold() {
+fn a_cache_starts_cold_after_its_origin_had_another_cache() {
     let (scratch, other) = (Scratch::new(), Scratch::new());
     let origin = scratch.sparse("origin.img", 64 << 20);
     let first = Cache::create(&scratch, &origin, &CacheSpec::default());

@@ -20,7 +20,7 @@ fn matters(moment: &Moment) -> bool {
 
 /// Writers, a flush, and a round of the cleaner; killed and cut at every event of it.
 #[test]
-fn no_acknowledged_write_is_lost_by_a_kill_and_no_durable_one_by_a_power_cut_at_any_event() {
+fn writes_survive_kills_and_power_cuts_at_every_event() {
     let world = world(1);
     // Block, and the event at which it was acknowledged; the event at which the flush was answered.
     let acknowledged = RefCell::new(Vec::new());
@@ -76,7 +76,7 @@ fn no_acknowledged_write_is_lost_by_a_kill_and_no_durable_one_by_a_power_cut_at_
 }
 
 #[test]
-fn a_recovery_of_dirty_blocks_that_is_cut_at_every_event_comes_to_the_same() {
+fn a_dirty_recovery_cut_at_every_event_is_idempotent() {
     let world = world(2);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -122,7 +122,7 @@ fn a_recovery_of_dirty_blocks_that_is_cut_at_every_event_comes_to_the_same() {
 }
 
 #[test]
-fn a_reclaim_of_dirty_blocks_that_is_cut_at_every_event_loses_and_revives_nothing() {
+fn a_dirty_reclaim_survives_a_power_cut_at_every_event() {
     let world = World::sized(4, Mode::WriteBack, (192 << 10) + 10 * (128 << 10));
     world.dirty_percent.set(50);
     let moments = world.sim.block_on(async {

@@ -29,7 +29,7 @@ fn the_cleaner_begins_by_itself() {
 }
 
 #[test]
-fn an_origin_that_is_gone_keeps_dirty_blocks_and_throttles_writers_until_it_is_back() {
+fn a_missing_origin_throttles_writers_until_it_returns() {
     let world = world(2);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -111,7 +111,7 @@ fn cleaning_everything_fails_while_the_origin_is_gone() {
 
 /// Dirty blocks stay where they are over a stop without an origin, and over a start with one.
 #[test]
-fn a_stop_without_an_origin_ends_and_the_next_start_has_what_was_dirty() {
+fn a_stop_without_an_origin_keeps_dirty_blocks() {
     let world = world(4);
     let dirty = world.sim.block_on(async {
         let live = world.serve().await;
@@ -137,7 +137,7 @@ fn a_stop_without_an_origin_ends_and_the_next_start_has_what_was_dirty() {
 }
 
 #[test]
-fn each_write_of_the_origin_failed_once_is_written_again_by_the_cleaner() {
+fn each_origin_write_failed_once_is_retried_by_writeback() {
     for nth in 1..=12 {
         let world = world(nth);
         world.sim.block_on(async {
@@ -156,7 +156,7 @@ fn each_write_of_the_origin_failed_once_is_written_again_by_the_cleaner() {
 }
 
 #[test]
-fn a_stalled_origin_is_back_pressure_at_the_dirty_limit_and_no_error() {
+fn a_stalled_origin_throttles_at_the_dirty_limit() {
     let world = world(6);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -181,7 +181,7 @@ fn a_stalled_origin_is_back_pressure_at_the_dirty_limit_and_no_error() {
 /// A write that is to be stable on return and fails may have failed by its flush, and taken with it what the cleaner has
 /// written. A client that asks for the same again and again must not keep the cleaner from its work, for all that.
 #[test]
-fn a_client_whose_writes_with_fua_fail_again_and_again_does_not_stop_the_cleaner() {
+fn failing_fua_writes_do_not_stop_writeback() {
     let world = world(8);
     world.sim.block_on(async {
         let live = world.serve().await;

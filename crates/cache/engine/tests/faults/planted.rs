@@ -1,30 +1,30 @@
 //! The engine breaks an ordering on purpose (`flaz_engine::planted`), and the test of that ordering must fail.
 //!
-//! The simulation of crashes finds most of these by itself, see `tests/crash/planted.rs`. Here it is shown that each test by
-//! name can fail, and what the simulation meets too seldom is looked for.
+//! The crash simulation finds most of these bugs by itself (`tests/crash/planted.rs`). The tests here show that each named
+//! test can fail, and cover bugs that the simulation meets too rarely.
 
 use std::panic::catch_unwind;
 
 use flaz_engine::planted::{PlantedBug, plant};
 
-use crate::back::{full, orderings as back};
-use crate::{changed, lives, orderings, random};
+use crate::write_back::{full, orderings as write_back};
+use crate::{orderings, origin_changed, random, reopen};
 
-/// A defect, and a test that must see it.
+/// A bug, and a test that must find it.
 type Pair = (PlantedBug, fn());
 
-fn are_seen(pairs: &[Pair]) {
+fn are_found(pairs: &[Pair]) {
     for (bug, test) in pairs {
         plant(Some(*bug));
         let outcome = catch_unwind(test);
         plant(None);
-        assert!(outcome.is_err(), "{bug:?} is not seen");
+        assert!(outcome.is_err(), "{bug:?} is not found");
     }
 }
 
 #[test]
-fn orderings_that_are_broken_are_seen() {
-    are_seen(&[
+fn broken_orderings_are_found() {
+    are_found(&[
         (
             PlantedBug::IntentNotSet,
             orderings::an_intent_is_stable_before_its_write_reaches_the_origin,
@@ -39,23 +39,23 @@ fn orderings_that_are_broken_are_seen() {
         ),
         (
             PlantedBug::IntendedKept,
-            orderings::a_cut_between_origin_write_and_cache_invalidation_serves_no_old_copy,
+            orderings::a_cut_before_cache_invalidation_serves_no_old_copy,
         ),
         (
             PlantedBug::IntentClearedUnflushed,
-            orderings::an_intent_is_cleared_after_the_origin_is_flushed_and_the_log_is_stable,
+            orderings::an_intent_is_cleared_after_origin_flush_and_stable_log,
         ),
         (
             PlantedBug::IntentClearedBeforeLog,
-            orderings::an_intent_is_cleared_after_the_origin_is_flushed_and_the_log_is_stable,
+            orderings::an_intent_is_cleared_after_origin_flush_and_stable_log,
         ),
         (
             PlantedBug::TombstoneNotWritten,
-            orderings::a_tombstone_is_stable_before_the_intent_that_it_replaces_is_cleared,
+            orderings::a_tombstone_is_stable_before_its_intent_is_cleared,
         ),
         (
             PlantedBug::RegionNotVoided,
-            orderings::a_region_is_void_and_that_stable_before_it_is_discarded_and_before_the_next_is_reclaimed,
+            orderings::a_region_is_stably_void_before_discard_and_next_reclaim,
         ),
         (
             PlantedBug::RegionNotPinned,
@@ -67,11 +67,11 @@ fn orderings_that_are_broken_are_seen() {
         ),
         (
             PlantedBug::CleanBeforeImage,
-            orderings::a_cache_says_clean_after_everything_of_its_image_and_the_origin_are_stable,
+            orderings::a_cache_is_marked_clean_after_image_and_origin_are_stable,
         ),
         (
             PlantedBug::SummaryAfterMark,
-            orderings::the_summary_of_a_recovered_region_is_stable_before_its_mark_goes,
+            orderings::a_recovered_summary_is_stable_before_its_mark_is_dropped,
         ),
         (
             PlantedBug::RingOfOldIgnored,
@@ -79,61 +79,61 @@ fn orderings_that_are_broken_are_seen() {
         ),
         (
             PlantedBug::OriginNotFlushedAtStart,
-            lives::a_start_that_begins_with_nothing_flushes_the_origin_first,
+            reopen::a_start_that_begins_with_nothing_flushes_the_origin_first,
         ),
         (
             PlantedBug::OriginComparedIntended,
-            changed::at_every_event_an_origin_that_was_left_alone_is_accepted,
+            origin_changed::at_every_event_an_origin_that_was_left_alone_is_accepted,
         ),
     ]);
 }
 
 #[test]
-fn orderings_that_are_broken_in_write_back_are_seen() {
-    are_seen(&[
+fn broken_orderings_in_write_back_are_found() {
+    are_found(&[
         (
             PlantedBug::AcknowledgedBeforeLanding,
-            back::an_extent_and_those_before_it_in_its_region_have_landed_before_a_write_is_acknowledged,
+            write_back::a_write_is_acknowledged_after_its_extents_landed,
         ),
         (
             PlantedBug::CleanedBeforeStable,
-            back::the_cache_device_is_flushed_before_the_cleaner_writes_to_the_origin,
+            write_back::the_cache_is_flushed_before_writeback_to_the_origin,
         ),
         (
             PlantedBug::CleanedUnflushed,
-            back::the_origin_is_flushed_before_blocks_are_recorded_as_clean,
+            write_back::the_origin_is_flushed_before_blocks_are_recorded_as_clean,
         ),
         (
             PlantedBug::CleanedNotSettled,
-            back::that_a_block_is_clean_is_stable_before_a_write_goes_past_the_cache,
+            write_back::clean_records_are_stable_before_a_write_bypasses_the_cache,
         ),
         (
             PlantedBug::DirtyVoidedUnstable,
-            back::the_log_is_stable_before_a_region_with_dirty_records_is_made_void,
+            write_back::the_log_is_stable_before_a_dirty_region_is_voided,
         ),
         (
             PlantedBug::DirtyFlushNotSent,
-            back::the_cache_device_is_flushed_before_a_flush_is_answered,
+            write_back::the_cache_is_flushed_before_a_flush_is_answered,
         ),
         (
             PlantedBug::DirtyFuaDropped,
-            back::the_cache_device_is_flushed_before_a_write_with_fua_is_answered,
+            write_back::the_cache_is_flushed_before_an_fua_write_is_answered,
         ),
         (
             PlantedBug::DirtyStoredClean,
-            back::what_is_written_after_it_was_cleaned_is_dirty_again_after_a_crash,
+            write_back::a_block_written_after_writeback_is_dirty_after_a_crash,
         ),
         (
             PlantedBug::AcknowledgedBeforeLanding,
-            random::stalls_and_absences_and_a_kill_lose_nothing_that_was_acknowledged_in_write_back,
+            random::stalls_absences_and_a_kill_in_write_back,
         ),
         (
             PlantedBug::DirtyFlushNotSent,
-            random::stalls_and_absences_and_a_power_cut_lose_nothing_durable_in_write_back,
+            random::stalls_absences_and_a_power_cut_in_write_back,
         ),
         (
             PlantedBug::RegionNotResumed,
-            full::a_crash_in_a_reclaim_leaves_room_to_note_that_dirty_blocks_are_lost,
+            full::a_crash_in_a_reclaim_leaves_room_for_lost_records,
         ),
     ]);
 }

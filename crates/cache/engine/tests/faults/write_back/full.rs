@@ -39,7 +39,7 @@ fn regions_min() -> u64 {
 }
 
 #[test]
-fn a_cache_full_of_dirty_blocks_holds_writers_up_and_goes_on() {
+fn a_full_dirty_cache_throttles_writers_and_continues() {
     let least = regions_min();
     for (regions, dirty_percent) in [
         (least, 50),
@@ -115,7 +115,7 @@ fn full_queues_hold_writes_up_and_fail_nothing() {
 }
 
 #[test]
-fn a_cache_full_of_dirty_blocks_recovers_and_goes_on() {
+fn a_full_dirty_cache_recovers_and_continues() {
     for (regions, dirty_percent) in [(regions_min(), 50), (8, 50), (12, 50)] {
         let world = sized(100 + regions, regions, dirty_percent);
         world.sim.block_on(async {
@@ -211,7 +211,7 @@ impl Live {
 /// The power fails in the middle of a reclaim that has begun to fill the last region, and dirty blocks have rotted in the
 /// region that is reclaimed. What is left of the last one has room for the notes that these are lost.
 #[test]
-pub fn a_crash_in_a_reclaim_leaves_room_to_note_that_dirty_blocks_are_lost() {
+pub fn a_crash_in_a_reclaim_leaves_room_for_lost_records() {
     let (mut tried, mut lost) = (0, 0);
     for seed in 0..8 {
         let world = sized(200 + seed, 8, 50);
@@ -342,7 +342,7 @@ fn a_stop_while_writers_wait_for_a_dead_origin_ends() {
 
 /// Who waited for the cleaner and went away does not hurry it for ever: a lone dirty block waits for others.
 #[test]
-fn a_writer_that_goes_away_while_it_waits_for_room_is_not_waited_for() {
+fn a_dropped_writer_waiting_for_room_is_forgotten() {
     let world = sized(9, 8, 50);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -397,7 +397,7 @@ async fn write_many(live: &Live, first: u64, count: u64) -> Duration {
 
 /// What a write reserves and does not need is there for the next one, whatever the cleaner is doing.
 #[test]
-fn a_write_that_fits_when_others_are_stored_waits_for_no_cleaner() {
+fn a_write_that_fits_after_packing_waits_for_no_writeback() {
     let world = sized(10, 8, 50);
     // Packing is spread over the cores, so that another write comes in between.
     world.sim.set_parallelism(4);
@@ -449,7 +449,7 @@ fn a_write_that_waits_while_nothing_is_dirty_does_so_quietly() {
 /// origin has is old. While that waits to be stored the block is cleaned, and its region reclaimed: nothing in the index
 /// says any more that it was there.
 #[test]
-fn what_the_origin_had_under_a_dirty_block_is_not_stored_when_that_is_gone() {
+fn origin_data_under_a_lost_dirty_block_is_not_cached() {
     let world = slow_to_reclaim(12);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -479,7 +479,7 @@ fn what_the_origin_had_under_a_dirty_block_is_not_stored_when_that_is_gone() {
 /// Dirty blocks that reclaim moves while the cleaner has them on its list are brought to the origin all the same, before
 /// who asked for that is told so.
 #[test]
-fn dirty_blocks_that_are_moved_while_everything_is_cleaned_are_cleaned_too() {
+fn blocks_moved_during_a_drain_are_written_back_too() {
     let world = sized(13, 12, 50);
     let blocks: Vec<u64> = (0..40).map(|block| 2 * block).collect();
     world.sim.block_on(async {
@@ -536,7 +536,7 @@ fn dirty_blocks_that_are_moved_while_everything_is_cleaned_are_cleaned_too() {
 /// What is written again and again while everything is cleaned stays dirty, and is no damage: whoever asked for that must
 /// not be told to give it up.
 #[test]
-fn a_block_that_is_written_again_and_again_is_left_dirty_and_is_not_damaged() {
+fn a_block_rewritten_constantly_stays_dirty_not_damaged() {
     let world = sized(14, 12, 50);
     world.sim.block_on(async {
         let live = world.serve().await;

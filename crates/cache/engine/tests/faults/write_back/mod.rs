@@ -3,11 +3,11 @@
 //! The modules are those of the rows, as one level up. A block that is *dirty* in these tests was written less than two
 //! seconds ago: so long the cleaner lets writes gather.
 
+mod cache_lost;
 mod crashes;
 mod damage;
 mod errors;
 pub mod full;
-mod lost;
 pub mod orderings;
 mod origin;
 mod random;
