@@ -6,7 +6,7 @@
 //! part in it, so the device stores none but the last, and of the others the headers of their extents: a cache of 10 GiB
 //! is filled in seconds and takes some hundred megabytes of disk.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,18 +15,20 @@ use flaz_codec::CodecSpec;
 use flaz_device::file::{FileDevice, OpenMode};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Device, DeviceError, Env, IoBuf};
+use flaz_engine::cache::lifecycle::{Lifecycle, OpenOptions};
+use flaz_engine::cache::shard_set::{GroupParts, Reached, ShardGroup, ShardSet, ShardsState, Share};
+use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::cache::{
-    Belief, CreateOptions, LocalCache, Start, create, open_superblock, read_superblock,
+    CreateOptions, LocalCache, ShardsUnreachable, Start, Trust, create, read_superblock,
 };
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings};
-use flaz_engine::shard::{OriginWrites, Platform, Recovered, Shard, ShardParts};
-use flaz_engine::units::{BlockNumber, STRIPE_BLOCKS};
+use flaz_engine::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered};
+use flaz_engine::units::{BlockNumber, Epoch, STRIPE_BLOCKS};
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
-use futures_util::future::join_all;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::nbd::Files;
@@ -338,69 +340,140 @@ fn recover(path: &Path, origin_len: u64) -> Result<AfterCrash, BenchError> {
     })
 }
 
+/// The shards of a cache on as many threads as recover it, each with files of its own. Nothing is served or stopped.
+struct RecoveryThreads<'a> {
+    count: u32,
+    path: &'a Path,
+    origin_len: u64,
+    superblock: RefCell<Option<Superblock>>,
+    origin_writes: OriginWrites,
+}
+
+impl RecoveryThreads<'_> {
+    /// Recovers the shards of one thread.
+    fn recover_share(
+        path: &Path,
+        origin_len: u64,
+        share: Share,
+        superblock: &Superblock,
+        trust: Trust,
+    ) -> Result<Result<Recovered, RecoverError>, BenchError> {
+        Runtime::new(Config::default())?.block_on(async {
+            let (cache, origin) = attach(path, origin_len).await?;
+            let parts = GroupParts {
+                share,
+                around: Surroundings {
+                    env: Rt,
+                    cache,
+                    origin,
+                    host_records: None,
+                },
+                origin_writes: OriginWrites::default(),
+            };
+            let group = ShardGroup::<Bench>::new(parts, settings());
+            group.build(superblock).await?;
+            Ok(group.recover_with(trust, || ()).await)
+        })
+    }
+}
+
+impl ShardSet for RecoveryThreads<'_> {
+    async fn build(&self, superblock: &Superblock) -> Reached<()> {
+        self.superblock.replace(Some(superblock.clone()));
+        Ok(())
+    }
+
+    async fn load_images(&self, _epoch: Epoch) -> Reached<Result<u64, ImageError>> {
+        Err(ShardsUnreachable(
+            "the start was not one after a crash".to_owned(),
+        ))
+    }
+
+    async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {
+        let superblock = self.superblock.borrow();
+        let superblock = superblock.as_ref().expect("shards are built first");
+        let (path, origin_len, step) = (self.path, self.origin_len, self.count);
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..step)
+                .map(|first| {
+                    let share = Share { first, step };
+                    scope.spawn(move || {
+                        Self::recover_share(path, origin_len, share, superblock, trust)
+                            .map_err(|error| error.to_string())
+                    })
+                })
+                .collect();
+            let ended = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            ended.collect()
+        });
+        let mut total = Recovered::default();
+        for outcome in outcomes {
+            let reached = outcome.unwrap_or_else(|_| Err("a thread panicked".to_owned()));
+            match reached.map_err(ShardsUnreachable)? {
+                Ok(part) => total.add(&part),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(total))
+    }
+
+    async fn permit_write_back(&self, _permitted: bool) -> Reached<()> {
+        Ok(())
+    }
+
+    async fn start(&self) -> Reached<()> {
+        Ok(())
+    }
+
+    async fn stop(&self) -> Reached<()> {
+        Ok(())
+    }
+
+    async fn save(&self) -> Reached<Result<(), ImageError>> {
+        Ok(Ok(()))
+    }
+
+    async fn state(&self) -> Reached<ShardsState> {
+        Ok(ShardsState::default())
+    }
+
+    fn origin_writes(&self) -> &OriginWrites {
+        &self.origin_writes
+    }
+}
+
 /// Times the same with the shards dealt out to threads, as a server does, and is gone without a stop.
 fn recover_on(threads: u32, path: &Path, origin_len: u64) -> Result<AfterCrash, BenchError> {
     let started = Instant::now();
-    let superblock = Runtime::new(Config::default())?.block_on(async {
-        let file = FileDevice::open(path, OpenMode::default())?;
-        let mut superblock = read_superblock(&file).await?;
-        match open_superblock(&file, &mut superblock, Belief::Whole).await? {
-            Start::Recovered => Ok::<_, BenchError>(superblock),
-            other => Err(format!("the start was not that after a crash but {other:?}").into()),
-        }
-    })?;
-    let recover_some = &|first: u32| -> Result<Recovered, String> {
-        let runtime = Runtime::new(Config::default()).map_err(|error| error.to_string())?;
-        let recovered = runtime.block_on(async {
-            let (cache, origin) = attach(path, origin_len).await?;
-            let shards: Vec<_> = (first..superblock.geometry.shard_count)
-                .step_by(threads as usize)
-                .map(|number| shard(number, &superblock, &cache, &origin))
-                .collect();
-            let mut recovered = Recovered::default();
-            for part in join_all(shards.iter().map(|shard| shard.recover(|| ()))).await {
-                recovered.add(&part?);
-            }
-            Ok::<_, BenchError>(recovered)
-        });
-        recovered.map_err(|error| error.to_string())
+    let shards = RecoveryThreads {
+        count: threads,
+        path,
+        origin_len,
+        superblock: RefCell::new(None),
+        origin_writes: OriginWrites::default(),
     };
-    let mut recovered = Recovered::default();
-    std::thread::scope(|scope| -> Result<(), BenchError> {
-        let all: Vec<_> = (0..threads)
-            .map(|first| scope.spawn(move || recover_some(first)))
-            .collect();
-        for thread in all {
-            recovered.add(&thread.join().map_err(|_| "a thread panicked")??);
-        }
-        Ok(())
+    let opened = Runtime::new(Config::default())?.block_on(async {
+        let (cache, origin) = attach(path, origin_len).await?;
+        let superblock = read_superblock(&*cache).await?;
+        let around = Surroundings::<Bench> {
+            env: Rt,
+            cache,
+            origin,
+            host_records: None,
+        };
+        let (_, opened) = Lifecycle::open(&around, superblock, OpenOptions::default(), &shards).await?;
+        Ok::<_, BenchError>(opened)
     })?;
+    if opened.start != Start::Recovered {
+        return Err(format!("the start was not one after a crash but {:?}", opened.start).into());
+    }
     let seconds = started.elapsed().as_secs_f64();
     let after = AfterCrash {
         seconds,
         busy_seconds: seconds,
-        recovered,
+        recovered: opened.recovered,
     };
     after.checked()
-}
-
-/// A shard that recovers and serves nobody.
-fn shard(number: u32, superblock: &Superblock, cache: &Rc<Sparse>, origin: &Rc<MadeUp>) -> Rc<Shard<Bench>> {
-    Shard::new(ShardParts {
-        number,
-        geometry: superblock.geometry,
-        cache_id: superblock.cache_id(),
-        epoch: superblock.epoch,
-        valid_from: superblock.valid_from_epoch,
-        may_be_dirty: false,
-        after_crash: superblock.after_crash,
-        env: Rt,
-        cache: Rc::clone(cache),
-        origin: Rc::clone(origin),
-        settings: settings(),
-        origin_writes: OriginWrites::default(),
-        witness: None,
-    })
 }
 
 /// Rows of warm starts.

@@ -40,6 +40,10 @@ pub enum PlantedBug {
     CleanBeforeImage,
     /// The mark that the cache is open is not flushed.
     OpenMarkNotFlushed,
+    /// A fenced cache is marked void after the index images of the other shards are written.
+    VoidedAfterSave,
+    /// A cache is marked dirty before the origin is known to take a flush.
+    DirtyMarkedEarly,
     /// An extent is read from memory after it has landed, whatever has become of its region.
     ExtentOutlivesRegion,
     /// A region is discarded while it is read.
@@ -169,7 +173,8 @@ impl PlantedBug {
     /// `SummaryAfterMark`: an extent must be damaged, not the last of its region, and two crashes follow, the second one
     /// soon after a recovery. `RegionNotPinned`: a region must be reclaimed while a read of it is held up.
     /// `RegionNotResumed`: a crash must cut a reclaim short that has begun the last region, and a dirty block be damaged.
-    /// `StoredBeforeOrigin`: does no harm behind an intent, as long as that is kept.
+    /// `StoredBeforeOrigin`: does no harm behind an intent, as long as that is kept. `VoidedAfterSave`: neither the device nor
+    /// the host must take the fence mark, and the power be cut in a stop. `DirtyMarkedEarly`: does no harm to data.
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,
@@ -177,6 +182,8 @@ impl PlantedBug {
         Self::RegionNotPinned,
         Self::RegionNotResumed,
         Self::StoredBeforeOrigin,
+        Self::VoidedAfterSave,
+        Self::DirtyMarkedEarly,
     ];
 }
 

@@ -1,75 +1,79 @@
 //! A cache being served: opening it, the threads, and closing it in order.
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flaz_device::deadline::Deadline;
 use flaz_device::file::{FileDevice, OpenMode};
-use flaz_device::rt::mailbox::{Sender, channel};
+use flaz_device::rt::mailbox::Sender;
 use flaz_device::rt::{Config, Rt, Runtime, compute};
-use flaz_device::rt::{OneReceiver, OneSender, oneshot};
-use flaz_engine::cache::{
-    Belief, CacheError, Start, check_origin, look_at_origin, mark_clean, mark_dirty, mark_dirty_served,
-    mark_empty, mark_void, open_superblock, read_superblock, settle_origin, start_cold, without_image,
-    without_log,
-};
-use flaz_engine::format::superblock::Superblock;
-use flaz_engine::settings::AfterCrash;
-use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
+use flaz_engine::cache::lifecycle::{Discard, Leave, Lifecycle, OpenOptions, Opened};
+use flaz_engine::cache::read_superblock;
+use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
-use flaz_engine::witness::Memory;
-use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, Snapshot};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use flaz_nbd::{Limits, NbdAddress, Server, Shutdown};
 
 use super::HostError;
-use super::device::{CacheDevice, HostDevice};
-use super::origin::{believe_host, explain, file_system, open_origin};
-use super::state::StateFile;
-use super::worker::{self, MAILBOX_MAX, Order, WorkerParts};
+use super::device::{HostDevice, Production};
+use super::origin::{explain, open_origin};
+use super::state::{StateFile, StateRecords};
+use super::status::cache_report;
+use super::threads::{ANSWER_WITHIN, ThreadParts, Threads, post, watched};
+use super::worker::Order;
 use crate::commands::spec::ServeSpec;
-use crate::report::StatusReport;
+use crate::report::{CacheReport, OriginReport, StatusReport};
 use crate::safety::{self, Claim};
 use crate::settings::{Mode, Settings, SettingsPatch};
 use crate::size::HumanBytes;
 
 /// How long clients have to read their last replies at a stop.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a thread has to answer a question of the status page.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long a thread has to bring admitted blocks to the cache device, or to write its index.
-const STOP_WITHIN: Duration = Duration::from_secs(300);
 /// How long the threads have to bring all that is dirty to the origin: a slow disk and a large cache take hours.
 pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
 /// Times that a detach cleans again what came while it began.
 const CLEAN_TURNS_MAX: u32 = 3;
-/// Longest time for the threads to read the log back after a crash.
-const RECOVER_WITHIN: Duration = Duration::from_secs(3600);
 
 /// A cache being served. Dropping it without [`Daemon::shutdown`] is a crash, on purpose.
 pub struct Daemon {
     pub(super) spec: ServeSpec,
-    pub(super) superblock: Mutex<Superblock>,
     pub(super) settings: Mutex<Settings>,
+    /// The cache device and what is fixed about the cache.
+    pub(super) cache_report: CacheReport,
+    pub(super) origin_report: OriginReport,
     pub(super) started: Instant,
-    pub(super) started_warm: bool,
-    pub(super) recovery: Duration,
-    pub(super) threads: u32,
-    pub(super) counters: Vec<Arc<Counters>>,
+    pub(super) opened: Opened,
     pub(super) stopping: AtomicBool,
     detaching: AtomicBool,
-    origin_path: std::path::PathBuf,
+    lifecycle: Mutex<Lifecycle>,
+    devices: Devices,
+    threads: Threads,
+    shutdown: Shutdown,
+    _claim: Claim,
+}
+
+/// The devices of a cache and the host record, from which each thread makes its [`Surroundings`].
+struct Devices {
     cache: HostDevice,
     origin: HostDevice,
     state: Arc<StateFile>,
-    origin_writes: OriginWrites,
-    mailboxes: Vec<Sender<Order>>,
-    shutdown: Shutdown,
-    joins: Mutex<Vec<JoinHandle<()>>>,
-    _claim: Claim,
+    /// Limit of an operation of the cache device; `None`: no limit.
+    device_timeout: Option<Duration>,
+}
+
+impl Devices {
+    fn surroundings(&self) -> Surroundings<Production> {
+        Surroundings {
+            env: Rt,
+            cache: Rc::new(Deadline::new(self.cache.clone(), Rt, self.device_timeout)),
+            origin: Rc::new(self.origin.clone()),
+            host_records: StateRecords::of_lifecycle(&self.state, &self.origin),
+        }
+    }
 }
 
 impl std::fmt::Debug for Daemon {
@@ -80,132 +84,107 @@ impl std::fmt::Debug for Daemon {
     }
 }
 
-/// Opens the devices, restores the index, starts the threads, binds the NBD sockets: ready on return.
+/// Opens the devices and the cache, starts the threads, binds the NBD sockets: ready on return.
 ///
 /// # Errors
 /// Something of that failed; everything is closed again.
 pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
     let claim = safety::claim_existing(&spec.cache, safety::Access::ReadWrite)?;
     let cache_file = open_cache(&spec.cache, false)?;
-    let device = HostDevice::new(cache_file.clone(), spec.emulate_cache);
     let runtime = Runtime::new(Config::default())?;
-    let cache = Deadline::new(device.clone(), Rt, spec.device_timeout);
-    let mut superblock = runtime.block_on(read_superblock(&cache))?;
+    let cache = HostDevice::new(cache_file.clone(), spec.emulate_cache);
+    let deadlined = Deadline::new(cache.clone(), Rt, spec.device_timeout);
+    let mut superblock = runtime.block_on(read_superblock(&deadlined))?;
     let state = Arc::new(StateFile::open(spec.state_dir.as_deref(), superblock.uuid));
-    superblock.after_crash = spec.after_crash;
     let origin_path = spec
         .origin
         .clone()
         .unwrap_or_else(|| superblock.origin_path.clone().into());
-    let origin = open_origin(spec, &origin_path, &mut superblock)?;
-    // What opens a cache for a moment need not say it.
+    let origin_file = open_origin(spec, &origin_path, &mut superblock)?;
+    // A command that opens a cache for a moment need not report this.
     if !spec.nbd.is_empty() {
         warn_if_buffered("cache device", &cache_file);
-        warn_if_buffered("origin", &origin);
+        warn_if_buffered("origin", &origin_file);
     }
-    let origin = HostDevice::new(origin, spec.emulate_origin);
     let settings = spec.settings(superblock.codec);
     let shutdown = Shutdown::new();
     // Bound before anything is marked: a socket in use leaves a clean cache clean.
     let servers = bind(&spec.nbd, &shutdown)?;
+    let devices = Devices {
+        cache,
+        origin: HostDevice::new(origin_file, spec.emulate_origin),
+        state,
+        device_timeout: spec.device_timeout,
+    };
+    let geometry = &superblock.geometry;
+    let threads = Threads::start(
+        thread_count(spec.threads, geometry.shard_count),
+        &ThreadParts {
+            cache: &devices.cache,
+            origin: &devices.origin,
+            state: &devices.state,
+            device_timeout: spec.device_timeout,
+            size: geometry.origin_len,
+            read_only: spec.read_only,
+            settings: flaz_engine::settings::Settings::from(&settings),
+            failed: Arc::clone(&failed),
+        },
+    )?;
+    let started = Instant::now();
+    let before = devices.state.origin();
+    let options = OpenOptions {
+        write_back: spec.mode == Mode::WriteBack,
+        after_crash: spec.after_crash,
+        discard: match (spec.discard_cache, spec.discard_dirty) {
+            (false, _) => Discard::Nothing,
+            (true, false) => Discard::Clean,
+            (true, true) => Discard::All,
+        },
+    };
+    let around = devices.surroundings();
+    let opening = Lifecycle::open(&around, superblock, options, &threads);
+    let (lifecycle, opened) = runtime
+        .block_on(opening)
+        .map_err(|error| explain(error, &runtime, &devices.origin, before.as_ref()))?;
+    for acceptor in accept(servers, threads.mailboxes(), failed)? {
+        threads.add(acceptor);
+    }
+    Ok(Daemon {
+        spec: spec.clone(),
+        settings: Mutex::new(settings),
+        cache_report: cache_report(&spec.cache, lifecycle.superblock()),
+        origin_report: OriginReport {
+            path: origin_path,
+            size_bytes: lifecycle.superblock().geometry.origin_len,
+        },
+        started,
+        opened,
+        stopping: AtomicBool::new(false),
+        detaching: AtomicBool::new(false),
+        lifecycle: Mutex::new(lifecycle),
+        devices,
+        threads,
+        shutdown,
+        _claim: claim,
+    })
+}
 
+/// How many threads drive `shards` shards.
+fn thread_count(wanted: Option<u32>, shards: u32) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     // A second daemon in one process keeps the first one's pool.
     let _ = compute::configure(cores);
-    let shards = superblock.geometry.shard_count;
-    if let Some(wanted) = spec.threads.filter(|wanted| *wanted > shards) {
+    if let Some(wanted) = wanted.filter(|wanted| *wanted > shards) {
         tracing::warn!(
-            "--threads {wanted}: expected at most one for each shard, found {shards} of these, and so many are started (their \
-             number is chosen at flaz create --shards)"
+            "--threads {wanted}: expected at most one for each shard, found {shards} shards, so {shards} threads are started \
+             (the number of shards is set by flaz create --shards)"
         );
     }
-    let threads = spec
-        .threads
+    wanted
         // The other half is for the kernel's side of the sockets, codecs and clients: on a small machine a second thread
         // costs every other request at depth 1 two hand-overs, and gains nothing at depth 32.
         .unwrap_or(cores.div_ceil(2) as u32)
-        .clamp(1, shards);
-    let workers = Workers::start(
-        threads,
-        &device,
-        &origin,
-        &state,
-        spec,
-        superblock.geometry.origin_len,
-        &failed,
-    )?;
-
-    let started = Instant::now();
-    if spec.discard_cache && superblock.dirty && !spec.discard_dirty {
-        return Err(CacheError::Dirty.into());
-    }
-    if spec.discard_cache {
-        tracing::warn!("--discard-cache: what the cache held is given up, and it starts empty");
-        superblock.dirty = false;
-    }
-    let mut memory = state.recall();
-    if let Some(memory) = &mut memory {
-        memory.dirty &= !(spec.discard_cache && spec.discard_dirty);
-    }
-    let belief = believe_host(spec, &mut superblock, memory, &state)?;
-    if !spec.discard_cache && belief != Belief::Nothing {
-        let checked = runtime.block_on(check_origin(&cache, &origin, &superblock, memory));
-        checked.map_err(|error| explain(error, &runtime, &origin, &state))?;
-    }
-    let write_back = spec.mode == Mode::WriteBack;
-    if spec.after_crash == AfterCrash::Cold && (write_back || superblock.dirty) {
-        return Err(CacheError::ColdWriteBack.into());
-    }
-    let belief = if spec.discard_cache {
-        Belief::Nothing
-    } else {
-        belief
-    };
-    let begin = runtime.block_on(open_superblock(&cache, &mut superblock, belief))?;
-    let distrust = belief == Belief::DirtyAlone;
-    let warm = workers.restore(begin, distrust, &runtime, &cache, &mut superblock, &settings)?;
-    if write_back {
-        // Not before what is there was read: what counts as dirty in it is none, unless the superblock said so.
-        runtime.block_on(mark_dirty(&cache, &mut superblock))?;
-    }
-    workers.permit_write_back(superblock.dirty)?;
-    if !warm {
-        runtime.block_on(settle_origin(&origin))?;
-    }
-    let recovery = started.elapsed();
-    // Before anything can reach the origin that the cache device might miss.
-    let found = runtime.block_on(look_at_origin(&origin, &workers.origin_writes, &mut superblock));
-    if let Some(found) = found.filter(|_| state.has_place()) {
-        workers.origin_writes.watch_from(&found);
-    }
-    state.note(Memory::of(&superblock), None);
-    state.note_cache_of(&superblock.origin_identity);
-    workers.start_shards()?;
-    let acceptors = accept(servers, workers.mailboxes.clone(), failed)?;
-    let origin_writes = workers.origin_writes.clone();
-    let (mailboxes, counters, mut joins) = workers.take();
-    joins.extend(acceptors);
-    Ok(Daemon {
-        spec: spec.clone(),
-        superblock: Mutex::new(superblock),
-        settings: Mutex::new(settings),
-        started,
-        started_warm: warm,
-        recovery,
-        threads,
-        counters,
-        stopping: AtomicBool::new(false),
-        detaching: AtomicBool::new(false),
-        origin_path,
-        cache: device,
-        origin,
-        state,
-        origin_writes,
-        mailboxes,
-        shutdown,
-        joins: Mutex::new(joins),
-        _claim: claim,
-    })
+        .clamp(1, shards)
 }
 
 /// Opens a cache device that is already held.
@@ -231,222 +210,11 @@ fn warn_if_buffered(what: &str, device: &FileDevice) {
     }
 }
 
-/// A bar for reading the log back, on a terminal; nothing in a pipe.
-fn recovery_bar(regions: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
-    // The template is a constant of this program; a bar in the default style is no reason to fail.
-    if let Ok(style) =
-        ProgressStyle::with_template("reading the cache back {bar:28.cyan/dim} {percent:>3}%  {eta}")
-    {
-        bar.set_style(style.progress_chars("━━─"));
-    }
-    bar
-}
-
 fn bind(addresses: &[NbdAddress], shutdown: &Shutdown) -> Result<Vec<Server>, HostError> {
     addresses
         .iter()
         .map(|address| Ok(Server::bind(address, Limits::default(), shutdown.clone())?))
         .collect()
-}
-
-/// Mailboxes, counters and handles of the threads.
-type TakenOver = (Vec<Sender<Order>>, Vec<Arc<Counters>>, Vec<JoinHandle<()>>);
-
-/// The threads that drive shards, while the cache is being opened.
-struct Workers {
-    mailboxes: Vec<Sender<Order>>,
-    joins: Vec<JoinHandle<()>>,
-    counters: Vec<Arc<Counters>>,
-    origin_writes: OriginWrites,
-}
-
-impl Drop for Workers {
-    fn drop(&mut self) {
-        // Only if the start failed: otherwise the threads have been taken over.
-        if !self.joins.is_empty() {
-            for mailbox in &self.mailboxes {
-                let _ = post(mailbox, Order::Exit);
-            }
-        }
-    }
-}
-
-impl Workers {
-    fn start(
-        threads: u32,
-        cache: &HostDevice,
-        origin: &HostDevice,
-        state: &Arc<StateFile>,
-        spec: &ServeSpec,
-        size: u64,
-        failed: &Arc<dyn Fn(HostError) + Send + Sync>,
-    ) -> Result<Self, HostError> {
-        let (mailboxes, inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel(MAILBOX_MAX)).unzip();
-        let mut workers = Self {
-            mailboxes: mailboxes.clone(),
-            joins: Vec::new(),
-            counters: Vec::new(),
-            origin_writes: OriginWrites::default(),
-        };
-        let export = Arc::new(Export::new(size).read_only(spec.read_only));
-        for (number, inbox) in inboxes.into_iter().enumerate() {
-            let counters = Arc::new(Counters::default());
-            let service = Service {
-                export: Arc::clone(&export),
-                limits: Limits::default(),
-                counters: Arc::clone(&counters),
-            };
-            let parts = WorkerParts {
-                number: number as u32,
-                threads,
-                cache: cache.clone(),
-                origin: origin.clone(),
-                device_timeout: spec.device_timeout,
-                state: Arc::clone(state),
-                service,
-                mailboxes: mailboxes.clone(),
-                origin_writes: workers.origin_writes.clone(),
-                inbox,
-            };
-            let (ready, told) = mpsc::channel();
-            let join = watched(format!("flaz-{number}"), Arc::clone(failed), move || {
-                worker::run(parts, ready)
-            })?;
-            workers.joins.push(join);
-            workers.counters.push(counters);
-            told.recv().map_err(|_| "a thread ended before it began")??;
-        }
-        Ok(workers)
-    }
-
-    /// Builds the shards, warm if possible; says whether they are.
-    fn restore(
-        &self,
-        begin: Start,
-        distrust: bool,
-        runtime: &Runtime,
-        cache: &CacheDevice,
-        superblock: &mut Superblock,
-        settings: &Settings,
-    ) -> Result<bool, HostError> {
-        self.build(superblock, settings)?;
-        let mut begin = begin;
-        if let Start::Warm(epoch) = begin {
-            let loaded = ask_all(&self.mailboxes, STOP_WITHIN, |reply| Order::Load { epoch, reply })?;
-            match loaded.into_iter().collect::<Result<Vec<usize>, _>>() {
-                Ok(refused) => {
-                    let refused: usize = refused.iter().sum();
-                    if refused > 0 {
-                        tracing::warn!("{refused} index entries were not usable and were left out");
-                    }
-                    return Ok(true);
-                }
-                Err(error) => {
-                    begin = runtime.block_on(without_image(cache, superblock, &error))?;
-                    self.build(superblock, settings)?;
-                }
-            }
-        }
-        if begin == Start::Recovered {
-            match self.recover(superblock, distrust)? {
-                Ok(()) => return Ok(true),
-                Err(error) => begin = without_log(superblock, &error)?,
-            }
-        }
-        if begin != Start::Empty {
-            runtime.block_on(start_cold(cache, superblock))?;
-            self.build(superblock, settings)?;
-        }
-        Ok(false)
-    }
-
-    /// Reads the log back. With `distrust` only what is dirty is kept.
-    fn recover(
-        &self,
-        superblock: &Superblock,
-        distrust: bool,
-    ) -> Result<Result<(), RecoverError>, HostError> {
-        let started = Instant::now();
-        let geometry = &superblock.geometry;
-        let progress = recovery_bar(u64::from(geometry.shard_count) * u64::from(geometry.regions_per_shard));
-        let parts = ask_all(&self.mailboxes, RECOVER_WITHIN, |reply| Order::Recover {
-            distrust,
-            progress: progress.clone(),
-            reply,
-        });
-        progress.finish_and_clear();
-        let mut total = Recovered::default();
-        for part in parts? {
-            match part {
-                Ok(part) => total.add(&part),
-                Err(error) => return Ok(Err(error)),
-            }
-        }
-        tracing::warn!(
-            "the cache was not stopped in order: {} blocks of {} regions are warm again after {:.3} s, {} of them newer \
-             than the origin; {} blocks of {} stripes that may have been written to were dropped",
-            total.blocks,
-            total.regions,
-            started.elapsed().as_secs_f64(),
-            total.dirty,
-            total.dropped,
-            total.stripes
-        );
-        Ok(Ok(()))
-    }
-
-    /// Tells the shards whether the superblock says that blocks may be dirty.
-    fn permit_write_back(&self, permitted: bool) -> Result<(), HostError> {
-        ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
-            Order::PermitWriteBack(permitted, reply)
-        })?;
-        Ok(())
-    }
-
-    /// Hands the threads over to the daemon.
-    fn take(mut self) -> TakenOver {
-        let joins = std::mem::take(&mut self.joins);
-        (
-            std::mem::take(&mut self.mailboxes),
-            std::mem::take(&mut self.counters),
-            joins,
-        )
-    }
-
-    fn build(&self, superblock: &Superblock, settings: &Settings) -> Result<(), HostError> {
-        let superblock = Arc::new(superblock.clone());
-        let engine = flaz_engine::settings::Settings::from(settings);
-        ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| Order::Build {
-            superblock: Arc::clone(&superblock),
-            settings: engine.clone(),
-            reply,
-        })?;
-        Ok(())
-    }
-
-    fn start_shards(&self) -> Result<(), HostError> {
-        self.mailboxes
-            .iter()
-            .try_for_each(|mailbox| post(mailbox, Order::Start))
-    }
-}
-
-/// A thread whose panic ends the daemon instead of leaving half of it.
-fn watched(
-    name: String,
-    failed: Arc<dyn Fn(HostError) + Send + Sync>,
-    body: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, HostError> {
-    let guarded = move || {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-            let name = std::thread::current().name().unwrap_or("?").to_owned();
-            failed(
-                format!("thread {name} panicked: this is a bug; the next start is that after a crash").into(),
-            );
-        }
-    };
-    Ok(std::thread::Builder::new().name(name).spawn(guarded)?)
 }
 
 /// Accepts connections on a thread of its own and deals them out to the workers in turn.
@@ -483,44 +251,6 @@ fn accept(
         }
     };
     Ok(vec![watched("flaz-accept".to_owned(), failed, body)?])
-}
-
-/// Puts an order into a mailbox from an ordinary thread, waiting while the mailbox is full.
-fn post(mailbox: &Sender<Order>, order: Order) -> Result<(), HostError> {
-    let deadline = Instant::now() + ANSWER_WITHIN;
-    let mut order = order;
-    loop {
-        match mailbox.try_send(order) {
-            Ok(()) => return Ok(()),
-            Err(_) if mailbox.is_closed() => return Err("a thread has ended".into()),
-            Err(back) if Instant::now() < deadline => order = back,
-            Err(_) => return Err("a thread does not take orders: its mailbox stays full".into()),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Asks every thread at once and collects the answers.
-fn ask_all<T: Send>(
-    mailboxes: &[Sender<Order>],
-    within: Duration,
-    order: impl Fn(OneSender<T>) -> Order,
-) -> Result<Vec<T>, HostError> {
-    let waiting = mailboxes
-        .iter()
-        .map(|mailbox| {
-            let (reply, answer) = oneshot();
-            post(mailbox, order(reply)).map(|()| answer)
-        })
-        .collect::<Result<Vec<OneReceiver<T>>, _>>()?;
-    waiting
-        .into_iter()
-        .map(|answer| {
-            answer
-                .recv_blocking(within)
-                .map_err(|error| format!("a thread gave no answer: {error}").into())
-        })
-        .collect()
 }
 
 /// Which clients a stop does not wait for any longer: nobody can tell from here what they wait for themselves.
@@ -561,14 +291,23 @@ impl Daemon {
     /// # Errors
     /// A thread does not answer: without it nothing is known of what is dirty.
     pub fn status(&self) -> Result<StatusReport, HostError> {
-        let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
+        let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
         let (mut total, mut cleaning) = (StatsSnapshot::default(), Vec::new());
         for part in &parts {
             total.add(&part.total);
             cleaning.extend_from_slice(&part.cleaning);
         }
-        let nbd: Vec<Snapshot> = self.counters.iter().map(|counters| counters.snapshot()).collect();
-        Ok(super::status::live(self, &total, &cleaning, &nbd))
+        Ok(super::status::live(
+            self,
+            &total,
+            &cleaning,
+            &self.threads.connections(),
+        ))
+    }
+
+    /// Number of threads that drive shards.
+    pub(super) fn thread_count(&self) -> u32 {
+        self.threads.count()
     }
 
     /// Changes settings; returns those then in force.
@@ -582,29 +321,20 @@ impl Daemon {
             return Err("the cache is being detached: no writes are kept back any more".into());
         }
         if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
-            let runtime = Runtime::new(Config::default())?;
-            let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
             if self.stopping.load(Ordering::SeqCst) {
-                // What the stop has said of the cache, or will say when it has the lock, is the last word.
-                return Err("the server is being stopped: set the mode when it is started again".into());
+                // The stop closes the cache, or has closed it.
+                return Err("the server is stopping: set the mode after the next start".into());
             }
-            let (cache, writes) = (self.deadlined_cache(), &self.origin_writes);
-            runtime.block_on(mark_dirty_served(&Rt, &cache, &mut superblock, writes))?;
-            self.state.note_dirty(superblock.generation);
-            ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
-                Order::PermitWriteBack(true, reply)
-            })?;
+            let around = self.devices.surroundings();
+            let permit = lifecycle.permit_write_back(&around, &self.threads);
+            Runtime::new(Config::default())?.block_on(permit)?;
         }
         let engine = flaz_engine::settings::Settings::from(&next);
-        ask_all(&self.mailboxes, ANSWER_WITHIN, |reply| {
-            Order::Set(engine.clone(), reply)
-        })?;
+        self.threads
+            .ask(ANSWER_WITHIN, |reply| Order::Set(engine.clone(), reply))?;
         *settings = next.clone();
         Ok(next)
-    }
-
-    fn deadlined_cache(&self) -> CacheDevice {
-        Deadline::new(self.cache.clone(), Rt, self.spec.device_timeout)
     }
 
     /// Brings everything that is dirty to the origin. Gives the number of dirty blocks that are left: written
@@ -613,7 +343,7 @@ impl Daemon {
     /// # Errors
     /// The cleaner cannot.
     pub fn clean(&self) -> Result<u64, HostError> {
-        let cleaned = ask_all(&self.mailboxes, CLEAN_WITHIN, Order::Clean)?;
+        let cleaned = self.threads.ask(CLEAN_WITHIN, Order::Clean)?;
         let left = self.dirty_blocks()?;
         if let Some(error) = cleaned.into_iter().find_map(Result::err) {
             return Err(self.not_clean(left, &error));
@@ -624,29 +354,33 @@ impl Daemon {
     /// Why blocks stay dirty, and what to do.
     fn not_clean(&self, left: u64, error: &IoError) -> HostError {
         let cache = self.spec.cache.display();
-        // Its first words are for a request; here they say nothing, and would do so twice.
-        let why = error
-            .to_string()
-            .replace(&IoError::CacheFailed(String::new()).to_string(), "");
-        // Those that are damaged now: what was counted may have been written anew since.
-        let damaged_blocks = self.damaged_blocks().unwrap_or_default();
-        if why.ends_with("cannot be read") && damaged_blocks > 0 {
-            return damaged(damaged_blocks);
-        }
+        let why = match error {
+            IoError::DirtyUnreadable { .. } => {
+                // Those that are damaged now: some may have been written anew since.
+                let damaged_blocks = self.damaged_blocks().unwrap_or_default();
+                if damaged_blocks > 0 {
+                    return damaged(damaged_blocks);
+                }
+                error.to_string()
+            }
+            // Its first words are for a request, and would say the same twice here.
+            IoError::CacheFailed(why) => why.clone(),
+            _ => error.to_string(),
+        };
         format!(
             "{left} blocks stay dirty, their latest contents on {cache} alone: {why}; keep it, and try again when that is \
-             mended"
+             fixed"
         )
         .into()
     }
 
     fn dirty_blocks(&self) -> Result<u64, HostError> {
-        let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
-        Ok(parts.iter().map(|part| part.total.holdings.dirty_blocks).sum())
+        let parts = self.threads.ask(ANSWER_WITHIN, Order::State)?;
+        Ok(parts.iter().map(|part| part.dirty_blocks).sum())
     }
 
     fn damaged_blocks(&self) -> Result<u64, HostError> {
-        let parts = ask_all(&self.mailboxes, ANSWER_WITHIN, Order::Stats)?;
+        let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
         Ok(parts.iter().map(|part| part.total.holdings.damaged_blocks).sum())
     }
 
@@ -699,11 +433,6 @@ impl Daemon {
         Ok(())
     }
 
-    /// Where the origin is.
-    pub(super) fn origin_path(&self) -> &std::path::Path {
-        &self.origin_path
-    }
-
     /// Takes no more requests, finishes those in flight, writes the index and the clean mark, joins threads. Gives the
     /// number of dirty blocks: the origin lacks them.
     ///
@@ -722,70 +451,37 @@ impl Daemon {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let saved = self.save();
-        for mailbox in &self.mailboxes {
-            if let Err(error) = post(mailbox, Order::Exit) {
-                tracing::warn!("stopping: {error}");
-            }
-        }
-        let joins = std::mem::take(&mut *self.joins.lock().unwrap_or_else(PoisonError::into_inner));
-        for join in joins {
-            // Panics were reported when they happened.
-            let _ = join.join();
-        }
-        saved
+        let closed = self.close();
+        self.threads.end();
+        closed
     }
 
-    fn save(&self) -> Result<u64, HostError> {
-        ask_all(&self.mailboxes, STOP_WITHIN, Order::Stop)?;
-        let saved = ask_all(&self.mailboxes, STOP_WITHIN, Order::Save)?;
-        let failed = saved
-            .iter()
-            .any(|part| matches!(part, Err(ImageError::Failed { .. })));
-        let dirty = self.dirty_blocks()?;
-        let runtime = Runtime::new(Config::default())?;
-        let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = self.deadlined_cache();
-        let mut outcome = Ok(());
-        if failed && dirty == 0 {
-            // Writes went past it: what is on it must not be believed if it comes back. (What is dirty on it must; its
-            // intents, all of them set, make the rest void.)
-            outcome = runtime
-                .block_on(mark_void(&cache, &mut superblock))
-                .map_err(HostError::from);
+    /// Closes the cache. Returns the number of dirty blocks.
+    fn close(&self) -> Result<u64, HostError> {
+        // A detach that begins after this sees `stopping`, and fails.
+        let detaching = self.detaching.load(Ordering::SeqCst);
+        let leave = if detaching { Leave::Empty } else { Leave::Contents };
+        let around = self.devices.surroundings();
+        let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
+        let close = lifecycle.close(&around, &self.threads, leave);
+        let dirty = Runtime::new(Config::default())?.block_on(close)?;
+        if dirty == 0 {
+            return Ok(0);
         }
-        // Nothing was written since the flush of the last shard.
-        runtime.block_on(look_at_origin(&self.origin, &self.origin_writes, &mut superblock));
-        let held = file_system(&runtime, &self.origin);
-        if dirty > 0 {
-            tracing::warn!(
-                "{} of writes have not reached the origin: it is complete only together with this cache (`flaz flush` \
-                 brings them there)",
-                HumanBytes(dirty * BLOCK_BYTES as u64)
-            );
-        }
-        let saved = saved.into_iter().collect::<Result<(), _>>();
-        if let Err(error) = outcome.and_then(|()| saved.map_err(HostError::from)) {
-            self.state.note_stopped(superblock.origin_fingerprint, held);
-            return Err(error);
-        }
-        superblock.dirty = dirty > 0;
-        if self.detaching.load(Ordering::SeqCst) && dirty == 0 {
-            runtime.block_on(mark_empty(&cache, &mut superblock))?;
-        } else {
-            runtime.block_on(mark_clean(&cache, &mut superblock))?;
-        }
-        self.state.note(Memory::of(&superblock), held);
-        if self.detaching.load(Ordering::Relaxed) && dirty > 0 {
-            // A write that had begun before the mode was changed, and was acknowledged after the cleaner's last round.
+        let bytes = HumanBytes(dirty * BLOCK_BYTES as u64);
+        if detaching {
+            // A write that had begun before the mode was changed, and was acknowledged after the last pass of writeback.
             return Err(format!(
-                "{} of writes arrived while the cache was being detached and are on {} alone: keep it, serve it again, and \
-                 detach it once more",
-                HumanBytes(dirty * BLOCK_BYTES as u64),
+                "{bytes} of writes arrived while the cache was being detached and are on {} alone: keep it, serve it again, \
+                 and detach it once more",
                 self.spec.cache.display()
             )
             .into());
         }
+        tracing::warn!(
+            "{bytes} of writes have not reached the origin: it is complete only together with this cache (`flaz flush` \
+             writes them to the origin)"
+        );
         Ok(dirty)
     }
 }

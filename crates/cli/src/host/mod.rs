@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`device`] | files and block devices, made slow on request |
+//! | [`threads`] | starting, asking and ending the threads that drive shards |
 //! | [`worker`] | the threads that drive shards |
 //! | [`patience`] | when the cache device must answer in time, and when it is waited for |
 //! | [`timed`] | how long flushes and prefetches take |
@@ -23,6 +24,7 @@ mod patience;
 mod process;
 mod state;
 mod status;
+mod threads;
 mod timed;
 mod worker;
 

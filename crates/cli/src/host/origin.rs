@@ -1,17 +1,15 @@
-//! The origin of a cache: whether it is the one that the cache belongs to, and how far the cache can be believed about it.
+//! The origin of a cache: whether it is the one that the cache belongs to, and what file systems it has.
 
 use flaz_device::Device;
 use flaz_device::file::{FileDevice, OpenError, OpenMode};
 use flaz_device::rt::Runtime;
-use flaz_engine::cache::{Belief, CacheError, believe};
+use flaz_engine::cache::CacheError;
 use flaz_engine::fingerprint::{FINGERPRINT_BYTES, partitions, read_start};
-use flaz_engine::format::superblock::{State, Superblock};
-use flaz_engine::witness::Memory;
+use flaz_engine::format::superblock::Superblock;
 
 use super::HostError;
 use super::device::HostDevice;
 use super::filesystem::{FILE_SYSTEMS_MAX, FileSystem, in_partitions, recognise, what_changed};
-use super::state::StateFile;
 use crate::commands::spec::ServeSpec;
 use crate::safety;
 
@@ -104,66 +102,36 @@ pub(super) fn warn_if_weak(origin: &FileDevice) {
     }
 }
 
-/// How far the cache device can be believed, by what this host remembers of it and of its origin.
-///
-/// # Errors
-/// Blocks whose latest contents are on no device that is opened: in the part of this cache that cannot be believed, or in
-/// another cache of the same origin, unless `spec` gives them up.
-pub(super) fn believe_host(
-    spec: &ServeSpec,
-    superblock: &mut Superblock,
-    memory: Option<Memory>,
-    state: &StateFile,
-) -> Result<Belief, HostError> {
-    let belief = believe(superblock, memory)?;
-    let last = state.last_cache_of(&superblock.origin_identity);
-    let Some(other) = last.filter(|last| *last != superblock.uuid) else {
-        return Ok(belief);
-    };
-    if state.is_dirty(other) && !spec.discard_dirty {
-        return Err(format!(
-            "the origin lacks writes that another cache ({other}) still holds: expected that one, found {}; serve that \
-             cache, or bring them to the origin with flaz detach, or give them up with `flaz serve --discard-cache --discard-dirty`",
-            superblock.uuid
-        )
-        .into());
-    }
-    if superblock.state == State::Empty {
-        return Ok(belief);
-    }
-    let why = format!(
-        "its origin was served through another cache ({other}) after this one: what it holds may be out of date"
-    );
-    if superblock.dirty {
-        return Err(CacheError::DirtyUnreadable { why }.into());
-    }
-    tracing::error!("the cache starts cold (nothing is lost, hits are): {why}");
-    Ok(Belief::Nothing)
-}
-
 /// The file systems on the origin and in its partitions, as one, if there are known ones and they can be read.
-pub(super) fn file_system(runtime: &Runtime, origin: &HostDevice) -> Option<FileSystem> {
-    let read = |start| {
-        let bytes = runtime.block_on(read_start(origin, start, FINGERPRINT_BYTES));
-        recognise(&bytes.ok()?)
-    };
-    let parts = runtime.block_on(partitions(origin)).unwrap_or_default();
-    let known = parts
-        .into_iter()
-        .filter_map(|part| Some((part.number, read(part.start)?)));
-    in_partitions(known.take(FILE_SYSTEMS_MAX)).or_else(|| read(0))
+pub(super) async fn file_system(origin: &HostDevice) -> Option<FileSystem> {
+    let mut known = Vec::new();
+    for part in partitions(origin).await.unwrap_or_default() {
+        if known.len() < FILE_SYSTEMS_MAX
+            && let Some(found) = file_system_at(origin, part.start).await
+        {
+            known.push((part.number, found));
+        }
+    }
+    match in_partitions(known.into_iter()) {
+        Some(found) => Some(found),
+        None => file_system_at(origin, 0).await,
+    }
 }
 
-/// Says what happened to an origin that was changed, as far as its file system tells.
+async fn file_system_at(origin: &HostDevice, start: u64) -> Option<FileSystem> {
+    recognise(&read_start(origin, start, FINGERPRINT_BYTES).await.ok()?)
+}
+
+/// Adds to the error of an origin that was changed what its file system says about the change.
 pub(super) fn explain(
     error: CacheError,
     runtime: &Runtime,
     origin: &HostDevice,
-    state: &StateFile,
+    before: Option<&FileSystem>,
 ) -> HostError {
     if !matches!(error, CacheError::OriginChanged { .. }) {
         return error.into();
     }
-    let now = file_system(runtime, origin);
-    format!("{error}; {}", what_changed(state.origin().as_ref(), now.as_ref())).into()
+    let now = runtime.block_on(file_system(origin));
+    format!("{error}; {}", what_changed(before, now.as_ref())).into()
 }

@@ -1,7 +1,7 @@
 //! What this host remembers about a cache: a small file named by the cache's UUID, in the state directory.
 //!
 //! It outlives the cache device, and so it can say what the device cannot: that it was given up and has missed writes,
-//! or that it is older than it was, or, after a crash, what its origin began with. `flaz_engine::witness` has the rules.
+//! or that it is older than it was, or, after a crash, what its origin began with. `flaz_engine::host_record` has the rules.
 //! It also says which file system the origin had at the last clean stop, to tell the user what changed. Without it
 //! everything works; a warning says what is then not found.
 //!
@@ -15,21 +15,24 @@ use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flaz_device::rt::oneshot;
+use flaz_engine::host_record::{HostRecord, HostRecords, OtherCache};
 use flaz_engine::units::Epoch;
-use flaz_engine::witness::{Memory, Witness};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::device::HostDevice;
 use super::filesystem::FileSystem;
+use super::origin::file_system;
 
 /// Version of the file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Longest file that is read, in bytes; a real one has some hundred.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -46,7 +49,7 @@ struct Record {
     uuid: Uuid,
     generation: u64,
     epoch: u32,
-    lost: bool,
+    fenced: bool,
     /// It may hold blocks that are newer than the origin.
     #[serde(default)]
     dirty: bool,
@@ -159,11 +162,11 @@ impl StateFile {
 
     /// What was noted, if anything.
     #[must_use]
-    pub fn recall(&self) -> Option<Memory> {
-        self.held().record.as_ref().map(|record| Memory {
+    pub fn recall(&self) -> Option<HostRecord> {
+        self.held().record.as_ref().map(|record| HostRecord {
             generation: record.generation,
             epoch: Epoch(record.epoch),
-            lost: record.lost,
+            fenced: record.fenced,
             dirty: record.dirty,
             origin: record.origin_fingerprint,
             stopped: record.stopped,
@@ -221,13 +224,13 @@ impl StateFile {
 
     /// Notes how far the superblock has come and what the origin begins with, and at a stop what it holds. False,
     /// with a warning: it could not be noted.
-    pub fn note(&self, memory: Memory, origin: Option<FileSystem>) -> bool {
+    pub fn note(&self, memory: HostRecord, origin: Option<FileSystem>) -> bool {
         let held = &mut *self.held();
         held.ticket = 0;
         self.change(held, |record| {
             record.generation = memory.generation;
             record.epoch = memory.epoch.0;
-            record.lost = memory.lost;
+            record.fenced = memory.fenced;
             record.dirty = memory.dirty;
             record.origin_fingerprint = memory.origin;
             record.stopped = memory.stopped;
@@ -246,8 +249,8 @@ impl StateFile {
     }
 
     /// Notes that the cache device must never be believed again. False, with a warning: it could not be noted.
-    pub fn note_lost(&self) -> bool {
-        self.change(&mut self.held(), |record| record.lost = true)
+    pub fn note_fenced(&self) -> bool {
+        self.change(&mut self.held(), |record| record.fenced = true)
     }
 
     /// Notes that the cache, which is served, may hold blocks that are newer than the origin from now on. False, with a
@@ -288,7 +291,7 @@ impl StateFile {
             uuid: self.uuid,
             generation: 0,
             epoch: 0,
-            lost: false,
+            fenced: false,
             dirty: false,
             origin_fingerprint: None,
             stopped: false,
@@ -362,14 +365,43 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The state file as the shards of a thread reach it, without blocking the thread.
-pub struct HostWitness(pub Arc<StateFile>);
+/// The state file as an engine thread reaches it, without blocking the thread.
+pub struct StateRecords {
+    state: Arc<StateFile>,
+    /// Where the lifecycle's records of a stop find the file systems; shards make no such records.
+    origin: Option<HostDevice>,
+}
 
-impl HostWitness {
+impl StateRecords {
+    /// For shards; `None` if there is no place for records.
+    #[must_use]
+    pub fn of_shards(state: &Arc<StateFile>) -> Option<Rc<dyn HostRecords>> {
+        Self::over(state, None)
+    }
+
+    /// For the lifecycle; `None` if there is no place for records.
+    #[must_use]
+    pub fn of_lifecycle(state: &Arc<StateFile>, origin: &HostDevice) -> Option<Rc<dyn HostRecords>> {
+        Self::over(state, Some(origin.clone()))
+    }
+
+    fn over(state: &Arc<StateFile>, origin: Option<HostDevice>) -> Option<Rc<dyn HostRecords>> {
+        let state = Arc::clone(state);
+        state
+            .has_place()
+            .then(|| Rc::new(Self { state, origin }) as Rc<dyn HostRecords>)
+    }
+
+    async fn file_system(&self) -> Option<FileSystem> {
+        file_system(self.origin.as_ref()?).await
+    }
+}
+
+impl StateRecords {
     /// Makes a note on a thread of its own: notes are rare, and one that a file system holds up must not hold up anything
     /// else.
     fn note_by(&self, note: impl FnOnce(&StateFile) -> bool + Send + 'static) -> LocalBoxFuture<'_, bool> {
-        let state = Arc::clone(&self.0);
+        let state = Arc::clone(&self.state);
         let (reply, answer) = oneshot();
         let thread = std::thread::Builder::new()
             .name("flaz-note".to_owned())
@@ -407,14 +439,22 @@ impl Drop for Turn {
     }
 }
 
-impl Witness for HostWitness {
-    fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>> {
-        let memory = self.0.recall();
+impl HostRecords for StateRecords {
+    fn recall(&self) -> LocalBoxFuture<'_, Option<HostRecord>> {
+        let memory = self.state.recall();
         async move { memory }.boxed_local()
     }
 
-    fn note(&self, memory: Memory) -> LocalBoxFuture<'_, bool> {
-        self.note_by(move |state| state.note(memory, None))
+    fn note(&self, record: HostRecord) -> LocalBoxFuture<'_, bool> {
+        async move {
+            let found = if record.stopped {
+                self.file_system().await
+            } else {
+                None
+            };
+            self.note_by(move |state| state.note(record, found)).await
+        }
+        .boxed_local()
     }
 
     fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool> {
@@ -422,7 +462,7 @@ impl Witness for HostWitness {
     }
 
     fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool> {
-        let Some(turn) = Turn::take(&self.0) else {
+        let Some(turn) = Turn::take(&self.state) else {
             return async { false }.boxed_local();
         };
         self.note_by(move |state| {
@@ -432,11 +472,31 @@ impl Witness for HostWitness {
     }
 
     fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool> {
-        self.note_by(move |state| state.note_stopped(origin, None))
+        async move {
+            let found = self.file_system().await;
+            self.note_by(move |state| state.note_stopped(origin, found)).await
+        }
+        .boxed_local()
     }
 
-    fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
-        self.note_by(StateFile::note_lost)
+    fn note_fenced(&self) -> LocalBoxFuture<'_, bool> {
+        self.note_by(StateFile::note_fenced)
+    }
+
+    fn other_cache(&self, origin_identity: &str) -> LocalBoxFuture<'_, Option<OtherCache>> {
+        let last = self.state.last_cache_of(origin_identity);
+        let other = last
+            .filter(|last| *last != self.state.uuid)
+            .map(|uuid| OtherCache {
+                uuid,
+                dirty: self.state.is_dirty(uuid),
+            });
+        async move { other }.boxed_local()
+    }
+
+    fn note_cache_of(&self, origin_identity: &str) -> LocalBoxFuture<'_, bool> {
+        let identity = origin_identity.to_owned();
+        self.note_by(move |state| state.note_cache_of(&identity))
     }
 }
 
@@ -444,11 +504,11 @@ impl Witness for HostWitness {
 mod tests {
     use super::*;
 
-    fn memory(generation: u64) -> Memory {
-        Memory {
+    fn memory(generation: u64) -> HostRecord {
+        HostRecord {
             generation,
             epoch: Epoch(3),
-            lost: false,
+            fenced: false,
             dirty: false,
             origin: None,
             stopped: false,
@@ -505,12 +565,12 @@ mod tests {
         std::fs::remove_dir_all(&place).unwrap();
         assert!(!state.note(memory(2), None));
         assert!(!state.note_dirty(9));
-        assert!(!state.note_lost());
+        assert!(!state.note_fenced());
         std::fs::create_dir(&place).unwrap();
         assert!(state.note_origin(1, print));
-        let expected = Memory {
+        let expected = HostRecord {
             generation: 9,
-            lost: true,
+            fenced: true,
             dirty: true,
             origin: Some(print),
             ..memory(2)
@@ -527,9 +587,9 @@ mod tests {
         assert_eq!(state.recall(), None);
         assert!(state.note(memory(12), None));
         assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(memory(12)));
-        assert!(state.note_lost());
-        let lost = Memory {
-            lost: true,
+        assert!(state.note_fenced());
+        let lost = HostRecord {
+            fenced: true,
             ..memory(12)
         };
         assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(lost));
@@ -578,7 +638,7 @@ mod tests {
             assert_eq!(state.recall(), None);
             assert!(!state.note(memory(1), None));
             assert!(!state.note_origin(1, NonZeroU32::MIN));
-            assert!(!state.note_lost());
+            assert!(!state.note_fenced());
         }
     }
 
@@ -586,7 +646,7 @@ mod tests {
     fn a_damaged_file_counts_as_none_and_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let uuid = Uuid::from_u128(7);
-        for text in ["", "{", "{\"version\":2}", "\u{0}\u{0}"] {
+        for text in ["", "{", "{\"version\":3}", "\u{0}\u{0}"] {
             std::fs::write(directory.path().join(format!("{uuid}.json")), text).unwrap();
             let state = StateFile::open(Some(directory.path()), uuid);
             assert_eq!(state.recall(), None, "{text:?}");

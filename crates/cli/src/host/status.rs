@@ -17,8 +17,8 @@ use super::Daemon;
 use crate::report::WriteBackReport;
 use crate::report::{
     AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport,
-    LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport, QueueReport,
-    REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport,
+    LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, QueueReport, REPORT_SCHEMA,
+    ReclaimReport, SpaceReport, StatusReport, TrafficReport,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -72,11 +72,6 @@ pub(super) fn live(
     cleaning: &[Cleaning],
     nbd: &[Snapshot],
 ) -> StatusReport {
-    let superblock = daemon
-        .superblock
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
     let settings = daemon
         .settings
         .lock()
@@ -93,11 +88,8 @@ pub(super) fn live(
     StatusReport {
         schema: REPORT_SCHEMA,
         state,
-        cache: cache_report(&daemon.spec.cache, &superblock),
-        origin: OriginReport {
-            path: daemon.origin_path().to_owned(),
-            size_bytes: superblock.geometry.origin_len,
-        },
+        cache: daemon.cache_report.clone(),
+        origin: daemon.origin_report.clone(),
         settings: Some(settings),
         live: Some(live_report(daemon, stats, cleaning, nbd)),
         warnings: warnings(daemon, stats, failed),
@@ -255,10 +247,10 @@ fn daemon_report(daemon: &Daemon) -> DaemonReport {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_s: daemon.started.elapsed().as_secs_f64(),
-        threads: daemon.threads,
+        threads: daemon.thread_count(),
         cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
-        started_warm: daemon.started_warm,
-        recovery_ms: daemon.recovery.as_secs_f64() * 1000.0,
+        started_warm: daemon.opened.start.keeps_contents(),
+        recovery_ms: daemon.opened.restored_in.as_secs_f64() * 1000.0,
         read_only: daemon.spec.read_only,
         emulate_origin: daemon.spec.emulate_origin,
         emulate_cache: daemon.spec.emulate_cache,
@@ -377,13 +369,7 @@ fn refused(counts: &Counts) -> BTreeMap<String, u64> {
 
 fn space(stats: &StatsSnapshot, daemon: &Daemon) -> SpaceReport {
     let holdings = &stats.holdings;
-    let region_bytes = daemon
-        .superblock
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .geometry
-        .region_bytes
-        .max(1);
+    let region_bytes = daemon.cache_report.region_bytes.max(1);
     let cached_bytes = holdings.cached_blocks * BLOCK;
     let ratio = |of: u64, by: u64, over: u64| {
         if over == 0 {
@@ -435,14 +421,7 @@ fn resident_bytes() -> Option<u64> {
 /// How full the queues are. Depth and peak are of the fullest of a kind: sums of peaks would be of no moment.
 fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], daemon: &Daemon) -> Vec<QueueReport> {
     let (holdings, counts) = (&stats.holdings, &stats.counts);
-    let shards = u64::from(
-        daemon
-            .superblock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .geometry
-            .shard_count,
-    );
+    let shards = u64::from(daemon.cache_report.shards);
     let mut requests = QueueDepth::default();
     for thread in nbd {
         requests.fullest(QueueDepth {

@@ -3,7 +3,7 @@
 //! A request for a shard of this thread is a plain call; one for another thread's shard goes through that
 //! thread's mailbox. The command line's own threads use the same mailboxes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +13,23 @@ use flaz_device::rt::mailbox::{Receiver, Sender};
 use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::rt::{OneSender, oneshot};
 use flaz_device::{Device, Env, IoBuf, Nanos};
+use flaz_engine::cache::Trust;
+use flaz_engine::cache::shard_set::{GroupParts, ShardGroup, ShardSet, ShardsState, Share};
+use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
 use flaz_engine::settings::{Mode, Settings};
-use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shard, ShardParts};
+use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shard};
 use flaz_engine::stats::{Latencies, StatsSnapshot};
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
-use flaz_engine::witness::Witness;
 use flaz_nbd::{Incoming, Service, serve_connection};
 use indicatif::ProgressBar;
 
 use super::HostError;
-use super::device::{CacheDevice, HostDevice, Production};
+use super::device::{HostDevice, Production};
 use super::patience::Patience;
-use super::state::{HostWitness, StateFile};
+use super::state::{StateFile, StateRecords};
 use super::status::Cleaning;
 use super::timed::Timed;
 
@@ -44,34 +46,35 @@ pub enum Order {
     },
     /// Serve a connection.
     Connection(Incoming),
-    /// Take the index over from the last clean stop. Gives the entries that were refused.
-    Load {
-        epoch: Epoch,
-        reply: OneSender<Result<usize, ImageError>>,
-    },
-    /// Read the log back after a crash; with `distrust` only what is dirty is kept.
-    Recover {
-        distrust: bool,
-        progress: ProgressBar,
-        reply: OneSender<Result<Recovered, RecoverError>>,
-    },
     /// Build the shards, empty.
     Build {
         superblock: Arc<Superblock>,
-        settings: Settings,
         reply: OneSender<()>,
     },
-    /// Whether the superblock says that blocks may be dirty.
+    /// Load the index images of the clean stop that ended `epoch`. Gives the entries that were refused.
+    Load {
+        epoch: Epoch,
+        reply: OneSender<Result<u64, ImageError>>,
+    },
+    /// Read the log back after a crash.
+    Recover {
+        trust: Trust,
+        progress: ProgressBar,
+        reply: OneSender<Result<Recovered, RecoverError>>,
+    },
+    /// Whether the superblock permits dirty blocks.
     PermitWriteBack(bool, OneSender<()>),
-    /// Bring everything that is dirty to the origin.
+    /// Write all dirty blocks to the origin.
     Clean(OneSender<Result<(), IoError>>),
-    /// Let the shards store and reclaim.
-    Start,
-    /// Say what was counted.
+    /// Start the tasks of the shards.
+    Start(OneSender<()>),
+    /// Report counts and holdings.
     Stats(OneSender<ThreadStats>),
+    /// Report dirty blocks, and whether the cache device is still used.
+    State(OneSender<ShardsState>),
     /// Change settings.
     Set(Settings, OneSender<()>),
-    /// Bring everything that was admitted to the cache device.
+    /// Stop the shards: everything admitted is on the cache device on return.
     Stop(OneSender<()>),
     /// Write the index images.
     Save(OneSender<Result<(), ImageError>>),
@@ -100,6 +103,8 @@ pub struct WorkerParts {
     pub mailboxes: Vec<Sender<Order>>,
     /// Of the whole process.
     pub origin_writes: OriginWrites,
+    /// Settings to start with.
+    pub settings: Settings,
     pub inbox: Receiver<Order>,
 }
 
@@ -110,30 +115,18 @@ pub struct HostShards(Rc<Reach>);
 struct Reach {
     thread: u32,
     threads: u32,
-    count: Cell<u32>,
-    /// By shard number; only this thread's are there.
-    local: RefCell<Vec<Option<Rc<Shard<Production>>>>>,
+    /// The shards of this thread.
+    group: ShardGroup<Production>,
     mailboxes: Vec<Sender<Order>>,
-    origin_writes: OriginWrites,
-}
-
-impl HostShards {
-    fn local(&self, number: u32) -> Option<Rc<Shard<Production>>> {
-        self.0.local.borrow().get(number as usize).cloned().flatten()
-    }
-
-    fn all_local(&self) -> Vec<Rc<Shard<Production>>> {
-        self.0.local.borrow().iter().flatten().cloned().collect()
-    }
 }
 
 impl Shards for HostShards {
     fn count(&self) -> u32 {
-        self.0.count.get()
+        self.0.group.shard_count()
     }
 
     fn origin_writes(&self) -> OriginWrites {
-        self.0.origin_writes.clone()
+        self.0.group.origin_writes().clone()
     }
 
     fn now(&self) -> Nanos {
@@ -142,7 +135,7 @@ impl Shards for HostShards {
 
     async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {
         if number % self.0.threads == self.0.thread {
-            let Some(shard) = self.local(number) else {
+            let Some(shard) = self.0.group.get(number) else {
                 return Err(IoError::Stopping);
             };
             return run_piece(&shard, piece).await;
@@ -189,26 +182,52 @@ async fn serve(parts: WorkerParts) {
         service,
         mailboxes,
         origin_writes,
+        settings,
         mut inbox,
     } = parts;
     let cache = Rc::new(Deadline::new(cache, Rt, device_timeout));
     let origin = Rc::new(origin);
-    let witness: Rc<dyn Witness> = Rc::new(HostWitness(state));
+    let parts = GroupParts {
+        share: Share {
+            first: number,
+            step: threads,
+        },
+        around: Surroundings {
+            env: Rt,
+            cache: Rc::clone(&cache),
+            origin: Rc::clone(&origin),
+            host_records: StateRecords::of_shards(&state),
+        },
+        origin_writes,
+    };
+    let patience = Patience::new(Rc::clone(&cache), device_timeout);
+    patience.set_mode(settings.mode);
+    let cutoff = settings.sequential_cutoff;
     let shards = HostShards(Rc::new(Reach {
         thread: number,
         threads,
-        count: Cell::new(0),
-        local: RefCell::new(Vec::new()),
+        group: ShardGroup::new(parts, settings),
         mailboxes,
-        origin_writes,
     }));
-    let patience = Patience::new(Rc::clone(&cache), device_timeout);
     let mut volume: Option<CachedVolume<HostShards, HostDevice>> = None;
     let latencies = Rc::new(RefCell::new(Latencies::default()));
+    /// Runs a step of all shards of this thread beside the orders that follow, and sends its outcome. Whoever asked may
+    /// have gone.
+    macro_rules! step {
+        ($reply:ident, $group:ident => $step:expr) => {{
+            let shards = shards.clone();
+            Rt.spawn(async move {
+                let $group = &shards.0.group;
+                if let Ok(outcome) = $step.await {
+                    let _ = $reply.send(outcome);
+                }
+            });
+        }};
+    }
     while let Some(order) = inbox.recv().await {
         match order {
             Order::Piece { shard, piece, reply } => {
-                let shard = shards.local(shard);
+                let shard = shards.0.group.get(shard);
                 Rt.spawn(async move {
                     let result = match shard {
                         Some(shard) => run_piece(&shard, piece).await,
@@ -224,23 +243,7 @@ async fn serve(parts: WorkerParts) {
                     Rt.spawn(serve_connection(incoming, volume, Rt, service.clone()));
                 }
             }
-            Order::Build {
-                superblock,
-                settings,
-                reply,
-            } => {
-                let cutoff = settings.sequential_cutoff;
-                patience.set_mode(settings.mode);
-                let devices = (Rc::clone(&cache), Rc::clone(&origin));
-                build(
-                    &shards,
-                    number,
-                    threads,
-                    &superblock,
-                    &settings,
-                    devices,
-                    &witness,
-                );
+            Order::Build { superblock, reply } => {
                 let size = superblock.geometry.origin_len.min(origin.len());
                 volume = Some(CachedVolume::new(
                     shards.clone(),
@@ -248,63 +251,28 @@ async fn serve(parts: WorkerParts) {
                     size,
                     cutoff,
                 ));
-                let _ = reply.send(());
+                step!(reply, group => group.build(&superblock));
             }
-            Order::Load { epoch, reply } => {
-                let shards = shards.all_local();
-                Rt.spawn(async move {
-                    let mut refused = 0;
-                    for shard in shards {
-                        match shard.load_image(epoch).await {
-                            Ok(count) => refused += count,
-                            Err(error) => {
-                                let _ = reply.send(Err(error));
-                                return;
-                            }
-                        }
-                    }
-                    let _ = reply.send(Ok(refused));
-                });
-            }
+            Order::Load { epoch, reply } => step!(reply, group => group.load_images(epoch)),
             Order::Recover {
-                distrust,
+                trust,
                 progress,
                 reply,
             } => {
-                let shards = shards.all_local();
+                let shards = shards.clone();
                 Rt.spawn(async move {
-                    let progress = &progress;
-                    let parts = shards.iter().map(|shard| async move {
-                        if distrust && let Err(source) = shard.distrust().await {
-                            let shard = shard.number();
-                            return Err(RecoverError::Device { shard, source });
-                        }
-                        shard.recover(|| progress.inc(1)).await
-                    });
-                    let mut total = Recovered::default();
-                    for part in futures_util::future::join_all(parts).await {
-                        match part {
-                            Ok(part) => total.add(&part),
-                            Err(error) => {
-                                let _ = reply.send(Err(error));
-                                return;
-                            }
-                        }
-                    }
-                    let _ = reply.send(Ok(total));
+                    let recovered = shards.0.group.recover_with(trust, || progress.inc(1)).await;
+                    let _ = reply.send(recovered);
                 });
             }
             Order::PermitWriteBack(permitted, reply) => {
                 if permitted {
-                    patience.be(&shards.all_local());
+                    patience.be(&shards.0.group.shards());
                 }
-                for shard in shards.all_local() {
-                    shard.permit_write_back(permitted);
-                }
-                let _ = reply.send(());
+                step!(reply, group => group.permit_write_back(permitted));
             }
             Order::Clean(reply) => {
-                let shards = shards.all_local();
+                let shards = shards.0.group.shards();
                 Rt.spawn(async move {
                     let all = shards.iter().map(Shard::clean_all);
                     let all = futures_util::future::join_all(all).await;
@@ -312,12 +280,13 @@ async fn serve(parts: WorkerParts) {
                     let _ = reply.send(all.into_iter().collect());
                 });
             }
-            Order::Start => shards.all_local().iter().for_each(Shard::start),
+            Order::Start(reply) => step!(reply, group => group.start()),
+            Order::State(reply) => step!(reply, group => group.state()),
             Order::Stats(reply) => {
                 let mut total = StatsSnapshot::default();
                 total.latencies.add(&latencies.borrow());
                 let mut cleaning = Vec::new();
-                for shard in shards.all_local() {
+                for shard in shards.0.group.shards().iter() {
                     let stats = shard.stats();
                     cleaning.push(Cleaning::of(&stats));
                     total.add(&stats);
@@ -327,76 +296,18 @@ async fn serve(parts: WorkerParts) {
             Order::Set(settings, reply) => {
                 patience.set_mode(settings.mode);
                 if settings.mode == Mode::WriteBack {
-                    patience.be(&shards.all_local());
+                    patience.be(&shards.0.group.shards());
                 }
-                for shard in shards.all_local() {
-                    shard.set(&settings);
-                }
+                shards.0.group.set(&settings);
                 if let Some(volume) = &volume {
                     volume.set_sequential_cutoff(settings.sequential_cutoff);
                 }
                 let _ = reply.send(());
             }
-            Order::Stop(reply) => {
-                let shards = shards.all_local();
-                Rt.spawn(async move {
-                    for shard in shards {
-                        shard.stop().await;
-                    }
-                    let _ = reply.send(());
-                });
-            }
-            Order::Save(reply) => {
-                let shards = shards.all_local();
-                Rt.spawn(async move {
-                    let mut result = Ok(());
-                    for shard in shards {
-                        let saved = shard.save().await;
-                        // That the cache device failed counts more than whatever else went wrong.
-                        if result.is_ok() || matches!(saved, Err(ImageError::Failed { .. })) {
-                            result = saved;
-                        }
-                    }
-                    let _ = reply.send(result);
-                });
-            }
+            Order::Stop(reply) => step!(reply, group => group.stop()),
+            Order::Save(reply) => step!(reply, group => group.save()),
             Order::Exit => break,
         }
     }
-    // Shards refer to their tasks and the other way round: let go of them before the runtime ends.
-    shards.0.local.borrow_mut().clear();
-}
-
-fn build(
-    shards: &HostShards,
-    thread: u32,
-    threads: u32,
-    superblock: &Superblock,
-    settings: &Settings,
-    (cache, origin): (Rc<CacheDevice>, Rc<HostDevice>),
-    witness: &Rc<dyn Witness>,
-) {
-    let count = superblock.geometry.shard_count;
-    shards.0.count.set(count);
-    *shards.0.local.borrow_mut() = (0..count)
-        .map(|number| {
-            (number % threads == thread).then(|| {
-                Shard::new(ShardParts {
-                    number,
-                    geometry: superblock.geometry,
-                    cache_id: superblock.cache_id(),
-                    epoch: superblock.epoch,
-                    valid_from: superblock.valid_from_epoch,
-                    may_be_dirty: superblock.dirty,
-                    after_crash: superblock.after_crash,
-                    env: Rt,
-                    cache: Rc::clone(&cache),
-                    origin: Rc::clone(&origin),
-                    settings: settings.clone(),
-                    origin_writes: shards.0.origin_writes.clone(),
-                    witness: Some(Rc::clone(witness)),
-                })
-            })
-        })
-        .collect();
+    shards.0.group.clear();
 }

@@ -444,7 +444,9 @@ fn a_cache_file_that_was_put_back_to_an_older_copy_starts_cold() {
     let server = Server::start(&scratch, &cache, "");
     assert!(!server.started_warm());
     assert!(
-        server.log().contains("holds an older state than it had here"),
+        server
+            .log()
+            .contains("holds an older state than it had on this host"),
         "{}",
         server.log()
     );

@@ -90,7 +90,7 @@ fn right_after_a_kill_and_as_good_as_ever() {
     };
     let log = server.log();
     assert!(
-        log.contains("not stopped in order"),
+        log.contains("recovered after a crash"),
         "the log must say what happened:\n{log}"
     );
     // It fills again as if new.

@@ -5,7 +5,7 @@ use flaz_device::{Device, DeviceError, IoBuf};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
-use super::CacheError;
+use super::error::CacheError;
 use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::intent::IntentSector;
 use crate::format::superblock::{State, Superblock};

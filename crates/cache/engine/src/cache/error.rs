@@ -3,7 +3,7 @@
 use flaz_device::DeviceError;
 
 use crate::format::FormatError;
-use crate::shard::ImageError;
+use crate::shard::{ImageError, RecoverError};
 
 /// Why a cache could not be created, opened or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -79,31 +79,93 @@ pub enum CacheError {
     /// The origin cannot be read or flushed.
     #[error("origin: {0}")]
     Origin(#[source] DeviceError),
-    /// Write-back without a recovery would lose what was acknowledged.
+    /// Write-back needs recovery after a crash.
     #[error(
-        "write-back needs a cache that is warm after a crash: what was acknowledged would be lost with the index; leave \
-         out --after-crash cold"
+        "write-back needs a cache that is warm after a crash, or acknowledged writes would be lost with the index: leave out \
+         --after-crash cold"
     )]
     ColdWriteBack,
-    /// What would be given up is newer than the origin.
+    /// Discarding the cache would lose dirty blocks.
     #[error(
-        "the cache holds, or may hold, writes that have not reached the origin: giving it up would lose them. Serve it \
-         once as it is, and run `flaz detach`; or give those writes up with --discard-dirty"
+        "the cache holds, or may hold, dirty blocks (writes that have not reached the origin): discarding it would lose \
+         them. Serve it once as it is, and run `flaz detach`; or discard those writes as well with --discard-dirty"
     )]
     Dirty,
-    /// What is newer than the origin cannot be found again.
+    /// Dirty blocks cannot be found again.
     #[error(
-        "the cache may hold writes that have not reached the origin, and its log cannot be read: {why}; `flaz check` says \
-         more. To serve the origin without them, give them up with --discard-cache --discard-dirty"
+        "the cache may hold dirty blocks (writes that have not reached the origin), and its log cannot be used: {why}; \
+         `flaz check` says more. To serve the origin without those writes, discard them with --discard-cache \
+         --discard-dirty"
     )]
     DirtyUnreadable {
-        /// What went wrong.
-        why: String,
+        /// Why the log cannot be used.
+        why: Unreadable,
+    },
+    /// Another cache of the same origin has dirty blocks.
+    #[error(
+        "the origin lacks writes that another cache ({expected}) still holds: expected that cache, found {found}; serve that \
+         cache, or write them to the origin with `flaz detach`, or discard them with `flaz serve --discard-cache \
+         --discard-dirty`"
+    )]
+    OtherCacheDirty {
+        /// The other cache.
+        expected: uuid::Uuid,
+        /// This cache.
+        found: uuid::Uuid,
     },
     /// The index image of a shard could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// The cache device failed while the cache was served.
+    #[error("the cache device failed while the cache was served; the next start uses dirty blocks only")]
+    Fenced,
+    /// A thread that drives shards does not answer.
+    #[error(transparent)]
+    Unreachable(#[from] ShardsUnreachable),
 }
+
+/// Why the log of a cache with dirty blocks cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// The device is not trusted.
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
+    /// Recovery failed.
+    #[error(transparent)]
+    Recovery(#[from] RecoverError),
+}
+
+/// Why a cache device is not trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Untrusted {
+    /// The cache was fenced while it was served.
+    #[error(
+        "the cache device failed while it was served and has missed writes to the origin since: its clean blocks are out \
+         of date"
+    )]
+    Fenced,
+    /// The device is older than its host record.
+    #[error(
+        "the cache device holds an older state than it had on this host (generation {found}, expected {expected} or later): \
+         it was restored from a copy, or has lost writes that it had reported as stable"
+    )]
+    RolledBack {
+        /// Generation in the host record.
+        expected: u64,
+        /// Generation of the superblock.
+        found: u64,
+    },
+    /// Its origin was served through another cache since.
+    #[error(
+        "its origin was served through another cache ({0}) after this one: its blocks may be out of date"
+    )]
+    OtherCache(uuid::Uuid),
+}
+
+/// A thread that drives shards does not answer. Its message says which, and what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ShardsUnreachable(pub String);
 
 /// How serving a cache ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

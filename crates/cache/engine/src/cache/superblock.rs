@@ -3,7 +3,7 @@
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
-use super::{Belief, CacheError};
+use super::error::CacheError;
 use crate::format::FormatError;
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::superblock::{EPOCH_END, State, Superblock};
@@ -167,58 +167,7 @@ fn is_flushed(superblock: &Superblock) -> bool {
     superblock.state != State::Open || !planted(PlantedBug::OpenMarkNotFlushed)
 }
 
-/// How a cache starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// It was stopped in order: the index images of this epoch hold.
-    Warm(Epoch),
-    /// It was not stopped in order: the log is read back, but for stripes that had writes in flight.
-    Recovered,
-    /// Nothing of what was there is used.
-    Cold,
-    /// It was never served.
-    Empty,
-}
-
-pub(super) fn how_to_start(superblock: &Superblock) -> Start {
-    match superblock.state {
-        State::Clean => Start::Warm(superblock.epoch),
-        // Given up: what is there has been overtaken by writes that went past it.
-        State::Open if superblock.valid_from_epoch > superblock.epoch => Start::Cold,
-        State::Open => Start::Recovered,
-        State::Empty => Start::Empty,
-    }
-}
-
-/// Marks the cache as being served, in a new epoch, and says how it starts, given how far it can be believed. What a crash
-/// of this opening leaves is what the superblock was told before; of what is not believed, nothing.
-///
-/// # Errors
-/// [`CacheError`] when the device fails.
-pub async fn open_superblock<C: Device>(
-    cache: &C,
-    superblock: &mut Superblock,
-    belief: Belief,
-) -> Result<Start, CacheError> {
-    let start = match (how_to_start(superblock), belief) {
-        (Start::Empty, _) => Start::Empty,
-        (_, Belief::Nothing) => Start::Cold,
-        (_, Belief::DirtyAlone) => Start::Recovered,
-        (start, Belief::Whole) => start,
-    };
-    superblock.state = State::Open;
-    superblock.epoch = next_epoch(superblock)?;
-    match start {
-        Start::Empty => superblock.valid_from_epoch = superblock.epoch,
-        // Not first at the cold start: its generation is ahead of what the host noted from now on, and its origin the one
-        // that is there now, so that after a crash in between nothing would tell that it must not be believed.
-        Start::Cold => superblock.valid_from_epoch = next_epoch(superblock)?,
-        Start::Warm(_) | Start::Recovered => {}
-    }
-    write_superblock(cache, superblock).await?;
-    Ok(start)
-}
-
+/// The epoch of the next opening.
 pub(super) fn next_epoch(superblock: &Superblock) -> Result<Epoch, FormatError> {
     let epoch = superblock.epoch.0;
     let next = epoch.checked_add(1).filter(|&next| next < EPOCH_END).map(Epoch);
@@ -229,7 +178,7 @@ pub(super) fn next_epoch(superblock: &Superblock) -> Result<Epoch, FormatError> 
 ///
 /// # Errors
 /// [`CacheError::ColdWriteBack`], or [`CacheError`] when the device fails.
-pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+pub(super) async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     if superblock.after_crash == AfterCrash::Cold {
         return Err(CacheError::ColdWriteBack);
     }
@@ -248,7 +197,7 @@ pub async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
 ///
 /// # Errors
 /// As for [`mark_dirty`].
-pub async fn mark_dirty_served<C: Device, E: Env>(
+pub(super) async fn mark_dirty_served<C: Device, E: Env>(
     env: &E,
     cache: &C,
     superblock: &mut Superblock,
@@ -272,7 +221,7 @@ pub async fn mark_dirty_served<C: Device, E: Env>(
 ///
 /// # Errors
 /// [`CacheError`] when the device fails.
-pub async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
+pub(super) async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     // Shards that were thrown away may have written in this one.
     superblock.epoch = next_epoch(superblock)?;
     superblock.valid_from_epoch = superblock.epoch;

@@ -60,7 +60,7 @@ impl Drop for Counted<'_> {
 }
 
 impl OriginWrites {
-    /// From now on the witness is told of every change of what the origin begins with; `fingerprint` is noted now, as well
+    /// From now on the host_records is told of every change of what the origin begins with; `fingerprint` is noted now, as well
     /// as that can be. Before shards are started.
     pub fn watch_from(&self, fingerprint: &Fingerprint) {
         self.0.watch.begin(&fingerprint.stripes);

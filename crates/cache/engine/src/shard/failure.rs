@@ -1,9 +1,9 @@
 //! A cache device that fails: it is no longer used, and what is on it must never be believed again.
 //!
 //! From then on writes go to the origin without intents. So before the first of them, one of three things is sure: the
-//! cache device itself says that all of the shard's stripes are out of date, or the host's witness has noted that the
-//! cache is lost (see [`crate::witness`]), or both were tried and are not to be had. Writers wait until then; each try
-//! is bounded by the device's deadline and by [`WITNESS_WITHIN`]. The host is asked when a writer waits: until then
+//! cache device itself says that all of the shard's stripes are out of date, or the host's host_records has noted that the
+//! cache is lost (see [`crate::host_record`]), or both were tried and are not to be had. Writers wait until then; each try
+//! is bounded by the device's deadline and by [`RECORD_WITHIN`]. The host is asked when a writer waits: until then
 //! what is on the device is true, and a later start may have it.
 
 use std::pin::pin;
@@ -22,7 +22,7 @@ const POISON_TRIES_MAX: u32 = 3;
 /// How long a cache device has to take the mark before the host is asked: what it takes itself says it shard by shard.
 const DEVICE_FIRST: Duration = Duration::from_secs(1);
 /// How long the host has to note that a cache is lost.
-const WITNESS_WITHIN: Duration = Duration::from_secs(10);
+const RECORD_WITHIN: Duration = Duration::from_secs(10);
 
 impl<P: Platform> Shard<P> {
     /// Counts an error of the cache device. After too many, or one operation that did not end in time, the device is no
@@ -131,7 +131,7 @@ impl<P: Platform> Shard<P> {
     }
 
     async fn disown_on_host(&self) -> bool {
-        let Some(witness) = &self.witness else {
+        let Some(host_records) = &self.host_records else {
             return false;
         };
         while !self.intents.writing() {
@@ -140,8 +140,8 @@ impl<P: Platform> Shard<P> {
             }
             self.intents.wishes.notified().await;
         }
-        let late = pin!(self.env.sleep(WITNESS_WITHIN));
-        match select(witness.note_lost(), late).await {
+        let late = pin!(self.env.sleep(RECORD_WITHIN));
+        match select(host_records.note_fenced(), late).await {
             Either::Left((noted, _)) => noted,
             Either::Right(_) => false,
         }

@@ -71,12 +71,12 @@ use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
 use crate::format::geometry::Geometry;
+use crate::host_record::HostRecords;
 use crate::index::{Entry, Index};
 use crate::policy::{Policy, PolicyKind, Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
 use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
-use crate::witness::Witness;
 use counts::Counted;
 use intents::Intents;
 use locks::RangeLocks;
@@ -140,7 +140,7 @@ pub struct ShardParts<P: Platform> {
     /// Shared by all shards.
     pub origin_writes: OriginWrites,
     /// Who is told that the cache is lost when its device cannot be, if anybody.
-    pub witness: Option<Rc<dyn Witness>>,
+    pub host_records: Option<Rc<dyn HostRecords>>,
 }
 
 /// See the module's documentation.
@@ -156,7 +156,7 @@ pub struct Shard<P: Platform> {
     origin: Rc<P::Origin>,
     settings: RefCell<Settings>,
     origin_writes: OriginWrites,
-    witness: Option<Rc<dyn Witness>>,
+    host_records: Option<Rc<dyn HostRecords>>,
     index: RefCell<Index>,
     log: RefCell<Log>,
     policy: RefCell<Box<dyn Policy>>,
@@ -244,7 +244,7 @@ impl<P: Platform> Shard<P> {
             origin,
             settings,
             origin_writes,
-            witness,
+            host_records,
         } = parts;
         let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
         let policy = settings.policy.build(geometry.shard_len() / BLOCK_BYTES as u64);
@@ -260,7 +260,7 @@ impl<P: Platform> Shard<P> {
             origin,
             settings: RefCell::new(settings),
             origin_writes,
-            witness,
+            host_records,
             index: RefCell::new(Index::new(geometry.local_blocks(), planned)),
             log: RefCell::new(Log::new(
                 geometry,

@@ -130,6 +130,6 @@ fn shard_over(
             dirty_percent: DIRTY_PERCENT_DEFAULT,
         },
         origin_writes: OriginWrites::default(),
-        witness: None,
+        host_records: None,
     })
 }

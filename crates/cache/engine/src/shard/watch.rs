@@ -3,7 +3,7 @@
 //!
 //! After a clean stop the superblock has the origin's fingerprint. A crash leaves no such moment, and what clients write
 //! changes it all the time. The rule: *while no intent of a watched stripe is set on the cache device, the fingerprint
-//! that was noted last (see [`crate::witness::Witness::note_origin`]) is the one of the origin, also after a power cut.*
+//! that was noted last (see [`crate::host_record::HostRecords::note_origin`]) is the one of the origin, also after a power cut.*
 //! Watched are all stripes on which that fingerprint depends. For that:
 //!
 //! - Whoever writes to a watched stripe of the origin sets its intent before; the cleaner, too, though recovery knows
@@ -145,7 +145,7 @@ impl<P: Platform> Shard<P> {
     /// Notes what the origin begins with now. The origin was flushed since `ticket` was taken. But for [`Noted::Yes`] the
     /// intents of watched stripes must stay.
     pub(super) async fn note_origin(&self, ticket: u64) -> Noted {
-        let Some(witness) = &self.witness else {
+        let Some(host_records) = &self.host_records else {
             return Noted::Yes;
         };
         if planted(PlantedBug::OriginNotNoted) {
@@ -162,7 +162,7 @@ impl<P: Platform> Shard<P> {
             return Noted::NotYet;
         }
         let late = pin!(self.env.sleep(NOTE_WITHIN));
-        match select(witness.note_origin(ticket, value), late).await {
+        match select(host_records.note_origin(ticket, value), late).await {
             Either::Left((true, _)) => Noted::Yes,
             Either::Left((false, _)) | Either::Right(_) => Noted::Failed,
         }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CacheError, LocalCache};
 use flaz_engine::check::{Finding, walk};
+use flaz_engine::host_record::HostRecord;
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::Counts;
-use flaz_engine::witness::Memory;
 use flaz_sim::{DeviceEvent, DiskImage, DiskMoment, EventStage, FaultRates, Halt, Rng, Sim, SimDisk, SimEnv};
 use futures_util::future::{join, join_all};
 
@@ -44,7 +44,7 @@ pub struct Start {
     pub ground: Rc<Ground>,
     pub past: Past,
     /// What the host remembers.
-    pub memory: Option<Memory>,
+    pub memory: Option<HostRecord>,
 }
 
 /// What came before, as far as it matters to what may be demanded.
@@ -82,7 +82,7 @@ pub struct Moment {
     pub flush_failed: bool,
     pub cache: DiskMoment,
     pub origin: DiskMoment,
-    pub memory: Option<Memory>,
+    pub memory: Option<HostRecord>,
 }
 
 /// What happens in a life.
@@ -439,7 +439,7 @@ impl Living<'_> {
         });
         self.host.broken.set(self.script.forgetful_host);
         self.host.takes.set(NOTE_TAKES_MAX);
-        let cache = LocalCache::open_witnessed(
+        let cache = LocalCache::open_recorded(
             self.env.clone(),
             cache,
             Rc::clone(&origin),

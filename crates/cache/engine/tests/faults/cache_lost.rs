@@ -45,7 +45,7 @@ fn a_device_that_returns_after_a_kill_is_not_trusted() {
             write_everywhere(&live).await;
             live.check_all().await;
             assert!(live.failed(), "{mode}");
-            assert_eq!(world.host.noted_lost.get(), 1, "{mode}");
+            assert_eq!(world.host.noted_fenced.get(), 1, "{mode}");
         });
         world.cache.set_dead(false);
         let next = world.reboot(3);
@@ -96,7 +96,7 @@ fn a_device_that_returns_without_missed_writes_is_warm() {
         world.cache.set_dead(true);
         live.check_all().await;
         assert!(live.failed());
-        assert_eq!(world.host.noted_lost.get(), 0);
+        assert_eq!(world.host.noted_fenced.get(), 0);
     });
     world.cache.set_dead(false);
     let next = world.reboot(26);
@@ -108,7 +108,7 @@ fn a_device_that_returns_without_missed_writes_is_warm() {
     });
 }
 
-/// The control of the tests above: what the witness is for.
+/// The control of the tests above: what the host record is for.
 #[test]
 fn without_a_host_record_a_returned_device_is_trusted() {
     let world = World::new(9, Mode::WriteThrough);

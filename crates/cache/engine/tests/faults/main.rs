@@ -5,7 +5,7 @@
 //!
 //! | module | what fails |
 //! |---|---|
-//! | `world`, `host` | nothing: two disks, a witness, a cache, and blocks that say which write they are from |
+//! | `world`, `host` | nothing: two disks, a host record, a cache, and blocks that say which write they are from |
 //! | `crashes` | the process or the power, at every event of a start, of a reclaim |
 //! | `damage` | bits, places of writes, parts of extents |
 //! | `errors` | single writes and flushes of the cache device |
@@ -29,6 +29,7 @@ mod flushes;
 mod full;
 #[path = "../support/host.rs"]
 mod host;
+mod lifecycle;
 mod orderings;
 mod origin;
 mod origin_changed;

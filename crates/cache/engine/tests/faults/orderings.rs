@@ -473,7 +473,7 @@ pub fn a_cache_is_marked_clean_after_image_and_origin_are_stable() {
     }
 }
 
-/// The rule of the witness: its note comes before the first write that the cache device does not know of.
+/// The rule of the host record: it is written comes before the first write that the cache device does not know of.
 #[test]
 pub fn a_fence_is_recorded_before_a_write_without_intent() {
     for mode in MODES {
@@ -487,7 +487,7 @@ pub fn a_fence_is_recorded_before_a_write_without_intent() {
             world.sim.set_observer(move |event| {
                 if event.disk != number && event.stage == Issued && event.op == Write {
                     assert!(
-                        host.noted_lost.get() > 0,
+                        host.noted_fenced.get() > 0,
                         "a write went past a cache that nobody gave up"
                     );
                 }

@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 use flaz_engine::planted::{PlantedBug, plant};
 
 use crate::write_back::{full, orderings as write_back};
-use crate::{orderings, origin_changed, random, reopen};
+use crate::{lifecycle, orderings, origin_changed, random, reopen};
 
 /// A bug, and a test that must find it.
 type Pair = (PlantedBug, fn());
@@ -80,6 +80,14 @@ fn broken_orderings_are_found() {
         (
             PlantedBug::OriginNotFlushedAtStart,
             reopen::a_start_that_begins_with_nothing_flushes_the_origin_first,
+        ),
+        (
+            PlantedBug::VoidedAfterSave,
+            lifecycle::fenced_cache_is_void_before_images_are_saved,
+        ),
+        (
+            PlantedBug::DirtyMarkedEarly,
+            lifecycle::refused_start_does_not_mark_the_cache_dirty,
         ),
         (
             PlantedBug::OriginComparedIntended,

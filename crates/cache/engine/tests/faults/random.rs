@@ -36,7 +36,10 @@ struct Known {
 
 impl Known {
     fn may_fail(&self, error: &IoError) {
-        let cache = matches!(error, IoError::CacheFailed(_) | IoError::DirtyLost { .. });
+        let cache = matches!(
+            error,
+            IoError::CacheFailed(_) | IoError::DirtyUnreadable { .. } | IoError::DirtyLost { .. }
+        );
         assert!(self.write_back && cache, "the origin is only slow: {error}");
     }
 
@@ -144,7 +147,7 @@ fn survive(seed: u64, modes: &[Mode], power_cut: bool, given_up: &Cell<u32>, not
             unreachable!("clients go on for ever")
         };
         given_up.set(given_up.get() + u32::from(live.failed()));
-        noted.set(noted.get() + world.host.noted_lost.get());
+        noted.set(noted.get() + world.host.noted_fenced.get());
     });
     let next = if power_cut {
         let (cache, origin) = (CrashPlan::Random(seed), CrashPlan::Random(seed ^ 2));

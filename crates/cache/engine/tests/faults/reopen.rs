@@ -8,10 +8,10 @@ use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{Start, mark_clean, mark_empty, mark_void, read_superblock, write_superblock};
 use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::superblock::State;
+use flaz_engine::host_record::HostRecord;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::Volume;
-use flaz_engine::witness::Memory;
 
 use flaz_sim::{CrashPlan, DiskConfig, EventStage};
 
@@ -48,8 +48,8 @@ fn fence_marks_do_not_affect_later_epochs() {
                 });
                 // Or it was given up, as far as the host knows.
                 let (cache, origin, memory) = world.now();
-                let memory = memory.map(|memory| Memory {
-                    lost: !detached,
+                let memory = memory.map(|memory| HostRecord {
+                    fenced: !detached,
                     ..memory
                 });
                 let mut next = world.boot(50, (cache, origin, memory));

@@ -72,7 +72,7 @@ fn a_write_continues_past_a_stalled_intent() {
                 took < TIMEOUT_MOST + Duration::from_secs(2),
                 "{mode}: a write waited for {took:?}"
             );
-            assert_eq!(world.host.noted_lost.get(), 1, "{mode}: noted before the write");
+            assert_eq!(world.host.noted_fenced.get(), 1, "{mode}: noted before the write");
             live.check_all().await;
         });
         // The machine goes down before the device has answered anything, and the device is well again.

@@ -13,13 +13,13 @@ use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, walk};
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
 use flaz_engine::format::superblock::Superblock;
+use flaz_engine::host_record::{HostRecord, HostRecords};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume};
-use flaz_engine::witness::{Memory, Witness};
 use flaz_sim::{CrashPlan, DiskConfig, DiskImage, DiskMoment, EventStage, Rng, Sim, SimDisk, SimEnv};
 use uuid::Uuid;
 
@@ -90,11 +90,11 @@ pub struct Moment {
     pub cache: DiskMoment,
     pub origin: DiskMoment,
     /// What the host remembered.
-    pub memory: Option<Memory>,
+    pub memory: Option<HostRecord>,
 }
 
 /// What a boot finds: cache device, origin, and what the host remembers.
-pub type Found = (DiskImage, DiskImage, Option<Memory>);
+pub type Found = (DiskImage, DiskImage, Option<HostRecord>);
 
 /// Which read of the cache device, counted from 1, is the first that ends at `end`.
 pub fn read_up_to(moments: &[Moment], end: u64) -> u64 {
@@ -284,13 +284,13 @@ impl World {
         let limit = (self.mode != Mode::WriteBack).then_some(TIMEOUT);
         let device = Rc::new(Deadline::new(self.cache.clone(), env.clone(), limit));
         let origin = Rc::new(self.origin.clone());
-        let cache = LocalCache::<Simulated>::open_witnessed(
+        let cache = LocalCache::<Simulated>::open_recorded(
             env.clone(),
             device,
             Rc::clone(&origin),
             self.settings(),
             self.after_crash.get(),
-            (!self.alone.get()).then(|| Notes::of(&self.host, &env) as Rc<dyn Witness>),
+            (!self.alone.get()).then(|| Notes::of(&self.host, &env) as Rc<dyn HostRecords>),
         )
         .await?;
         let volume = CachedVolume::new(cache.shards(), origin, BLOCKS * BLOCK, 0);

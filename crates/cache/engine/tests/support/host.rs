@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::Env;
-use flaz_engine::witness::{Memory, Witness};
+use flaz_engine::host_record::{HostRecord, HostRecords};
 use flaz_sim::SimEnv;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -14,7 +14,7 @@ use futures_util::future::LocalBoxFuture;
 /// A host's memory.
 #[derive(Default)]
 pub struct Host {
-    memory: Cell<Option<Memory>>,
+    memory: Cell<Option<HostRecord>>,
     ticket: Cell<u64>,
     /// It notes nothing, and knows nothing.
     pub broken: Cell<bool>,
@@ -22,23 +22,23 @@ pub struct Host {
     pub unsure: Cell<bool>,
     /// Longest time that a note takes.
     pub takes: Cell<Duration>,
-    /// Notes that were made of a lost cache.
-    pub noted_lost: Cell<u32>,
+    /// Notes that were made of a fenced cache.
+    pub noted_fenced: Cell<u32>,
 }
 
 impl Host {
-    pub fn remembering(memory: Option<Memory>) -> Rc<Self> {
+    pub fn remembering(memory: Option<HostRecord>) -> Rc<Self> {
         Rc::new(Self {
             memory: Cell::new(memory),
             ..Self::default()
         })
     }
 
-    pub fn memory(&self) -> Option<Memory> {
+    pub fn memory(&self) -> Option<HostRecord> {
         self.memory.get()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Memory)) -> bool {
+    fn change(&self, change: impl FnOnce(&mut HostRecord)) -> bool {
         if self.broken.get() {
             return false;
         }
@@ -72,12 +72,12 @@ impl Notes {
     }
 }
 
-impl Witness for Notes {
-    fn recall(&self) -> LocalBoxFuture<'_, Option<Memory>> {
+impl HostRecords for Notes {
+    fn recall(&self) -> LocalBoxFuture<'_, Option<HostRecord>> {
         async { self.host.memory.get().filter(|_| !self.host.broken.get()) }.boxed_local()
     }
 
-    fn note(&self, new: Memory) -> LocalBoxFuture<'_, bool> {
+    fn note(&self, new: HostRecord) -> LocalBoxFuture<'_, bool> {
         async move {
             self.take_a_while().await;
             self.host.ticket.set(0);
@@ -126,13 +126,13 @@ impl Witness for Notes {
         .boxed_local()
     }
 
-    fn note_lost(&self) -> LocalBoxFuture<'_, bool> {
+    fn note_fenced(&self) -> LocalBoxFuture<'_, bool> {
         async {
             self.take_a_while().await;
-            let noted = self.host.change(|memory| memory.lost = true);
+            let noted = self.host.change(|memory| memory.fenced = true);
             self.host
-                .noted_lost
-                .set(self.host.noted_lost.get() + u32::from(noted));
+                .noted_fenced
+                .set(self.host.noted_fenced.get() + u32::from(noted));
             noted
         }
         .boxed_local()

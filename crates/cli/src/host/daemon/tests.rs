@@ -1,5 +1,7 @@
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::settings::AfterCrash;
+use std::sync::mpsc;
 
 use super::*;
 
@@ -11,7 +13,7 @@ fn a_thread_panic_is_reported_at_shutdown() {
     let join = watched("flaz-7".to_owned(), failed, || panic!("on purpose")).expect("a thread");
     let error = told.recv_timeout(Duration::from_secs(60)).expect("it is told");
     assert!(
-        error.contains("flaz-7 panicked") && error.contains("after a crash"),
+        error.contains("flaz-7 panicked") && error.contains("crash recovery"),
         "{error}"
     );
     join.join().expect("it has ended in order");
@@ -78,7 +80,7 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
         ..SettingsPatch::default()
     };
     let refused = daemon.set(&back).expect_err("the stop may have marked the cache");
-    assert!(refused.to_string().contains("being stopped"), "{refused}");
+    assert!(refused.to_string().contains("server is stopping"), "{refused}");
     daemon.stopping.store(false, Ordering::SeqCst);
     daemon.detach().expect("nothing is dirty");
     daemon.shutdown().expect("it stops");

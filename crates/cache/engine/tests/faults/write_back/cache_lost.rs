@@ -2,9 +2,9 @@
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CacheError, Start};
+use flaz_engine::host_record::HostRecord;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
-use flaz_engine::witness::Memory;
 
 use super::world;
 use crate::world::{CLEARED, STRIPE, World};
@@ -252,7 +252,10 @@ fn refused_with_a_hole(given_up: bool) {
     let mut next = world.reboot(8);
     if given_up {
         let (cache, origin, memory) = next.now();
-        let lost = |memory: Memory| Memory { lost: true, ..memory };
+        let lost = |memory: HostRecord| HostRecord {
+            fenced: true,
+            ..memory
+        };
         next = next.boot(9, (cache, origin, memory.map(lost)));
     }
     // Nor does the first try make the second one succeed.

@@ -334,7 +334,8 @@ fn lying_flushes_cause_detected_gaps_and_no_panic() {
             let live = match next.try_open().await {
                 Ok(live) => live,
                 Err(CacheError::DirtyUnreadable { why }) => {
-                    gaps += u32::from(why.contains("stable") || why.contains("is gone"));
+                    gaps +=
+                        u32::from(why.to_string().contains("stable") || why.to_string().contains("is gone"));
                     return;
                 }
                 Err(_) => return,
@@ -444,7 +445,7 @@ fn rots_while_it_is_filled(after: Duration) {
         let (_, opened) = open(&|next| next.cache.flip_bit(extent + 8, 0));
         match opened.map(|_| ()) {
             Err(CacheError::DirtyUnreadable { why }) => {
-                assert!(why.contains("damaged extent header"), "{why}")
+                assert!(why.to_string().contains("damaged extent header"), "{why}")
             }
             other => panic!("header at {extent}: {other:?}"),
         }
@@ -454,7 +455,7 @@ fn rots_while_it_is_filled(after: Duration) {
         match opened.map(|_| ()) {
             Err(CacheError::DirtyUnreadable { why }) => {
                 let told = ["lacks extents that were stable", "were stable", "is gone"];
-                assert!(told.iter().any(|told| why.contains(told)), "{why}");
+                assert!(told.iter().any(|told| why.to_string().contains(told)), "{why}");
             }
             other => panic!("header at {extent}: {other:?}"),
         }

@@ -1,0 +1,354 @@
+//! The life of a whole cache: the order of the steps that open it, permit write-back and close it.
+//!
+//! The daemon, the offline commands and the simulation all open and close caches here. The shards may live on this thread or
+//! on others ([`ShardSet`]).
+//!
+//! Opening:
+//! 1. Decide how far the device is trusted: host record, other caches of the same origin.
+//! 2. Compare the origin with the one that was served last.
+//! 3. Mark the cache open, in a new epoch.
+//! 4. Build the shards; load the index images, or recover from the log, or start cold.
+//! 5. If the cache starts empty, flush the origin. Take the origin's fingerprint.
+//! 6. Mark the cache dirty if the mode is write-back. Not earlier: a start that is refused in step 5 leaves a cache that may
+//!    be discarded as before.
+//! 7. Write the host record.
+//! 8. Permit write-back to the shards, and start them.
+//!
+//! Closing:
+//! 1. Stop the shards.
+//! 2. If a shard was fenced and no block is dirty, mark the cache void. Before step 3, which takes long: writes went past the
+//!    cache, and a power cut during step 3 must not leave a cache that recovery would use.
+//! 3. Write the index images. If a shard was fenced meanwhile, mark the cache void now.
+//! 4. Take the origin's fingerprint; nothing was written since the last flush.
+//! 5. Mark the cache clean (or empty, after a detach), then write the host record.
+//!
+//! Invariants:
+//! - The superblock says *open* before anything else is written, and *clean* after everything else is stable.
+//! - The superblock says *dirty* before the first block can become dirty, and the host record before the first shard runs.
+
+use std::time::Duration;
+
+use flaz_device::{Device, Env};
+
+use super::error::{CacheError, Unreadable};
+use super::origin::{check, settle, take_fingerprint};
+use super::shard_set::{ShardSet, ShardsState};
+use super::start::{Start, open_superblock};
+use super::superblock::{
+    mark_clean, mark_dirty, mark_dirty_served, mark_empty, mark_void, next_epoch, start_cold,
+    write_superblock,
+};
+use super::surroundings::Surroundings;
+use super::trust::{Trust, after_other_cache, of_device};
+use crate::format::superblock::Superblock;
+use crate::host_record::HostRecord;
+use crate::planted::{PlantedBug, planted};
+use crate::settings::AfterCrash;
+use crate::shard::{Platform, Recovered};
+
+/// What to do with the contents of a cache at its opening.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discard {
+    /// Keep them.
+    #[default]
+    Nothing,
+    /// Discard them; refuse if blocks may be dirty.
+    Clean,
+    /// Discard them, dirty blocks included.
+    All,
+}
+
+/// How to open a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// The mode is write-back.
+    pub write_back: bool,
+    /// What a crash of this opening leaves.
+    pub after_crash: AfterCrash,
+    /// What to do with the contents.
+    pub discard: Discard,
+}
+
+/// How an opening went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// How the cache started.
+    pub start: Start,
+    /// What recovery found, after a crash.
+    pub recovered: Recovered,
+    /// How long it took to build the shards and fill their indexes.
+    pub restored_in: Duration,
+}
+
+/// What a close leaves on the cache device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// The contents, for the next opening.
+    Contents,
+    /// An empty cache, unless blocks are dirty.
+    Empty,
+}
+
+/// A cache that is open.
+#[derive(Debug)]
+pub struct Lifecycle {
+    superblock: Superblock,
+}
+
+impl Lifecycle {
+    /// Opens a cache whose superblock was read: warm after a clean stop or a crash, cold where the contents are damaged or
+    /// not trusted. The shards run on return.
+    ///
+    /// # Errors
+    /// [`CacheError`]: the cache is not open. No shard was started.
+    pub async fn open<P: Platform, S: ShardSet>(
+        around: &Surroundings<P>,
+        mut superblock: Superblock,
+        options: OpenOptions,
+        shards: &S,
+    ) -> Result<(Self, Opened), CacheError> {
+        let expected = superblock.geometry.origin_len;
+        if around.origin.len() < expected {
+            let found = around.origin.len();
+            return Err(CacheError::OriginTooSmall { expected, found });
+        }
+        superblock.after_crash = options.after_crash;
+        let trust = decide_trust(around, &mut superblock, options).await?;
+        let start = open_superblock(&*around.cache, &mut superblock, trust).await?;
+        let mut opening = Opening {
+            around,
+            superblock,
+            shards,
+        };
+        let opened = opening.restore(start, trust).await?;
+        let mut superblock = opening.superblock;
+        if options.write_back && planted(PlantedBug::DirtyMarkedEarly) {
+            mark_dirty(&*around.cache, &mut superblock).await?;
+        }
+        if !opened.start.keeps_contents() {
+            settle(&*around.origin).await?;
+        }
+        if around.host_records.is_some() {
+            let writes = shards.origin_writes();
+            if let Some(found) = take_fingerprint(&*around.origin, writes, &mut superblock).await {
+                writes.watch_from(&found);
+            }
+        }
+        if options.write_back {
+            mark_dirty(&*around.cache, &mut superblock).await?;
+        }
+        if let Some(records) = &around.host_records {
+            records.note(HostRecord::of(&superblock)).await;
+            records.note_cache_of(&superblock.origin_identity).await;
+        }
+        shards.permit_write_back(superblock.dirty).await?;
+        shards.start().await?;
+        Ok((Self { superblock }, opened))
+    }
+
+    /// The superblock as it was written last.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Permits the mode to become write-back while the cache is served.
+    ///
+    /// # Errors
+    /// [`CacheError`] when the device fails, or the cache was opened to be cold after a crash. Then the mode stays.
+    pub async fn permit_write_back<P: Platform, S: ShardSet>(
+        &mut self,
+        around: &Surroundings<P>,
+        shards: &S,
+    ) -> Result<(), CacheError> {
+        let writes = shards.origin_writes();
+        mark_dirty_served(&around.env, &*around.cache, &mut self.superblock, writes).await?;
+        if let Some(records) = &around.host_records {
+            records.note_dirty(self.superblock.generation).await;
+        }
+        Ok(shards.permit_write_back(true).await?)
+    }
+
+    /// Stops the shards and closes the cache. No requests arrive any more. Returns the number of blocks that the origin
+    /// lacks.
+    ///
+    /// # Errors
+    /// [`CacheError`]: the cache is not marked clean; the next opening recovers it, or starts cold if the device was fenced.
+    pub async fn close<P: Platform, S: ShardSet>(
+        &mut self,
+        around: &Surroundings<P>,
+        shards: &S,
+        leave: Leave,
+    ) -> Result<u64, CacheError> {
+        shards.stop().await?;
+        let mut voided = Ok(false);
+        if !planted(PlantedBug::VoidedAfterSave) {
+            voided = self.void_if_fenced(around, shards.state().await?).await;
+        }
+        if planted(PlantedBug::CleanBeforeImage) {
+            mark_clean(&*around.cache, &mut self.superblock).await?;
+        }
+        let saved = shards.save().await?;
+        // Saving may have written back the last dirty blocks, or have fenced the device.
+        let state = shards.state().await?;
+        if matches!(voided, Ok(false)) {
+            voided = self.void_if_fenced(around, state).await;
+        }
+        take_fingerprint(&*around.origin, shards.origin_writes(), &mut self.superblock).await;
+        let fenced = if state.fenced {
+            Err(CacheError::Fenced)
+        } else {
+            Ok(())
+        };
+        if let Err(error) = voided.and(saved.map_err(CacheError::from)).and(fenced) {
+            if let Some(records) = &around.host_records {
+                records.note_stopped(self.superblock.origin_fingerprint).await;
+            }
+            return Err(error);
+        }
+        self.superblock.dirty = state.dirty_blocks > 0;
+        if leave == Leave::Empty && !self.superblock.dirty {
+            mark_empty(&*around.cache, &mut self.superblock).await?;
+        } else if !planted(PlantedBug::CleanBeforeImage) {
+            mark_clean(&*around.cache, &mut self.superblock).await?;
+        }
+        if let Some(records) = &around.host_records {
+            records.note(HostRecord::of(&self.superblock)).await;
+        }
+        Ok(state.dirty_blocks)
+    }
+
+    /// Marks the contents as void if writes went past them. With dirty blocks the log is still needed; the fenced shard's
+    /// intents, all of them set, void its clean blocks. Returns whether the cache was marked.
+    async fn void_if_fenced<P: Platform>(
+        &mut self,
+        around: &Surroundings<P>,
+        state: ShardsState,
+    ) -> Result<bool, CacheError> {
+        let void = state.fenced && state.dirty_blocks == 0;
+        if void {
+            mark_void(&*around.cache, &mut self.superblock).await?;
+        }
+        Ok(void)
+    }
+}
+
+/// Applies `discard`, and decides how far the device is trusted: whether anything on it will be used.
+async fn decide_trust<P: Platform>(
+    around: &Surroundings<P>,
+    superblock: &mut Superblock,
+    options: OpenOptions,
+) -> Result<Trust, CacheError> {
+    let discard = options.discard;
+    let mut record = match &around.host_records {
+        Some(records) => records.recall().await,
+        None => None,
+    };
+    match discard {
+        Discard::Nothing => {}
+        Discard::Clean if superblock.dirty => return Err(CacheError::Dirty),
+        Discard::Clean | Discard::All => {
+            tracing::warn!("--discard-cache: the cache starts empty");
+            superblock.dirty = false;
+        }
+    }
+    if discard == Discard::All
+        && let Some(record) = &mut record
+    {
+        record.dirty = false;
+    }
+    if options.after_crash == AfterCrash::Cold && (options.write_back || superblock.dirty) {
+        return Err(CacheError::ColdWriteBack);
+    }
+    let mut trust = of_device(superblock, record)?;
+    if let Some(records) = &around.host_records
+        && let Some(other) = records.other_cache(&superblock.origin_identity).await
+    {
+        trust = after_other_cache(trust, superblock, other, discard == Discard::All)?;
+    }
+    if discard != Discard::Nothing {
+        trust = Trust::Nothing;
+    }
+    if trust != Trust::Nothing {
+        check(&*around.cache, &*around.origin, superblock, record).await?;
+    }
+    Ok(trust)
+}
+
+/// A cache that is being opened.
+struct Opening<'a, P: Platform, S> {
+    around: &'a Surroundings<P>,
+    superblock: Superblock,
+    shards: &'a S,
+}
+
+impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
+    /// Builds the shards and fills their indexes as well as the contents permit.
+    async fn restore(&mut self, start: Start, trust: Trust) -> Result<Opened, CacheError> {
+        let mut opened = Opened {
+            start,
+            recovered: Recovered::default(),
+            restored_in: Duration::ZERO,
+        };
+        let begun = self.around.env.now();
+        self.shards.build(&self.superblock).await?;
+        if let Start::Warm(epoch) = opened.start {
+            match self.shards.load_images(epoch).await? {
+                Ok(0) => {}
+                Ok(refused) => tracing::warn!("{refused} index entries were not usable and were left out"),
+                Err(error) => opened.start = self.without_images(error).await?,
+            }
+        }
+        if opened.start == Start::Recovered {
+            match self.shards.recover(trust).await? {
+                Ok(recovered) => {
+                    opened.recovered = recovered;
+                    report_recovery(&recovered, self.around.env.now().since(begun));
+                }
+                Err(why) if self.superblock.dirty => {
+                    return Err(CacheError::DirtyUnreadable {
+                        why: Unreadable::Recovery(why),
+                    });
+                }
+                Err(why) => opened.start = cold(&why),
+            }
+        }
+        if opened.start == Start::Cold {
+            start_cold(&*self.around.cache, &mut self.superblock).await?;
+            self.shards.build(&self.superblock).await?;
+        }
+        opened.restored_in = self.around.env.now().since(begun);
+        Ok(opened)
+    }
+
+    /// How to start without usable index images. Where blocks may be dirty, from the log, in a new epoch: shards that had
+    /// loaded their image and are dropped now may have written to the log in this one, and moved dirty blocks.
+    async fn without_images(&mut self, error: crate::shard::ImageError) -> Result<Start, CacheError> {
+        if !self.superblock.dirty {
+            return Ok(cold(&error));
+        }
+        tracing::warn!(%error, "the log is read instead");
+        self.superblock.epoch = next_epoch(&self.superblock)?;
+        write_superblock(&*self.around.cache, &mut self.superblock).await?;
+        self.shards.build(&self.superblock).await?;
+        Ok(Start::Recovered)
+    }
+}
+
+fn cold(why: &dyn std::fmt::Display) -> Start {
+    tracing::warn!("the cache starts cold (no data is lost): {why}");
+    Start::Cold
+}
+
+fn report_recovery(recovered: &Recovered, took: Duration) {
+    let seconds = took.as_secs_f64();
+    tracing::warn!(
+        "recovered after a crash: {} blocks of {} regions are cached after {seconds:.3} s, {} of them dirty; {} blocks of {} \
+         stripes with writes in flight were dropped",
+        recovered.blocks,
+        recovered.regions,
+        recovered.dirty,
+        recovered.dropped,
+        recovered.stripes
+    );
+}

@@ -1,0 +1,108 @@
+//! The origin at an opening and at a stop: whether it changed while the cache was off, and what of it is stable.
+
+use flaz_device::Device;
+
+use super::error::{CacheError, Served};
+use super::start::{Start, how_to_start};
+use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint, fingerprint};
+use crate::format::superblock::Superblock;
+use crate::host_record::HostRecord;
+use crate::planted::{PlantedBug, planted};
+use crate::shard::{OriginWrites, any_intent};
+
+/// Checks that the origin is as it was when it was served last: against the superblock after a clean stop, else against
+/// the host record; after a crash, unless clients may have been writing where the comparison would show it. Asked before
+/// the superblock is opened, of every cache of which something will be used.
+///
+/// # Errors
+/// [`CacheError::OriginChanged`], or [`CacheError::Origin`] when the origin fails.
+pub(super) async fn check<C: Device, O: Device>(
+    cache: &C,
+    origin: &O,
+    superblock: &Superblock,
+    record: Option<HostRecord>,
+) -> Result<(), CacheError> {
+    // An opening that could not be recorded leaves the record of an earlier one.
+    let record = record.filter(|record| record.epoch == superblock.epoch);
+    let (since, expected) = match (how_to_start(superblock), record) {
+        (Start::Warm(_), _) => (Served::UntilStop, superblock.origin_fingerprint),
+        (Start::Recovered, Some(record)) if record.stopped => (Served::UntilStop, record.origin),
+        // Clients went on without intents, and the fingerprint was not renewed since.
+        (Start::Recovered, Some(record)) if record.fenced => {
+            tracing::warn!(
+                "cannot check whether the origin was changed since the crash: the cache was fenced before it"
+            );
+            return Ok(());
+        }
+        (Start::Recovered, record) => (Served::UntilCrash, record.and_then(|record| record.origin)),
+        (Start::Cold | Start::Empty, _) => return Ok(()),
+    };
+    let Some(expected) = expected else { return Ok(()) };
+    let found = match fingerprint(origin).await {
+        Ok(found) => found,
+        // A power cut may have torn a sector that clients were writing: the cached copy of it is needed.
+        Err(error) if since == Served::UntilCrash => {
+            tracing::warn!("cannot check whether the origin was changed since the crash: {error}");
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    if found.fits(expected) {
+        return Ok(());
+    }
+    if since == Served::UntilCrash
+        && !planted(PlantedBug::OriginComparedIntended)
+        && any_intent(cache, &superblock.geometry, &found.stripes).await
+    {
+        tracing::info!(
+            "cannot check whether the origin was changed since the crash: clients were writing to the compared stripes"
+        );
+        return Ok(());
+    }
+    Err(CacheError::OriginChanged {
+        since,
+        dirty: superblock.dirty,
+        bytes: FINGERPRINT_BYTES.min(origin.len()),
+        expected: expected.get(),
+        found: found.value.get(),
+    })
+}
+
+/// Flushes the origin and puts its fingerprint into the superblock: for [`HostRecord::of`] at an opening, for the clean mark
+/// at a stop. If that fails, or a flush has failed before, there is no fingerprint: the next start compares nothing and
+/// refuses nothing. A flush that fails here may have lost acknowledged writes of an earlier process: the next client
+/// that asks for a flush gets the error.
+pub(super) async fn take_fingerprint<O: Device>(
+    origin: &O,
+    writes: &OriginWrites,
+    superblock: &mut Superblock,
+) -> Option<Fingerprint> {
+    let warn = |error: &dyn std::fmt::Display| {
+        tracing::warn!("changes of the origin past the cache will not be detected: {error}");
+    };
+    let found = match writes.flushes().run(origin.flush()).await {
+        Ok(()) if writes.flushes().failures() > 0 => None,
+        Ok(()) => fingerprint(origin).await.inspect_err(|error| warn(error)).ok(),
+        Err(error) => {
+            warn(&error);
+            writes.flushes().leave_untold(error);
+            None
+        }
+    };
+    superblock.origin_fingerprint = found.as_ref().map(|found| found.value);
+    found
+}
+
+/// Flushes the origin for a cache that starts empty.
+///
+/// Unflushed writes of an earlier process would be read and cached, without an intent, and a power cut could still take
+/// them from the origin. After a clean stop they are stable; after a crash the old intents stay set.
+///
+/// # Errors
+/// [`CacheError::Origin`] when the origin fails.
+pub(super) async fn settle<O: Device>(origin: &O) -> Result<(), CacheError> {
+    if planted(PlantedBug::OriginNotFlushedAtStart) {
+        return Ok(());
+    }
+    origin.flush().await.map_err(CacheError::Origin)
+}

@@ -1,0 +1,294 @@
+//! All shards of a cache, on this thread or on others, as the lifecycle drives them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+
+use super::error::ShardsUnreachable;
+use super::surroundings::Surroundings;
+use super::trust::Trust;
+use crate::format::superblock::Superblock;
+use crate::settings::Settings;
+use crate::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered, Shard, ShardParts};
+use crate::stats::StatsSnapshot;
+use crate::units::Epoch;
+
+/// The outcome of an order to all shards: the outer error is that of reaching them.
+pub type Reached<T> = Result<T, ShardsUnreachable>;
+
+/// State of all shards, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardsState {
+    /// Blocks that the origin lacks.
+    pub dirty_blocks: u64,
+    /// The cache device failed a shard, and writes may have gone past it.
+    pub fenced: bool,
+}
+
+impl ShardsState {
+    /// Adds other shards.
+    pub fn add(&mut self, other: Self) {
+        self.dirty_blocks += other.dirty_blocks;
+        self.fenced |= other.fenced;
+    }
+}
+
+/// All shards of a cache. Each step is complete in every shard on return.
+#[expect(
+    async_fn_in_trait,
+    reason = "a lifecycle belongs to one thread; no Send bound is wanted"
+)]
+pub trait ShardSet {
+    /// Replaces the shards by new, empty ones that are not started.
+    async fn build(&self, superblock: &Superblock) -> Reached<()>;
+
+    /// Loads the index images of the clean stop that ended `epoch`. Returns the number of entries that were refused.
+    async fn load_images(&self, epoch: Epoch) -> Reached<Result<u64, ImageError>>;
+
+    /// Reads the log back after a crash; with [`Trust::DirtyOnly`] clean blocks are dropped.
+    async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>>;
+
+    /// Says whether the superblock permits dirty blocks.
+    async fn permit_write_back(&self, permitted: bool) -> Reached<()>;
+
+    /// Starts the tasks of the shards.
+    async fn start(&self) -> Reached<()>;
+
+    /// Stops them; everything admitted is on the cache device on return.
+    async fn stop(&self) -> Reached<()>;
+
+    /// Writes the index images.
+    async fn save(&self) -> Reached<Result<(), ImageError>>;
+
+    /// Dirty blocks, and whether the cache device is still used.
+    async fn state(&self) -> Reached<ShardsState>;
+
+    /// The counts that all shards share.
+    fn origin_writes(&self) -> &OriginWrites;
+}
+
+/// Combines the outcomes of saving: a cache device that failed counts more than any other error.
+pub fn worst_save(outcomes: impl IntoIterator<Item = Result<(), ImageError>>) -> Result<(), ImageError> {
+    let mut worst = Ok(());
+    for outcome in outcomes {
+        if worst.is_ok() || matches!(outcome, Err(ImageError::Failed { .. })) {
+            worst = outcome;
+        }
+    }
+    worst
+}
+
+/// Which shards a group has: those whose number leaves `first` when divided by `step`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Number of the first shard.
+    pub first: u32,
+    /// Number of groups.
+    pub step: u32,
+}
+
+impl Share {
+    /// All shards of a cache.
+    pub const ALL: Self = Self { first: 0, step: 1 };
+
+    /// Whether a shard is among them.
+    #[must_use]
+    pub fn has(self, number: u32) -> bool {
+        number % self.step == self.first
+    }
+}
+
+/// What the shards of a group are built from.
+pub struct GroupParts<P: Platform> {
+    /// Which shards.
+    pub share: Share,
+    /// Devices, time, host records.
+    pub around: Surroundings<P>,
+    /// Shared by all shards of the cache.
+    pub origin_writes: OriginWrites,
+}
+
+/// The shards of one thread, in the order of their numbers.
+///
+/// Invariant: all shards of a group are built from the same superblock and have the same settings.
+pub struct ShardGroup<P: Platform> {
+    parts: GroupParts<P>,
+    settings: RefCell<Settings>,
+    shards: RefCell<Rc<[Rc<Shard<P>>]>>,
+    shard_count: Cell<u32>,
+}
+
+impl<P: Platform> ShardGroup<P> {
+    /// A group without shards; [`ShardSet::build`] makes them.
+    #[must_use]
+    pub fn new(parts: GroupParts<P>, settings: Settings) -> Self {
+        assert!(parts.share.first < parts.share.step, "{:?}", parts.share);
+        Self {
+            parts,
+            settings: RefCell::new(settings),
+            shards: RefCell::new(Rc::from([])),
+            shard_count: Cell::new(0),
+        }
+    }
+
+    /// The group's shards.
+    #[must_use]
+    pub fn shards(&self) -> Rc<[Rc<Shard<P>>]> {
+        Rc::clone(&self.shards.borrow())
+    }
+
+    /// A shard of the group.
+    #[must_use]
+    pub fn get(&self, number: u32) -> Option<Rc<Shard<P>>> {
+        let share = self.parts.share;
+        let at = (number / share.step) as usize;
+        share
+            .has(number)
+            .then(|| self.shards.borrow().get(at).cloned())
+            .flatten()
+    }
+
+    /// Number of shards of the whole cache; 0 before they are built.
+    #[must_use]
+    pub fn shard_count(&self) -> u32 {
+        self.shard_count.get()
+    }
+
+    /// Changes the settings of all shards, also of those that are built later.
+    pub fn set(&self, settings: &Settings) {
+        self.settings.replace(settings.clone());
+        for shard in self.shards().iter() {
+            shard.set(settings);
+        }
+    }
+
+    /// Counts and holdings of all shards, added up.
+    #[must_use]
+    pub fn stats(&self) -> StatsSnapshot {
+        let mut total = StatsSnapshot::default();
+        for shard in self.shards().iter() {
+            total.add(&shard.stats());
+        }
+        total
+    }
+
+    /// Drops the shards. Shards and their tasks refer to each other, so this comes before the end of the runtime.
+    pub fn clear(&self) {
+        self.shards.replace(Rc::from([]));
+    }
+
+    /// As [`ShardSet::recover`]; calls `region_done` for each region that was read.
+    ///
+    /// # Errors
+    /// [`RecoverError`] of the first shard that has one: all shards are then to be built anew.
+    pub async fn recover_with(
+        &self,
+        trust: Trust,
+        region_done: impl Fn(),
+    ) -> Result<Recovered, RecoverError> {
+        let region_done = &region_done;
+        let shards = self.shards();
+        // All at the same time: while one waits for the device, another uses the processor.
+        let parts = join_all(shards.iter().map(|shard| async move {
+            if trust == Trust::DirtyOnly
+                && let Err(source) = shard.distrust().await
+            {
+                let shard = shard.number();
+                return Err(RecoverError::Device { shard, source });
+            }
+            shard.recover(region_done).await
+        }));
+        let mut total = Recovered::default();
+        for part in parts.await {
+            total.add(&part?);
+        }
+        Ok(total)
+    }
+}
+
+impl<P: Platform> ShardSet for ShardGroup<P> {
+    async fn build(&self, superblock: &Superblock) -> Reached<()> {
+        let count = superblock.geometry.shard_count;
+        let share = self.parts.share;
+        let settings = self.settings.borrow().clone();
+        let around = &self.parts.around;
+        let shards = (share.first..count).step_by(share.step as usize).map(|number| {
+            Shard::new(ShardParts {
+                number,
+                geometry: superblock.geometry,
+                cache_id: superblock.cache_id(),
+                epoch: superblock.epoch,
+                valid_from: superblock.valid_from_epoch,
+                may_be_dirty: superblock.dirty,
+                after_crash: superblock.after_crash,
+                env: around.env.clone(),
+                cache: Rc::clone(&around.cache),
+                origin: Rc::clone(&around.origin),
+                settings: settings.clone(),
+                origin_writes: self.parts.origin_writes.clone(),
+                host_records: around.host_records.clone(),
+            })
+        });
+        self.shards.replace(shards.collect());
+        self.shard_count.set(count);
+        Ok(())
+    }
+
+    async fn load_images(&self, epoch: Epoch) -> Reached<Result<u64, ImageError>> {
+        let mut refused = 0;
+        for shard in self.shards().iter() {
+            match shard.load_image(epoch).await {
+                Ok(count) => refused += count as u64,
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(refused))
+    }
+
+    async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {
+        Ok(self.recover_with(trust, || ()).await)
+    }
+
+    async fn permit_write_back(&self, permitted: bool) -> Reached<()> {
+        for shard in self.shards().iter() {
+            shard.permit_write_back(permitted);
+        }
+        Ok(())
+    }
+
+    async fn start(&self) -> Reached<()> {
+        self.shards().iter().for_each(Shard::start);
+        Ok(())
+    }
+
+    async fn stop(&self) -> Reached<()> {
+        for shard in self.shards().iter() {
+            shard.stop().await;
+        }
+        Ok(())
+    }
+
+    async fn save(&self) -> Reached<Result<(), ImageError>> {
+        let mut outcomes = Vec::new();
+        for shard in self.shards().iter() {
+            outcomes.push(shard.save().await);
+        }
+        Ok(worst_save(outcomes))
+    }
+
+    async fn state(&self) -> Reached<ShardsState> {
+        let mut total = ShardsState::default();
+        for shard in self.shards().iter() {
+            total.add(ShardsState {
+                dirty_blocks: shard.dirty_blocks(),
+                fenced: shard.failed(),
+            });
+        }
+        Ok(total)
+    }
+
+    fn origin_writes(&self) -> &OriginWrites {
+        &self.parts.origin_writes
+    }
+}

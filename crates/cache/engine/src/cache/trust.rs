@@ -1,0 +1,87 @@
+//! How far a cache device is trusted, given the host record.
+
+use super::error::{CacheError, Untrusted};
+use crate::format::superblock::{State, Superblock};
+use crate::host_record::{HostRecord, OtherCache};
+
+/// How far a cache device is trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// As far as its superblock says.
+    Full,
+    /// Dirty blocks only: the device has missed writes, but none of them went to a dirty block.
+    DirtyOnly,
+    /// Nothing on it is used.
+    Nothing,
+}
+
+/// Compares a superblock, as it was read, with the host record. Raises its numbers to those of the record, so that nothing
+/// that was written in between passes for newer than this opening.
+fn compare(superblock: &mut Superblock, record: Option<HostRecord>) -> Result<(), Untrusted> {
+    let Some(record) = record else { return Ok(()) };
+    let (expected, found) = (record.generation, superblock.generation);
+    superblock.generation = superblock.generation.max(record.generation);
+    superblock.epoch = superblock.epoch.max(record.epoch);
+    // First, because an old copy of a fenced cache has old dirty blocks.
+    if found < expected {
+        return Err(Untrusted::RolledBack { expected, found });
+    }
+    if record.fenced {
+        return Err(Untrusted::Fenced);
+    }
+    Ok(())
+}
+
+/// Decides how far a cache device is trusted, and logs the reason where that is not in full.
+///
+/// # Errors
+/// [`CacheError::DirtyUnreadable`] where dirty blocks may be missing.
+pub(super) fn of_device(
+    superblock: &mut Superblock,
+    record: Option<HostRecord>,
+) -> Result<Trust, CacheError> {
+    match compare(superblock, record) {
+        Ok(()) => Ok(Trust::Full),
+        Err(error @ Untrusted::Fenced) if superblock.dirty => {
+            tracing::error!("only dirty blocks are kept: {error}");
+            Ok(Trust::DirtyOnly)
+        }
+        // Also where the copy says that it has no dirty blocks: the cache had some since.
+        Err(why) if superblock.dirty || record.is_some_and(|record| record.dirty) => {
+            Err(CacheError::DirtyUnreadable { why: why.into() })
+        }
+        Err(why) => Ok(start_cold(why)),
+    }
+}
+
+/// The same after the origin was served through another cache.
+///
+/// # Errors
+/// [`CacheError::OtherCacheDirty`] where that cache has blocks that the origin lacks, unless they are given up;
+/// [`CacheError::DirtyUnreadable`] where this one may have some.
+pub(super) fn after_other_cache(
+    trust: Trust,
+    superblock: &Superblock,
+    other: OtherCache,
+    discard_dirty: bool,
+) -> Result<Trust, CacheError> {
+    if other.dirty && !discard_dirty {
+        return Err(CacheError::OtherCacheDirty {
+            expected: other.uuid,
+            found: superblock.uuid,
+        });
+    }
+    if superblock.state == State::Empty {
+        return Ok(trust);
+    }
+    let why = Untrusted::OtherCache(other.uuid);
+    if superblock.dirty {
+        return Err(CacheError::DirtyUnreadable { why: why.into() });
+    }
+    Ok(start_cold(why))
+}
+
+fn start_cold(why: Untrusted) -> Trust {
+    tracing::error!("the cache starts cold (no data is lost): {why}");
+    Trust::Nothing
+}

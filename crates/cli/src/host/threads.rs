@@ -1,0 +1,291 @@
+//! The threads that drive shards, as the rest of the process reaches them: started, asked, ended.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use flaz_device::rt::mailbox::{Sender, channel};
+use flaz_device::rt::{OneReceiver, OneSender, oneshot};
+use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_save};
+use flaz_engine::cache::{ShardsUnreachable, Trust};
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
+use flaz_engine::units::Epoch;
+use flaz_nbd::{Counters, Export, Limits, Service, Snapshot};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::HostError;
+use super::device::HostDevice;
+use super::state::StateFile;
+use super::worker::{self, MAILBOX_MAX, Order, WorkerParts};
+
+/// How long a thread has to answer a question.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a thread has to store admitted blocks, or to read or write its index.
+const STOP_WITHIN: Duration = Duration::from_secs(300);
+/// Longest time for the threads to read the log back after a crash.
+const RECOVER_WITHIN: Duration = Duration::from_secs(3600);
+
+/// What every thread is started with.
+pub(super) struct ThreadParts<'a> {
+    pub cache: &'a HostDevice,
+    pub origin: &'a HostDevice,
+    pub state: &'a Arc<StateFile>,
+    pub device_timeout: Option<Duration>,
+    /// Bytes of the exported device.
+    pub size: u64,
+    pub read_only: bool,
+    pub settings: flaz_engine::settings::Settings,
+    pub failed: Arc<dyn Fn(HostError) + Send + Sync>,
+}
+
+/// The threads that drive shards.
+///
+/// Invariant: a thread that was started ends when this is dropped, or with [`Threads::end`].
+pub(super) struct Threads {
+    mailboxes: Vec<Sender<Order>>,
+    joins: Mutex<Vec<JoinHandle<()>>>,
+    counters: Vec<Arc<Counters>>,
+    origin_writes: OriginWrites,
+    /// Regions of the cache, for the progress of a recovery.
+    regions: AtomicU64,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        for mailbox in &self.mailboxes {
+            let _ = post(mailbox, Order::Exit);
+        }
+    }
+}
+
+impl Threads {
+    /// Starts `count` threads.
+    ///
+    /// # Errors
+    /// A thread cannot be started; those that run end.
+    pub(super) fn start(count: u32, parts: &ThreadParts<'_>) -> Result<Self, HostError> {
+        let (mailboxes, inboxes): (Vec<_>, Vec<_>) = (0..count).map(|_| channel(MAILBOX_MAX)).unzip();
+        let mut threads = Self {
+            mailboxes: mailboxes.clone(),
+            joins: Mutex::default(),
+            counters: Vec::new(),
+            origin_writes: OriginWrites::default(),
+            regions: AtomicU64::new(0),
+        };
+        let export = Arc::new(Export::new(parts.size).read_only(parts.read_only));
+        for (number, inbox) in inboxes.into_iter().enumerate() {
+            let counters = Arc::new(Counters::default());
+            let service = Service {
+                export: Arc::clone(&export),
+                limits: Limits::default(),
+                counters: Arc::clone(&counters),
+            };
+            let worker = WorkerParts {
+                number: number as u32,
+                threads: count,
+                cache: parts.cache.clone(),
+                origin: parts.origin.clone(),
+                device_timeout: parts.device_timeout,
+                state: Arc::clone(parts.state),
+                service,
+                mailboxes: mailboxes.clone(),
+                origin_writes: threads.origin_writes.clone(),
+                settings: parts.settings.clone(),
+                inbox,
+            };
+            let (ready, told) = mpsc::channel();
+            let join = watched(format!("flaz-{number}"), Arc::clone(&parts.failed), move || {
+                worker::run(worker, ready)
+            })?;
+            threads.add(join);
+            threads.counters.push(counters);
+            told.recv().map_err(|_| "a thread ended before it began")??;
+        }
+        Ok(threads)
+    }
+
+    /// Number of threads that drive shards.
+    pub(super) fn count(&self) -> u32 {
+        self.mailboxes.len() as u32
+    }
+
+    /// A sender for every thread's mailbox, in the order of their numbers.
+    pub(super) fn mailboxes(&self) -> Vec<Sender<Order>> {
+        self.mailboxes.clone()
+    }
+
+    /// What each thread's connections counted.
+    pub(super) fn connections(&self) -> Vec<Snapshot> {
+        self.counters.iter().map(|counters| counters.snapshot()).collect()
+    }
+
+    /// Adds a thread that is joined with the others.
+    pub(super) fn add(&self, join: JoinHandle<()>) {
+        self.joins
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(join);
+    }
+
+    /// Asks every thread at once and collects the answers.
+    ///
+    /// # Errors
+    /// A thread has ended, or does not answer in time.
+    pub(super) fn ask<T: Send>(
+        &self,
+        within: Duration,
+        order: impl Fn(OneSender<T>) -> Order,
+    ) -> Reached<Vec<T>> {
+        let waiting = self
+            .mailboxes
+            .iter()
+            .map(|mailbox| {
+                let (reply, answer) = oneshot();
+                post(mailbox, order(reply)).map(|()| answer)
+            })
+            .collect::<Reached<Vec<OneReceiver<T>>>>()?;
+        waiting
+            .into_iter()
+            .map(|answer| {
+                answer
+                    .recv_blocking(within)
+                    .map_err(|error| ShardsUnreachable(format!("a thread gave no answer: {error}")))
+            })
+            .collect()
+    }
+
+    /// Ends all threads, and waits until they have ended.
+    pub(super) fn end(&self) {
+        for mailbox in &self.mailboxes {
+            if let Err(error) = post(mailbox, Order::Exit) {
+                tracing::warn!("stopping: {error}");
+            }
+        }
+        let joins = std::mem::take(&mut *self.joins.lock().unwrap_or_else(PoisonError::into_inner));
+        for join in joins {
+            // Panics were reported when they happened.
+            let _ = join.join();
+        }
+    }
+}
+
+/// The shards on all threads. The calling thread waits for each step: it has nothing else to do, as it is not one of those
+/// that drive shards.
+impl ShardSet for Threads {
+    async fn build(&self, superblock: &Superblock) -> Reached<()> {
+        let geometry = &superblock.geometry;
+        let regions = u64::from(geometry.shard_count) * u64::from(geometry.regions_per_shard);
+        self.regions.store(regions, Ordering::Relaxed);
+        let superblock = Arc::new(superblock.clone());
+        self.ask(ANSWER_WITHIN, |reply| Order::Build {
+            superblock: Arc::clone(&superblock),
+            reply,
+        })?;
+        Ok(())
+    }
+
+    async fn load_images(&self, epoch: Epoch) -> Reached<Result<u64, ImageError>> {
+        let loaded = self.ask(STOP_WITHIN, |reply| Order::Load { epoch, reply })?;
+        Ok(loaded.into_iter().sum())
+    }
+
+    async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {
+        let progress = recovery_bar(self.regions.load(Ordering::Relaxed));
+        let parts = self.ask(RECOVER_WITHIN, |reply| Order::Recover {
+            trust,
+            progress: progress.clone(),
+            reply,
+        });
+        progress.finish_and_clear();
+        let mut total = Recovered::default();
+        for part in parts? {
+            match part {
+                Ok(part) => total.add(&part),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(total))
+    }
+
+    async fn permit_write_back(&self, permitted: bool) -> Reached<()> {
+        self.ask(ANSWER_WITHIN, |reply| Order::PermitWriteBack(permitted, reply))?;
+        Ok(())
+    }
+
+    async fn start(&self) -> Reached<()> {
+        self.ask(ANSWER_WITHIN, Order::Start)?;
+        Ok(())
+    }
+
+    async fn stop(&self) -> Reached<()> {
+        self.ask(STOP_WITHIN, Order::Stop)?;
+        Ok(())
+    }
+
+    async fn save(&self) -> Reached<Result<(), ImageError>> {
+        Ok(worst_save(self.ask(STOP_WITHIN, Order::Save)?))
+    }
+
+    async fn state(&self) -> Reached<ShardsState> {
+        let mut total = ShardsState::default();
+        for part in self.ask(ANSWER_WITHIN, Order::State)? {
+            total.add(part);
+        }
+        Ok(total)
+    }
+
+    fn origin_writes(&self) -> &OriginWrites {
+        &self.origin_writes
+    }
+}
+
+/// A bar for reading the log back, on a terminal; nothing in a pipe.
+fn recovery_bar(regions: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
+    // The template is a constant of this program; a bar in the default style is no reason to fail.
+    if let Ok(style) =
+        ProgressStyle::with_template("recovering the cache {bar:28.cyan/dim} {percent:>3}%  {eta}")
+    {
+        bar.set_style(style.progress_chars("━━─"));
+    }
+    bar
+}
+
+/// A thread whose panic ends the daemon instead of leaving half of it.
+pub(super) fn watched(
+    name: String,
+    failed: Arc<dyn Fn(HostError) + Send + Sync>,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, HostError> {
+    let guarded = move || {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            let name = std::thread::current().name().unwrap_or("?").to_owned();
+            failed(
+                format!("thread {name} panicked: this is a bug; the next start will run crash recovery")
+                    .into(),
+            );
+        }
+    };
+    Ok(std::thread::Builder::new().name(name).spawn(guarded)?)
+}
+
+/// Puts an order into a mailbox from an ordinary thread, waiting while the mailbox is full.
+pub(super) fn post(mailbox: &Sender<Order>, order: Order) -> Reached<()> {
+    let deadline = Instant::now() + ANSWER_WITHIN;
+    let mut order = order;
+    loop {
+        match mailbox.try_send(order) {
+            Ok(()) => return Ok(()),
+            Err(_) if mailbox.is_closed() => return Err(ShardsUnreachable("a thread has ended".to_owned())),
+            Err(back) if Instant::now() < deadline => order = back,
+            Err(_) => {
+                return Err(ShardsUnreachable(
+                    "a thread takes no orders: its mailbox stays full".to_owned(),
+                ));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
