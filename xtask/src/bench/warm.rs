@@ -12,8 +12,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use flaz_codec::CodecSpec;
-use flaz_device::file::{FileDevice, OpenMode};
-use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Device, DeviceError, Env, IoBuf};
 use flaz_engine::cache::lifecycle::{Lifecycle, OpenOptions};
 use flaz_engine::cache::shard_set::{GroupParts, Reached, ShardGroup, ShardSet, ShardsState, Share};
@@ -29,6 +27,8 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered};
 use flaz_engine::units::{BlockNumber, Epoch, STRIPE_BLOCKS};
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
+use flaz_runtime::file::{FileDevice, OpenMode};
+use flaz_runtime::{Config, Rt, Runtime};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::nbd::Files;

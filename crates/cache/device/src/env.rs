@@ -35,7 +35,7 @@ pub enum Priority {
 
 /// The surroundings of one engine thread.
 ///
-/// Implementations: the io_uring runtime of this crate, and the seeded executor of `flaz-sim`.
+/// Implementations: the io_uring runtime of `flaz-runtime`, and the seeded executor of `flaz-sim`.
 #[expect(
     async_fn_in_trait,
     reason = "an environment belongs to one thread; no Send bound is wanted"

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_codec::CodecSpec;
-use flaz_device::emulate::{Emulated, Preset};
 use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::GeometryWish;
@@ -17,6 +16,7 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::Volume;
+use flaz_runtime::emulate::{Emulated, Preset};
 use flaz_sim::{DiskConfig, Rng, Sim, SimDisk, SimEnv};
 use futures_util::future::join_all;
 use uuid::Uuid;

@@ -11,10 +11,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Env, IoBuf};
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
+use flaz_runtime::{Config, Rt, Runtime};
 use ram_volume::RamVolume;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flaz_device::Env;
-use flaz_device::rt::net::Listener;
+use flaz_runtime::net::Listener;
 
 use crate::address::NbdAddress;
 use crate::connection::Incoming;

@@ -12,8 +12,6 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use flaz_device::Env;
-use flaz_device::file::{FileDevice, OpenMode};
-use flaz_device::rt::{Backend, Config, Rt, Runtime};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::policy::PolicyKind;
@@ -22,6 +20,8 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
+use flaz_runtime::file::{FileDevice, OpenMode};
+use flaz_runtime::{Backend, Config, Rt, Runtime};
 use support::client::{Client, READ};
 use support::{MIB, run, until};
 

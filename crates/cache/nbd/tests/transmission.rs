@@ -5,8 +5,9 @@ mod support;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use flaz_device::{Env, rt::Rt};
+use flaz_device::Env;
 use flaz_nbd::{Export, Limits};
+use flaz_runtime::Rt;
 use support::client::{BLOCK_STATUS, CACHE, DISC, FLUSH, READ, Reply, TRIM, WRITE, WRITE_ZEROES, request};
 use support::{Local, MIB, run, until};
 

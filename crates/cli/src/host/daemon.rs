@@ -7,9 +7,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flaz_device::deadline::Deadline;
-use flaz_device::file::{FileDevice, OpenMode};
-use flaz_device::rt::mailbox::Sender;
-use flaz_device::rt::{Config, Rt, Runtime, compute};
 use flaz_engine::cache::lifecycle::{Discard, Leave, Lifecycle, OpenOptions, Opened};
 use flaz_engine::cache::read_superblock;
 use flaz_engine::cache::surroundings::Surroundings;
@@ -17,6 +14,9 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
 use flaz_nbd::{Limits, NbdAddress, Server, Shutdown};
+use flaz_runtime::file::{FileDevice, OpenMode};
+use flaz_runtime::mailbox::Sender;
+use flaz_runtime::{Config, Rt, Runtime, compute};
 
 use super::HostError;
 use super::device::{HostDevice, Production};

@@ -1,11 +1,11 @@
 //! The devices of the host: files and block devices, made slow on request.
 
 use flaz_device::deadline::Deadline;
-use flaz_device::emulate::{Emulated, Preset};
-use flaz_device::file::FileDevice;
-use flaz_device::rt::Rt;
 use flaz_device::{Device, DeviceError, IoBuf};
 use flaz_engine::shard::Platform;
+use flaz_runtime::Rt;
+use flaz_runtime::emulate::{Emulated, Preset};
+use flaz_runtime::file::FileDevice;
 
 use crate::settings::Emulation;
 

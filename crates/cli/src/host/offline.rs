@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use flaz_device::Device;
-use flaz_device::file::{FileDevice, OpenMode, locked_by};
-use flaz_device::rt::{Config, Runtime};
 use flaz_engine::cache::{self, CacheError, CreateOptions};
 use flaz_engine::check::{Finding, Thing, walk};
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::format::superblock::{State, Superblock};
+use flaz_runtime::file::{FileDevice, OpenMode, locked_by};
+use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

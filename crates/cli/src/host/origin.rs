@@ -1,11 +1,11 @@
 //! The origin of a cache: whether it is the one that the cache belongs to, and what file systems it has.
 
 use flaz_device::Device;
-use flaz_device::file::{FileDevice, OpenError, OpenMode};
-use flaz_device::rt::Runtime;
 use flaz_engine::cache::CacheError;
 use flaz_engine::fingerprint::{FINGERPRINT_BYTES, partitions, read_start};
 use flaz_engine::format::superblock::Superblock;
+use flaz_runtime::Runtime;
+use flaz_runtime::file::{FileDevice, OpenError, OpenMode};
 
 use super::HostError;
 use super::device::HostDevice;

@@ -8,9 +8,9 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use flaz_device::Env;
-use flaz_device::rt::Rt;
 use flaz_engine::settings::Mode;
 use flaz_engine::shard::Shard;
+use flaz_runtime::Rt;
 
 use super::device::{CacheDevice, Production};
 

@@ -19,9 +19,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flaz_device::rt::oneshot;
 use flaz_engine::host_record::{HostRecord, HostRecords, OtherCache};
 use flaz_engine::units::Epoch;
+use flaz_runtime::oneshot;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use flaz_device::rt::compute::{QUEUE_MAX, codec_queues};
 use flaz_engine::format::superblock::{Superblock, VERSION};
 use flaz_engine::shard::{JOBS_MAX, ORIGIN_READS_MAX, WRITES_IN_FLIGHT_MAX};
 use flaz_engine::stats::{Counts, Latency, LatencySummary, QueueDepth, StatsSnapshot};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_nbd::Snapshot;
 use flaz_nbd::limits::{CONNECTIONS_MAX, REQUESTS_IN_FLIGHT_MAX};
+use flaz_runtime::compute::{QUEUE_MAX, codec_queues};
 
 use super::Daemon;
 use crate::report::WriteBackReport;

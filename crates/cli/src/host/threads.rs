@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_device::rt::mailbox::{Sender, channel};
-use flaz_device::rt::{OneReceiver, OneSender, oneshot};
 use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_save};
 use flaz_engine::cache::{ShardsUnreachable, Trust};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
 use flaz_engine::units::Epoch;
 use flaz_nbd::{Counters, Export, Limits, Service, Snapshot};
+use flaz_runtime::mailbox::{Sender, channel};
+use flaz_runtime::{OneReceiver, OneSender, oneshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::HostError;

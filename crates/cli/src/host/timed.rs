@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use flaz_device::Env;
-use flaz_device::rt::Rt;
 use flaz_engine::stats::{Latencies, Latency};
 use flaz_engine::volume::{IoError, Segments, StatusExtent, Volume};
+use flaz_runtime::Rt;
 
 /// A volume whose flushes and prefetches are timed. Clones count together.
 #[derive(Clone)]

@@ -9,9 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_device::deadline::Deadline;
-use flaz_device::rt::mailbox::{Receiver, Sender};
-use flaz_device::rt::{Config, Rt, Runtime};
-use flaz_device::rt::{OneSender, oneshot};
 use flaz_device::{Device, Env, IoBuf, Nanos};
 use flaz_engine::cache::Trust;
 use flaz_engine::cache::shard_set::{GroupParts, ShardGroup, ShardSet, ShardsState, Share};
@@ -24,6 +21,9 @@ use flaz_engine::stats::{Latencies, StatsSnapshot};
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
 use flaz_nbd::{Incoming, Service, serve_connection};
+use flaz_runtime::mailbox::{Receiver, Sender};
+use flaz_runtime::{Config, Rt, Runtime};
+use flaz_runtime::{OneSender, oneshot};
 use indicatif::ProgressBar;
 
 use super::HostError;

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_device::{Env, IoBuf};
 use flaz_engine::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
 use flaz_nbd::option_data::{put_meta_queries, put_option};
@@ -24,6 +23,7 @@ use flaz_nbd::protocol::{
 };
 use flaz_nbd::request::Request;
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
+use flaz_runtime::{Config, Rt, Runtime};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::choices::Choices;

@@ -3,8 +3,8 @@
 use std::pin::pin;
 
 use flaz_device::Env;
-use flaz_device::rt::SendBatch;
-use flaz_device::rt::net::Stream;
+use flaz_runtime::SendBatch;
+use flaz_runtime::net::Stream;
 use futures_util::future::{Either, select};
 
 use super::receiver::Receiver;

@@ -32,9 +32,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use flaz_device::local::Notify;
-use flaz_device::rt::net::Stream;
 use flaz_device::{Env, IoBuf};
 use flaz_engine::volume::Volume;
+use flaz_runtime::net::Stream;
 
 use crate::counters::Counters;
 use crate::export::Export;

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 
 use flaz_device::IoBuf;
 use flaz_device::local::Notify;
-use flaz_device::rt::SendBatch;
 use flaz_engine::volume::{Segments, Volume};
+use flaz_runtime::SendBatch;
 use zerocopy::IntoBytes;
 
 use super::{Connection, Weight};

@@ -5,9 +5,9 @@ use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
-use flaz_device::rt::net::Stream;
 use flaz_device::{Env, IoBuf};
 use flaz_engine::volume::{Segments, Volume};
+use flaz_runtime::net::Stream;
 
 use super::worker::Job;
 use super::{Connection, ConnectionError, payload};

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use flaz_device::IoBuf;
-use flaz_device::rt::SendBatch;
-use flaz_device::rt::net::Stream;
+use flaz_runtime::SendBatch;
+use flaz_runtime::net::Stream;
 
 use flaz_nbd::option_data::{put_meta_queries, put_option};
 pub use flaz_nbd::protocol::cmd::{BLOCK_STATUS, CACHE, DISC, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES};

@@ -18,8 +18,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use flaz_device::Env;
-use flaz_device::rt::{Config, Rt, Runtime};
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
+use flaz_runtime::{Config, Rt, Runtime};
 use futures_util::future::{Either, select};
 
 use client::Client;

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::local::Notify;
-use flaz_device::rt::Rt;
 use flaz_device::{DeviceError, DeviceOp, Env, IoBuf};
 use flaz_engine::volume::{IoError, STRIPE_BYTES, Segments, StatusExtent, Volume, segment_lens};
+use flaz_runtime::Rt;
 
 /// A stripe, or nothing where nothing was written.
 type Stripe = Option<Box<[u8]>>;

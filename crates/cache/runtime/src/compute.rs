@@ -1,0 +1,282 @@
+//! Threads for work that would hold an executor up: codec jobs of large requests, and calls that block.
+//!
+//! Codec threads are one pool for the whole process, one thread a core unless [`configure`]d, and serve two
+//! bounded queues: reads first, because somebody waits for them (FlaZ, section on parallelism). A job that
+//! finds its queue full is done by the thread that brought it, so nothing ever waits for room.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+use crossbeam_queue::ArrayQueue;
+use flaz_device::Priority;
+
+use crate::oneshot::oneshot;
+
+/// Jobs that wait in one queue, at most.
+pub const QUEUE_MAX: usize = 1024;
+/// Threads for calls that block.
+pub const BLOCKING_THREADS: usize = 2;
+/// Codec threads, at most.
+pub const THREADS_MAX: usize = 256;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// How full a queue of the codec threads is and has been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Jobs that wait now.
+    pub waiting: u64,
+    /// Most that have waited.
+    pub waiting_peak: u64,
+    /// Jobs that found the queue full and were done in place.
+    pub full_count: u64,
+}
+
+/// The two queues of the codec threads: reads, writes.
+#[must_use]
+pub fn codec_queues() -> [QueueStats; 2] {
+    let pool = codec();
+    [pool.read.stats(), pool.write.stats()]
+}
+
+/// A bounded queue that knows how full it has been.
+struct Queue {
+    jobs: ArrayQueue<Job>,
+    waiting_peak: AtomicU64,
+    full_count: AtomicU64,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self {
+            jobs: ArrayQueue::new(QUEUE_MAX),
+            waiting_peak: AtomicU64::new(0),
+            full_count: AtomicU64::new(0),
+        }
+    }
+
+    fn push(&self, job: Job) -> Result<(), Job> {
+        if let Err(job) = self.jobs.push(job) {
+            self.full_count.fetch_add(1, Ordering::Relaxed);
+            return Err(job);
+        }
+        self.waiting_peak
+            .fetch_max(self.jobs.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn stats(&self) -> QueueStats {
+        QueueStats {
+            waiting: self.jobs.len() as u64,
+            waiting_peak: self.waiting_peak.load(Ordering::Relaxed),
+            full_count: self.full_count.load(Ordering::Relaxed),
+        }
+    }
+}
+
+struct Pool {
+    threads: usize,
+    read: Queue,
+    write: Queue,
+    idle: Mutex<usize>,
+    /// The same number, to skip the lock when nobody is idle.
+    idle_hint: AtomicUsize,
+    arrived: Condvar,
+}
+
+static CODEC: OnceLock<&'static Pool> = OnceLock::new();
+static BLOCKING: OnceLock<&'static Pool> = OnceLock::new();
+
+/// The codec threads exist already, with another number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the pool runs with {running} codec threads already: choose their number before the first use")]
+pub struct AlreadyRunning {
+    /// Threads that run.
+    pub running: usize,
+}
+
+/// Chooses the number of codec threads, before the first use; 1 means that jobs are done in place.
+///
+/// # Errors
+/// If the pool runs with another number already.
+pub fn configure(threads: usize) -> Result<(), AlreadyRunning> {
+    let threads = threads.clamp(1, THREADS_MAX);
+    let running = CODEC.get_or_init(|| start_codec(threads)).threads;
+    if running == threads {
+        Ok(())
+    } else {
+        Err(AlreadyRunning { running })
+    }
+}
+
+fn codec() -> &'static Pool {
+    CODEC.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        start_codec(cores.min(THREADS_MAX))
+    })
+}
+
+fn start_codec(threads: usize) -> &'static Pool {
+    let pool = Pool::new(threads);
+    if threads > 1 {
+        pool.start("codec");
+    }
+    pool
+}
+
+/// Number of codec threads; 1 means that jobs are done in place.
+pub(crate) fn threads() -> usize {
+    codec().threads
+}
+
+/// Runs `job` on a codec thread, or here if there is only one core or the queue is full.
+pub(crate) async fn run<T: Send + 'static>(
+    priority: Priority,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let pool = codec();
+    if pool.threads <= 1 {
+        job()
+    } else {
+        on(pool, priority, job).await
+    }
+}
+
+/// Runs a call that may block for long on a thread of its own kind, or here if too many wait already.
+pub async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+    let pool = BLOCKING.get_or_init(|| {
+        let pool = Pool::new(BLOCKING_THREADS);
+        pool.start("blocking");
+        pool
+    });
+    on(pool, Priority::Write, job).await
+}
+
+async fn on<T: Send + 'static>(
+    pool: &'static Pool,
+    priority: Priority,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (sender, receiver) = oneshot();
+    let boxed: Job = Box::new(move || {
+        // The receiver may have lost interest; its result then goes nowhere.
+        let _ = sender.send(catch_unwind(AssertUnwindSafe(job)));
+    });
+    if let Err(job) = pool.push(priority, boxed) {
+        job();
+    }
+    match receiver.recv().await {
+        Ok(Ok(value)) => value,
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(lost) => unreachable!("a job always answers: {lost}"),
+    }
+}
+
+impl Pool {
+    /// A pool that lives as long as the process, like its threads.
+    fn new(threads: usize) -> &'static Self {
+        Box::leak(Box::new(Self {
+            threads,
+            read: Queue::new(),
+            write: Queue::new(),
+            idle: Mutex::new(0),
+            idle_hint: AtomicUsize::new(0),
+            arrived: Condvar::new(),
+        }))
+    }
+
+    fn start(&'static self, name: &str) {
+        for number in 0..self.threads {
+            let started = std::thread::Builder::new()
+                .name(format!("flaz-{name}-{number}"))
+                .spawn(|| self.serve());
+            if let Err(error) = started {
+                // Jobs are then done by the threads that exist, or in place once the queue is full.
+                tracing::warn!(%error, name, number, "cannot start a worker thread");
+                assert!(number > 0, "cannot start any {name} thread: {error}");
+                break;
+            }
+        }
+    }
+
+    fn push(&self, priority: Priority, job: Job) -> Result<(), Job> {
+        match priority {
+            Priority::Read => self.read.push(job)?,
+            Priority::Write => self.write.push(job)?,
+        }
+        // Pairs with the fence in `serve`: either the worker sees the job, or we see that it is idle.
+        fence(Ordering::SeqCst);
+        if self.idle_hint.load(Ordering::Relaxed) > 0 {
+            // Taken and given back, so that a worker between its last look and its wait is not missed.
+            drop(self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+            self.arrived.notify_one();
+        }
+        Ok(())
+    }
+
+    fn pop(&self) -> Option<Job> {
+        self.read.jobs.pop().or_else(|| self.write.jobs.pop())
+    }
+
+    fn serve(&self) {
+        loop {
+            while let Some(job) = self.pop() {
+                job();
+            }
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            *idle += 1;
+            self.idle_hint.store(*idle, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if self.read.jobs.is_empty() && self.write.jobs.is_empty() {
+                idle = self.arrived.wait(idle).unwrap_or_else(PoisonError::into_inner);
+            }
+            *idle -= 1;
+            self.idle_hint.store(*idle, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_knows_how_full_it_was() {
+        let queue = Queue::new();
+        let job = || -> Job { Box::new(|| ()) };
+        for _ in 0..QUEUE_MAX {
+            assert!(queue.push(job()).is_ok());
+        }
+        assert!(queue.push(job()).is_err());
+        while queue.jobs.pop().is_some() {}
+        assert!(queue.push(job()).is_ok());
+        let expected = QueueStats {
+            waiting: 1,
+            waiting_peak: QUEUE_MAX as u64,
+            full_count: 1,
+        };
+        assert_eq!(queue.stats(), expected);
+    }
+
+    #[test]
+    fn what_a_reader_waits_for_goes_first() {
+        // Nobody serves this pool: what waits in it stays there.
+        let pool = Pool::new(2);
+        let done: &Mutex<Vec<&str>> = Box::leak(Box::default());
+        for (priority, name) in [
+            (Priority::Write, "first write"),
+            (Priority::Read, "first read"),
+            (Priority::Write, "second write"),
+            (Priority::Read, "second read"),
+        ] {
+            let job: Job = Box::new(move || done.lock().expect("nobody panics").push(name));
+            assert!(pool.push(priority, job).is_ok());
+        }
+        while let Some(job) = pool.pop() {
+            job();
+        }
+        let expected = ["first read", "second read", "first write", "second write"];
+        assert_eq!(*done.lock().expect("nobody panics"), expected);
+    }
+}

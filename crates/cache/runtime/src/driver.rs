@@ -1,0 +1,131 @@
+//! The two ways to have operations done: io_uring, and threads where io_uring is forbidden.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Backend, Config};
+use crate::request::{Completion, OPS_MAX, Request};
+use crate::ring::Ring;
+use crate::task::Shared;
+use crate::threads::Threads;
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one a thread, and the large variant is the usual one"
+)]
+pub(crate) enum Driver {
+    Uring(Ring),
+    Threads(Threads),
+}
+
+impl Driver {
+    /// # Errors
+    /// If io_uring is asked for by name and not to be had.
+    pub(crate) fn new(config: &Config, shared: &Arc<Shared>) -> io::Result<Self> {
+        if config.backend == Backend::Threads {
+            return Ok(Self::Threads(Threads::new(Arc::clone(shared))));
+        }
+        let cq_entries = (2 * OPS_MAX as u32).max(2 * config.sq_entries);
+        match Ring::new(config.sq_entries, cq_entries) {
+            Ok(ring) => Ok(Self::Uring(ring)),
+            Err(error) if config.backend == Backend::IoUring => Err(error),
+            Err(error) => {
+                static SAID: std::sync::Once = std::sync::Once::new();
+                SAID.call_once(|| {
+                    tracing::warn!("{error}. Going on with threads that block: every operation costs more");
+                });
+                Ok(Self::Threads(Threads::new(Arc::clone(shared))))
+            }
+        }
+    }
+
+    pub(crate) fn backend(&self) -> Backend {
+        match self {
+            Self::Uring(_) => Backend::IoUring,
+            Self::Threads(_) => Backend::Threads,
+        }
+    }
+
+    /// Takes a request; the kernel may see it only at the next submission.
+    pub(crate) fn push(&self, request: Request, user_data: u64) {
+        match self {
+            Self::Uring(ring) => ring.push(request, user_data),
+            Self::Threads(threads) => threads.push(request, user_data),
+        }
+    }
+
+    /// Gives an operation up. Its completion comes in any case.
+    pub(crate) fn cancel(&self, user_data: u64) {
+        match self {
+            Self::Uring(ring) => ring.cancel(user_data),
+            Self::Threads(threads) => threads.cancel(user_data),
+        }
+    }
+
+    /// When this returns, descriptors of operations pushed so far may be closed.
+    pub(crate) fn submit_all(&self) {
+        match self {
+            Self::Uring(ring) => ring.submit_all(),
+            Self::Threads(threads) => threads.submit_all(),
+        }
+    }
+
+    /// Makes progress without waiting.
+    pub(crate) fn submit_and_poll(&self) {
+        match self {
+            Self::Uring(ring) => ring.submit_and_poll(),
+            Self::Threads(threads) => threads.poll(),
+        }
+    }
+
+    /// Waits for a completion or a wake from another thread, for `timeout` at most.
+    pub(crate) fn submit_and_wait(&self, timeout: Option<Duration>, shared: &Shared) {
+        match self {
+            Self::Uring(ring) => {
+                ring.arm_wake(shared.eventfd());
+                ring.submit_and_wait(timeout);
+            }
+            Self::Threads(threads) => threads.wait(timeout),
+        }
+    }
+
+    /// Takes completions, a batch at most.
+    pub(crate) fn completions(&self, out: &mut Vec<Completion>) {
+        match self {
+            Self::Uring(ring) => ring.completions(out),
+            Self::Threads(threads) => threads.completions(out),
+        }
+    }
+
+    /// Begins the end: no more wakes from other threads.
+    pub(crate) fn close(&self) {
+        if let Self::Uring(ring) = self {
+            ring.cancel_wake();
+            ring.submit_all();
+        }
+    }
+
+    /// Waits for a completion, after [`Driver::close`].
+    pub(crate) fn wait_closed(&self, timeout: Duration) {
+        match self {
+            Self::Uring(ring) => ring.submit_and_wait(Some(timeout)),
+            Self::Threads(threads) => threads.wait(Some(timeout)),
+        }
+    }
+
+    /// Whether, after [`Driver::close`], the kernel uses no memory of the driver itself any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            Self::Uring(ring) => !ring.wake_armed(),
+            Self::Threads(_) => true,
+        }
+    }
+
+    /// Keeps memory that the kernel may still use for ever: the last resort.
+    pub(crate) fn leak(&self) {
+        if let Self::Uring(ring) = self {
+            ring.leak();
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! A slow device out of a fast one: every operation takes as long as the modelled device would take.
+//!
+//! The model: a request waits for one of `parallelism` servers (a disk has one: its actuator), spends the
+//! positioning time there unless it continues the request before it on a device where that helps, and then
+//! moves its bytes over the one link that all servers share. A limit on operations a second, as cloud volumes
+//! have it, spaces the starts of requests evenly. Requests are served in the order of their arrival.
+//!
+//! A modelled write is on the medium when it completes, so a flush costs nothing of its own, and a discard
+//! nothing at all. The real device's own time is not added but runs at the same time: the emulation is right
+//! as long as the real device is faster than the model.
+//!
+//! Invariants: time comes from the [`Env`] alone, so in a simulation the same requests take the same time;
+//! all clones share one model; its lock is held for arithmetic only.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use flaz_device::{Device, DeviceError, Env, IoBuf, Nanos};
+
+/// Servers of a model, at most.
+const PARALLELISM_MAX: u32 = 1024;
+
+/// What a modelled device can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// From the start of an access to its first byte.
+    pub latency: Duration,
+    /// Whether an access that begins where the one before it ended needs no such time.
+    pub sequential_is_free: bool,
+    /// Bytes a second, all reads together.
+    pub read_bytes_per_second: u64,
+    /// Bytes a second, all writes together.
+    pub write_bytes_per_second: u64,
+    /// Accesses that are served at a time: 1 for a disk with one actuator.
+    pub parallelism: u32,
+    /// Limit of operations a second, if there is one.
+    pub operations_per_second: Option<u32>,
+}
+
+/// Models with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// The hard disk of the FlaZ paper: 12.6 ms, 100 MB/s reading, 90 MB/s writing.
+    Hdd,
+    /// The SSD of the FlaZ paper: 0.17 ms, 277 MB/s reading, 202 MB/s writing.
+    Ssd,
+    /// A small cloud volume: 1 ms, 125 MB/s, 3,000 operations a second.
+    NetworkVolume,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Hdd, Self::Ssd, Self::NetworkVolume];
+
+    /// Its figures.
+    #[must_use]
+    pub const fn model(self) -> Model {
+        match self {
+            Self::Hdd => Model {
+                latency: Duration::from_micros(12_600),
+                sequential_is_free: true,
+                read_bytes_per_second: 100_000_000,
+                write_bytes_per_second: 90_000_000,
+                parallelism: 1,
+                operations_per_second: None,
+            },
+            Self::Ssd => Model {
+                latency: Duration::from_micros(170),
+                sequential_is_free: false,
+                read_bytes_per_second: 277_000_000,
+                write_bytes_per_second: 202_000_000,
+                // The paper's drive (Intel X25-E) has ten flash channels.
+                parallelism: 10,
+                operations_per_second: None,
+            },
+            Self::NetworkVolume => Model {
+                latency: Duration::from_millis(1),
+                sequential_is_free: false,
+                read_bytes_per_second: 125_000_000,
+                write_bytes_per_second: 125_000_000,
+                // The far side is a cluster: its limits are the two rates.
+                parallelism: 256,
+                operations_per_second: Some(3000),
+            },
+        }
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hdd => "hdd",
+            Self::Ssd => "ssd",
+            Self::NetworkVolume => "network-volume",
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No preset has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no device model is called '{found}'; there are: hdd, ssd, network-volume")]
+pub struct UnknownPreset {
+    /// What was asked for.
+    pub found: String,
+}
+
+impl FromStr for Preset {
+    type Err = UnknownPreset;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPreset> {
+        let found = Self::ALL.into_iter().find(|preset| preset.name() == text);
+        found.ok_or_else(|| UnknownPreset { found: text.into() })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// When the parts of the modelled device are free again.
+#[derive(Debug)]
+struct Queue {
+    model: Model,
+    servers: Vec<Nanos>,
+    link_free: Nanos,
+    /// Before this the next operation may not start, because of the limit of operations.
+    next_start: Nanos,
+    /// Where the access before ended.
+    position: Option<u64>,
+}
+
+impl Queue {
+    fn new(model: Model) -> Self {
+        let servers = vec![Nanos::default(); model.parallelism.clamp(1, PARALLELISM_MAX) as usize];
+        Self {
+            model,
+            servers,
+            link_free: Nanos::default(),
+            next_start: Nanos::default(),
+            position: None,
+        }
+    }
+
+    /// Takes a request that arrives at `now` and says when it is done.
+    fn accept(&mut self, now: Nanos, direction: Direction, offset: u64, len: u64) -> Nanos {
+        let model = &self.model;
+        let server = self
+            .servers
+            .iter_mut()
+            .min()
+            .expect("a model has at least one server");
+        let mut start = now.max(*server);
+        if let Some(limit) = model.operations_per_second.filter(|limit| *limit > 0) {
+            start = start.max(self.next_start);
+            self.next_start = start.after(Duration::from_secs(1) / limit);
+        }
+        let continues = model.sequential_is_free && self.position == Some(offset);
+        let positioned = if continues {
+            start
+        } else {
+            start.after(model.latency)
+        };
+        let rate = match direction {
+            Direction::Read => model.read_bytes_per_second,
+            Direction::Write => model.write_bytes_per_second,
+        };
+        let done = positioned.max(self.link_free).after(transfer_time(len, rate));
+        self.link_free = done;
+        *server = done;
+        self.position = offset.checked_add(len);
+        done
+    }
+}
+
+fn transfer_time(len: u64, bytes_per_second: u64) -> Duration {
+    let nanos = u128::from(len) * 1_000_000_000 / u128::from(bytes_per_second.max(1));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// A device that is as slow as a [`Model`]. Clones, on whatever threads, are the same modelled device.
+#[derive(Clone, Debug)]
+pub struct Emulated<D, E> {
+    device: D,
+    env: E,
+    queue: Arc<Mutex<Queue>>,
+}
+
+impl<D: Device, E: Env> Emulated<D, E> {
+    /// Slows `device` down to `model`, and says so in the log.
+    #[must_use]
+    pub fn new(device: D, env: E, model: Model) -> Self {
+        tracing::warn!(
+            ?model,
+            "EMULATION IS ON: this device is made slow on purpose, for demos and tests"
+        );
+        Self {
+            device,
+            env,
+            queue: Arc::new(Mutex::new(Queue::new(model))),
+        }
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    fn accept(&self, direction: Direction, offset: u64, len: u64) -> Nanos {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.accept(self.env.now(), direction, offset, len)
+    }
+
+    async fn sleep_until(&self, moment: Nanos) {
+        let left = moment.since(self.env.now());
+        if !left.is_zero() {
+            self.env.sleep(left).await;
+        }
+    }
+}
+
+impl<D: Device, E: Env> Device for Emulated<D, E> {
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn alignment(&self) -> u32 {
+        self.device.alignment()
+    }
+
+    fn fua_stands_alone(&self) -> bool {
+        self.device.fua_stands_alone()
+    }
+
+    async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
+        let done = self.accept(Direction::Read, offset, buf.len() as u64);
+        let answer = self.device.read_at(offset, buf).await;
+        self.sleep_until(done).await;
+        answer
+    }
+
+    async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
+        let done = self.accept(Direction::Write, offset, buf.len() as u64);
+        let answer = self.device.write_at(offset, buf, fua).await;
+        self.sleep_until(done).await;
+        answer
+    }
+
+    async fn status(&self, offset: u64, len: u64, runs_max: usize) -> Result<Vec<(u64, bool)>, DeviceError> {
+        self.device.status(offset, len, runs_max).await
+    }
+
+    async fn flush(&self) -> Result<(), DeviceError> {
+        self.device.flush().await
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.device.discard(offset, len).await
+    }
+
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        may_unmap: bool,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        let done = self.accept(Direction::Write, offset, len);
+        let answer = self.device.write_zeroes(offset, len, may_unmap, fua).await;
+        self.sleep_until(done).await;
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Direction::{Read, Write};
+
+    const MS: u64 = 1_000_000;
+
+    fn queue(preset: Preset) -> Queue {
+        Queue::new(preset.model())
+    }
+
+    #[test]
+    fn a_disk_positions_then_transfers_and_serves_one_at_a_time() {
+        let mut disk = queue(Preset::Hdd);
+        // 100,000 bytes at 100 MB/s are 1 ms, at 90 MB/s 1.111111 ms.
+        assert_eq!(disk.accept(Nanos(0), Read, 0, 100_000), Nanos(13_600_000));
+        assert_eq!(disk.accept(Nanos(0), Read, 5_000_000, 100_000), Nanos(27_200_000));
+        assert_eq!(
+            disk.accept(Nanos(20 * MS), Write, 0, 100_000),
+            Nanos(27_200_000 + 12_600_000 + 1_111_111)
+        );
+        // After a pause it starts at once.
+        assert_eq!(
+            disk.accept(Nanos(1000 * MS), Read, 9_000_000, 100_000),
+            Nanos(1_013_600_000)
+        );
+    }
+
+    #[test]
+    fn a_disk_that_goes_on_where_it_was_needs_no_positioning() {
+        let mut disk = queue(Preset::Hdd);
+        assert_eq!(disk.accept(Nanos(0), Read, 0, 1_000_000), Nanos(22_600_000));
+        assert_eq!(
+            disk.accept(Nanos(0), Read, 1_000_000, 1_000_000),
+            Nanos(32_600_000)
+        );
+        assert_eq!(
+            disk.accept(Nanos(50 * MS), Write, 2_000_000, 900_000),
+            Nanos(60 * MS)
+        );
+        // Two streams by turns are random accesses.
+        assert_eq!(disk.accept(Nanos(60 * MS), Read, 0, 0), Nanos(72_600_000));
+        assert_eq!(disk.accept(Nanos(60 * MS), Read, 2_900_000, 0), Nanos(85_200_000));
+    }
+
+    #[test]
+    fn an_ssd_overlaps_positioning_but_shares_its_link() {
+        let mut ssd = queue(Preset::Ssd);
+        let transfer = 277_000 * 1_000_000_000 / 277_000_000; // 1 ms
+        for number in 1..=3 {
+            let done = ssd.accept(Nanos(0), Read, number * 7_000_000, 277_000);
+            assert_eq!(done, Nanos(170_000 + number * transfer));
+        }
+        // Small reads: ten at a time, then the eleventh waits for the first server to be free.
+        let mut ssd = queue(Preset::Ssd);
+        let first: Vec<_> = (0..10)
+            .map(|number| ssd.accept(Nanos(0), Read, number << 20, 0))
+            .collect();
+        assert!(first.iter().all(|done| *done == Nanos(170_000)), "{first:?}");
+        assert_eq!(ssd.accept(Nanos(0), Read, 99 << 20, 0), Nanos(340_000));
+    }
+
+    #[test]
+    fn a_volume_with_a_limit_of_operations_spaces_them() {
+        let mut volume = queue(Preset::NetworkVolume);
+        let spacing = 1_000_000_000 / 3000;
+        for number in 0..100 {
+            let done = volume.accept(Nanos(0), Write, number * 1_000_000, 0);
+            assert_eq!(done, Nanos(MS + number * spacing));
+        }
+        // Large transfers meet the other limit: 125 KB are 1 ms.
+        let mut volume = queue(Preset::NetworkVolume);
+        assert_eq!(volume.accept(Nanos(0), Write, 0, 125_000), Nanos(2 * MS));
+        assert_eq!(volume.accept(Nanos(0), Read, 0, 125_000), Nanos(3 * MS));
+        assert_eq!(volume.accept(Nanos(0), Read, 0, 125_000), Nanos(4 * MS));
+    }
+
+    #[test]
+    fn names_are_read_and_written() {
+        for preset in Preset::ALL {
+            assert_eq!(preset.to_string().parse(), Ok(preset));
+        }
+        let error = "floppy".parse::<Preset>().expect_err("no such model");
+        assert_eq!(
+            error.to_string(),
+            "no device model is called 'floppy'; there are: hdd, ssd, network-volume"
+        );
+        assert!(
+            Preset::ALL
+                .iter()
+                .all(|preset| error.to_string().contains(preset.name()))
+        );
+    }
+
+    #[test]
+    fn extreme_figures_do_not_overflow() {
+        let mut queue = Queue::new(Model {
+            read_bytes_per_second: 0,
+            parallelism: 0,
+            ..Preset::Hdd.model()
+        });
+        let done = queue.accept(Nanos(u64::MAX - 5), Read, u64::MAX - 1, u64::MAX);
+        assert_eq!(done, Nanos(u64::MAX));
+    }
+}

@@ -1,0 +1,176 @@
+//! An open file: what is known about it, and moving its data.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use flaz_device::{DeviceError, DeviceOp, IoBuf};
+
+use super::identity::Identity;
+use super::kind::Kind;
+use crate::op::Op;
+use crate::op_table::Payload;
+use crate::request::Request;
+
+/// Bytes of one system call, at most; the kernel itself stops at 2 GiB less a page.
+const TRANSFER_MAX: usize = 1 << 30;
+/// How often one transfer is continued after an interruption that moved nothing.
+const RETRIES_MAX: u32 = 1000;
+
+/// An open file or block device. Clones are the same one; operations need a [`crate::Runtime`] on the
+/// thread that awaits them.
+#[derive(Clone)]
+pub struct FileDevice {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub fd: OwnedFd,
+    pub path: PathBuf,
+    pub kind: Kind,
+    /// Bytes, a multiple of the alignment.
+    pub len: u64,
+    pub alignment: u32,
+    pub direct: bool,
+    /// RWF_DSYNC makes a write stable here; elsewhere it is followed by a flush.
+    pub dsync_honoured: bool,
+    /// Such a write cannot be lost by another flush that fails.
+    pub fua_stands_alone: bool,
+    pub identity: Identity,
+    /// Set when the device has said that it does not support the operation: it is not asked again.
+    pub no_discard: AtomicBool,
+    pub no_unmap: AtomicBool,
+    pub no_zero: AtomicBool,
+}
+
+impl fmt::Debug for FileDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner {
+            path,
+            kind,
+            len,
+            alignment,
+            direct,
+            ..
+        } = &*self.inner;
+        write!(
+            f,
+            "FileDevice({kind} {}, {len} bytes, alignment {alignment}, direct {direct})",
+            path.display()
+        )
+    }
+}
+
+impl FileDevice {
+    /// File or block device.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.inner.kind
+    }
+
+    /// The path it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Whether transfers pass the page cache by.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.inner.direct
+    }
+
+    /// Which file or device this is, whatever its path.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.inner.identity
+    }
+
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.inner.fd.as_raw_fd()
+    }
+
+    /// Refuses what is not aligned or not inside the device, before the kernel sees it.
+    pub(super) fn check(&self, op: DeviceOp, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let alignment = u64::from(self.inner.alignment);
+        let message = if !offset.is_multiple_of(alignment) || !len.is_multiple_of(alignment) {
+            format!("offset and length must be multiples of {alignment}")
+        } else if offset.checked_add(len).is_none_or(|end| end > self.inner.len) {
+            format!("the device ends at {}", self.inner.len)
+        } else {
+            return Ok(());
+        };
+        let source = io::Error::new(io::ErrorKind::InvalidInput, message);
+        Err(DeviceError::new(op, offset, len, source))
+    }
+
+    /// Moves all of `buf`, continuing short transfers.
+    pub(super) async fn transfer(
+        &self,
+        op: DeviceOp,
+        offset: u64,
+        mut buf: IoBuf,
+        stable: bool,
+    ) -> (IoBuf, io::Result<()>) {
+        let fd = self.raw_fd();
+        let mut done = 0;
+        let mut retries = 0;
+        while done < buf.len() {
+            let len = (buf.len() - done).min(TRANSFER_MAX) as u32;
+            let at = offset + done as u64;
+            let ptr = buf.as_mut_ptr().wrapping_add(done);
+            let request = match op {
+                DeviceOp::Read => Request::Read {
+                    fd,
+                    ptr,
+                    len,
+                    offset: at,
+                },
+                _ => Request::Write {
+                    fd,
+                    ptr,
+                    len,
+                    offset: at,
+                    stable,
+                },
+            };
+            let (payload, result) = Op::new(request, Payload::Buf(buf)).await;
+            buf = payload.into_buf();
+            match result {
+                0 => return (buf, Err(end_of_file(op, at))),
+                1.. => {
+                    done += result as usize;
+                    // O_DIRECT goes on at aligned places only; what is moved again is the same bytes.
+                    if done < buf.len() {
+                        done -= done % self.inner.alignment as usize;
+                    }
+                }
+                ..0 => match -result {
+                    libc::EINTR | libc::EAGAIN if retries < RETRIES_MAX => {}
+                    errno => return (buf, Err(io::Error::from_raw_os_error(errno))),
+                },
+            }
+            if result < self.inner.alignment as i32 {
+                retries += 1;
+                if retries > RETRIES_MAX {
+                    return (buf, Err(end_of_file(op, at)));
+                }
+            }
+        }
+        (buf, Ok(()))
+    }
+}
+
+fn end_of_file(op: DeviceOp, at: u64) -> io::Error {
+    let kind = match op {
+        DeviceOp::Read => io::ErrorKind::UnexpectedEof,
+        _ => io::ErrorKind::WriteZero,
+    };
+    io::Error::new(
+        kind,
+        format!("the file ends at offset {at}: it is shorter than when it was opened"),
+    )
+}

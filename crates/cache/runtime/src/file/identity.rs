@@ -1,0 +1,274 @@
+//! Which file or device this is, however it is called today.
+//!
+//! A cache remembers the identity of its origin, so that it is not put in front of another one. A block
+//! device is known by what its hardware or its driver says (WWID, serial number, device-mapper UUID) and by
+//! its place in a partition table; a file by inode number and time of birth.
+//!
+//! Where there is nothing of that the identity is *weak*, and says why: a file is then known by inode number, file system
+//! and path, a disk by the name it has today and its size.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
+
+use super::kind::Kind;
+
+/// Bytes of one attribute that are used, at most.
+const ATTRIBUTE_MAX: usize = 256;
+
+/// Longest path that is part of an identity as it is, in bytes; of a longer one a checksum is.
+const PATH_MAX: usize = 96;
+
+/// A stable name of an origin or a cache device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// For machines: equal for the same device after a reboot, as far as the system can tell.
+    pub id: String,
+    /// For people.
+    pub description: String,
+    /// Why another file or device could be taken for this one, if it could.
+    pub weak: Option<&'static str>,
+}
+
+/// Why an identity is weak.
+const NO_BIRTH: &str =
+    "its file system does not keep when files were made, so it is known by inode number and path";
+const NO_STATX: &str = "its file system says nothing about it, so it is known by its path only";
+const NO_SERIAL: &str = "it has no serial number, so it is known by its name and size only";
+
+impl Identity {
+    pub(super) fn of(fd: &std::os::fd::OwnedFd, kind: Kind, path: &Path, len: u64) -> Self {
+        match kind {
+            Kind::File => of_file(fd, path),
+            Kind::BlockDevice => of_block_device(fd, path, len),
+        }
+    }
+}
+
+fn of_file(fd: &std::os::fd::OwnedFd, path: &Path) -> Identity {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, wanted) {
+        Ok(stat) => {
+            let (id, weak) = inode_identity(&stat, || {
+                let number = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev);
+                file_system(rustix::fs::fstatvfs(fd).map_or(0, |stat| stat.f_fsid), number) + &place(path)
+            });
+            Identity {
+                id: format!("file:{id}"),
+                description: format!("file {} (inode {})", path.display(), stat.stx_ino),
+                weak,
+            }
+        }
+        Err(_) => Identity {
+            id: format!("file{}", place(path).replacen(',', ":", 1)),
+            description: format!("file {}", path.display()),
+            weak: Some(NO_STATX),
+        },
+    }
+}
+
+/// What tells a file from others: what its file system keeps, else with what `more` says. And why that is weak.
+fn inode_identity(stat: &Statx, more: impl FnOnce() -> String) -> (String, Option<&'static str>) {
+    let (inode, birth) = (stat.stx_ino, &stat.stx_btime);
+    if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME) {
+        let id = format!("inode={inode},birth={}.{:09}", birth.tv_sec, birth.tv_nsec);
+        (id, None)
+    } else {
+        (format!("inode={inode},birth=unknown{}", more()), Some(NO_BIRTH))
+    }
+}
+
+/// The id of a file system where it has one. Some give the number of their device, which may be another one tomorrow.
+fn file_system(id: u64, device: u64) -> String {
+    match id {
+        0 => String::new(),
+        id if id == device => String::new(),
+        id => format!(",fs={id:016x}"),
+    }
+}
+
+/// The full path of a file.
+fn place(path: &Path) -> String {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let text = path.to_string_lossy();
+    if text.len() <= PATH_MAX {
+        return format!(",path={text}");
+    }
+    // FNV-1a: the identity must fit a superblock.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!(",path-hash={hash:016x}")
+}
+
+fn of_block_device(fd: &std::os::fd::OwnedFd, path: &Path, len: u64) -> Identity {
+    let number = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_rdev);
+    let link = format!(
+        "/sys/dev/block/{}:{}",
+        rustix::fs::major(number),
+        rustix::fs::minor(number)
+    );
+    let directory = fs::canonicalize(link).unwrap_or_default();
+    block_identity(&directory, path, len)
+}
+
+/// The identity of the block device that a directory of sysfs describes.
+fn block_identity(directory: &Path, path: &Path, len: u64) -> Identity {
+    let partition = attribute(directory, "partition");
+    let disk: PathBuf = match &partition {
+        Some(_) => directory.parent().unwrap_or(directory).into(),
+        None => directory.into(),
+    };
+    let (name, weak) = hardware_name(&disk).unwrap_or_else(|| {
+        let name = disk.file_name().unwrap_or_default().to_string_lossy();
+        (format!("name={name}"), Some(NO_SERIAL))
+    });
+    let place = match (&partition, attribute(directory, "start")) {
+        (Some(number), Some(start)) => format!(",partition={number},start={start}"),
+        (Some(number), None) => format!(",partition={number}"),
+        (None, _) => String::new(),
+    };
+    // A device with a name of its own may grow and is still the same.
+    let size = match weak {
+        Some(NO_SERIAL) => format!(",bytes={len}"),
+        _ => String::new(),
+    };
+    let id = format!("block:{name}{place}{size}");
+    let why = weak.map_or(String::new(), |why| format!("; {why}"));
+    Identity {
+        description: format!("block device {} ({name}{place}{why})", path.display()),
+        id,
+        weak,
+    }
+}
+
+/// The most telling attribute that a disk has, and why it is weak.
+fn hardware_name(disk: &Path) -> Option<(String, Option<&'static str>)> {
+    let attributes = [
+        ("dm/uuid", "dm"),
+        ("md/uuid", "md"),
+        ("wwid", "wwid"),
+        ("device/wwid", "wwid"),
+        ("serial", "serial"),
+        ("device/serial", "serial"),
+    ];
+    let found = attributes
+        .iter()
+        .find_map(|(file, label)| Some((format!("{label}={}", attribute(disk, file)?), None)));
+    found.or_else(|| loop_name(disk))
+}
+
+/// A loop device is the file behind it, whichever number it has today.
+fn loop_name(disk: &Path) -> Option<(String, Option<&'static str>)> {
+    let backing = attribute(disk, "loop/backing_file")?;
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    Some(match rustix::fs::statx(CWD, &backing, AtFlags::empty(), wanted) {
+        Ok(stat) => {
+            let (id, weak) = inode_identity(&stat, || place(Path::new(&backing)));
+            (format!("loop=[{id}]"), weak)
+        }
+        Err(_) => (format!("loop={backing}"), Some(NO_STATX)), // in another mount namespace, or deleted
+    })
+}
+
+/// A sysfs attribute on one line, if it is there and says anything.
+fn attribute(directory: &Path, name: &str) -> Option<String> {
+    let text = fs::read(directory.join(name)).ok()?;
+    let text = String::from_utf8_lossy(&text[..text.len().min(ATTRIBUTE_MAX)]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sysfs(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        for (name, text) in files {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.parent().expect("a file in a directory")).expect("directory");
+            fs::write(path, text).expect("attribute");
+        }
+        directory
+    }
+
+    #[test]
+    fn a_partition_is_known_by_its_disk_and_its_place() {
+        let disk = sysfs(&[
+            ("wwid", "eui.0025385b71b0a1f4\n"),
+            ("serial", "not looked at\n"),
+            ("nvme0n1p2/partition", "2\n"),
+            ("nvme0n1p2/start", "1050624\n"),
+        ]);
+        let found = block_identity(&disk.path().join("nvme0n1p2"), Path::new("/dev/x"), 512);
+        assert_eq!(
+            found.id,
+            "block:wwid=eui.0025385b71b0a1f4,partition=2,start=1050624"
+        );
+        assert!(
+            found.description.starts_with("block device /dev/x (wwid=eui"),
+            "{}",
+            found.description
+        );
+        let whole = block_identity(disk.path(), Path::new("/dev/x"), 1024);
+        assert_eq!(whole.id, "block:wwid=eui.0025385b71b0a1f4");
+    }
+
+    #[test]
+    fn a_disk_without_a_name_of_its_own_says_so() {
+        let disk = sysfs(&[("sdz/size", "8\n"), ("sdz/serial", "  \n")]);
+        let found = block_identity(&disk.path().join("sdz"), Path::new("/dev/sdz"), 4096);
+        assert_eq!(found.id, "block:name=sdz,bytes=4096");
+        assert_eq!(found.weak, Some(NO_SERIAL));
+        assert!(
+            found.description.contains("no serial number"),
+            "{}",
+            found.description
+        );
+    }
+
+    #[test]
+    fn a_file_is_identified_by_birth_time_or_by_path() {
+        let file = tempfile::NamedTempFile::new().expect("scratch file");
+        let wanted = StatxFlags::INO | StatxFlags::BTIME;
+        let mut stat = rustix::fs::statx(CWD, file.path(), AtFlags::empty(), wanted).expect("statx");
+        stat.stx_ino = 2;
+        stat.stx_btime.tv_sec = 5;
+        stat.stx_btime.tv_nsec = 7;
+        stat.stx_mask |= StatxFlags::BTIME.bits();
+        let known = inode_identity(&stat, || panic!("nothing more is wanted"));
+        assert_eq!(known, ("inode=2,birth=5.000000007".to_owned(), None));
+        stat.stx_mask &= !StatxFlags::BTIME.bits();
+        let weak = |path| inode_identity(&stat, || place(Path::new(path)));
+        let (one, other) = (weak("/nonexistent/one/disk"), weak("/nonexistent/other/disk"));
+        assert_eq!(one.1, Some(NO_BIRTH));
+        assert_eq!(one.0, "inode=2,birth=unknown,path=/nonexistent/one/disk");
+        assert_ne!(one.0, other.0);
+
+        let long = format!("/nonexistent/{}", "d".repeat(4000));
+        let hashed = place(Path::new(&long));
+        assert!(hashed.starts_with(",path-hash=") && hashed.len() < 40, "{hashed}");
+        assert_ne!(hashed, place(Path::new(&format!("{long}e"))));
+        assert_eq!(file_system(0, 9), "");
+        assert_eq!(file_system(9, 9), "", "a device number");
+        assert_eq!(file_system(0x1234, 9), ",fs=0000000000001234");
+    }
+
+    #[test]
+    fn device_mapper_and_loop_devices_are_known_by_what_makes_them() {
+        let mapped = sysfs(&[("dm/uuid", "LVM-abc\n"), ("wwid", "x")]);
+        assert_eq!(
+            block_identity(mapped.path(), Path::new("/dev/dm-0"), 0).id,
+            "block:dm=LVM-abc"
+        );
+        let backing = tempfile::NamedTempFile::new().expect("scratch file");
+        let looped = sysfs(&[("loop/backing_file", &backing.path().to_string_lossy())]);
+        let id = block_identity(looped.path(), Path::new("/dev/loop0"), 0).id;
+        assert!(id.starts_with("block:loop=[inode="), "{id}");
+        let gone = sysfs(&[("loop/backing_file", "/nonexistent/image (deleted)\n")]);
+        let id = block_identity(gone.path(), Path::new("/dev/loop0"), 0).id;
+        assert_eq!(id, "block:loop=/nonexistent/image (deleted)");
+    }
+}

@@ -1,0 +1,273 @@
+//! Opening: what is there, whether O_DIRECT works, which alignment it needs, and that nobody else has it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use flaz_device::IoBuf;
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::handle::{FileDevice, Inner};
+use super::identity::Identity;
+use super::kind::Kind;
+use super::{lock, stable};
+
+/// Smallest sector.
+const SECTOR: u32 = 512;
+/// Largest alignment that buffers satisfy.
+const ALIGNMENT_MAX: u32 = flaz_device::buf::ALIGNMENT as u32;
+
+/// How to open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Reading only: writes will fail.
+    pub read_only: bool,
+    /// Nobody else may have it: an advisory lock (shared among readers), and O_EXCL on block devices, which
+    /// fails if it is mounted or in use by another driver.
+    pub exclusive: bool,
+    /// Through the page cache even where O_DIRECT works.
+    pub buffered: bool,
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// What it was tried on.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{} is a {found}; a regular file or a block device is needed", path.display())]
+    WrongType {
+        /// What was opened.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// Somebody else has the lock.
+    #[error("{} is locked by {holder}: stop that first", path.display())]
+    Locked {
+        /// What was opened.
+        path: PathBuf,
+        /// Who has it, as far as it can be seen.
+        holder: String,
+    },
+    /// The block device is in use.
+    #[error("{} is in use: {user}: free it first", path.display())]
+    InUse {
+        /// What was opened.
+        path: PathBuf,
+        /// By whom, as far as it can be seen.
+        user: String,
+    },
+    /// The device's sectors are larger than flaz can handle.
+    #[error("{} needs transfers aligned to {alignment} bytes; at most {ALIGNMENT_MAX} are supported", path.display())]
+    Alignment {
+        /// What was opened.
+        path: PathBuf,
+        /// What it needs, in bytes.
+        alignment: u32,
+    },
+}
+
+fn failed<'a>(action: &'static str, path: &'a Path) -> impl Fn(Errno) -> OpenError + 'a {
+    move |errno| OpenError::Io {
+        action,
+        path: path.into(),
+        source: errno.into(),
+    }
+}
+
+impl FileDevice {
+    /// Opens a regular file or a block device.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what was found and what to do.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, OpenError> {
+        open(path.as_ref(), mode)
+    }
+}
+
+fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
+    // The type is looked at before opening, because opening a pipe waits and opening a tape moves it.
+    let stat = rustix::fs::stat(path).map_err(failed("open", path))?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Kind::File,
+        FileType::BlockDevice => Kind::BlockDevice,
+        other => {
+            return Err(OpenError::WrongType {
+                path: path.into(),
+                found: type_name(other),
+            });
+        }
+    };
+    let (fd, direct) = open_descriptor(path, mode, kind)?;
+    let opened = rustix::fs::fstat(&fd).map_err(failed("examine", path))?;
+    if FileType::from_raw_mode(opened.st_mode) != FileType::from_raw_mode(stat.st_mode) {
+        return Err(OpenError::WrongType {
+            path: path.into(),
+            found: "moving target: it was replaced meanwhile",
+        });
+    }
+    if mode.exclusive
+        && !lock::take_patiently(&fd, mode.read_only, opened.st_dev, opened.st_ino)
+            .map_err(failed("lock", path))?
+    {
+        return Err(OpenError::Locked {
+            path: path.into(),
+            holder: lock::holders(opened.st_dev, opened.st_ino),
+        });
+    }
+    let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(failed("find the size of", path))?;
+    let (alignment, direct) = match (direct, kind) {
+        (Some(alignment), _) => (alignment, true),
+        (None, Kind::BlockDevice) => (
+            sector_size(&fd).map_err(failed("find the sector size of", path))?,
+            false,
+        ),
+        (None, Kind::File) => (SECTOR, false),
+    };
+    if alignment > ALIGNMENT_MAX {
+        return Err(OpenError::Alignment {
+            path: path.into(),
+            alignment,
+        });
+    }
+    let len = bytes - bytes % u64::from(alignment);
+    if len != bytes {
+        tracing::warn!(
+            path = %path.display(),
+            bytes,
+            used = len,
+            "the size is no multiple of {alignment} bytes: the last {} bytes are not used",
+            bytes - len
+        );
+    }
+    let identity = Identity::of(&fd, kind, path, bytes);
+    let dsync_honoured = stable::dsync_honoured(&fd, kind);
+    let fua_stands_alone = direct && dsync_honoured && stable::stands_alone(&fd, kind);
+    let inner = Inner {
+        fd,
+        path: path.into(),
+        kind,
+        len,
+        alignment,
+        direct,
+        dsync_honoured,
+        fua_stands_alone,
+        identity,
+        no_discard: AtomicBool::new(false),
+        no_unmap: AtomicBool::new(false),
+        no_zero: AtomicBool::new(false),
+    };
+    Ok(FileDevice {
+        inner: Arc::new(inner),
+    })
+}
+
+/// Opens past the page cache if that works: then the second value is the alignment needed.
+fn open_descriptor(path: &Path, mode: OpenMode, kind: Kind) -> Result<(OwnedFd, Option<u32>), OpenError> {
+    let access = if mode.read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    let mut flags = access | OFlags::CLOEXEC;
+    if kind == Kind::BlockDevice && mode.exclusive {
+        flags |= OFlags::EXCL;
+    }
+    let open = |flags| {
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match (errno, kind) {
+            (Errno::BUSY, Kind::BlockDevice) => OpenError::InUse {
+                path: path.into(),
+                user: device_users(path),
+            },
+            _ => failed("open", path)(errno),
+        })
+    };
+    if mode.buffered {
+        return Ok((open(flags)?, None));
+    }
+    let reason = match open(flags | OFlags::DIRECT) {
+        Ok(fd) => match direct_alignment(&fd, kind).map_err(failed("read", path))? {
+            Some(alignment) => return Ok((fd, Some(alignment))),
+            None => "a direct read of its first block was refused",
+        },
+        Err(OpenError::Io { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
+            "its file system refuses O_DIRECT"
+        }
+        Err(error) => return Err(error),
+    };
+    tracing::debug!(path = %path.display(), "no direct I/O: {reason}");
+    Ok((open(flags)?, None))
+}
+
+/// The alignment for O_DIRECT in bytes: what the system says, confirmed by a read.
+fn direct_alignment(fd: &OwnedFd, kind: Kind) -> rustix::io::Result<Option<u32>> {
+    let said = match kind {
+        Kind::BlockDevice => Some(sector_size(fd)?),
+        Kind::File => stated_alignment(fd),
+    };
+    if said == Some(0) {
+        return Ok(None);
+    }
+    let least = said.unwrap_or(SECTOR).max(SECTOR);
+    let mut alignment = least;
+    loop {
+        if alignment > ALIGNMENT_MAX {
+            // A block device that needs more is refused by the caller, for it has no other way.
+            return Ok((least > ALIGNMENT_MAX).then_some(least));
+        }
+        let mut probe = IoBuf::new(alignment as usize);
+        match rustix::io::pread(fd, &mut probe[..], 0) {
+            Ok(_) => return Ok(Some(alignment)),
+            Err(Errno::INVAL) => alignment *= 8, // 512, 4096
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn sector_size(fd: &OwnedFd) -> rustix::io::Result<u32> {
+    Ok(rustix::fs::ioctl_blksszget(fd)?.max(SECTOR))
+}
+
+/// What `statx` says about direct I/O (Linux 6.1 and later): `Some(0)` if it is impossible.
+fn stated_alignment(fd: &OwnedFd) -> Option<u32> {
+    // SAFETY: all zeroes is a valid `statx` result.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, the path is an empty C string, and `stat` has room for the result.
+    let result = unsafe {
+        libc::statx(
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            &raw mut stat,
+        )
+    };
+    (result == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0).then_some(stat.stx_dio_offset_align)
+}
+
+fn device_users(path: &Path) -> String {
+    let number = rustix::fs::stat(path).map_or(0, |stat| stat.st_rdev);
+    lock::users(rustix::fs::major(number), rustix::fs::minor(number))
+}
+
+fn type_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "directory",
+        FileType::CharacterDevice => "character device",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+        _ => "special file",
+    }
+}

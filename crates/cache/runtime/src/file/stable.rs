@@ -1,0 +1,107 @@
+//! Writes that are stable when they return, and flushes.
+//!
+//! RWF_DSYNC costs one call where a write and an fdatasync cost two. But not every file system honours it on direct
+//! writes that io_uring runs asynchronously: Linux's FUSE (seen on 6.18) completes them as if the flag were not there,
+//! while it does flush for pwritev2. So it is believed of block devices and of file systems whose direct I/O is known to
+//! flush when it completes; everywhere else an fdatasync follows.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::{fs, io};
+
+use flaz_device::{DeviceOp, IoBuf};
+use rustix::fs::FsWord;
+
+use super::handle::FileDevice;
+use super::kind::Kind;
+use crate::op::Op;
+use crate::op_table::Payload;
+use crate::request::Request;
+
+/// Magic numbers (statfs(2)) of file systems that honour RWF_DSYNC whichever way a write comes: ext2 to ext4, XFS,
+/// Btrfs, F2FS.
+const HONOURING: [FsWord; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
+
+/// Whether RWF_DSYNC alone makes writes to `fd` stable. Where that cannot be found out it is not believed.
+pub(super) fn dsync_honoured(fd: &OwnedFd, kind: Kind) -> bool {
+    // The type of a block device's file system is that of /dev.
+    kind == Kind::BlockDevice || rustix::fs::fstatfs(fd).is_ok_and(|stat| HONOURING.contains(&stat.f_type))
+}
+
+/// Whether a write that RWF_DSYNC makes stable stands alone: there is no volatile cache under it that another flush could
+/// lose, or the flag goes down to the device with the write itself. Not in a file, where the file system may choose to
+/// flush. Where it cannot be found out it is not believed.
+pub(super) fn stands_alone(fd: &OwnedFd, kind: Kind) -> bool {
+    if kind != Kind::BlockDevice {
+        return false;
+    }
+    let number = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_rdev);
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))
+        .is_ok_and(|device| has_no_cache_to_lose(&device))
+}
+
+/// The same of the block device that a directory of sysfs describes.
+fn has_no_cache_to_lose(device: &Path) -> bool {
+    // A partition has the queue of its disk.
+    let disk = match device.join("partition").exists() {
+        true => device.parent().unwrap_or(device),
+        false => device,
+    };
+    let says = |attribute: &str, expected: &str| {
+        fs::read_to_string(disk.join("queue").join(attribute)).is_ok_and(|text| text.trim() == expected)
+    };
+    // A device that is made of others may promise what not all of them can.
+    let made_of_others = fs::read_dir(disk.join("slaves")).is_ok_and(|mut slaves| slaves.next().is_some());
+    says("write_cache", "write through") || (says("fua", "1") && !made_of_others)
+}
+
+impl FileDevice {
+    /// Writes all of `buf`; with `fua` it is stable then.
+    pub(super) async fn write_range(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, io::Result<()>) {
+        let by_flag = fua && self.inner.dsync_honoured;
+        let (buf, mut result) = self.transfer(DeviceOp::Write, offset, buf, by_flag).await;
+        if fua && !by_flag && result.is_ok() {
+            result = self.sync_data().await;
+        }
+        (buf, result)
+    }
+
+    /// Makes all writes that have completed stable.
+    pub(super) async fn sync_data(&self) -> io::Result<()> {
+        let (_, result) = Op::new(Request::DataSync { fd: self.raw_fd() }, Payload::None).await;
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_stand_alone_where_no_cache_can_lose_them() {
+        let scratch = tempfile::tempdir().expect("temporary directory");
+        let disk = scratch.path().join("sdx");
+        let part = disk.join("sdx1");
+        for directory in [&disk.join("queue"), &part] {
+            fs::create_dir_all(directory).expect("directory");
+        }
+        fs::write(part.join("partition"), "1\n").expect("writes");
+        let judge = |write_cache: &str, fua: &str| {
+            fs::write(disk.join("queue/write_cache"), write_cache).expect("writes");
+            fs::write(disk.join("queue/fua"), fua).expect("writes");
+            let [whole, within] = [&disk, &part].map(|device| has_no_cache_to_lose(device));
+            assert_eq!(whole, within, "a partition is as its disk");
+            whole
+        };
+        assert!(!judge("write back\n", "0\n"));
+        assert!(judge("write back\n", "1\n"));
+        assert!(judge("write through\n", "0\n"));
+        fs::create_dir_all(disk.join("slaves/sda")).expect("directory");
+        assert!(!judge("write back\n", "1\n"), "one of them may have no FUA");
+        assert!(!has_no_cache_to_lose(scratch.path()), "not known");
+    }
+}

@@ -1,0 +1,87 @@
+//! Which parts of a file are holes.
+
+use std::io;
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use super::handle::FileDevice;
+use super::kind::Kind;
+
+/// A run of bytes of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Length in bytes.
+    pub len: u64,
+    /// Nothing is stored there; it reads as zeroes.
+    pub hole: bool,
+}
+
+impl FileDevice {
+    /// Allocation of `len` bytes at `offset`, as at most `runs_max` runs: at least one, unless `len` is 0.
+    /// Together they may be shorter than `len`, if there are more runs. Runs end on sectors of 512 bytes;
+    /// a sector that is partly data is data. Block devices, and file systems that do not know, are all data.
+    ///
+    /// # Errors
+    /// If the range is not inside the device, or the file system fails.
+    pub fn status(&self, offset: u64, len: u64, runs_max: usize) -> io::Result<Vec<Run>> {
+        let end = offset
+            .checked_add(len)
+            .filter(|end| *end <= self.inner.len)
+            .ok_or_else(|| {
+                let message = format!(
+                    "{len} bytes at {offset} reach over the device's end at {}",
+                    self.inner.len
+                );
+                io::Error::new(io::ErrorKind::InvalidInput, message)
+            })?;
+        let mut runs: Vec<Run> = Vec::new();
+        let mut at = offset;
+        while at < end && runs.len() < runs_max {
+            let data = self.next_data(at)?.clamp(at, end);
+            if data > at {
+                runs.push(Run {
+                    len: data - at,
+                    hole: true,
+                });
+                at = data;
+                continue;
+            }
+            let hole = self.next_hole(at)?.clamp(at + 1, end);
+            match runs.last_mut() {
+                Some(last) if !last.hole => last.len += hole - at,
+                _ => runs.push(Run {
+                    len: hole - at,
+                    hole: false,
+                }),
+            }
+            at = hole;
+        }
+        Ok(runs)
+    }
+
+    /// Where data begins at or after `at`, rounded down to a sector; the end of the device if nowhere.
+    fn next_data(&self, at: u64) -> io::Result<u64> {
+        if self.inner.kind == Kind::BlockDevice {
+            return Ok(at);
+        }
+        match rustix::fs::seek(&self.inner.fd, SeekFrom::Data(at)) {
+            Ok(data) => Ok((data / 512 * 512).max(at)),
+            Err(Errno::NXIO) => Ok(self.inner.len),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Where a hole begins after `at`, rounded up to a sector.
+    fn next_hole(&self, at: u64) -> io::Result<u64> {
+        if self.inner.kind == Kind::BlockDevice {
+            return Ok(self.inner.len);
+        }
+        match rustix::fs::seek(&self.inner.fd, SeekFrom::Hole(at)) {
+            Ok(hole) => Ok(hole.div_ceil(512) * 512),
+            Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(self.inner.len),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

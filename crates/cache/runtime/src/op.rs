@@ -1,0 +1,95 @@
+//! One operation as a future. What the kernel uses meanwhile lies in the [table](crate::op_table).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::op_table::{Abandoned, Payload, Progress};
+use crate::request::Request;
+use crate::state::{Core, current};
+
+enum Stage {
+    /// Not handed over yet.
+    New(Request, Payload),
+    /// With the kernel, or done and not looked at.
+    Entered(u32),
+    Finished,
+}
+
+/// One operation. Gives the payload back with the kernel's answer: a count, or a negative error number.
+#[must_use = "an operation is submitted when it is first polled"]
+pub(crate) struct Op {
+    core: Rc<Core>,
+    stage: Stage,
+}
+
+impl Op {
+    /// An operation on this thread's runtime.
+    ///
+    /// # Panics
+    /// Outside a runtime.
+    pub(crate) fn new(request: Request, payload: Payload) -> Self {
+        Self {
+            core: current(),
+            stage: Stage::New(request, payload),
+        }
+    }
+}
+
+impl Future for Op {
+    type Output = (Payload, i32);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        match std::mem::replace(&mut this.stage, Stage::Finished) {
+            Stage::New(request, payload) => {
+                let entered = this
+                    .core
+                    .ops
+                    .borrow_mut()
+                    .insert(payload, request.is_open_ended(), cx.waker());
+                match entered {
+                    Ok(index) => {
+                        this.stage = Stage::Entered(index);
+                        this.core.driver.push(request, u64::from(index));
+                    }
+                    Err(payload) => this.stage = Stage::New(request, payload),
+                }
+                Poll::Pending
+            }
+            Stage::Entered(index) => {
+                let progress = this.core.ops.borrow_mut().poll(index, cx.waker());
+                match progress {
+                    Progress::Done(payload, result) => Poll::Ready((payload, result)),
+                    Progress::Pending { stale } => {
+                        drop(stale);
+                        this.stage = Stage::Entered(index);
+                        Poll::Pending
+                    }
+                }
+            }
+            Stage::Finished => panic!("an operation was polled after it had ended"),
+        }
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        let Stage::Entered(index) = self.stage else { return };
+        let abandoned = self.core.ops.borrow_mut().abandon(index);
+        match abandoned {
+            Abandoned::Leaked => {}
+            Abandoned::Done(payload, result) => payload.dispose(result),
+            Abandoned::Pending { waker, open_ended } => {
+                drop(waker);
+                if open_ended {
+                    self.core.driver.cancel(u64::from(index));
+                }
+                // The owner of the descriptor may close it next, and its number may then mean another file:
+                // the kernel must have taken its own reference before.
+                self.core.driver.submit_all();
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What is asked of the kernel, and its answer.
+
+use std::os::fd::RawFd;
+
+/// Most operations of one runtime that are with the kernel at a time.
+pub(crate) const OPS_MAX: usize = 4096;
+
+/// What to ask of the kernel. Pointers point into the payload that travels with the request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Request {
+    Read {
+        fd: RawFd,
+        ptr: *mut u8,
+        len: u32,
+        offset: u64,
+    },
+    Write {
+        fd: RawFd,
+        ptr: *const u8,
+        len: u32,
+        offset: u64,
+        stable: bool,
+    },
+    DataSync {
+        fd: RawFd,
+    },
+    Fallocate {
+        fd: RawFd,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    },
+    Accept {
+        fd: RawFd,
+    },
+    Recv {
+        fd: RawFd,
+        ptr: *mut u8,
+        len: u32,
+    },
+    Send {
+        fd: RawFd,
+        ptr: *const u8,
+        len: u32,
+    },
+    SendMsg {
+        fd: RawFd,
+        msg: *const libc::msghdr,
+    },
+}
+
+impl Request {
+    /// Whether it may wait for a peer for ever, so that giving it up must cancel it.
+    pub(crate) fn is_open_ended(self) -> bool {
+        matches!(
+            self,
+            Self::Accept { .. } | Self::Recv { .. } | Self::Send { .. } | Self::SendMsg { .. }
+        )
+    }
+}
+
+/// A completion: `user_data` and result.
+pub(crate) type Completion = (u64, i32);

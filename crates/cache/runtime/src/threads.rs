@@ -1,0 +1,324 @@
+//! Operations without io_uring, for systems that forbid it (containers, as a rule): the same to everything
+//! above, a system call and a change of thread for each operation below.
+//!
+//! Files are served by threads that block, sockets by this thread: tried at once, then whenever `poll` says
+//! that they are ready.
+//!
+//! Invariants:
+//! - every request gives exactly one completion;
+//! - [`Threads::submit_all`] returns when no thread will use a descriptor of an earlier request any more, so
+//!   that it may be closed, as the table of operations expects.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crossbeam_queue::SegQueue;
+
+use crate::request::{Completion, Request};
+use crate::task::Shared;
+
+/// Threads for files, of the whole process: as many operations are under way at a time.
+const THREADS_MAX: usize = 64;
+
+pub(crate) struct Threads {
+    inner: RefCell<Inner>,
+    board: Arc<Board>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Requests on sockets that were not ready.
+    waiting: Vec<(Request, u64)>,
+    finished: Vec<Completion>,
+    polled: Vec<libc::pollfd>,
+}
+
+/// Where threads report to.
+struct Board {
+    done: SegQueue<Completion>,
+    /// Jobs that are not done yet.
+    open: Mutex<usize>,
+    all_done: Condvar,
+    shared: Arc<Shared>,
+}
+
+struct Job {
+    request: Request,
+    user_data: u64,
+    board: Arc<Board>,
+}
+
+// SAFETY: the pointers of a request lead to memory that the table of operations owns and nobody touches
+// until the completion; the descriptor stays open as said above.
+unsafe impl Send for Job {}
+
+impl Threads {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let board = Board {
+            done: SegQueue::new(),
+            open: Mutex::new(0),
+            all_done: Condvar::new(),
+            shared,
+        };
+        Self {
+            inner: RefCell::default(),
+            board: Arc::new(board),
+        }
+    }
+
+    pub(crate) fn push(&self, request: Request, user_data: u64) {
+        if !request.is_open_ended() {
+            *lock(&self.board.open) += 1;
+            pool().push(Job {
+                request,
+                user_data,
+                board: Arc::clone(&self.board),
+            });
+            return;
+        }
+        let mut inner = self.inner.borrow_mut();
+        match perform(request) {
+            result if result == -libc::EAGAIN => inner.waiting.push((request, user_data)),
+            result => inner.finished.push((user_data, result)),
+        }
+    }
+
+    /// Gives up a request on a socket. Those on files run to their end.
+    pub(crate) fn cancel(&self, user_data: u64) {
+        let mut inner = self.inner.borrow_mut();
+        if let Some(at) = inner
+            .waiting
+            .iter()
+            .position(|(_, waiting)| *waiting == user_data)
+        {
+            inner.waiting.swap_remove(at);
+            inner.finished.push((user_data, -libc::ECANCELED));
+        }
+    }
+
+    /// Waits until the threads are done with what they were given.
+    pub(crate) fn submit_all(&self) {
+        let mut open = lock(&self.board.open);
+        while *open > 0 {
+            open = self
+                .board
+                .all_done
+                .wait(open)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Looks at the sockets, and waits for `timeout` at most if nothing else is finished.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let idle = inner.finished.is_empty() && self.board.done.is_empty();
+        let timeout = if idle { timeout } else { Some(Duration::ZERO) };
+        let eventfd = self.board.shared.eventfd().as_raw_fd();
+        inner.polled.clear();
+        inner.polled.push(libc::pollfd {
+            fd: eventfd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        inner
+            .polled
+            .extend(inner.waiting.iter().map(|(request, _)| readiness(request)));
+        let time = timeout.map(|timeout| libc::timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the list and its length belong together, `time` is null or lives until the call ends, and
+        // no signal mask is given.
+        let ready = unsafe {
+            let count = inner.polled.len() as libc::nfds_t;
+            libc::ppoll(inner.polled.as_mut_ptr(), count, time, std::ptr::null())
+        };
+        if ready <= 0 {
+            return; // nothing, or a signal
+        }
+        if inner.polled[0].revents != 0 {
+            // Readable, so this does not block; the counter itself says nothing.
+            let _ = rustix::io::read(self.board.shared.eventfd(), &mut [0u8; 8]);
+        }
+        let (waiting, finished) = (&mut inner.waiting, &mut inner.finished);
+        let mut polled = inner.polled[1..].iter();
+        waiting.retain(|(request, user_data)| {
+            if polled.next().is_none_or(|polled| polled.revents == 0) {
+                return true;
+            }
+            let result = perform(*request);
+            if result == -libc::EAGAIN {
+                return true;
+            }
+            finished.push((*user_data, result));
+            false
+        });
+    }
+
+    /// Looks at the sockets without waiting.
+    pub(crate) fn poll(&self) {
+        if !self.inner.borrow().waiting.is_empty() {
+            self.wait(Some(Duration::ZERO));
+        }
+    }
+
+    pub(crate) fn completions(&self, out: &mut Vec<Completion>) {
+        out.append(&mut self.inner.borrow_mut().finished);
+        while let Some(completion) = self.board.done.pop() {
+            out.push(completion);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that may panic runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Job {
+    fn run(self) {
+        let result = perform(self.request);
+        self.board.done.push((self.user_data, result));
+        let mut open = lock(&self.board.open);
+        *open -= 1;
+        if *open == 0 {
+            self.board.all_done.notify_all();
+        }
+        drop(open);
+        self.board.shared.rouse();
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+}
+
+#[derive(Default)]
+struct Pool {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+}
+
+fn pool() -> &'static Pool {
+    static POOL: OnceLock<Pool> = OnceLock::new();
+    POOL.get_or_init(Pool::default)
+}
+
+impl Pool {
+    fn push(&'static self, job: Job) {
+        let mut queue = lock(&self.queue);
+        queue.jobs.push_back(job);
+        if queue.idle >= queue.jobs.len() || queue.threads >= THREADS_MAX {
+            self.arrived.notify_one();
+            return;
+        }
+        queue.threads += 1;
+        let first = queue.threads == 1;
+        drop(queue);
+        let name = String::from("flaz-io");
+        if let Err(error) = std::thread::Builder::new().name(name).spawn(move || self.serve()) {
+            assert!(!first, "cannot start a thread for I/O: {error}");
+            // The threads that there are do it.
+            lock(&self.queue).threads -= 1;
+        }
+    }
+
+    fn serve(&self) {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                job.run();
+                queue = lock(&self.queue);
+            } else {
+                queue.idle += 1;
+                queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue.idle -= 1;
+            }
+        }
+    }
+}
+
+/// What `poll` is to look for.
+fn readiness(request: &Request) -> libc::pollfd {
+    let (fd, events) = match *request {
+        Request::Accept { fd } | Request::Recv { fd, .. } => (fd, libc::POLLIN),
+        Request::Send { fd, .. } | Request::SendMsg { fd, .. } => (fd, libc::POLLOUT),
+        Request::Read { .. }
+        | Request::Write { .. }
+        | Request::DataSync { .. }
+        | Request::Fallocate { .. } => {
+            unreachable!("files are served by threads")
+        }
+    };
+    libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    }
+}
+
+/// Does a request: a count, or a negative error number. Waits for files, but not for sockets.
+fn perform(request: Request) -> i32 {
+    // SAFETY: pointers and lengths in a request describe memory that the table of operations owns until the
+    // completion; vectors and messages likewise.
+    let result = unsafe {
+        match request {
+            Request::Read { fd, ptr, len, offset } => {
+                libc::pread(fd, ptr.cast(), len as usize, offset.cast_signed())
+            }
+            Request::Write {
+                fd,
+                ptr,
+                len,
+                offset,
+                stable,
+            } => {
+                let vector = libc::iovec {
+                    iov_base: ptr.cast_mut().cast(),
+                    iov_len: len as usize,
+                };
+                let flags = if stable { libc::RWF_DSYNC } else { 0 };
+                libc::pwritev2(fd, &raw const vector, 1, offset.cast_signed(), flags)
+            }
+            Request::DataSync { fd } => libc::fdatasync(fd) as isize,
+            Request::Fallocate {
+                fd,
+                mode,
+                offset,
+                len,
+            } => libc::fallocate(fd, mode, offset.cast_signed(), len.cast_signed()) as isize,
+            Request::Accept { fd } => {
+                // A connection that `poll` announced may be gone: then this must not wait.
+                let flags = libc::fcntl(fd, libc::F_GETFL);
+                libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+                libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) as isize
+            }
+            Request::Recv { fd, ptr, len } => libc::recv(fd, ptr.cast(), len as usize, libc::MSG_DONTWAIT),
+            Request::Send { fd, ptr, len } => libc::send(
+                fd,
+                ptr.cast(),
+                len as usize,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            ),
+            Request::SendMsg { fd, msg } => libc::sendmsg(fd, msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+        }
+    };
+    if result < 0 {
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        // An interrupted call on a socket is tried again when `poll` has looked.
+        let again = request.is_open_ended() && errno == libc::EINTR;
+        return if again { -libc::EAGAIN } else { -errno };
+    }
+    // Requests are at most 1 GiB.
+    i32::try_from(result).unwrap_or(i32::MAX)
+}
