@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flaz_codec::CodecSpec;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{AfterCrash, Mode};
 use flaz_nbd::NbdAddress;
 
 use crate::bench::args::BenchArgs;
+use crate::choice::{choice, names};
 use crate::commands::study::StudyArgs;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
 use crate::number::whole;
-use crate::settings::{AfterCrash, Emulation, Mode, Policy, parse_dirty_limit};
+use crate::settings::{Emulation, parse_dirty_limit};
 use crate::size;
 
 const ABOUT: &str = "A compressed SSD cache for block devices";
@@ -175,14 +178,14 @@ pub struct ServeArgs {
     #[arg(long)]
     pub insecure_tcp: bool,
     /// When a write is acknowledged, and what happens to the cached copy
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = Mode::WriteThrough)]
+    #[arg(long, value_name = "MODE", value_parser = choice::<Mode>(), default_value_t = Mode::WriteThrough)]
     pub mode: Mode,
     /// Number of threads that run shards [default: one per two cores]
     #[arg(long, value_name = "N", value_parser = whole(1..=THREADS_MAX))]
     pub threads: Option<u32>,
     /// Admission and replacement policy
-    #[arg(long, value_name = "POLICY", value_enum, default_value_t = Policy::S3Fifo)]
-    pub policy: Policy,
+    #[arg(long, value_name = "POLICY", value_parser = choice::<PolicyKind>(), default_value_t = PolicyKind::S3Fifo)]
+    pub policy: PolicyKind,
     /// Do not cache sequential runs longer than this; 0 caches all
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
     pub sequential_cutoff: u64,
@@ -200,7 +203,7 @@ pub struct ServeArgs {
     pub discard_dirty: bool,
     /// State of the cache after a crash. warm costs a small write to the cache device before the first write to each
     /// MiB of the origin; cold costs nothing, but the cache is empty after a crash
-    #[arg(long, value_name = "STATE", value_enum, default_value_t = AfterCrash::Warm)]
+    #[arg(long, value_name = "STATE", value_parser = choice::<AfterCrash>(), default_value_t = AfterCrash::Warm)]
     pub after_crash: AfterCrash,
     /// Bypass the cache device until the next start if an I/O takes longer than SECONDS; 0 disables the timeout. In
     /// write-back, or while dirty data remains, flaz waits for the device instead
@@ -262,8 +265,8 @@ pub struct StatusArgs {
 #[command(override_usage = "flaz set [OPTIONS] <CACHE | --control PATH> <KEY=VALUE>...")]
 #[command(after_help = format!("\
 Keys:
-  mode               write-through, write-back, write-around or pass-through
-  policy, admission  s3-fifo, second-touch or fifo
+  mode               {}
+  policy, admission  {}
   codec              {}; for new blocks only
   sequential-cutoff  a size; longer sequential runs are not cached; 0 caches all
   dirty-limit        maximum share of the cache device for dirty data: 1 to 50 percent
@@ -272,7 +275,7 @@ Changes take effect at once and last until the daemon stops. Either all keys are
 
 Examples:
   flaz set /dev/nvme0n1p3 mode=write-around
-  flaz set --control mine.sock codec=zstd:3 sequential-cutoff=4M", flaz_codec::choices()))]
+  flaz set --control mine.sock codec=zstd:3 sequential-cutoff=4M", names::<Mode>(), names::<PolicyKind>(), flaz_codec::choices()))]
 pub struct SetArgs {
     /// Cache device (omit it with --control), then the settings to change
     #[arg(value_name = "CACHE | KEY=VALUE", required = true)]
@@ -497,7 +500,7 @@ mod tests {
         };
         assert_eq!(
             (serve.mode, serve.policy, serve.sequential_cutoff),
-            (Mode::WriteThrough, Policy::S3Fifo, 0)
+            (Mode::WriteThrough, PolicyKind::S3Fifo, 0)
         );
         assert_eq!(serve.device_timeout, flaz_device::deadline::TIMEOUT_DEFAULT);
         let cli = Cli::try_parse_from(["flaz", "create", "c", "--origin", "o"]).unwrap();

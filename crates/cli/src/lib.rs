@@ -9,7 +9,7 @@
 //! | [`demo`] | `flaz demo`; [`flaz_demo`] measures |
 //! | [`bench`] | `flaz bench` |
 //! | [`page`] | what a cache says about itself, on a page for people |
-//! | [`number`] | numbers as people write them |
+//! | [`number`], [`choice`] | numbers and names as people write them |
 //! | [`control`], [`report`], [`settings`], [`size`] | [`flaz_control`]: how a running cache is asked, and what it says |
 //! | [`log`], [`error`] | what goes to standard error, and the exit status |
 //!
@@ -18,6 +18,7 @@
 
 pub mod args;
 pub mod bench;
+pub mod choice;
 pub mod commands;
 pub mod demo;
 pub mod error;

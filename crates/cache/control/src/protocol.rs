@@ -16,11 +16,12 @@
 //!
 //! `v` may be left out. A daemon refuses versions it does not know; within one version fields are only added.
 
+use flaz_engine::settings::Settings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::report::StatusReport;
-use crate::settings::{Settings, SettingsPatch};
+use crate::settings::SettingsPatch;
 
 /// Version of the protocol.
 pub const PROTOCOL_VERSION: u64 = 1;
@@ -204,9 +205,10 @@ fn versioned_object(line: &str) -> Result<Map<String, Value>, LineError> {
 #[cfg(test)]
 mod tests {
     use flaz_codec::CodecSpec;
+    use flaz_engine::policy::PolicyKind;
+    use flaz_engine::settings::Mode;
 
     use super::*;
-    use crate::settings::{Mode, Policy};
 
     #[test]
     fn requests_read_back_as_written() {
@@ -265,10 +267,10 @@ mod tests {
     fn replies_read_back_as_written() {
         let settings = Settings {
             mode: Mode::PassThrough,
-            policy: Policy::Fifo,
+            policy: PolicyKind::Fifo,
             codec: CodecSpec::NONE,
-            sequential_cutoff_bytes: 0,
-            dirty_limit_percent: 25,
+            sequential_cutoff: 0,
+            dirty_percent: 25,
         };
         for reply in [
             Reply::Status(Box::new(crate::report::example::example())),

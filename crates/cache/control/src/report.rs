@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use flaz_codec::CodecSpec;
+use flaz_engine::settings::Settings;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::settings::{Emulation, Settings};
+use crate::settings::Emulation;
 
 /// Version of the JSON form.
 pub const REPORT_SCHEMA: u32 = 1;

@@ -1,104 +1,17 @@
-//! The choices a user makes: mode, policy, codec, addresses, emulation. Text form, JSON form and type, once.
+//! Changes of the settings of a running cache, written as `KEY=VALUE` or as JSON.
 //!
-//! Command line, control protocol and status report all use these types, so a word that one of them accepts
-//! or prints is the same word everywhere.
+//! Mode, policy, codec and the settings themselves are types of the engine, so a name is the same everywhere.
 
 use std::fmt;
 
 use clap::ValueEnum;
 use flaz_codec::{CodecSpec, SpecError};
+use flaz_engine::choice::{self, Choice, UnknownChoice};
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::DIRTY_PERCENT_MAX;
+use flaz_engine::settings::{DIRTY_PERCENT_MAX, Mode, Settings};
 use serde::{Deserialize, Serialize};
 
 use crate::size::{self, SizeError};
-
-/// When a write is acknowledged, and what happens to the cached copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Acknowledge when on the origin; update the cache as well
-    WriteThrough,
-    /// Acknowledge when on the cache device; write to the origin later
-    WriteBack,
-    /// Acknowledge when on the origin; drop the cached copy
-    WriteAround,
-    /// Do not use the cache
-    PassThrough,
-}
-
-/// Admission and replacement policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// S3-FIFO over two rings, probation and main: best hit ratio on real workloads
-    S3Fifo,
-    /// Admit a block at its second miss: writes a third to a half as much to the SSD
-    SecondTouch,
-    /// Admit every block, evict the oldest; each block is written to the SSD only once
-    Fifo,
-}
-
-/// State of the cache after a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AfterCrash {
-    /// All blocks except those in areas being written
-    Warm,
-    /// No blocks
-    Cold,
-}
-
-impl From<AfterCrash> for flaz_engine::settings::AfterCrash {
-    fn from(choice: AfterCrash) -> Self {
-        match choice {
-            AfterCrash::Warm => Self::Warm,
-            AfterCrash::Cold => Self::Cold,
-        }
-    }
-}
-
-impl From<Mode> for flaz_engine::settings::Mode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::WriteThrough => Self::WriteThrough,
-            Mode::WriteBack => Self::WriteBack,
-            Mode::WriteAround => Self::WriteAround,
-            Mode::PassThrough => Self::PassThrough,
-        }
-    }
-}
-
-impl From<flaz_engine::settings::Mode> for Mode {
-    fn from(mode: flaz_engine::settings::Mode) -> Self {
-        use flaz_engine::settings::Mode as Engine;
-        match mode {
-            Engine::WriteThrough => Self::WriteThrough,
-            Engine::WriteBack => Self::WriteBack,
-            Engine::WriteAround => Self::WriteAround,
-            Engine::PassThrough => Self::PassThrough,
-        }
-    }
-}
-
-impl From<Policy> for PolicyKind {
-    fn from(policy: Policy) -> Self {
-        match policy {
-            Policy::S3Fifo => Self::S3Fifo,
-            Policy::SecondTouch => Self::SecondTouch,
-            Policy::Fifo => Self::Fifo,
-        }
-    }
-}
-
-impl From<PolicyKind> for Policy {
-    fn from(policy: PolicyKind) -> Self {
-        match policy {
-            PolicyKind::S3Fifo => Self::S3Fifo,
-            PolicyKind::SecondTouch => Self::SecondTouch,
-            PolicyKind::Fifo => Self::Fifo,
-        }
-    }
-}
 
 /// An emulated slow device, for demonstrations and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -124,7 +37,7 @@ macro_rules! text_of_value_enum {
         }
     )*};
 }
-text_of_value_enum!(Mode, Policy, Emulation);
+text_of_value_enum!(Emulation);
 
 /// Why a setting is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -147,15 +60,13 @@ pub enum SettingError {
     /// The same key twice.
     #[error("'{0}' is given twice")]
     Twice(String),
-    /// A value that is not one of the possible values.
-    #[error("{key}={value}: expected one of {possible}")]
+    /// Not the name of a value.
+    #[error("{key}={}: expected one of {}", .source.found, .source.expected)]
     Value {
         /// Key as given.
         key: String,
-        /// Value as given.
-        value: String,
-        /// Possible values, separated by commas.
-        possible: String,
+        /// What is wrong with the value.
+        source: UnknownChoice,
     },
     /// An invalid size.
     #[error("{key}: {source}")]
@@ -178,7 +89,7 @@ pub struct SettingsPatch {
     pub mode: Option<Mode>,
     /// New admission and replacement policy.
     #[serde(default, alias = "admission", skip_serializing_if = "Option::is_none")]
-    pub policy: Option<Policy>,
+    pub policy: Option<PolicyKind>,
     /// Codec for new blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codec: Option<CodecSpec>,
@@ -213,8 +124,8 @@ impl SettingsPatch {
                 .split_once('=')
                 .ok_or_else(|| SettingError::AssignmentForm(assignment.to_owned()))?;
             let twice = match key {
-                "mode" => patch.mode.replace(parse_word(key, value)?).is_some(),
-                "policy" | "admission" => patch.policy.replace(parse_word(key, value)?).is_some(),
+                "mode" => patch.mode.replace(parse_choice(key, value)?).is_some(),
+                "policy" | "admission" => patch.policy.replace(parse_choice(key, value)?).is_some(),
                 "codec" => patch.codec.replace(value.parse::<CodecSpec>()?).is_some(),
                 "sequential-cutoff" => {
                     let bytes = size::parse(value).map_err(|source| SettingError::Size {
@@ -231,6 +142,18 @@ impl SettingsPatch {
             }
         }
         Ok(patch)
+    }
+
+    /// `settings` with the changes of this patch.
+    #[must_use]
+    pub fn applied_to(&self, settings: &Settings) -> Settings {
+        Settings {
+            mode: self.mode.unwrap_or(settings.mode),
+            policy: self.policy.unwrap_or(settings.policy),
+            codec: self.codec.unwrap_or(settings.codec),
+            sequential_cutoff: self.sequential_cutoff.unwrap_or(settings.sequential_cutoff),
+            dirty_percent: self.dirty_limit.unwrap_or(settings.dirty_percent),
+        }
     }
 }
 
@@ -253,70 +176,11 @@ fn dirty_limit<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u8>, 
         .transpose()
 }
 
-fn parse_word<T: ValueEnum>(key: &str, value: &str) -> Result<T, SettingError> {
-    T::from_str(value, false).map_err(|_| SettingError::Value {
+fn parse_choice<T: Choice>(key: &str, value: &str) -> Result<T, SettingError> {
+    choice::parse(value).map_err(|source| SettingError::Value {
         key: key.to_owned(),
-        value: value.to_owned(),
-        possible: T::value_variants()
-            .iter()
-            .filter_map(|variant| Some(variant.to_possible_value()?.get_name().to_owned()))
-            .collect::<Vec<_>>()
-            .join(", "),
+        source,
     })
-}
-
-/// The settings of a running cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub struct Settings {
-    /// When writes are acknowledged.
-    pub mode: Mode,
-    /// Admission and replacement policy.
-    pub policy: Policy,
-    /// Codec for new blocks.
-    pub codec: CodecSpec,
-    /// Sequential runs longer than this many bytes are not cached; 0 caches all.
-    pub sequential_cutoff_bytes: u64,
-    /// Maximum share of the cache device for dirty blocks, in percent.
-    pub dirty_limit_percent: u8,
-}
-
-impl From<&Settings> for flaz_engine::settings::Settings {
-    fn from(settings: &Settings) -> Self {
-        Self {
-            mode: settings.mode.into(),
-            policy: settings.policy.into(),
-            codec: settings.codec,
-            sequential_cutoff: settings.sequential_cutoff_bytes,
-            dirty_percent: settings.dirty_limit_percent,
-        }
-    }
-}
-
-impl From<&flaz_engine::settings::Settings> for Settings {
-    fn from(settings: &flaz_engine::settings::Settings) -> Self {
-        Self {
-            mode: settings.mode.into(),
-            policy: settings.policy.into(),
-            codec: settings.codec,
-            sequential_cutoff_bytes: settings.sequential_cutoff,
-            dirty_limit_percent: settings.dirty_percent,
-        }
-    }
-}
-
-impl Settings {
-    /// These settings with the changes of `patch`.
-    #[must_use]
-    pub fn patched(&self, patch: &SettingsPatch) -> Self {
-        Self {
-            mode: patch.mode.unwrap_or(self.mode),
-            policy: patch.policy.unwrap_or(self.policy),
-            codec: patch.codec.unwrap_or(self.codec),
-            sequential_cutoff_bytes: patch.sequential_cutoff.unwrap_or(self.sequential_cutoff_bytes),
-            dirty_limit_percent: patch.dirty_limit.unwrap_or(self.dirty_limit_percent),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -334,7 +198,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(patch.mode, Some(Mode::WriteAround));
-        assert_eq!(patch.policy, Some(Policy::Fifo));
+        assert_eq!(patch.policy, Some(PolicyKind::Fifo));
         assert_eq!(
             patch.codec.map(|codec| codec.to_string()).as_deref(),
             Some("zstd:3")
@@ -361,22 +225,6 @@ mod tests {
         assert!(message(&["codec=zstd:20"]).contains("-7 to 19"));
         assert!(message(&["policy=fifo", "admission=fifo"]).contains("twice"));
         assert!(message(&["sequential-cutoff=lots"]).contains("sequential-cutoff"));
-    }
-
-    #[test]
-    fn words_are_those_of_the_engine() {
-        for mode in Mode::value_variants() {
-            assert_eq!(
-                flaz_engine::settings::Mode::from(*mode).to_string(),
-                mode.to_string()
-            );
-            assert_eq!(Mode::from(flaz_engine::settings::Mode::from(*mode)), *mode);
-        }
-        for policy in Policy::value_variants() {
-            assert_eq!(PolicyKind::from(*policy).to_string(), policy.to_string());
-            assert_eq!(Policy::from(PolicyKind::from(*policy)), *policy);
-        }
-        assert_eq!(Policy::value_variants().len(), PolicyKind::ALL.len());
     }
 
     #[test]

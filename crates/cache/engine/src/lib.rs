@@ -11,6 +11,7 @@
 
 pub mod cache;
 pub mod check;
+pub mod choice;
 pub mod fingerprint;
 pub mod format;
 pub mod host_record;

@@ -1,16 +1,13 @@
-//! What the user chooses and may change while the cache is being served.
-
-use std::fmt;
-use std::str::FromStr;
+//! The settings of a cache that may change while it is served.
 
 use flaz_codec::CodecSpec;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::choice::choice;
 use crate::policy::PolicyKind;
 
 /// How writes and reads use the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A write is acknowledged when the origin has it; the cache is filled as well.
     #[default]
@@ -23,63 +20,115 @@ pub enum Mode {
     PassThrough,
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::WriteThrough => "write-through",
-            Self::WriteBack => "write-back",
-            Self::WriteAround => "write-around",
-            Self::PassThrough => "pass-through",
-        })
-    }
-}
+choice!(Mode, "mode", {
+    WriteThrough => "write-through",
+    WriteBack => "write-back",
+    WriteAround => "write-around",
+    PassThrough => "pass-through",
+});
 
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [
-            Self::WriteThrough,
-            Self::WriteBack,
-            Self::WriteAround,
-            Self::PassThrough,
-        ]
-        .into_iter()
-        .find(|mode| mode.to_string() == text)
-        .ok_or_else(|| {
-            format!("unknown mode '{text}': expected write-through, write-back, write-around or pass-through")
-        })
-    }
-}
-
-/// What a start after a crash finds. Chosen at each opening.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+/// State of the cache after a crash. Chosen at each opening.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterCrash {
-    /// The cache, but for stripes that were being written to: costs an intent before the first write of a stripe.
+    /// All blocks except those of stripes that were being written. Costs an intent before the first write to a stripe.
     #[default]
     Warm,
-    /// Nothing.
+    /// No blocks.
     Cold,
 }
 
-/// What can be changed while the cache is being served.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+choice!(AfterCrash, "after-crash", {
+    Warm => "warm",
+    Cold => "cold",
+});
+
+/// The settings that can be changed while the cache is served. Reports and the control protocol contain them in this form.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// How writes and reads use the cache.
     pub mode: Mode,
-    /// Admission and reclaim.
+    /// Admission and replacement policy.
     pub policy: PolicyKind,
     /// Codec for new blocks.
     pub codec: CodecSpec,
-    /// Reads of a sequential stream beyond this many bytes are not admitted; 0 admits all.
+    /// Reads of a sequential stream beyond this many bytes are not cached; 0 caches all.
+    #[serde(rename = "sequential_cutoff_bytes")]
     pub sequential_cutoff: u64,
-    /// Most of the cache device that dirty blocks may take, in percent of what holds data: 1 to
-    /// [`DIRTY_PERCENT_MAX`].
+    /// Maximum share of the cache device for dirty blocks, in percent of the space for data: 1 to [`DIRTY_PERCENT_MAX`].
+    #[serde(rename = "dirty_limit_percent")]
     pub dirty_percent: u8,
 }
 
-/// Most that [`Settings::dirty_percent`] may be. Reclaim can always go on with what is left.
+/// Maximum of [`Settings::dirty_percent`]. Reclaim can always continue with the rest.
 pub const DIRTY_PERCENT_MAX: u8 = 50;
-/// What [`Settings::dirty_percent`] is unless chosen.
+/// Default of [`Settings::dirty_percent`].
 pub const DIRTY_PERCENT_DEFAULT: u8 = 25;
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::{Debug, Display};
+    use std::str::FromStr;
+
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+    use crate::choice::{Choice, UnknownChoice};
+
+    fn reads_back<T>()
+    where
+        T: Choice + Debug + Default + Display + PartialEq + Serialize + DeserializeOwned,
+        T: FromStr<Err = UnknownChoice>,
+    {
+        assert_eq!(T::ALL.first(), Some(&T::default()));
+        for value in T::ALL {
+            assert_eq!(value.to_string(), value.name());
+            assert_eq!(value.name().parse(), Ok(*value));
+            let json = serde_json::to_string(value).expect("a name");
+            assert_eq!(json, format!("{:?}", value.name()));
+            assert_eq!(serde_json::from_str::<T>(&json).expect("the same name"), *value);
+        }
+    }
+
+    #[test]
+    fn every_value_reads_back_from_its_name() {
+        reads_back::<Mode>();
+        reads_back::<AfterCrash>();
+        reads_back::<PolicyKind>();
+    }
+
+    #[test]
+    fn unknown_names_are_answered_with_the_known_ones() {
+        let expected =
+            "mode 'write-behind': expected one of write-through, write-back, write-around, pass-through";
+        let found = "write-behind"
+            .parse::<Mode>()
+            .expect_err("no such mode")
+            .to_string();
+        assert_eq!(found, expected);
+        let json = serde_json::from_str::<Mode>("\"write-behind\"").expect_err("no such mode");
+        assert!(json.to_string().starts_with(expected), "{json}");
+        let policy = "lru".parse::<PolicyKind>().expect_err("there is no LRU");
+        assert_eq!(
+            policy.to_string(),
+            "policy 'lru': expected one of s3-fifo, second-touch, fifo"
+        );
+    }
+
+    /// Programs read these names in reports and send them over the control socket.
+    #[test]
+    fn json_names_are_stable() {
+        let settings = Settings {
+            mode: Mode::WriteBack,
+            policy: PolicyKind::SecondTouch,
+            codec: CodecSpec::ZSTD,
+            sequential_cutoff: 4096,
+            dirty_percent: 10,
+        };
+        let json = r#"{"mode":"write-back","policy":"second-touch","codec":"zstd:1","sequential_cutoff_bytes":4096,"dirty_limit_percent":10}"#;
+        assert_eq!(serde_json::to_string(&settings).expect("JSON"), json);
+        assert_eq!(
+            serde_json::from_str::<Settings>(json).expect("the same"),
+            settings
+        );
+    }
+}

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use flaz_engine::settings::AfterCrash;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{AfterCrash, Mode};
 use flaz_engine::units::BLOCK_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -17,7 +18,6 @@ use crate::control::client::ANSWER;
 use crate::control::{Reply, Request};
 use crate::error::Failure;
 use crate::host::{self, CLEAN_WITHIN, Daemon, HostError};
-use crate::settings::{Mode, Policy};
 use crate::size::HumanBytes;
 
 /// Between two looks at what is left.
@@ -90,9 +90,9 @@ fn alone<T>(
         origin: idle.origin.clone(),
         nbd: Vec::new(),
         mode: Mode::WriteThrough,
-        policy: Policy::S3Fifo,
-        sequential_cutoff_bytes: 0,
-        dirty_limit_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+        policy: PolicyKind::S3Fifo,
+        sequential_cutoff: 0,
+        dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
         codec: None,
         threads: None,
         discard_cache: false,

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use flaz_codec::CodecSpec;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_nbd::NbdAddress;
 
 use crate::safety::Claim;
-use crate::settings::{Emulation, Settings};
+use crate::settings::Emulation;
 
 /// A cache to be made.
 #[derive(Debug)]
@@ -35,13 +37,13 @@ pub struct ServeSpec {
     /// At least one address.
     pub nbd: Vec<NbdAddress>,
     /// Mode, policy and sequential cut-off.
-    pub mode: crate::settings::Mode,
+    pub mode: Mode,
     /// Admission and reclaim.
-    pub policy: crate::settings::Policy,
+    pub policy: PolicyKind,
     /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
-    pub sequential_cutoff_bytes: u64,
+    pub sequential_cutoff: u64,
     /// Most of the cache device that dirty blocks may take, in percent.
-    pub dirty_limit_percent: u8,
+    pub dirty_percent: u8,
     /// Codec for new blocks, or what the superblock says.
     pub codec: Option<CodecSpec>,
     /// Threads that drive shards, or one for every two cores.
@@ -51,7 +53,7 @@ pub struct ServeSpec {
     /// Give up writes that have not reached the origin.
     pub discard_dirty: bool,
     /// What a crash leaves.
-    pub after_crash: flaz_engine::settings::AfterCrash,
+    pub after_crash: AfterCrash,
     /// How long the cache device has for an operation; `None`: as long as it takes.
     pub device_timeout: Option<std::time::Duration>,
     /// Where this host remembers how far the cache device had come, if anywhere.
@@ -72,8 +74,8 @@ impl ServeSpec {
             mode: self.mode,
             policy: self.policy,
             codec: self.codec.unwrap_or(superblock_codec),
-            sequential_cutoff_bytes: self.sequential_cutoff_bytes,
-            dirty_limit_percent: self.dirty_limit_percent,
+            sequential_cutoff: self.sequential_cutoff,
+            dirty_percent: self.dirty_percent,
         }
     }
 }

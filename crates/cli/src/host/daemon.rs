@@ -10,6 +10,7 @@ use flaz_device::deadline::Deadline;
 use flaz_engine::cache::lifecycle::{Discard, Leave, Lifecycle, OpenOptions, Opened};
 use flaz_engine::cache::read_superblock;
 use flaz_engine::cache::surroundings::Surroundings;
+use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
@@ -28,7 +29,7 @@ use super::worker::Order;
 use crate::commands::spec::ServeSpec;
 use crate::report::{CacheReport, OriginReport, StatusReport};
 use crate::safety::{self, Claim};
-use crate::settings::{Mode, Settings, SettingsPatch};
+use crate::settings::SettingsPatch;
 use crate::size::HumanBytes;
 
 /// How long clients have to read their last replies at a stop.
@@ -126,7 +127,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
             device_timeout: spec.device_timeout,
             size: geometry.origin_len,
             read_only: spec.read_only,
-            settings: flaz_engine::settings::Settings::from(&settings),
+            settings: settings.clone(),
             failed: Arc::clone(&failed),
         },
     )?;
@@ -316,7 +317,7 @@ impl Daemon {
     /// A thread does not answer.
     pub fn set(&self, patch: &SettingsPatch) -> Result<Settings, HostError> {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = settings.patched(patch);
+        let next = patch.applied_to(&settings);
         if next.mode == Mode::WriteBack && self.detaching.load(Ordering::Relaxed) {
             return Err("the cache is being detached: no writes are kept back any more".into());
         }
@@ -330,9 +331,8 @@ impl Daemon {
             let permit = lifecycle.permit_write_back(&around, &self.threads);
             Runtime::new(Config::default())?.block_on(permit)?;
         }
-        let engine = flaz_engine::settings::Settings::from(&next);
         self.threads
-            .ask(ANSWER_WITHIN, |reply| Order::Set(engine.clone(), reply))?;
+            .ask(ANSWER_WITHIN, |reply| Order::Set(next.clone(), reply))?;
         *settings = next.clone();
         Ok(next)
     }
@@ -416,7 +416,7 @@ impl Daemon {
 
     fn bring_all(&self) -> Result<(), HostError> {
         self.set(&SettingsPatch {
-            mode: Some(crate::settings::Mode::WriteThrough),
+            mode: Some(Mode::WriteThrough),
             ..SettingsPatch::default()
         })?;
         let mut left = self.clean()?;

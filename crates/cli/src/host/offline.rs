@@ -8,6 +8,8 @@ use flaz_engine::cache::{self, CacheError, CreateOptions};
 use flaz_engine::check::{Finding, Thing, walk};
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::format::superblock::{State, Superblock};
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{DIRTY_PERCENT_DEFAULT, Mode, Settings};
 use flaz_runtime::file::{FileDevice, OpenMode, locked_by};
 use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
@@ -23,7 +25,6 @@ use crate::report::{
     REPORT_SCHEMA, StatusReport,
 };
 use crate::safety;
-use crate::settings::{Mode, Policy, Settings};
 
 fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
     safety::cache(path)?;
@@ -139,10 +140,10 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
         },
         settings: Some(Settings {
             mode: Mode::WriteThrough,
-            policy: Policy::S3Fifo,
+            policy: PolicyKind::S3Fifo,
             codec: superblock.codec,
-            sequential_cutoff_bytes: 0,
-            dirty_limit_percent: 25,
+            sequential_cutoff: 0,
+            dirty_percent: DIRTY_PERCENT_DEFAULT,
         }),
         live: None,
         warnings,

@@ -8,11 +8,13 @@ pub(crate) mod tests;
 use std::fmt::Write;
 use std::time::Duration;
 
+use flaz_engine::settings::{Mode, Settings};
+
 pub use offline::{check, created, dump};
 pub use status::{status, watch};
 
 use crate::report::CacheReport;
-use crate::settings::{Mode, Settings, SettingsPatch};
+use crate::settings::SettingsPatch;
 use crate::size::{HumanBytes, HumanCount};
 
 /// Lines with a label on the left, appended one by one.
@@ -48,12 +50,12 @@ fn geometry(cache: &CacheReport) -> String {
 /// Settings on one line.
 #[must_use]
 pub fn settings(settings: &Settings) -> String {
-    let cutoff = match settings.sequential_cutoff_bytes {
+    let cutoff = match settings.sequential_cutoff {
         0 => "off".to_owned(),
         bytes => HumanBytes(bytes).to_string(),
     };
     let limit = match settings.mode {
-        Mode::WriteBack => format!(", dirty limit {} %", settings.dirty_limit_percent),
+        Mode::WriteBack => format!(", dirty limit {} %", settings.dirty_percent),
         _ => String::new(),
     };
     format!(
@@ -68,10 +70,7 @@ pub fn settings_after(settings: &Settings, patch: &SettingsPatch) -> String {
     let text = self::settings(settings);
     match patch.dirty_limit {
         Some(_) if settings.mode != Mode::WriteBack => {
-            format!(
-                "{text}, dirty limit {} % (in write-back)",
-                settings.dirty_limit_percent
-            )
+            format!("{text}, dirty limit {} % (in write-back)", settings.dirty_percent)
         }
         _ => text,
     }

@@ -1,9 +1,10 @@
 //! Pages of made-up reports.
 
+use flaz_engine::settings::Mode;
+
 use super::*;
 use crate::report::example::example;
 use crate::report::*;
-use crate::settings::Mode;
 
 #[test]
 fn a_running_cache_shows_what_matters() {
@@ -138,7 +139,7 @@ fn a_dump_line_is_indented_by_depth() {
 #[test]
 fn what_was_set_is_shown_also_without_effect() {
     let mut settings = example().settings.unwrap();
-    settings.dirty_limit_percent = 10;
+    settings.dirty_percent = 10;
     let limit = SettingsPatch {
         dirty_limit: Some(10),
         ..SettingsPatch::default()

@@ -1,10 +1,11 @@
 //! A report of a running cache, for tests of whatever reads or shows one.
 
 use flaz_codec::CodecSpec;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::Mode;
 use uuid::Uuid;
 
 use super::*;
-use crate::settings::{Mode, Policy};
 
 /// A cache that runs, with some of everything.
 #[must_use]
@@ -50,10 +51,10 @@ pub fn example() -> StatusReport {
         },
         settings: Some(Settings {
             mode: Mode::WriteThrough,
-            policy: Policy::S3Fifo,
+            policy: PolicyKind::S3Fifo,
             codec: CodecSpec::LZ4,
-            sequential_cutoff_bytes: 4 << 20,
-            dirty_limit_percent: 25,
+            sequential_cutoff: 4 << 20,
+            dirty_percent: 25,
         }),
         live: Some(LiveReport {
             daemon: DaemonReport {

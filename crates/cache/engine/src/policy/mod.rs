@@ -21,15 +21,14 @@ mod second_touch;
 mod sequential;
 
 use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
 
 pub use fifo::Fifo;
 pub use ghost::{FALSE_POSITIVES_MAX, Ghost};
 pub use s3_fifo::S3Fifo;
 pub use second_touch::SecondTouch;
 pub use sequential::{STREAMS_MAX, SequentialDetector};
+
+use crate::choice::choice;
 
 /// The largest number of uses that is counted for a cached block.
 pub const HITS_MAX: u8 = 3;
@@ -150,25 +149,27 @@ pub trait Policy: Send {
     fn name(&self) -> &'static str;
 }
 
-/// The policies there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// The policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PolicyKind {
     /// [`S3Fifo`]: the best hit ratio.
     #[default]
     S3Fifo,
     /// [`SecondTouch`]: the fewest writes to the SSD.
     SecondTouch,
-    /// [`Fifo`]: the plainest; nothing is written twice.
+    /// [`Fifo`]: the simplest; no block is written twice.
     Fifo,
 }
 
-impl PolicyKind {
-    /// All of them, the default first.
-    pub const ALL: [PolicyKind; 3] = [PolicyKind::S3Fifo, PolicyKind::SecondTouch, PolicyKind::Fifo];
+choice!(PolicyKind, "policy", {
+    S3Fifo => "s3-fifo",
+    SecondTouch => "second-touch",
+    Fifo => "fifo",
+});
 
-    /// The policy, for a shard whose regions hold at least `blocks` blocks: its capacity in bytes divided by
-    /// 4 KiB. With blocks that compress it will hold more, which [`Policy::cached_blocks`] tells.
+impl PolicyKind {
+    /// The policy, for a shard whose regions hold at least `blocks` blocks: its capacity in bytes divided by 4 KiB. With blocks
+    /// that compress it holds more; see [`Policy::cached_blocks`].
     #[must_use]
     pub fn build(self, blocks: u64) -> Box<dyn Policy> {
         match self {
@@ -176,36 +177,6 @@ impl PolicyKind {
             PolicyKind::SecondTouch => Box::new(SecondTouch::new(blocks)),
             PolicyKind::Fifo => Box::new(Fifo),
         }
-    }
-
-    /// `s3-fifo`, `second-touch` or `fifo`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            PolicyKind::S3Fifo => "s3-fifo",
-            PolicyKind::SecondTouch => "second-touch",
-            PolicyKind::Fifo => "fifo",
-        }
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that no policy has.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is named {0:?}: expected s3-fifo, second-touch or fifo")]
-pub struct UnknownPolicy(pub String);
-
-impl FromStr for PolicyKind {
-    type Err = UnknownPolicy;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = PolicyKind::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| UnknownPolicy(name.to_owned()))
     }
 }
 

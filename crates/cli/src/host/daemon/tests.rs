@@ -1,7 +1,9 @@
+use std::sync::mpsc;
+
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::AfterCrash;
-use std::sync::mpsc;
 
 use super::*;
 
@@ -55,10 +57,10 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
         cache,
         origin: None,
         nbd: Vec::new(),
-        mode: crate::settings::Mode::WriteBack,
-        policy: crate::settings::Policy::S3Fifo,
-        sequential_cutoff_bytes: 0,
-        dirty_limit_percent: 25,
+        mode: Mode::WriteBack,
+        policy: PolicyKind::S3Fifo,
+        sequential_cutoff: 0,
+        dirty_percent: 25,
         codec: None,
         threads: None,
         discard_cache: false,
@@ -76,7 +78,7 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
     assert!(refused.to_string().contains("may still be needed"), "{refused}");
     // The detach has set write-through.
     let back = SettingsPatch {
-        mode: Some(crate::settings::Mode::WriteBack),
+        mode: Some(Mode::WriteBack),
         ..SettingsPatch::default()
     };
     let refused = daemon.set(&back).expect_err("the stop may have marked the cache");

@@ -1,0 +1,100 @@
+//! Settings whose values are chosen by name.
+//!
+//! [`Choice`] lists the values of one setting with their names. The command line, `flaz set`, the control protocol and the
+//! reports all read and print such a value by it, so a name is defined once and means the same everywhere.
+
+/// A setting whose values have names.
+pub trait Choice: Copy + 'static {
+    /// Name of the setting.
+    const SETTING: &'static str;
+    /// All values, the default first.
+    const ALL: &'static [Self];
+
+    /// The name of this value.
+    fn name(self) -> &'static str;
+}
+
+/// A text that is the name of no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} '{found}': expected one of {expected}")]
+pub struct UnknownChoice {
+    /// Name of the setting.
+    pub setting: &'static str,
+    /// The text.
+    pub found: String,
+    /// Names of all values, separated by commas.
+    pub expected: String,
+}
+
+/// The value that `text` names.
+///
+/// # Errors
+/// `text` is the name of no value.
+pub fn parse<T: Choice>(text: &str) -> Result<T, UnknownChoice> {
+    let found = T::ALL.iter().copied().find(|value| value.name() == text);
+    found.ok_or_else(|| UnknownChoice {
+        setting: T::SETTING,
+        found: text.to_owned(),
+        expected: T::ALL
+            .iter()
+            .map(|value| value.name())
+            .collect::<Vec<_>>()
+            .join(", "),
+    })
+}
+
+/// Implements [`Choice`] for an enum, and text and JSON form by its names.
+macro_rules! choice {
+    ($type:ident, $setting:literal, { $($value:ident => $name:literal),+ $(,)? }) => {
+        impl $type {
+            /// All values, the default first.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
+
+            /// The name of this value.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name),+
+                }
+            }
+        }
+
+        impl $crate::choice::Choice for $type {
+            const SETTING: &'static str = $setting;
+            const ALL: &'static [Self] = &Self::ALL;
+
+            fn name(self) -> &'static str {
+                self.name()
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = $crate::choice::UnknownChoice;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                $crate::choice::parse(text)
+            }
+        }
+
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+pub(crate) use choice;
