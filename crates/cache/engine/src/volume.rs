@@ -49,12 +49,6 @@ pub enum IoError {
     /// The cache device failed, and what the request is about is newer there than on the origin.
     #[error("the cache device failed, and it alone has the latest data of this range: {0}")]
     CacheFailed(String),
-    /// Dirty blocks cannot be read, so they cannot be written to the origin.
-    #[error("{blocks} dirty blocks cannot be read from the cache device, which alone has their latest data")]
-    DirtyUnreadable {
-        /// Number of blocks.
-        blocks: u64,
-    },
     /// A dirty block's only copy is damaged.
     #[error(
         "block {block} was not on the origin yet, and its copy on the cache device is damaged; writing the whole block \

@@ -354,15 +354,11 @@ impl Daemon {
     /// Why blocks stay dirty, and what to do.
     fn not_clean(&self, left: u64, error: &IoError) -> HostError {
         let cache = self.spec.cache.display();
+        // Those that are damaged now: some may have been written anew since.
+        if let Ok(damaged_blocks @ 1..) = self.only_damage_left() {
+            return damaged(damaged_blocks);
+        }
         let why = match error {
-            IoError::DirtyUnreadable { .. } => {
-                // Those that are damaged now: some may have been written anew since.
-                let damaged_blocks = self.damaged_blocks().unwrap_or_default();
-                if damaged_blocks > 0 {
-                    return damaged(damaged_blocks);
-                }
-                error.to_string()
-            }
             // Its first words are for a request, and would say the same twice here.
             IoError::CacheFailed(why) => why.clone(),
             _ => error.to_string(),
@@ -377,6 +373,14 @@ impl Daemon {
     fn dirty_blocks(&self) -> Result<u64, HostError> {
         let parts = self.threads.ask(ANSWER_WITHIN, Order::State)?;
         Ok(parts.iter().map(|part| part.dirty_blocks).sum())
+    }
+
+    /// Damaged dirty blocks, if nothing else keeps writeback from its work; else 0.
+    fn only_damage_left(&self) -> Result<u64, HostError> {
+        let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
+        let failing = parts.iter().any(|part| part.total.holdings.cleaners_failing > 0);
+        let damaged = parts.iter().map(|part| part.total.holdings.damaged_blocks).sum();
+        Ok(if failing { 0 } else { damaged })
     }
 
     fn damaged_blocks(&self) -> Result<u64, HostError> {

@@ -243,8 +243,8 @@ impl<P: Platform> Shard<P> {
         }
         if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && !all.is_empty() {
             if damaged {
-                let blocks = self.damaged.borrow().len() as u64;
-                let error = IoError::DirtyUnreadable { blocks };
+                let blocks = self.damaged.borrow().len();
+                let error = IoError::CacheFailed(format!("{blocks} dirty blocks cannot be read"));
                 self.note_failing(&error, Failing::Reads, begun);
                 return Err(error);
             }

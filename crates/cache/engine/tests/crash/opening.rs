@@ -264,9 +264,7 @@ impl Opening {
         let explained = match error {
             IoError::Origin(_) | IoError::OriginShared => origin.errors > failed_before,
             IoError::DirtyLost { .. } => past.kept_back && damaged,
-            IoError::CacheFailed(_) | IoError::DirtyUnreadable { .. } => {
-                past.kept_back && (damaged || origin.errors > 0)
-            }
+            IoError::CacheFailed(_) => past.kept_back && (damaged || origin.errors > 0),
             IoError::Stopping => self.stopping.get(),
             IoError::OutOfRange { .. } => false,
         };
@@ -276,7 +274,7 @@ impl Opening {
     /// The same for a read of what nobody has written: the origin has it, whatever becomes of the cache device.
     fn clean_may_fail(&self, error: &IoError, failed_before: u64) -> Result<(), String> {
         match error {
-            IoError::DirtyLost { .. } | IoError::DirtyUnreadable { .. } | IoError::CacheFailed(_) => {
+            IoError::DirtyLost { .. } | IoError::CacheFailed(_) => {
                 Err(format!("what was never written cannot be read: {error}"))
             }
             error => self.may_fail(error, failed_before),

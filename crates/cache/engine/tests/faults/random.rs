@@ -36,10 +36,7 @@ struct Known {
 
 impl Known {
     fn may_fail(&self, error: &IoError) {
-        let cache = matches!(
-            error,
-            IoError::CacheFailed(_) | IoError::DirtyUnreadable { .. } | IoError::DirtyLost { .. }
-        );
+        let cache = matches!(error, IoError::CacheFailed(_) | IoError::DirtyLost { .. });
         assert!(self.write_back && cache, "the origin is only slow: {error}");
     }
 
