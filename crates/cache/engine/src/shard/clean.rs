@@ -28,7 +28,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{StreamExt, iter};
 
 use super::log::{Append, Log};
-use super::room::Failing;
+use super::writeback::{Failing, LEFT_DAMAGED};
 use super::{Counted, Platform, Shard};
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
@@ -105,27 +105,25 @@ impl<P: Platform> Shard<P> {
         let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
         while !shard.is_stopping() && !shard.failed.get() {
             if shard.dirty_blocks() == 0 {
-                shard.note_well();
-                // What others have reserved is not the cleaner's to give: whoever waits for that would ask it again.
-                if shard.dirty_reserved.get() == 0 {
-                    shard.dirty_room.notify_all();
-                }
+                let progress = shard.writeback.progress();
+                progress.note_well();
+                shard.writeback.note_nothing_dirty();
                 shard.settle_idle().await;
                 // Reclaim may have failed to clean what is dirty no more.
-                shard.note_well();
+                progress.note_well();
                 continue;
             }
-            if shard.urgency() == 0.0 && shard.clean_sleep(CLEAN_PAUSE).await {
+            if shard.writeback.urgency(shard.dirty_level()) == 0.0 && shard.clean_sleep(CLEAN_PAUSE).await {
                 continue;
             }
             let result = shard.clean_pass(&mut lap).await;
             shard.note_cleaning(result);
-            if shard.clean_failure.borrow().is_some() && !shard.is_stopping() {
+            if shard.writeback.progress().is_failing() && !shard.is_stopping() {
                 // Whoever asks for the cleaner meanwhile does not make the devices well.
                 select(pin!(shard.env.sleep(RETRY_PAUSE)), pin!(shard.tasks.stopped())).await;
             }
         }
-        shard.dirty_room.notify_all();
+        shard.writeback.note_step();
     }
 
     /// Waits until something is dirty. What is clean by then is said so for good before long: what cannot be told once the
@@ -139,25 +137,21 @@ impl<P: Platform> Shard<P> {
             self.make_log_stable().await;
         }
         if self.dirty_blocks() == 0 && !self.is_stopping() && !self.failed.get() {
-            self.clean_wanted.notified().await;
+            self.writeback.wanted().await;
         }
     }
 
     fn note_cleaning(&self, result: Result<(), IoError>) {
-        match result {
-            Ok(()) => self.dirty_room.notify_all(),
-            Err(error) => {
-                self.clean_failures.set(self.clean_failures.get() + 1);
-                self.tell_failure(&error);
-                self.dirty_room.notify_all();
-            }
+        if let Err(error) = result {
+            self.writeback.progress().note_failed(&error);
         }
+        self.writeback.note_step();
     }
 
     /// Sleeps, or less when somebody asks for the cleaner; true: the shard stops.
     async fn clean_sleep(&self, duration: Duration) -> bool {
         let pause = std::pin::pin!(self.env.sleep(duration));
-        let wanted = std::pin::pin!(self.clean_wanted.notified());
+        let wanted = std::pin::pin!(self.writeback.wanted());
         match select(pause, wanted).await {
             Either::Left(_) | Either::Right(_) => self.is_stopping() || self.failed.get(),
         }
@@ -198,12 +192,12 @@ impl<P: Platform> Shard<P> {
                     outcome = outcome.and(Err(error));
                 }
             }
-            self.dirty_room.notify_all();
+            self.writeback.note_step();
             if let Some(last) = batch.last() {
                 lap.cursor = LocalBlock(last.block.0 + 1);
             }
             unpaused += batch.len();
-            if unpaused >= CLEAN_BATCH_BLOCKS && self.urgency() == 0.0 {
+            if unpaused >= CLEAN_BATCH_BLOCKS && self.writeback.urgency(self.dirty_level()) == 0.0 {
                 unpaused = 0;
                 if self.clean_sleep(CLEAN_PAUSE).await {
                     return outcome;
@@ -214,20 +208,17 @@ impl<P: Platform> Shard<P> {
             let damaged = self.damaged.borrow();
             !damaged.is_empty() && all.iter().any(|dirty| damaged.contains(&dirty.block))
         };
-        self.clean_damaged.set(damaged && outcome.is_ok());
+        let progress = self.writeback.progress();
+        progress.note_damaged(damaged && outcome.is_ok());
         if damaged {
             lap.left = Some(LEFT_DAMAGED);
         }
         if everything || around.is_some() {
             match lap.left {
-                None if everything || lap.whole => self.clean_passes.set(self.clean_passes.get() + 1),
+                None if everything || lap.whole => progress.note_pass(),
                 None => {}
-                Some(why) => {
-                    self.clean_left.set(why);
-                    // What a device failed is counted where that is noted.
-                    let more = u64::from(outcome.is_ok());
-                    self.clean_failures.set(self.clean_failures.get() + more);
-                }
+                Some(why) if outcome.is_ok() => progress.note_incomplete(why),
+                Some(why) => progress.note_left(why),
             }
             *lap = if everything {
                 // The next one may begin in the middle.
@@ -245,7 +236,8 @@ impl<P: Platform> Shard<P> {
             if damaged {
                 let blocks = self.damaged.borrow().len();
                 let error = IoError::CacheFailed(format!("{blocks} dirty blocks cannot be read"));
-                self.note_failing(&error, Failing::Reads, begun);
+                self.writeback
+                    .note_failing(&self.env, &error, Failing::Reads, begun);
                 return Err(error);
             }
             // All of them were written again meanwhile.
@@ -253,7 +245,7 @@ impl<P: Platform> Shard<P> {
         }
         if outcome.is_ok() && !all.is_empty() {
             // A pass that has nothing before the end of its lap says nothing.
-            self.note_well();
+            progress.note_well();
         }
         outcome
     }
@@ -377,11 +369,12 @@ impl<P: Platform> Shard<P> {
             count(&self.stats.counters.origin_errors, 1);
             let why = IoError::CacheFailed(format!("the origin failed a flush: {error}"));
             *self.flush_failure.borrow_mut() = Some(error);
-            self.note_failing(&why, Failing::Flushes, begun);
+            self.writeback
+                .note_failing(&self.env, &why, Failing::Flushes, begun);
             return (Vec::new(), Err(why));
         }
         if !written.is_empty() {
-            self.note_progress(Failing::Flushes);
+            self.writeback.progress().note_success(Failing::Flushes);
         }
         written.sort_unstable_by_key(|dirty| dirty.block);
         (written, outcome)
@@ -397,7 +390,10 @@ impl<P: Platform> Shard<P> {
             return (written, Err(IoError::Stopping));
         };
         let begun = self.env.now();
-        let _alone = self.cleaning_locks.lock(first.block.0..last.block.0 + 1).await;
+        let _alone = self
+            .writeback
+            .enter_run(first.block..LocalBlock(last.block.0 + 1))
+            .await;
         let mut data = IoBuf::new(run.len() * BLOCK_BYTES);
         let mut there = Vec::with_capacity(run.len());
         let places = data.chunks_exact_mut(BLOCK_BYTES).zip(run).collect::<Vec<_>>();
@@ -413,7 +409,8 @@ impl<P: Platform> Shard<P> {
         let _intent = match self.intend_cleaning(first.block).await {
             Ok(intent) => intent,
             Err(error) => {
-                self.note_failing(&error, Failing::Writes, begun);
+                self.writeback
+                    .note_failing(&self.env, &error, Failing::Writes, begun);
                 return (written, Err(error));
             }
         };
@@ -438,10 +435,11 @@ impl<P: Platform> Shard<P> {
             };
             let result = self.write_to_origin(bytes, write).await;
             if let Err(error) = result.map_err(IoError::Origin) {
-                self.note_failing(&error, Failing::Writes, begun);
+                self.writeback
+                    .note_failing(&self.env, &error, Failing::Writes, begun);
                 return (written, Err(error));
             }
-            self.note_progress(Failing::Writes);
+            self.writeback.progress().note_success(Failing::Writes);
             written.extend_from_slice(&run[at..at + len]);
             at += len;
         }
@@ -453,15 +451,18 @@ impl<P: Platform> Shard<P> {
     /// while for a quiet moment: so readers keep most of a disk (one alone half of it), and what they have changes slowly.
     async fn take_turn(&self) -> Option<Counted<'_>> {
         let started = self.env.now();
-        if self.is_origin_failing() {
+        if self.writeback.progress().is_origin_failing() {
             // A batch would hand the only turn from run to run, each of which may take long, past the other shards.
             self.env.sleep(GIVE_WAY_STEP).await;
         }
         loop {
-            if self.is_stopping() && self.is_origin_failing() {
+            if self.is_stopping() && self.writeback.progress().is_origin_failing() {
                 return None;
             }
-            let (reads, urgency) = (self.origin_writes.reading(), self.urgency());
+            let (reads, urgency) = (
+                self.origin_writes.reading(),
+                self.writeback.urgency(self.dirty_level()),
+            );
             let patience = GIVE_WAY_MAX.mul_f64(1.0 - urgency);
             let most = match reads {
                 0 => u64::MAX,
@@ -529,10 +530,10 @@ impl<P: Platform> Shard<P> {
             self.reclaimer.changed().await;
         }
         // Nor may a copy of it still be on its way there: reclaim may bring a block to the origin beside the cleaner.
-        if self.has_been_dirty.get() {
-            let local = |block| self.local(crate::units::BlockNumber(block)).0;
-            let range = local(blocks.start)..local(blocks.end - 1) + 1;
-            drop(self.cleaning_locks.lock(range).await);
+        if self.writeback.has_dirty_records() {
+            let first = self.local(crate::units::BlockNumber(blocks.start));
+            let end = LocalBlock(first.0 + blocks.end - blocks.start);
+            drop(self.writeback.enter_run(first..end).await);
         }
         Ok(())
     }
@@ -551,28 +552,26 @@ impl<P: Platform> Shard<P> {
     /// The cleaner cannot: the origin or the cache device fails, or copies are damaged. What could not be cleaned stays
     /// dirty.
     pub async fn clean_all(self: &Rc<Self>) -> Result<(), IoError> {
-        let (passes, failures) = (self.clean_passes.get(), self.clean_failures.get());
-        let _hurry = Counted::new(&self.hurrying);
+        let progress = self.writeback.progress();
+        let marks = progress.marks();
+        let _hurry = self.writeback.hurry();
         loop {
             if self.failed.get() && self.dirty_blocks() > 0 {
                 return Err(self.cache_failed());
             }
-            // A pass that was under way may have gone past what came after it began.
-            if self.dirty_blocks() == 0 || self.clean_passes.get() >= passes + 2 {
+            if self.dirty_blocks() == 0 {
+                return Ok(());
+            }
+            let done = progress.done_since(marks);
+            if matches!(done, Ok(true)) {
                 return Ok(());
             }
             if self.is_stopping() {
                 return Err(IoError::Stopping);
             }
-            if self.clean_failures.get() > failures + CLEAN_TRIES_MAX {
-                let why = self.clean_failure.borrow().clone();
-                let why = why.unwrap_or_else(|| self.clean_left.get().to_owned());
-                return Err(IoError::CacheFailed(format!(
-                    "the cleaner does not get on: {why}"
-                )));
-            }
-            self.clean_wanted.notify_one();
-            self.dirty_room.notified().await;
+            done?;
+            self.writeback.wake();
+            self.writeback.stepped().await;
         }
     }
 }
@@ -582,10 +581,6 @@ const SETTLE_PAUSE: Duration = Duration::from_secs(1);
 /// Why blocks are left dirty.
 const LEFT_FAILED: &str = "a device fails";
 const LEFT_MOVED: &str = "reclaim moves dirty blocks as fast as they are cleaned";
-pub(super) const LEFT_DAMAGED: &str = "some dirty blocks cannot be read";
-
-/// Batches that may fail before a request to clean everything fails.
-const CLEAN_TRIES_MAX: u64 = 5;
 
 fn is_zero(entry: Entry) -> bool {
     matches!(entry.place(), Place::Fill { value: 0, .. })
@@ -613,6 +608,7 @@ mod tests {
     use crate::format::geometry::{Geometry, GeometryWish};
     use crate::policy::PolicyKind;
     use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};
+    use crate::shard::writeback::Marks;
     use crate::shard::{OriginWrites, ShardParts};
     use crate::units::{Epoch, Location};
     use flaz_codec::CodecSpec;
@@ -685,9 +681,15 @@ mod tests {
                 "{} are dirty",
                 shard.dirty_blocks()
             );
-            assert_eq!(shard.clean_passes.get(), 0, "the pass counts");
+            let begun = shard.writeback.progress().marks();
+            assert_eq!(begun, Marks::default(), "the pass counts");
             shard.clean_pass(&mut lap).await.expect("the origin is well");
-            assert_eq!((shard.dirty_blocks(), shard.clean_passes.get()), (0, 1));
+            assert_eq!(shard.dirty_blocks(), 0);
+            assert_ne!(
+                shard.writeback.progress().marks(),
+                begun,
+                "the pass does not count"
+            );
         });
     }
 
@@ -708,7 +710,7 @@ mod tests {
                 let result = shard.clean_pass(&mut lap).await;
                 empty += u32::from(result.is_ok());
                 shard.note_cleaning(result);
-                assert!(shard.is_origin_failing(), "pass {pass}");
+                assert!(shard.writeback.progress().is_origin_failing(), "pass {pass}");
             }
             assert_eq!(empty, 1, "none tried nothing");
         });

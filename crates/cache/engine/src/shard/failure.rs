@@ -63,8 +63,8 @@ impl<P: Platform> Shard<P> {
         self.reclaimer.recheck();
         self.intents.wake();
         self.landed.notify_all();
-        self.dirty_room.notify_all();
-        self.clean_wanted.notify_one();
+        self.writeback.note_step();
+        self.writeback.wake();
         self.intents.marking.set(true);
         let shard = Rc::clone(self);
         self.env.spawn(async move { shard.disown().await });

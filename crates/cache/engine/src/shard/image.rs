@@ -73,8 +73,8 @@ impl<P: Platform> Shard<P> {
         self.intents.wake();
         self.queue.wake_worker();
         self.reclaimer.wake();
-        self.clean_wanted.notify_one();
-        self.dirty_room.notify_all();
+        self.writeback.wake();
+        self.writeback.note_step();
         self.room.notify_all();
         self.store_what_waits().await;
     }

@@ -381,7 +381,7 @@ mod tests {
         };
         let image = disks.sim.block_on(async {
             let first = disks.shard(1);
-            first.has_been_dirty.set(true);
+            first.writeback.note_dirty_record();
             append(&first, Ring::Main, 0, raw(&data(0)));
             assert!(first.make_log_stable().await);
             let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");

@@ -49,7 +49,6 @@ mod reclaimer;
 mod recover;
 mod regions;
 mod resume;
-mod room;
 mod scan;
 mod sending;
 #[cfg(test)]
@@ -58,12 +57,12 @@ mod tasks;
 mod watch;
 mod write;
 mod write_back;
+mod writeback;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use flaz_codec::Decoders;
 use flaz_device::local::Notify;
@@ -79,13 +78,13 @@ use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, Location};
 use counts::Counted;
 use intents::Intents;
-use locks::RangeLocks;
 use log::{Landing, Log, LogIdentity};
 use order::WriteOrder;
 use origin_reads::OriginReads;
 use queue::AdmissionQueue;
 use reclaimer::Reclaimer;
 use tasks::{Phase, TaskGroup};
+use writeback::{Level, Writeback};
 
 pub(crate) use contents::{ImageContents, read_image, read_state};
 pub use counts::OriginWrites;
@@ -190,33 +189,11 @@ pub struct Shard<P: Platform> {
     /// Dirty writes acknowledged, and how many of them are stable.
     landed_writes: Cell<u64>,
     flushed_writes: Cell<u64>,
-    /// The superblock says that blocks may be dirty.
-    may_keep_back: Cell<bool>,
-    /// There may be dirty records on the medium.
-    has_been_dirty: Cell<bool>,
-    /// Bytes for blocks that are about to become dirty.
-    dirty_reserved: Cell<u64>,
-    /// Something was cleaned, or cannot be.
-    dirty_room: Notify,
-    clean_wanted: Notify,
-    /// Runs of blocks on their way to the origin.
-    cleaning_locks: RangeLocks,
-    /// Passes of the cleaner that left nothing dirty of what was when they began, and those that had to.
-    clean_passes: Cell<u64>,
-    clean_failures: Cell<u64>,
-    /// Why a pass left something dirty, if nothing was refused: a device may have failed for a while.
-    clean_left: Cell<&'static str>,
-    clean_failure: RefCell<Option<String>>,
-    /// Nothing has got through to the origin since it failed.
-    clean_stuck: Cell<room::Stuck>,
-    /// No device failed then, but all that is left is damaged.
-    clean_damaged: Cell<bool>,
+    writeback: Writeback,
     /// Dirty blocks that could not be read when they were read last.
     damaged: RefCell<BTreeSet<LocalBlock>>,
     /// Blocks of writes that the device may have in part, since it was given up: as many as were under way.
     unknown: RefCell<BTreeSet<LocalBlock>>,
-    /// Writers that wait for room, and requests to clean everything.
-    hurrying: AtomicU64,
     /// Blocks whose *cleaned* record is not stable yet, with the number of that record. At most one batch of the cleaner: each begins by making the
     /// log stable.
     cleaned: RefCell<BTreeMap<LocalBlock, u64>>,
@@ -291,21 +268,9 @@ impl<P: Platform> Shard<P> {
             landed: Notify::new(),
             landed_writes: Cell::new(0),
             flushed_writes: Cell::new(0),
-            may_keep_back: Cell::new(false),
-            has_been_dirty: Cell::new(false),
-            dirty_reserved: Cell::new(0),
-            dirty_room: Notify::new(),
-            clean_wanted: Notify::new(),
-            cleaning_locks: RangeLocks::default(),
-            clean_passes: Cell::new(0),
-            clean_failures: Cell::new(0),
-            clean_left: Cell::new(clean::LEFT_DAMAGED),
-            clean_failure: RefCell::new(None),
-            clean_stuck: Cell::default(),
-            clean_damaged: Cell::new(false),
+            writeback: Writeback::new(number),
             damaged: RefCell::new(BTreeSet::new()),
             unknown: RefCell::new(BTreeSet::new()),
-            hurrying: AtomicU64::new(0),
             cleaned: RefCell::new(BTreeMap::new()),
             cleaned_count: Cell::new(0),
             rescued: RefCell::new(BTreeSet::new()),
@@ -351,8 +316,7 @@ impl<P: Platform> Shard<P> {
         if policy_changed {
             self.set_policy(change.policy);
         }
-        // The limit may be another one.
-        self.dirty_room.notify_all();
+        self.writeback.note_limit();
     }
 
     fn set_policy(&self, kind: PolicyKind) {
@@ -364,7 +328,7 @@ impl<P: Platform> Shard<P> {
     /// Says whether the superblock has been told that blocks may be dirty. Without it write-back is write-through.
     pub fn permit_write_back(self: &Rc<Self>, permitted: bool) {
         let was_careful = self.must_be_whole();
-        self.may_keep_back.set(permitted);
+        self.writeback.permit(permitted);
         if permitted && !was_careful {
             // Until now reclaim has moved fragments as they were: see `must_be_whole`. Nothing dirty goes behind those.
             self.log.borrow_mut().close_regions();
@@ -375,7 +339,7 @@ impl<P: Platform> Shard<P> {
     /// Whether what reclaim moves must be whole. Recovery takes an extent with a damaged fragment for a torn one, and does
     /// not read what follows it in an unfinished region: dirty blocks in there would be lost.
     fn must_be_whole(&self) -> bool {
-        self.may_keep_back.get() || self.has_been_dirty.get()
+        self.writeback.is_permitted() || self.writeback.has_dirty_records()
     }
 
     fn mode(&self) -> Mode {
@@ -383,7 +347,7 @@ impl<P: Platform> Shard<P> {
             return Mode::PassThrough;
         }
         match self.settings.borrow().mode {
-            Mode::WriteBack if !self.may_keep_back.get() => Mode::WriteThrough,
+            Mode::WriteBack if !self.writeback.is_permitted() => Mode::WriteThrough,
             mode => mode,
         }
     }
@@ -430,9 +394,7 @@ impl<P: Platform> Shard<P> {
             dirty_limit_bytes: self.dirty_limit(),
             // Reclaim may have failed to clean what is dirty no more.
             cleaners_failing: u64::from(
-                self.clean_failure.borrow().is_some()
-                    && !self.clean_damaged.get()
-                    && index.dirty_blocks() > 0,
+                self.writeback.progress().is_device_failing() && index.dirty_blocks() > 0,
             ),
             damaged_blocks: self.damaged.borrow().len() as u64,
             admission: depth(admission, &peaks.admission),
@@ -446,10 +408,32 @@ impl<P: Platform> Shard<P> {
         }
     }
 
+    /// Number of blocks that are newer than the origin.
+    #[must_use]
+    pub fn dirty_blocks(&self) -> u64 {
+        self.index.borrow().dirty_blocks()
+    }
+
+    /// Bytes of the device that dirty blocks may take.
+    fn dirty_limit(&self) -> u64 {
+        writeback::limit_bytes(&self.geometry, self.settings.borrow().dirty_percent)
+    }
+
+    /// Bytes of the device that dirty blocks take, and may take.
+    fn dirty_level(&self) -> Level {
+        let index = self.index.borrow();
+        Level {
+            dirty: index.dirty_device_bytes() + index.dirty_blocks() * 8,
+            limit: self.dirty_limit(),
+        }
+    }
+
     /// Notes what an earlier process left dirty: it may have acknowledged some that are not stable yet.
     fn inherit_dirty(&self) {
         let dirty = self.index.borrow().dirty_blocks() > 0;
-        self.has_been_dirty.set(dirty);
+        if dirty {
+            self.writeback.note_dirty_record();
+        }
         self.landed_writes.set(u64::from(dirty));
     }
 

@@ -70,7 +70,7 @@ impl<P: Platform> Shard<P> {
     /// [`IoError`] when the origin fails for a block that is not cached.
     pub async fn read(self: &Rc<Self>, offset: u64, len: usize, bypass: bool) -> Result<IoBuf, IoError> {
         let cut = self.whole_blocks() * BLOCK_BYTES as u64;
-        if self.keeps_back() && offset < cut && cut < offset + len as u64 {
+        if self.dirty_allowed() && offset < cut && cut < offset + len as u64 {
             // The part of a block at the origin's end is never cached, what is before it may be dirty.
             let head = (cut - offset) as usize;
             let mut out = IoBuf::new(len);
@@ -364,7 +364,7 @@ impl<P: Platform> Shard<P> {
         }
         let mut bad = bad?;
         found.blocks -= bad.len() as u64;
-        if self.has_been_dirty.get() {
+        if self.writeback.has_dirty_records() {
             // Where a copy was bad there may be a newer one by now, and if that is dirty, the origin is out of date.
             let mut gone = Vec::new();
             for index in bad {

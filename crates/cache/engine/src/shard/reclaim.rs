@@ -165,7 +165,7 @@ impl<P: Platform> Shard<P> {
                     self.rescued.borrow_mut().insert(dirty.block);
                     count(&self.stats.counters.cleaned_blocks, 1);
                 }
-                self.dirty_room.notify_all();
+                self.writeback.note_step();
             } else {
                 let why = outcome.err().map_or_else(
                     || "there is no room for what cannot be read".to_owned(),
@@ -549,7 +549,7 @@ impl<P: Platform> Shard<P> {
         }
         let region_bytes = self.geometry.region_bytes;
         let position = self.geometry.shard_offset(self.number) + u64::from(number) * region_bytes;
-        if self.has_been_dirty.get() && !planted(PlantedBug::DirtyVoidedUnstable) {
+        if self.writeback.has_dirty_records() && !planted(PlantedBug::DirtyVoidedUnstable) {
             // What is newer than the dirty records in here must not be lost when these are gone. If it fails, the device
             // has been given up.
             self.make_log_stable().await;

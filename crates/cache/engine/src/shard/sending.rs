@@ -109,7 +109,7 @@ impl<P: Platform> Shard<P> {
     /// what follows it in its region could not be acknowledged. And every summary: where it follows an extent that is
     /// missing, recovery finds nothing of the region without it.
     fn must_land(&self, extent: Option<Location>) -> bool {
-        (extent.is_none() || self.has_been_dirty.get()) && !self.failed.get()
+        (extent.is_none() || self.writeback.has_dirty_records()) && !self.failed.get()
     }
 
     /// Forgets the blocks of an extent that did not reach the device.
@@ -157,7 +157,7 @@ mod tests {
         Rng::new(1).fill(&mut data);
         let region = disks.sim.block_on(async {
             let first = disks.shard(1);
-            first.has_been_dirty.set(true);
+            first.writeback.note_dirty_record();
             append(&first, Ring::Main, 0, raw(&data));
             first.log.borrow_mut().close_regions();
             assert!(first.make_log_stable().await);

@@ -81,7 +81,7 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(offset, len);
         let (slot, lock) = loop {
             let (slot, lock) = self.enter_write(&blocks).await?;
-            if !self.goes_back(&blocks, bypass) {
+            if !self.must_write_back(&blocks, bypass) {
                 break (slot, lock);
             }
             drop(slot);

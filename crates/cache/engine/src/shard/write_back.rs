@@ -18,6 +18,7 @@ use super::admit::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::log::{Append, Landing};
 use super::order::RangeGuard;
 use super::queue::Candidate;
+use super::writeback::{blocks_max, bytes_of};
 use super::{Platform, Shard};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Ring};
@@ -66,12 +67,12 @@ struct KeptBlock {
 
 impl<P: Platform> Shard<P> {
     /// Whether blocks may be dirty, or become so.
-    pub(super) fn keeps_back(&self) -> bool {
+    pub(super) fn dirty_allowed(&self) -> bool {
         self.mode() == Mode::WriteBack || self.dirty_blocks() > 0
     }
 
     /// Whether a write must become dirty. To be asked under the range's lock.
-    pub(super) fn goes_back(&self, blocks: &Range<u64>, bypass: bool) -> bool {
+    pub(super) fn must_write_back(&self, blocks: &Range<u64>, bypass: bool) -> bool {
         blocks.end <= self.whole_blocks()
             && (self.mode() == Mode::WriteBack && !bypass || self.any_dirty(blocks))
     }
@@ -141,8 +142,18 @@ impl<P: Platform> Shard<P> {
         let (first, total) = (lock.first(), lock.len());
         let mut at = 0;
         while at < total {
-            let len = (total - at).min(BACK_BLOCKS_MAX).min(self.dirty_blocks_max());
-            let room = self.dirty_room(len).await?;
+            let most = blocks_max(self.dirty_limit());
+            let len = (total - at).min(BACK_BLOCKS_MAX).min(most);
+            let level = || {
+                if self.failed.get() {
+                    return Err(self.cache_failed());
+                }
+                Ok(self.dirty_level())
+            };
+            let permit = self
+                .writeback
+                .reserve(&self.env, &self.stats, bytes_of(len), level)
+                .await?;
             let candidates: Vec<Candidate> = (at..at + len)
                 .map(|index| {
                     let block = LocalBlock(first.0 + index as u64);
@@ -167,7 +178,7 @@ impl<P: Platform> Shard<P> {
                 self.append_dirty(lock, data, &batch, kept).await?;
                 self.return_packer(batch.packer);
             }
-            drop(room);
+            drop(permit);
             at += len;
         }
         self.wait_landed(&kept.landings).await?;
@@ -312,13 +323,13 @@ impl<P: Platform> Shard<P> {
                 let first = self.dirty_blocks() == 0;
                 self.set_entry(block, entry.with_hits(hits).with_dirty(dirty));
                 if first {
-                    self.clean_wanted.notify_one();
+                    self.writeback.wake();
                 }
                 self.obsolete.borrow_mut().remove(&block);
                 self.not_damaged(block);
                 // Whoever read the origin before this must not store what it read, whenever it gets to that.
                 lock.bump_one(block);
-                self.has_been_dirty.set(true);
+                self.writeback.note_dirty_record();
                 self.appended();
                 return Ok((landing, old.is_some_and(|old| old.dirty())));
             }

@@ -226,7 +226,7 @@ impl<P: Platform> Shard<P> {
             }
         }
         self.intents.set_durable(marks);
-        if self.has_been_dirty.get() && marks != known {
+        if self.writeback.has_dirty_records() && marks != known {
             self.note_marks_soon();
         }
     }

@@ -19,7 +19,7 @@ fn data(block: u64) -> Vec<u8> {
 /// A shard whose regions are full of dirty blocks to the last byte: the number of blocks.
 async fn stuffed(disks: &Disks) -> (Rc<Shard<Simulated>>, u64) {
     let shard = disks.shard(1);
-    shard.has_been_dirty.set(true);
+    shard.writeback.note_dirty_record();
     let mut block = 0;
     while keep(disks, &shard, block).await {
         block += 1;
@@ -101,7 +101,7 @@ fn blocks_moved_by_reclaim_stay_readable_after_a_fence() {
         let disks = Disks::new(10 << 20, wish);
         disks.sim.block_on(async {
             let shard = disks.shard(1);
-            shard.has_been_dirty.set(true);
+            shard.writeback.note_dirty_record();
             for block in 0..BLOCKS {
                 keep(&disks, &shard, block).await;
             }
@@ -134,7 +134,7 @@ fn a_read_that_fails_for_a_while_makes_no_dirty_block_lost() {
             let disks = Disks::new(8 << 20, GeometryWish::default());
             let all = disks.sim.block_on(async {
                 let shard = disks.shard(1);
-                shard.has_been_dirty.set(true);
+                shard.writeback.note_dirty_record();
                 for block in 0..BLOCKS {
                     keep(&disks, &shard, block).await;
                 }
@@ -168,7 +168,7 @@ const UNREADABLE: [u64; 2] = [3, 30];
 /// A shard with a region of dirty blocks, of which two are in sectors that cannot be read.
 async fn two_unreadable(disks: &Disks) -> Rc<Shard<Simulated>> {
     let shard = disks.shard(1);
-    shard.has_been_dirty.set(true);
+    shard.writeback.note_dirty_record();
     for block in 0..40 {
         keep(disks, &shard, block).await;
     }

@@ -1,0 +1,83 @@
+//! The dirty limit: how many bytes of the cache device dirty blocks may take.
+//!
+//! Invariant: a permit is given only if what is dirty, what is reserved and the permit fit under the limit; or if nothing
+//! is dirty or reserved, so that a large write gets through.
+
+use std::cell::Cell;
+
+use super::Writeback;
+use crate::format::geometry::Geometry;
+use crate::settings::DIRTY_PERCENT_MAX;
+
+/// Regions that dirty blocks may never count on: two open ones, the reserved one, one being reclaimed.
+const REGIONS_APART: u32 = 4;
+/// Most bytes that a dirty block takes on the device: fragment, record, and sectors touched at its ends.
+const DIRTY_BLOCK_BYTES: u64 = 4096 + 8 + 8 + 504;
+
+/// Bytes of the cache device that dirty blocks take, and may take.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shard) struct Level {
+    pub(in crate::shard) dirty: u64,
+    pub(in crate::shard) limit: u64,
+}
+
+/// Bytes that dirty blocks may take, `percent` being what the user chose.
+pub(in crate::shard) fn limit_bytes(geometry: &Geometry, percent: u8) -> u64 {
+    let regions = geometry.regions_per_shard.saturating_sub(REGIONS_APART).max(1);
+    let percent = u64::from(percent.clamp(1, DIRTY_PERCENT_MAX));
+    (u64::from(regions) * geometry.region_bytes * percent / 100).max(DIRTY_BLOCK_BYTES)
+}
+
+/// Blocks that may become dirty at a time under a limit.
+pub(in crate::shard) fn blocks_max(limit: u64) -> usize {
+    (limit / DIRTY_BLOCK_BYTES).max(1) as usize
+}
+
+/// Bytes to reserve for so many blocks.
+pub(in crate::shard) fn bytes_of(blocks: usize) -> u64 {
+    blocks as u64 * DIRTY_BLOCK_BYTES
+}
+
+/// Bytes that permits were given for.
+#[derive(Debug, Default)]
+pub(super) struct Reserved(Cell<u64>);
+
+impl Reserved {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.get()
+    }
+
+    /// Reserves `bytes` beside `dirty`, if they fit. Gives the sum of all three.
+    pub(super) fn take(&self, dirty: u64, bytes: u64, limit: u64) -> Option<u64> {
+        let used = dirty + self.0.get();
+        if used > 0 && used + bytes > limit {
+            return None;
+        }
+        self.0.set(self.0.get() + bytes);
+        Some(used + bytes)
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
+        let reserved = self.0.get().checked_sub(bytes);
+        self.0.set(reserved.expect("reserved and given back in pairs"));
+    }
+}
+
+/// Room for blocks that are about to become dirty. Given back when dropped, for by then they are counted as dirty.
+#[derive(Debug)]
+pub(in crate::shard) struct DirtyPermit<'a> {
+    writeback: &'a Writeback,
+    bytes: u64,
+}
+
+impl<'a> DirtyPermit<'a> {
+    pub(super) fn new(writeback: &'a Writeback, bytes: u64) -> Self {
+        Self { writeback, bytes }
+    }
+}
+
+impl Drop for DirtyPermit<'_> {
+    fn drop(&mut self) {
+        self.writeback.give_back(self.bytes);
+    }
+}

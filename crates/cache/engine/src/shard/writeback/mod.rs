@@ -1,0 +1,312 @@
+//! Writeback: how much may be dirty, who waits for less, and how far the worker gets. ([`super::clean`] does the work.)
+//!
+//! Invariants:
+//! - Dirty bytes never exceed the limit that a permit was given for: see [`limit`].
+//! - No two writes of one block to the origin are under way at a time, for the older one could land last: a run of blocks
+//!   holds their range in [`Writeback::enter_run`].
+//! - Once there are dirty records on the medium ([`Writeback::has_dirty_records`]), that is not taken back in this opening.
+//! - A writer waits for the worker only while the worker may still get somewhere: see [`progress`].
+
+mod limit;
+mod progress;
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use flaz_device::Env;
+use flaz_device::local::Notify;
+use futures_util::future::select;
+
+use super::locks::{Lock, RangeLocks};
+use crate::stats::{Stats, count, raise};
+use crate::units::LocalBlock;
+use crate::volume::IoError;
+use limit::Reserved;
+use progress::Progress;
+
+use limit::DirtyPermit;
+pub(super) use limit::{Level, blocks_max, bytes_of, limit_bytes};
+#[cfg(test)]
+pub(super) use progress::Marks;
+pub(super) use progress::{Failing, LEFT_DAMAGED};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Writeback {
+    /// The superblock says that blocks may be dirty.
+    permitted: Cell<bool>,
+    /// There may be dirty records on the medium.
+    has_dirty_records: Cell<bool>,
+    reserved: Reserved,
+    progress: Progress,
+    /// Runs of blocks on their way to the origin.
+    runs: RangeLocks,
+    /// Writers that wait for room, and requests to clean everything.
+    hurrying: Cell<u64>,
+    /// Work for the worker.
+    wanted: Notify,
+    /// Less is dirty or reserved, or the limit or the patience of writers is another one.
+    room: Notify,
+    /// A batch or a pass has ended.
+    progressed: Notify,
+}
+
+/// Somebody waits for the worker, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Hurry<'a>(&'a Cell<u64>);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Writeback {
+    /// For shard `shard`.
+    pub(super) fn new(shard: u32) -> Self {
+        Self {
+            permitted: Cell::new(false),
+            has_dirty_records: Cell::new(false),
+            reserved: Reserved::default(),
+            progress: Progress::new(shard),
+            runs: RangeLocks::default(),
+            hurrying: Cell::new(0),
+            wanted: Notify::new(),
+            room: Notify::new(),
+            progressed: Notify::new(),
+        }
+    }
+
+    /// Says whether the superblock allows dirty blocks.
+    pub(super) fn permit(&self, permitted: bool) {
+        self.permitted.set(permitted);
+    }
+
+    /// Whether the superblock allows dirty blocks.
+    pub(super) fn is_permitted(&self) -> bool {
+        self.permitted.get()
+    }
+
+    /// A dirty record is in the log, or was found there.
+    pub(super) fn note_dirty_record(&self) {
+        self.has_dirty_records.set(true);
+    }
+
+    /// Whether there may be dirty records on the medium.
+    pub(super) fn has_dirty_records(&self) -> bool {
+        self.has_dirty_records.get()
+    }
+
+    /// How far the worker gets.
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Waits until `bytes` more may become dirty. `level` says how much is dirty now, and the limit.
+    ///
+    /// # Errors
+    /// Those of `level`; or nothing has got through to the origin for as long as a writer waits.
+    pub(super) async fn reserve<E: Env>(
+        &self,
+        env: &E,
+        stats: &Stats,
+        bytes: u64,
+        level: impl Fn() -> Result<Level, IoError>,
+    ) -> Result<DirtyPermit<'_>, IoError> {
+        let started = env.now();
+        let mut waited = false;
+        loop {
+            let Level { dirty, limit } = level()?;
+            if let Some(used) = self.reserved.take(dirty, bytes, limit) {
+                raise(&stats.peaks.dirty_bytes, used);
+                return Ok(DirtyPermit::new(self, bytes));
+            }
+            let patience = self.progress.patience(env.now(), started);
+            if patience.is_some_and(|patience| patience.is_zero()) {
+                let why = self.progress.failure().unwrap_or_default();
+                return Err(IoError::CacheFailed(format!(
+                    "dirty limit reached and writeback is failing: {why}"
+                )));
+            }
+            count(&stats.counters.dirty_waits, u64::from(!waited));
+            waited = true;
+            // A writer may go away while it waits.
+            let _hurry = self.hurry();
+            self.wake();
+            let room = std::pin::pin!(self.room.notified());
+            match patience {
+                // An origin may take longer for an error than a writer waits.
+                Some(patience) => {
+                    select(room, std::pin::pin!(env.sleep(patience))).await;
+                }
+                None => room.await,
+            }
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.reserved.give_back(bytes);
+        // What became dirty takes less, as a rule.
+        self.room.notify_all();
+    }
+
+    /// Whether blocks are about to become dirty.
+    pub(super) fn has_permits(&self) -> bool {
+        self.reserved.bytes() > 0
+    }
+
+    /// How urgent it is to write dirty blocks: 0 (wait for a quiet moment) to 1 (somebody waits).
+    pub(super) fn urgency(&self, level: Level) -> f64 {
+        if self.hurrying.get() > 0 {
+            return 1.0;
+        }
+        let share = (level.dirty + self.reserved.bytes()) as f64 / level.limit as f64;
+        ((share - 0.25) / 0.75).clamp(0.0, 1.0)
+    }
+
+    /// Makes the worker hurry, until this is dropped.
+    pub(super) fn hurry(&self) -> Hurry<'_> {
+        self.hurrying.set(self.hurrying.get() + 1);
+        Hurry(&self.hurrying)
+    }
+
+    /// Wakes the worker.
+    pub(super) fn wake(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Waits until the worker is wanted.
+    pub(super) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Waits until no block of the range is on its way to the origin, and keeps others from it.
+    pub(super) async fn enter_run(&self, blocks: Range<LocalBlock>) -> Lock<'_> {
+        self.runs.lock(blocks.start.0..blocks.end.0).await
+    }
+
+    /// Some blocks are clean now, or a pass has ended: whoever waits for that looks again.
+    pub(super) fn note_step(&self) {
+        self.room.notify_all();
+        self.progressed.notify_all();
+    }
+
+    /// The limit has changed.
+    pub(super) fn note_limit(&self) {
+        self.room.notify_all();
+    }
+
+    /// Nothing is dirty.
+    pub(super) fn note_nothing_dirty(&self) {
+        // What others have reserved is not the worker's to give: whoever waits for that would wake it again.
+        if !self.has_permits() {
+            self.room.notify_all();
+        }
+        self.progressed.notify_all();
+    }
+
+    /// Waits until a batch or a pass has ended.
+    pub(super) async fn stepped(&self) {
+        self.progressed.notified().await;
+    }
+
+    /// What was begun at `begun` has failed.
+    pub(super) fn note_failing<E: Env>(
+        &self,
+        env: &E,
+        error: &IoError,
+        what: Failing,
+        begun: flaz_device::Nanos,
+    ) {
+        if self.progress.note_failing(env.now(), error, what, begun) {
+            // From now on there is an end to how long writers wait.
+            self.room.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use flaz_sim::Sim;
+    use futures_util::FutureExt;
+    use futures_util::future::join;
+
+    const LEVEL: Level = Level {
+        dirty: 600,
+        limit: 1000,
+    };
+
+    fn error() -> IoError {
+        IoError::CacheFailed("a test".into())
+    }
+
+    #[test]
+    fn a_permit_that_does_not_fit_waits_until_another_is_dropped() {
+        let (sim, writeback, stats) = (Sim::new(1), Writeback::new(0), Stats::default());
+        let env = sim.env();
+        let reserve = |bytes| writeback.reserve(&env, &stats, bytes, || Ok(LEVEL));
+        let first = reserve(300)
+            .now_or_never()
+            .expect("it fits")
+            .expect("nothing fails");
+        sim.block_on(async {
+            let drop_it = async {
+                env.sleep(Duration::from_secs(1)).await;
+                assert!(writeback.has_permits());
+                assert!((writeback.urgency(LEVEL) - 1.0).abs() < 1e-9, "somebody waits");
+                drop(first);
+            };
+            let (second, ()) = join(reserve(200), drop_it).await;
+            drop(second.expect("nothing fails"));
+        });
+        assert!(!writeback.has_permits());
+        assert_eq!(stats.counters.dirty_waits.get(), 1);
+        assert!(stats.peaks.dirty_bytes.get() <= LEVEL.limit);
+    }
+
+    /// Otherwise a write that is larger than the limit would wait for ever.
+    #[test]
+    fn a_permit_larger_than_the_limit_is_given_when_nothing_is_dirty() {
+        let (sim, writeback, stats) = (Sim::new(1), Writeback::new(0), Stats::default());
+        let level = || Ok(Level { dirty: 0, ..LEVEL });
+        let permit = writeback.reserve(&sim.env(), &stats, 2000, level).now_or_never();
+        assert!(permit.expect("at once").is_ok());
+    }
+
+    #[test]
+    fn a_writer_waits_no_longer_than_its_patience_when_the_origin_fails() {
+        let (sim, writeback, stats) = (Sim::new(1), Writeback::new(0), Stats::default());
+        let env = sim.env();
+        sim.block_on(async {
+            let begun = env.now();
+            let fail = async {
+                for _ in 0..2 {
+                    env.sleep(Duration::from_secs(1)).await;
+                    writeback.note_failing(&env, &error(), Failing::Writes, env.now());
+                }
+            };
+            let reserve = writeback.reserve(&env, &stats, 500, || Ok(LEVEL));
+            let (refused, ()) = join(reserve, fail).await;
+            assert!(refused.is_err());
+            let waited = env.now().since(begun).as_secs();
+            assert!((10..13).contains(&waited), "{waited} s");
+        });
+    }
+
+    #[test]
+    fn runs_of_the_same_blocks_go_one_after_the_other() {
+        let writeback = Writeback::new(0);
+        let run = |from, to| {
+            writeback
+                .enter_run(LocalBlock(from)..LocalBlock(to))
+                .now_or_never()
+        };
+        let first = run(0, 8).expect("free");
+        assert!(run(7, 9).is_none() && run(8, 9).is_some());
+        drop(first);
+        assert!(run(7, 9).is_some());
+    }
+}

@@ -1,0 +1,267 @@
+//! How far the worker gets: its passes, what fails, and for how long writers wait while it fails.
+//!
+//! Invariants:
+//! - A failure is over when what failed, or anything that comes after it in [`Failing`], succeeds once.
+//! - While nothing fails twice in a row, writers wait without an end.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use flaz_device::Nanos;
+
+use crate::volume::IoError;
+
+/// How long a writer waits for room while writeback fails.
+const FAILING_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Passes that may fail before a request to clean everything fails.
+const PASSES_FAILED_MAX: u64 = 5;
+/// Why a pass leaves blocks dirty.
+pub(in crate::shard) const LEFT_DAMAGED: &str = "some dirty blocks cannot be read";
+
+/// A step of writeback that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Failing {
+    /// Dirty blocks cannot be read.
+    Reads,
+    /// The origin fails writes.
+    Writes,
+    /// The origin fails flushes.
+    Flushes,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    since: Nanos,
+    /// What was tried after that has failed as well.
+    again: bool,
+}
+
+/// Passes up to some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::shard) struct Marks {
+    passes: u64,
+    failures: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(in crate::shard) struct Progress {
+    shard: u32,
+    /// Passes that left nothing dirty of what was when they began, and those that had to.
+    passes: Cell<u64>,
+    failures: Cell<u64>,
+    /// Why a pass left something dirty, if no device refused anything: one may have failed for a while.
+    left: Cell<&'static str>,
+    /// What was reported last, until all is well.
+    failure: RefCell<Option<String>>,
+    /// For each of [`Failing`] whether it fails.
+    failing: Cell<[Option<Failure>; 3]>,
+    /// No device fails, but all that is left is damaged.
+    damaged: Cell<bool>,
+}
+
+impl Progress {
+    pub(super) fn new(shard: u32) -> Self {
+        Self {
+            shard,
+            passes: Cell::new(0),
+            failures: Cell::new(0),
+            left: Cell::new(LEFT_DAMAGED),
+            failure: RefCell::new(None),
+            failing: Cell::new([None; 3]),
+            damaged: Cell::new(false),
+        }
+    }
+
+    /// A pass has written all that was dirty when it began.
+    pub(in crate::shard) fn note_pass(&self) {
+        self.passes.set(self.passes.get() + 1);
+    }
+
+    /// A pass has left something dirty, and no device failed.
+    pub(in crate::shard) fn note_incomplete(&self, why: &'static str) {
+        self.left.set(why);
+        self.failures.set(self.failures.get() + 1);
+    }
+
+    /// A pass has left something dirty because of what is noted by [`Self::note_failed`].
+    pub(in crate::shard) fn note_left(&self, why: &'static str) {
+        self.left.set(why);
+    }
+
+    /// A pass has failed.
+    pub(in crate::shard) fn note_failed(&self, error: &IoError) {
+        self.failures.set(self.failures.get() + 1);
+        self.report(error);
+    }
+
+    /// Whether a pass finds that nothing is left but damaged blocks.
+    pub(in crate::shard) fn note_damaged(&self, damaged: bool) {
+        self.damaged.set(damaged);
+    }
+
+    /// All that was dirty is on the origin, or a pass met nothing that fails.
+    pub(in crate::shard) fn note_well(&self) {
+        self.failing.set([None; 3]);
+        if self.failure.take().is_some() {
+            tracing::info!(shard = self.shard, "writeback works again");
+        }
+    }
+
+    /// A step that was begun at `begun` has failed. To be noted at once and not at the end of a pass, for an origin may
+    /// take half a minute for every error. True: the step fails again and again from now on.
+    pub(super) fn note_failing(&self, now: Nanos, error: &IoError, what: Failing, begun: Nanos) -> bool {
+        let mut failing = self.failing.get();
+        let failure = &mut failing[what as usize];
+        let known = failure.is_some_and(|failure| failure.again);
+        let since = failure.map_or(now, |failure| failure.since);
+        let again = known || failure.is_some() && begun >= since;
+        *failure = Some(Failure { since, again });
+        self.failing.set(failing);
+        if what != Failing::Reads {
+            self.damaged.set(false);
+        }
+        self.report(error);
+        again && !known
+    }
+
+    /// A step has succeeded, so writers wait as they do where nothing fails. A write that succeeds does not say that
+    /// flushes do: an origin that fails flushes alone takes every write.
+    pub(in crate::shard) fn note_success(&self, what: Failing) {
+        let mut failing = self.failing.get();
+        failing[..=what as usize].fill(None);
+        self.failing.set(failing);
+    }
+
+    fn report(&self, error: &IoError) {
+        if self.failure.replace(Some(error.to_string())).is_none() {
+            tracing::error!(
+                shard = self.shard,
+                "writeback cannot write dirty blocks to the origin and keeps trying: {error}"
+            );
+        }
+    }
+
+    /// What was reported last, unless all is well.
+    pub(in crate::shard) fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
+    /// Whether something is reported as failing.
+    pub(in crate::shard) fn is_failing(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    /// Whether a device is reported as failing.
+    pub(in crate::shard) fn is_device_failing(&self) -> bool {
+        self.is_failing() && !self.damaged.get()
+    }
+
+    /// Whether the origin fails again and again, and nothing gets through.
+    pub(in crate::shard) fn is_origin_failing(&self) -> bool {
+        let failing = self.failing.get();
+        [Failing::Writes, Failing::Flushes]
+            .into_iter()
+            .any(|what| failing[what as usize].is_some_and(|failure| failure.again))
+    }
+
+    /// How long a writer goes on waiting that began at `started`; `None`: until there is room.
+    pub(super) fn patience(&self, now: Nanos, started: Nanos) -> Option<Duration> {
+        let failures = self.failing.get().into_iter().flatten();
+        failures
+            .filter(|failure| failure.again)
+            .map(|failure| FAILING_WAIT_MAX.saturating_sub(now.since(failure.since.max(started))))
+            .min()
+    }
+
+    /// The passes so far.
+    pub(in crate::shard) fn marks(&self) -> Marks {
+        Marks {
+            passes: self.passes.get(),
+            failures: self.failures.get(),
+        }
+    }
+
+    /// Whether all that was dirty at `marks` has been written. A pass that was under way then may have gone past what
+    /// became dirty after it began.
+    ///
+    /// # Errors
+    /// Too many passes have failed since.
+    pub(in crate::shard) fn done_since(&self, marks: Marks) -> Result<bool, IoError> {
+        if self.passes.get() >= marks.passes + 2 {
+            return Ok(true);
+        }
+        if self.failures.get() > marks.failures + PASSES_FAILED_MAX {
+            let why = self.failure().unwrap_or_else(|| self.left.get().to_owned());
+            return Err(IoError::CacheFailed(format!(
+                "writeback makes no progress: {why}"
+            )));
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error() -> IoError {
+        IoError::CacheFailed("a test".into())
+    }
+
+    fn at(seconds: u64) -> Nanos {
+        Nanos(0).after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_step_that_fails_twice_in_a_row_ends_the_patience_of_writers() {
+        let progress = Progress::new(0);
+        assert!(!progress.note_failing(at(1), &error(), Failing::Writes, at(0)));
+        assert_eq!(progress.patience(at(2), at(0)), None, "one failure says little");
+        let before = progress.note_failing(at(2), &error(), Failing::Writes, at(0));
+        assert!(!before, "it was begun before the first one failed");
+        assert!(progress.note_failing(at(3), &error(), Failing::Writes, at(1)));
+        assert!(progress.is_origin_failing());
+        assert_eq!(progress.patience(at(4), at(0)), Some(Duration::from_secs(7)));
+        assert_eq!(
+            progress.patience(at(4), at(4)),
+            Some(Duration::from_secs(10)),
+            "it came later"
+        );
+    }
+
+    #[test]
+    fn a_step_that_succeeds_says_nothing_of_later_steps() {
+        let progress = Progress::new(0);
+        for begun in [0, 1] {
+            progress.note_failing(at(1), &error(), Failing::Flushes, at(begun));
+        }
+        progress.note_success(Failing::Writes);
+        assert!(progress.is_origin_failing());
+        progress.note_success(Failing::Flushes);
+        assert!(!progress.is_origin_failing() && progress.is_failing());
+        progress.note_well();
+        assert!(!progress.is_failing());
+    }
+
+    #[test]
+    fn all_is_written_after_two_passes_or_too_many_fail() {
+        let progress = Progress::new(0);
+        progress.note_pass();
+        let marks = progress.marks();
+        progress.note_pass();
+        assert!(
+            matches!(progress.done_since(marks), Ok(false)),
+            "it was under way"
+        );
+        progress.note_pass();
+        assert!(matches!(progress.done_since(marks), Ok(true)));
+        let marks = progress.marks();
+        for _ in 0..=PASSES_FAILED_MAX {
+            assert!(matches!(progress.done_since(marks), Ok(false)));
+            progress.note_incomplete(LEFT_DAMAGED);
+        }
+        let error = progress.done_since(marks).expect_err("too many failed");
+        assert!(error.to_string().contains(LEFT_DAMAGED), "{error}");
+    }
+}
