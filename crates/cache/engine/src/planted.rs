@@ -12,7 +12,7 @@ pub enum PlantedBug {
     ChecksumNotCompared,
     /// Data that a write has overtaken is stored all the same.
     StaleAdmission,
-    /// Clocks tick before a write, not after it.
+    /// A write bumps versions before it, not after it.
     ClockTickedOnce,
     /// A read joins another that a write has overtaken.
     OvertakenReadJoined,

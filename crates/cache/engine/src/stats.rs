@@ -333,7 +333,7 @@ pub struct Holdings {
     pub cached_blocks: u64,
     /// Bytes of memory that the index takes.
     pub index_bytes: u64,
-    /// Bytes of memory for ghosts, region tables, write clocks and all else that grows with the cache.
+    /// Bytes of memory for ghosts, region tables, versions of blocks and all else that grows with the cache.
     pub other_memory_bytes: u64,
     /// Bytes of all regions.
     pub capacity_bytes: u64,

@@ -36,7 +36,7 @@ const GROWTH_KEPT_MAX: u64 = 4;
 
 // Slots for each thousand cached blocks. Resizing walks the whole table, so it waits until the ghost is smaller than
 // the first or larger than the third, and then aims at the second: while the number of cached blocks is steady to a
-// percent or two, nothing is ever resized. With region tables and write clocks it must stay below 2 bytes a block.
+// percent or two, nothing is ever resized. With region tables and the versions of blocks it must stay below 2 bytes a block.
 const SLOTS_PER_MILLE_LOW: u64 = 700;
 const SLOTS_PER_MILLE_TARGET: u64 = 750;
 const SLOTS_PER_MILLE_HIGH: u64 = 770;

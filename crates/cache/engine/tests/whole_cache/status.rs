@@ -154,7 +154,7 @@ fn slow_device(len: u64) -> DiskConfig {
 
 #[test]
 fn peaks_stay_when_queues_are_empty_again() {
-    // So large that each block has a write clock of its own: nothing is refused for a neighbour's sake.
+    // So large that each block has a version of its own: nothing is refused for a neighbour's sake.
     let rig = Rig::new(4, DiskConfig::slow(ORIGIN_LEN), slow_device(160 << 20));
     rig.create(ORIGIN_LEN, SMALLEST);
     rig.sim.block_on(async {
