@@ -6,16 +6,19 @@
 //! admissions and those of reinsertions, in blocks for each reference.
 
 mod ideal;
+mod outcome;
 mod regions;
 mod reinsertion;
+mod studied;
 
 use std::path::PathBuf;
 
-use flaz_engine::policy::{HITS_MAX, Policy, PolicyKind};
+use flaz_engine::policy::PolicyKind;
 
 use crate::trace::{KNOWN, Trace, TraceError};
+use outcome::Outcome;
 use regions::RegionCache;
-use reinsertion::FifoWithReinsertion;
+use studied::Studied;
 
 /// Options of the study.
 #[derive(Debug, clap::Args)]
@@ -30,87 +33,6 @@ const IDEAL_DIFFERENCE_MAX: f64 = 0.005;
 
 /// How S3-FIFO with regions may differ from the table.
 const REGIONS_DIFFERENCE_MAX: f64 = 0.02;
-
-/// A policy under study.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Studied {
-    /// One of the engine's.
-    Engine(PolicyKind),
-    /// A column of the table that the engine does not have.
-    FifoWithReinsertion,
-}
-
-impl Studied {
-    /// All of them.
-    pub const ALL: [Studied; 4] = [
-        Studied::Engine(PolicyKind::S3Fifo),
-        Studied::Engine(PolicyKind::SecondTouch),
-        Studied::FifoWithReinsertion,
-        Studied::Engine(PolicyKind::Fifo),
-    ];
-
-    /// What it is called in the study's lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Studied::Engine(kind) => kind.name(),
-            Studied::FifoWithReinsertion => "fifo+reins.",
-        }
-    }
-
-    /// The policy for a cache of regions that hold `blocks` uncompressed blocks.
-    pub fn build(self, blocks: u64) -> Box<dyn Policy> {
-        match self {
-            Studied::Engine(kind) => kind.build(blocks),
-            Studied::FifoWithReinsertion => Box::new(FifoWithReinsertion),
-        }
-    }
-
-    /// Its model block by block.
-    fn ideal(self) -> fn(&[u32], usize, usize) -> Outcome {
-        match self {
-            Studied::Engine(PolicyKind::S3Fifo) => ideal::s3_fifo,
-            Studied::Engine(PolicyKind::SecondTouch) => ideal::second_touch,
-            Studied::Engine(PolicyKind::Fifo) => ideal::fifo,
-            Studied::FifoWithReinsertion => ideal::fifo_with_reinsertion,
-        }
-    }
-}
-
-impl From<PolicyKind> for Studied {
-    fn from(kind: PolicyKind) -> Self {
-        Studied::Engine(kind)
-    }
-}
-
-/// What a replay came to.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Outcome {
-    /// Blocks that were asked for.
-    pub references: usize,
-    /// Of those, found in the cache.
-    pub hits: usize,
-    /// Blocks written because they were missed.
-    pub admitted: usize,
-    /// Blocks written again because they were used.
-    pub reinserted: usize,
-}
-
-impl Outcome {
-    fn of(references: usize) -> Self {
-        Outcome {
-            references,
-            ..Outcome::default()
-        }
-    }
-
-    fn hit_ratio(&self) -> f64 {
-        self.hits as f64 / self.references as f64
-    }
-
-    fn writes_per_reference(&self) -> f64 {
-        (self.admitted + self.reinserted) as f64 / self.references as f64
-    }
-}
 
 /// A row of the design's table.
 struct Row {

@@ -15,7 +15,8 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::Volume;
 use flaz_sim::{DiskConfig, Sim, SimDisk};
 
-use super::{Row, Spread, real_data};
+use super::real_data::real_data;
+use super::row::{Row, Spread};
 use crate::replay::Simulated;
 
 /// What a cache is asked to do, and with what.

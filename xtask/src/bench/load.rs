@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use flaz_data::{DataSpec, Family, Generator, Level, Pool};
 use flaz_load::medium::FileMedium;
-use flaz_load::pass::{Engine, Pass, Source, Ticker};
+use flaz_load::pass::{Engine, Pass};
 use flaz_load::pattern::{Order, Pattern};
+use flaz_load::source::Source;
 use flaz_load::test::Direction;
+use flaz_load::ticker::Ticker;
 use flaz_load::writers;
 
-use super::{BenchError, Options, Row, Spread};
+use super::options::{BenchError, Options};
+use super::row::{Row, Spread};
 
 /// What is compared.
 struct Case {

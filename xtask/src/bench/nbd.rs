@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::options::{BenchError, Options};
+use super::real_data::real_data;
+use super::row::{Row, Spread};
 use super::server::Server;
-use super::{BenchError, Options, Row, Spread, real_data};
 
 const QUEUE_DEPTHS: [u32; 4] = [1, 8, 32, 128];
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::BenchError;
+use super::options::BenchError;
 
 /// How long a server has to begin or to end.
 const WITHIN: Duration = Duration::from_secs(20);

@@ -8,7 +8,9 @@ use flaz_data::distribution::CODECS;
 use flaz_data::study::window::CHUNK_BYTES;
 use flaz_data::study::{self, StudyOptions, WINDOWS_MAX_DEFAULT, WITHIN_POINTS_DEFAULT};
 
-use super::{BenchError, Options, Row, Spread, real_data};
+use super::options::{BenchError, Options};
+use super::real_data::real_data;
+use super::row::{Row, Spread};
 
 /// One pass of each codec over each chunk size.
 fn codecs_alone(data: &[u8]) -> Duration {

@@ -32,7 +32,8 @@ use flaz_runtime::{Config, Rt, Runtime};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::nbd::Files;
-use super::{BenchError, Options, Row, Spread};
+use super::options::{BenchError, Options};
+use super::row::{Row, Spread};
 use crate::replay::{Data, contents};
 
 /// Regions of each shard that are left free: for the image, and so that nothing is reclaimed.

@@ -5,7 +5,9 @@
 
 use std::collections::VecDeque;
 
-use super::{HITS_MAX, Outcome};
+use flaz_engine::policy::HITS_MAX;
+
+use super::outcome::Outcome;
 
 /// Share of the blocks that probation has, in thousandths: of the shares tried the one that comes closest to the
 /// table.

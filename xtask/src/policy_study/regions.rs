@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 
 use flaz_engine::policy::{Admission, Fate, HITS_MAX, Policy, Ring, RingSizes, block_key};
 
-use super::{Outcome, Studied};
+use super::outcome::Outcome;
+use super::studied::Studied;
 
 /// Regions of a cache.
 pub const REGIONS: usize = 64;
