@@ -101,6 +101,13 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Options that make no sense.
+    pub(crate) fn plan(text: impl Into<String>) -> Self {
+        Self::Plan(text.into())
+    }
+}
+
+impl LoadError {
     /// Makes an error of a system's, about `path`.
     pub fn at(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

@@ -1,17 +1,17 @@
 //! One pass: the accesses of one writer in one test, done to a medium, and how long that took.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use flaz_data::Pool;
 use flaz_device::IoBuf;
 
 use crate::medium::Medium;
-use crate::pattern::{Access, Pattern};
+use crate::pattern::Pattern;
 use crate::queue::{self, Operation};
+use crate::source::Source;
 use crate::stream;
 use crate::test::Direction;
+use crate::ticker::Ticker;
 use crate::uring;
 
 /// Most operations in flight of one writer.
@@ -28,75 +28,6 @@ pub enum Engine {
         depth: usize,
     },
 }
-
-/// Where the bytes of writes come from: made before the clock starts.
-#[derive(Clone, Copy, Debug)]
-pub struct Source<'p> {
-    /// The data. Its length is a multiple of the record's.
-    pub pool: &'p Pool,
-    /// Where the medium begins in the data, in bytes: writers do not write the same. A multiple of the record's length.
-    pub base: u64,
-    /// Whether the how-manieth access decides about the bytes, and not its offset. For tests that write one place again and
-    /// again, so that this is not the same write each time.
-    pub numbered: bool,
-}
-
-impl<'p> Source<'p> {
-    /// The bytes of access number `number`.
-    #[must_use]
-    pub fn record(&self, number: u64, access: Access) -> &'p [u8] {
-        let place = if self.numbered {
-            number * access.bytes as u64
-        } else {
-            access.offset
-        };
-        self.pool.record(self.base + place, access.bytes)
-    }
-}
-
-/// What a pass tells while it runs, and by which it is stopped.
-#[derive(Clone, Copy, Debug)]
-pub struct Ticker<'a> {
-    /// Bytes done, of all writers together.
-    pub done: &'a AtomicU64,
-    /// Set when everybody is to stop.
-    pub stop: &'a AtomicBool,
-}
-
-impl Ticker<'_> {
-    /// Counts a record.
-    #[inline]
-    pub(crate) fn add(&self, bytes: usize) {
-        self.done.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// # Errors
-    /// [`interrupted`], when everybody is to stop.
-    #[inline]
-    pub(crate) fn check(&self) -> io::Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
-            Err(interrupted())
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// The error of a pass that was asked to stop.
-#[must_use]
-pub fn interrupted() -> io::Error {
-    io::Error::other(Interrupted)
-}
-
-/// Whether an error is [`interrupted`].
-#[must_use]
-pub fn is_interrupted(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Interrupted>())
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted")]
-struct Interrupted;
 
 /// What is done.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::pass::Ticker;
 use crate::pattern::Access;
+use crate::ticker::Ticker;
 
 /// What the device is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub trait Queue<'d> {
 /// flight first.
 ///
 /// # Errors
-/// The queue's; [`crate::pass::interrupted`].
+/// The queue's; [`crate::ticker::interrupted`].
 pub fn keep_full<'d>(
     queue: &mut impl Queue<'d>,
     depth: usize,
@@ -164,7 +164,7 @@ mod tests {
             ..Odd::default()
         };
         let error = keep_full(&mut queue, 4, operations(100), &ticker).unwrap_err();
-        assert!(crate::pass::is_interrupted(&error));
+        assert!(crate::ticker::is_interrupted(&error));
         assert_eq!((queue.seen.len(), queue.in_flight.len()), (10, 0));
     }
 

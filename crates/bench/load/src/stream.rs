@@ -7,8 +7,9 @@
 use std::io::{self, BufReader, BufWriter, Read, Write};
 
 use crate::medium::Medium;
-use crate::pass::{Source, Ticker};
 use crate::pattern::{Access, Accesses};
+use crate::source::Source;
+use crate::ticker::Ticker;
 
 /// Where a stream stands in its medium.
 struct Cursor<'m> {
@@ -42,7 +43,7 @@ impl Write for Cursor<'_> {
 /// Reads the records, which must be in order.
 ///
 /// # Errors
-/// The medium's, or [`crate::pass::interrupted`].
+/// The medium's, or [`crate::ticker::interrupted`].
 pub(crate) fn read(
     medium: &dyn Medium,
     accesses: Accesses,

@@ -14,8 +14,8 @@ use flaz_device::IoBuf;
 use io_uring::types::Fixed;
 use io_uring::{IoUring, opcode, squeue};
 
-use crate::pass::Ticker;
 use crate::queue::{self, Operation, Queue};
+use crate::ticker::Ticker;
 
 /// The one file that a ring knows: registered, so that the kernel does not look it up for each operation.
 const FILE: Fixed = Fixed(0);
@@ -237,7 +237,7 @@ impl<'d> Queue<'d> for Writes<'d> {
 /// Does writes, `depth` of them in flight, to the part of the file at `descriptor` that begins at `base`.
 ///
 /// # Errors
-/// The system refuses io_uring, or an operation fails; [`crate::pass::interrupted`].
+/// The system refuses io_uring, or an operation fails; [`crate::ticker::interrupted`].
 pub(crate) fn write<'d>(
     descriptor: BorrowedFd<'_>,
     base: u64,

@@ -8,12 +8,14 @@ use flaz_device::IoBuf;
 use crate::data::{Contents, Data};
 use crate::error::LoadError;
 use crate::medium::Medium;
-use crate::pass::{self, Engine, Pass, Source, Ticker};
+use crate::pass::{Engine, Pass};
 use crate::pattern::{Order, Pattern};
 use crate::plan::{Flush, Plan};
 use crate::schedule::{Step, Visit, steps};
+use crate::source::Source;
 use crate::target::{DropCaches, Target, decided};
 use crate::test::{Direction, Test};
+use crate::ticker::{Ticker, is_interrupted};
 use crate::writers::{self, Moved};
 
 /// Record of passes that are not measured: large, so that they are soon done.
@@ -145,7 +147,7 @@ impl<'a> Visitor<'a> {
 
     fn test(&mut self, test: Test, visit: &Visit) -> Result<Moved, LoadError> {
         let failed = |source: io::Error| {
-            if pass::is_interrupted(&source) {
+            if is_interrupted(&source) {
                 return LoadError::Interrupted;
             }
             LoadError::Test {
@@ -274,7 +276,7 @@ impl<'a> Visitor<'a> {
     fn at(&self, what: &'static str) -> impl Fn(io::Error) -> LoadError + use<'a> {
         let path = self.target.path();
         move |source| {
-            if pass::is_interrupted(&source) {
+            if is_interrupted(&source) {
                 LoadError::Interrupted
             } else {
                 LoadError::at(what, path)(source)

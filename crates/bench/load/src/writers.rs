@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Instant;
 
 use crate::medium::Medium;
-use crate::pass::{self, Pass, Span, Ticker};
+use crate::pass::{self, Pass, Span};
+use crate::ticker::{Ticker, is_interrupted};
 
 /// Most writers at the same time.
 pub const WRITERS_MAX: usize = 256;
@@ -61,7 +62,7 @@ fn seconds(start: Instant, end: Instant) -> f64 {
 /// Does one pass on each medium, all at the same time. One that fails does not stop the others.
 ///
 /// # Errors
-/// The first writer's that failed; [`pass::interrupted`].
+/// The first writer's that failed; [`crate::ticker::interrupted`].
 ///
 /// # Panics
 /// Without media, or when a writer panics.
@@ -94,7 +95,7 @@ pub fn run(media: &[impl Medium], passes: &[Pass<'_>], ticker: &Ticker<'_>) -> i
         match span {
             Ok(span) => good.push(span),
             // Being stopped is not the cause.
-            Err(error) if bad.is_none() || !pass::is_interrupted(&error) => bad = Some(error),
+            Err(error) if bad.is_none() || !is_interrupted(&error) => bad = Some(error),
             Err(_) => {}
         }
     }

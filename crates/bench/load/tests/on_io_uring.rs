@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use flaz_data::{DataSpec, Family, Generator, Level, Pool};
 use flaz_load::medium::FileMedium;
-use flaz_load::pass::{self, Engine, Pass, Source, Span, Ticker};
+use flaz_load::pass::{self, Engine, Pass, Span};
 use flaz_load::pattern::{Order, Pattern};
+use flaz_load::source::Source;
 use flaz_load::test::Direction;
+use flaz_load::ticker::Ticker;
 
 const RECORD: usize = 4096;
 const RECORDS: usize = 200;

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flaz_data::{DataSpec, Family, Generator, Level, Pool};
 use flaz_load::medium::Medium;
-use flaz_load::pass::{self, Engine, Pass, Source, Ticker};
+use flaz_load::pass::{self, Engine, Pass};
 use flaz_load::pattern::Pattern;
+use flaz_load::source::Source;
 use flaz_load::test::{Direction, Test};
+use flaz_load::ticker::{Ticker, is_interrupted};
 
 const RECORD: usize = 4096;
 
@@ -211,7 +213,7 @@ fn a_stop_ends_the_pass_before_the_next_record() {
             stop: &stop,
         };
         let error = pass::run(&recorder, &pass_of(test, 20, Some(&pool), 0), &ticker).unwrap_err();
-        assert!(pass::is_interrupted(&error), "{test}");
+        assert!(is_interrupted(&error), "{test}");
         assert!(recorder.asked().is_empty(), "{test}");
     }
 }

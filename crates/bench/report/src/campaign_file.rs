@@ -26,12 +26,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cell::{Cell, CellKey, Level, Measured, is_name};
 use crate::error::{InputError, Problem};
-use crate::results::{CELLS_MAX, read_text};
+use crate::input::{CELLS_MAX, FORMAT};
 use crate::table_file::quoted;
+use crate::text_file::read_text;
 use crate::unit::{Direction, Unit};
-
-/// What the field `format` says: what it is, and in which version.
-pub const FORMAT: &str = "flaz-campaign-1";
 
 /// A campaign.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

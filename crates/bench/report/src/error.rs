@@ -5,12 +5,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::campaign_file;
 use crate::cell::{CellKey, Unfit};
-use crate::claim::CLAIMS_MAX;
-use crate::report::SOURCES_MAX;
-use crate::results::{CELLS_MAX, FILE_BYTES_MAX, FILES_MAX};
-use crate::table_file::{DIFFERENCE_COLUMNS, RATE_COLUMNS};
+use crate::input::{
+    CELLS_MAX, CLAIMS_MAX, DIFFERENCE_COLUMNS, FILE_BYTES_MAX, FILES_MAX, FORMAT, RATE_COLUMNS, SOURCES_MAX,
+};
 use crate::unit::RateError;
 
 /// A file that is not understood.
@@ -55,7 +53,7 @@ pub enum Problem {
     /// It is neither a campaign nor a table.
     #[error(
         "is neither a campaign (JSON with \"format\": \"{}\") nor a table (CSV with the columns {} or {}), nor \
-         JSON of fio, nor text of IOzone: it begins with '{found}'", campaign_file::FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(",")
+         JSON of fio, nor text of IOzone: it begins with '{found}'", FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(",")
     )]
     NotResults {
         /// Its beginning.
@@ -64,7 +62,7 @@ pub enum Problem {
     /// A campaign of another kind, or of a later version.
     #[error(
         "has the format '{found}': expected '{}'; a later version of flaz may understand it",
-        campaign_file::FORMAT
+        FORMAT
     )]
     Format {
         /// The format it says it has.

@@ -13,25 +13,7 @@ use std::collections::HashMap;
 
 use crate::cell::{CellKey, is_name};
 use crate::error::Problem;
-use crate::results::CELLS_MAX;
-
-/// Columns of a table of rates.
-pub const RATE_COLUMNS: [&str; 5] = [
-    "record_kib",
-    "compressibility_pct",
-    "test",
-    "mean_kib_per_s",
-    "stddev_kib_per_s",
-];
-
-/// Columns of a table of differences.
-pub const DIFFERENCE_COLUMNS: [&str; 5] = [
-    "record_kib",
-    "compressibility_pct",
-    "test",
-    "diff_pct",
-    "stddev_pct",
-];
+use crate::input::{CELLS_MAX, DIFFERENCE_COLUMNS, RATE_COLUMNS};
 
 /// Most characters of a file that an error message quotes.
 const QUOTED_CHARS_MAX: usize = 60;

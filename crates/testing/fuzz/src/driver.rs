@@ -12,8 +12,9 @@ use flaz_sim::Rng;
 
 use crate::Target;
 use crate::sectors::sectors;
+use crate::shape::SHAPES;
 use crate::structure::Kind;
-use crate::victim::{SHAPES, Victim};
+use crate::victim::Victim;
 
 /// After so long an input is named, in case it never ends.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -27,6 +27,7 @@ pub mod mutation;
 pub mod nbd;
 pub mod sectors;
 pub mod server;
+pub mod shape;
 pub mod structure;
 pub mod victim;
 pub mod world;

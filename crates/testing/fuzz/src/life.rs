@@ -14,7 +14,8 @@ use flaz_sim::DiskImage;
 use crate::choices::Choices;
 use crate::mutation::{Promise, mutate};
 use crate::sectors::{BLOCK, SECTOR, TRIMMED, sector, sectors};
-use crate::victim::{DIRTY_SHAPES, SHAPES, STRIPE_BLOCKS_USED, Victim};
+use crate::shape::{DIRTY_SHAPES, SHAPES};
+use crate::victim::{STRIPE_BLOCKS_USED, Victim};
 use crate::world::{Served, World};
 
 /// More polls than any life here needs.

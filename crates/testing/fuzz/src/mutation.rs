@@ -12,8 +12,9 @@ use zerocopy::IntoBytes;
 
 use crate::choices::Choices;
 use crate::sectors::SECTOR;
+use crate::shape::End;
 use crate::structure::{Kind, Place, fields, number, seal};
-use crate::victim::{End, Victim};
+use crate::victim::Victim;
 
 /// Most mutations of one image.
 const MUTATIONS_MAX: u32 = 6;

@@ -13,7 +13,7 @@ use flaz_engine::shard::Platform;
 use flaz_engine::volume::{IoError, Volume, segment_lens};
 use flaz_sim::{DiskImage, Sim, SimDisk, SimEnv};
 
-use crate::victim::Shape;
+use crate::shape::Shape;
 
 /// The engine on simulated disks.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use std::panic::catch_unwind;
 use flaz_engine::planted::{PlantedBug, plant};
 use flaz_fuzz::driver::input;
 use flaz_fuzz::life::{Outcome, cache_life, dirty_life};
-use flaz_fuzz::victim::{DIRTY_SHAPES, SHAPES, Victim};
+use flaz_fuzz::shape::{DIRTY_SHAPES, SHAPES};
+use flaz_fuzz::victim::Victim;
 use flaz_fuzz::{TARGETS, Target};
 
 /// Seeds that are tried for each.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, Nanos, Priority};
 
-use crate::executor::{BoxedTask, Core, DeviceEvent, EventStage, Task};
+use crate::executor::{BoxedTask, Core, DeviceEvent, EventStage, Sim, Task};
 use crate::rng::{Rng, mix};
 use crate::timer::TimerId;
 
@@ -21,6 +21,16 @@ const COMPUTE_DELAY_NS_MAX: u64 = 20_000;
 #[derive(Clone)]
 pub struct SimEnv {
     pub(crate) core: Rc<Core>,
+}
+
+impl Sim {
+    /// The environment to give to engine code.
+    #[must_use]
+    pub fn env(&self) -> SimEnv {
+        SimEnv {
+            core: Rc::clone(&self.core),
+        }
+    }
 }
 
 impl SimEnv {

@@ -22,7 +22,6 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use flaz_device::DeviceOp;
 
-use crate::env::SimEnv;
 use crate::rng::Rng;
 use crate::timer::Timers;
 
@@ -172,7 +171,7 @@ impl Core {
 
 /// A simulation: owns the tasks; dropping it drops them.
 pub struct Sim {
-    core: Rc<Core>,
+    pub(crate) core: Rc<Core>,
 }
 
 impl Sim {
@@ -198,14 +197,6 @@ impl Sim {
             observer: RefCell::new(None),
         };
         Self { core: Rc::new(core) }
-    }
-
-    /// The environment to give to engine code.
-    #[must_use]
-    pub fn env(&self) -> SimEnv {
-        SimEnv {
-            core: Rc::clone(&self.core),
-        }
     }
 
     /// The seed of this run.

@@ -7,6 +7,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`options`], [`error`] | what to study and how; why that is impossible |
 //! | [`population`] | what there is to study, and reading a window of it |
 //! | [`window`] | what is measured of a window |
 //! | [`sample`] | which windows, by how many threads, until when |
@@ -16,7 +17,9 @@
 //! | [`report`], [`page`] | the result, as JSON and on a page |
 
 pub mod duplicates;
+pub mod error;
 pub mod estimate;
+pub mod options;
 pub mod outlook;
 pub mod page;
 pub mod population;
@@ -24,83 +27,22 @@ pub mod report;
 pub mod sample;
 pub mod window;
 
-use std::io;
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::time::Instant;
 
-use flaz_codec::CodecSpec;
+pub use error::StudyError;
+pub use options::{CODECS_MAX, StudyOptions, WINDOWS_MAX, WINDOWS_MAX_DEFAULT, WITHIN_POINTS_DEFAULT};
 pub use report::StudyReport;
-pub use sample::{Progress, study};
+pub use sample::Progress;
 
-/// What to study and how.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StudyOptions {
-    /// Files, directories, block devices, images.
-    pub paths: Vec<PathBuf>,
-    /// Read everything instead of a sample.
-    pub exact: bool,
-    /// Codecs; LZ4 and zstd:1 are needed for the distribution and are added.
-    pub codecs: Vec<CodecSpec>,
-    /// Size of a flaz cache to assess, in bytes.
-    pub cache_bytes: Option<u64>,
-    /// Half of the 95 % interval, in points, at which a sample is large enough.
-    pub within_points: f64,
-    /// Most windows of 1 MiB that are sampled.
-    pub windows_max: u64,
-    /// What decides which windows are drawn.
-    pub seed: u64,
-    /// Threads that read and compress.
-    pub threads: NonZeroUsize,
-}
+use population::Population;
 
-/// Half-width of the interval at which a sample is large enough, if none is named, in points.
-pub const WITHIN_POINTS_DEFAULT: f64 = 1.0;
-/// Most windows sampled, if no number is named: 8 GiB.
-pub const WINDOWS_MAX_DEFAULT: u64 = 8192;
-/// Most windows that may be sampled; more than that is better read in full.
-pub const WINDOWS_MAX: u64 = 1 << 20;
-/// Most codecs of a study.
-pub const CODECS_MAX: usize = 8;
-
-/// A study that could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum StudyError {
-    /// A path that was named.
-    #[error("cannot {action} {}", path.display())]
-    Path {
-        /// What was tried: "read", "list".
-        action: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Neither file nor directory nor block device.
-    #[error("{} is neither a file nor a directory nor a block device", .0.display())]
-    Kind(PathBuf),
-    /// Nothing in it.
-    #[error("nothing to study in {places}: found no readable file with contents{skipped}")]
-    Nothing {
-        /// The paths.
-        places: String,
-        /// What was left out, if anything, with a separator in front.
-        skipped: String,
-    },
-    /// Too many files to keep their names.
-    #[error(
-        "more than {} files: name fewer directories, or the device that they are on",
-        population::FILES_MAX
-    )]
-    TooManyFiles,
-    /// Too many codecs.
-    #[error("{0} codecs: expected at most {CODECS_MAX}")]
-    TooManyCodecs(usize),
-    /// Not one window could be read.
-    #[error("no part of {places} could be read; the first failure: {first}")]
-    Unreadable {
-        /// The paths.
-        places: String,
-        /// The first failure.
-        first: String,
-    },
+/// Studies what `options` name; `progress` is told now and then.
+///
+/// # Errors
+/// Nothing can be read, or what was named cannot be studied.
+pub fn study(options: &StudyOptions, progress: &mut Progress<'_>) -> Result<StudyReport, StudyError> {
+    let began = Instant::now();
+    let population = Population::of(&options.paths)?;
+    let measured = sample::measure(options, &population, progress)?;
+    Ok(StudyReport::new(options, &population, measured, began.elapsed()))
 }

@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::StudyError;
+use super::error::StudyError;
+use super::options::FILES_MAX;
 use super::window::{BLOCK_BYTES, WINDOW_BYTES};
 
-/// Most files of a study; their names are kept.
-pub const FILES_MAX: usize = 4_000_000;
 /// Most failures that are named; the others are counted.
 const FAILURES_NAMED_MAX: usize = 8;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use flaz_codec::CodecSpec;
 use serde::Serialize;
 
-use super::StudyOptions;
 use super::duplicates::Duplicates;
 use super::estimate::{self, Estimate};
+use super::options::StudyOptions;
 use super::outlook::{self, CacheOutlook, SPARE_SHARE, SsdOutlook};
 use super::population::{Population, Skipped};
 use super::sample::Measured;

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use flaz_codec::CodecSpec;
 
 use super::duplicates::Fingerprints;
+use super::error::StudyError;
 use super::estimate;
+use super::options::{CODECS_MAX, StudyOptions};
 use super::population::{Population, Skipped, WindowReader, places};
-use super::report::StudyReport;
 use super::window::{Histograms, WINDOW_BYTES, WindowMeter, WindowSums};
-use super::{CODECS_MAX, StudyError, StudyOptions};
 use crate::distribution::CODECS;
 use crate::random::Key;
 
@@ -59,18 +59,8 @@ struct Batch {
     failures: Vec<(std::path::PathBuf, std::io::Error)>,
 }
 
-/// Studies what `options` name; `progress` is told now and then.
-///
-/// # Errors
-/// Nothing can be read, or what was named cannot be studied.
-pub fn study(options: &StudyOptions, progress: &mut Progress<'_>) -> Result<StudyReport, StudyError> {
-    let began = Instant::now();
-    let population = Population::of(&options.paths)?;
-    let measured = measure(options, &population, progress)?;
-    Ok(StudyReport::new(options, &population, measured, began.elapsed()))
-}
-
-fn measure(
+/// Measures windows of `population` until the sample is large enough.
+pub(super) fn measure(
     options: &StudyOptions,
     population: &Population,
     progress: &mut Progress<'_>,

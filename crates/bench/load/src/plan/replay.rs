@@ -8,7 +8,6 @@ use std::sync::Arc;
 use flaz_data::Distribution;
 use serde::{Deserialize, Serialize};
 
-use super::bad;
 use crate::error::LoadError;
 
 /// The level whose data is replayed.
@@ -57,7 +56,7 @@ impl Replay {
     pub fn read_again(&mut self) -> Result<(), LoadError> {
         let found = Self::read(&self.path)?;
         if found.sum != self.sum {
-            return Err(bad(format!(
+            return Err(LoadError::plan(format!(
                 "{}: expected the distribution that the campaign began with (sum {}), found another one (sum {}): put the old one \
                  back, or begin anew",
                 self.path.display(),
@@ -78,7 +77,7 @@ impl Replay {
 
 /// FNV-1a of the text that it would be written as: against a file that was exchanged, not against malice.
 fn sum(distribution: &Distribution) -> Result<String, LoadError> {
-    let text = serde_json::to_vec(distribution).map_err(|error| bad(error.to_string()))?;
+    let text = serde_json::to_vec(distribution).map_err(|error| LoadError::plan(error.to_string()))?;
     let sum = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });

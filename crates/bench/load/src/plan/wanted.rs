@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use flaz_bench::cell::Level;
 use serde::Deserialize;
 
+use super::complete::{CHUNK_BYTES, Plan};
 use super::replay::{REPLAY, Replay};
-use super::{Bytes, CHUNK_BYTES, EngineWord, FamilyWord, Flush, Plan, bad};
+use super::words::{Bytes, EngineWord, FamilyWord, Flush};
 use crate::error::LoadError;
 use crate::target::{DropCaches, Io};
 use crate::test::{Test, parse_tests};
@@ -89,7 +90,7 @@ impl Wanted {
         file.take(FILE_BYTES_MAX)
             .read_to_string(&mut text)
             .map_err(LoadError::at("read", path))?;
-        Self::parse(&text).map_err(|problem| bad(format!("{}: {problem}", path.display())))
+        Self::parse(&text).map_err(|problem| LoadError::plan(format!("{}: {problem}", path.display())))
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, String> {
@@ -141,13 +142,13 @@ impl Wanted {
     /// The first thing that makes no sense, with what was expected.
     pub fn plan(self) -> Result<Plan, LoadError> {
         if let Some(name) = self.name.filter(|name| name.trim().is_empty()) {
-            return Err(bad(format!(
+            return Err(LoadError::plan(format!(
                 "--name: expected what to call the campaign in reports, found '{name}', which nobody would see there"
             )));
         }
         let target = self
             .target
-            .ok_or_else(|| bad("expected a TARGET to measure: a folder, a file or a device"))?;
+            .ok_or_else(|| LoadError::plan("expected a TARGET to measure: a folder, a file or a device"))?;
         let words = self.tests.unwrap_or_else(|| vec!["throughput".to_owned()]);
         let streaming = words.iter().any(|word| word.trim() == "streaming");
         let tests = tests(&words)?;
@@ -171,7 +172,7 @@ impl Wanted {
         let runs_max = match (self.within, self.runs_max) {
             (None, None) => runs,
             (None, Some(_)) => {
-                return Err(bad(
+                return Err(LoadError::plan(
                     "a largest number of runs is for --within: expected both, or neither",
                 ));
             }
@@ -217,7 +218,10 @@ fn tests(words: &[String]) -> Result<Vec<Test>, LoadError> {
 }
 
 fn named<const N: usize>(words: [&str; N]) -> Result<Vec<Level>, LoadError> {
-    words.iter().map(|word| word.parse().map_err(bad)).collect()
+    words
+        .iter()
+        .map(|word| word.parse().map_err(LoadError::plan))
+        .collect()
 }
 
 fn once<T: Ord>(mut values: Vec<T>) -> Vec<T> {

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::level::Levels;
-use super::report::PointReport;
+use super::point::PointReport;
 
 /// A place where the ratio passes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -12,9 +12,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{CLAIMS_MAX, Claim};
+use super::statement::Claim;
 use crate::error::{InputError, Problem};
-use crate::results::read_text;
+use crate::input::CLAIMS_MAX;
+use crate::text_file::read_text;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

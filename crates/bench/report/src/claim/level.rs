@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::report::PointReport;
+use super::point::PointReport;
 use crate::campaign_file::Achieved;
 
 /// The codec whose figures are taken where there are several.

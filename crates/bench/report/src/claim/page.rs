@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
-use super::report::{ClaimReport, ClaimsReport, CurveReport, Standing};
-use super::{Crossing, Levels, TrueAt};
+use super::crossing::{Crossing, TrueAt};
+use super::level::Levels;
+use super::point::Standing;
+use super::report::{ClaimReport, ClaimsReport, CurveReport};
 use crate::comparison::source_line;
 use crate::layout::{Align, Style, Table, paint};
 use crate::unit::{Rate, Unit, WholeBytes};

@@ -12,7 +12,7 @@ use crate::error::BenchError;
 use crate::results::{self, Results};
 use crate::statistics::welch::welch;
 
-use super::ALPHA;
+use super::confidence::ALPHA;
 
 /// The least margin in percent, and the one that is taken if nothing is said.
 pub const DELTA_FLOOR_PCT: f64 = 1.0;

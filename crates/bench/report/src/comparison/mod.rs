@@ -3,6 +3,8 @@
 //! Invariants: every verdict of the default rule holds after correction for the number of cells; the same files, seed
 //! and options give the same report, byte for byte; an interval does not depend on which other cells there are.
 
+mod confidence;
+mod interval;
 mod margin;
 mod page;
 mod report;
@@ -11,11 +13,13 @@ mod verdict;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+pub use confidence::{ALPHA, COVERAGE, SEED};
+pub use interval::{Interval, IntervalMethod};
 pub use margin::{DELTA_FLOOR_PCT, Margin};
 pub(crate) use page::source_line;
 pub use report::{
-    CellReport, Comparison, Counts, Interval, IntervalMethod, MarginReport, RankMethod, RanksReport,
-    RuleReport, SourceReport, WelchReport,
+    CellReport, Comparison, Counts, MarginReport, RankMethod, RanksReport, RuleReport, SourceReport,
+    WelchReport,
 };
 pub use verdict::{Note, Rule, Verdict};
 
@@ -25,15 +29,6 @@ use crate::random::Random;
 use crate::results::{self, Results};
 use crate::statistics::{bootstrap, deviation, family, ranks, welch};
 use verdict::Evidence;
-
-/// Level of the tests: the share of false alarms that is taken.
-pub const ALPHA: f64 = 0.05;
-
-/// Probability with which an interval holds the true value.
-pub const COVERAGE: f64 = 0.95;
-
-/// Seed of the resampling if none is given.
-pub const SEED: u64 = 1;
 
 /// How to compare.
 #[derive(Clone, Debug, PartialEq)]

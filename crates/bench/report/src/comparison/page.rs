@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::report::{CellReport, Comparison, MarginReport, SourceReport};
-use super::{Note, Rule, Verdict};
+use super::verdict::{Note, Rule, Verdict};
 use crate::cell::CellKey;
 use crate::layout::{Align, Field, Style, Table, p_value, paint};
 use crate::unit::{Rate, WholeBytes};

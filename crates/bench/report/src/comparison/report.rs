@@ -7,7 +7,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{ALPHA, Margin, Note, Rule, Verdict};
+use super::confidence::ALPHA;
+use super::interval::Interval;
+use super::margin::{DELTA_FLOOR_PCT, Margin};
+use super::verdict::{Note, Rule, Verdict};
 use crate::cell::{Cell, CellKey, Description};
 use crate::results::{Kind, Results};
 use crate::statistics::deviation;
@@ -16,9 +19,6 @@ use crate::unit::{Direction, Unit};
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
-
-/// Runs a side below which an interval by resampling is too narrow.
-pub const RUNS_FEW: u32 = 6;
 
 /// A comparison of B with A.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -98,7 +98,7 @@ impl MarginReport {
             },
             Margin::Repeats(paths) => Self::Repeats {
                 paths: paths.clone(),
-                floor_pct: super::DELTA_FLOOR_PCT,
+                floor_pct: DELTA_FLOOR_PCT,
             },
         }
     }
@@ -207,29 +207,6 @@ pub struct CellReport {
     pub verdict: Verdict,
     /// And what one should know beside it.
     pub notes: Vec<Note>,
-}
-
-/// A number with the limits between which the true one lies with 95 % probability.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Interval {
-    /// The number.
-    pub estimate: f64,
-    /// Lower limit.
-    pub low: f64,
-    /// Upper limit.
-    pub high: f64,
-    /// Where the limits come from.
-    pub method: IntervalMethod,
-}
-
-/// Where the limits of an interval come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum IntervalMethod {
-    /// Percentiles of medians that were drawn again.
-    Bootstrap,
-    /// Student's t on the logarithms, taken as normal: of published means.
-    LogNormal,
 }
 
 /// Welch's test on logarithms.

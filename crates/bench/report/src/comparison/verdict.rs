@@ -7,7 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ALPHA, Interval};
+use super::confidence::{ALPHA, RUNS_FEW};
+use super::interval::Interval;
 use crate::cell::Cell;
 use crate::statistics::ranks::MannWhitney;
 use crate::statistics::welch::Welch;
@@ -65,7 +66,7 @@ pub enum Note {
     NoVariation,
     /// Runs far from the others.
     Outliers,
-    /// Fewer than [`super::report::RUNS_FEW`] runs a side: the interval is too narrow.
+    /// Fewer than [`RUNS_FEW`] runs a side: the interval is too narrow.
     FewRuns,
 }
 
@@ -170,7 +171,7 @@ impl Evidence {
                 Note::RanksDisagree => changed && self.ranks.is_some_and(|ranks| ranks.p >= ALPHA),
                 Note::NoVariation => self.welch.error == 0.0,
                 Note::Outliers => a.outliers.unwrap_or(0) + b.outliers.unwrap_or(0) > 0,
-                Note::FewRuns => self.ranks.is_some() && a.runs.min(b.runs) < super::report::RUNS_FEW,
+                Note::FewRuns => self.ranks.is_some() && a.runs.min(b.runs) < RUNS_FEW,
             })
             .collect()
     }

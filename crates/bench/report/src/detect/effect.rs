@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::pattern::Pattern;
-use super::{ALPHA, MARGIN_PCT, ROUNDS_MIN, SMALL_PCT, Sample};
+use super::sample::{ALPHA, MARGIN_PCT, ROUNDS_MIN, SMALL_PCT, Sample};
 use crate::statistics::moments::Moments;
 use crate::statistics::{family, student, welch};
 

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Imported, Run};
+use super::imported::{Imported, Run};
 use crate::cell::{CellKey, Level, Percent, is_name};
 use crate::error::Problem;
 use crate::table_file::quoted;

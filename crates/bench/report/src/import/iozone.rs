@@ -12,7 +12,7 @@
 //!
 //! Of several file sizes the largest counts, for a cell does not know them.
 
-use super::{Imported, Run};
+use super::imported::{Imported, Run};
 use crate::cell::{CellKey, Level, Percent};
 use crate::error::Problem;
 use crate::table_file::quoted;

@@ -3,6 +3,8 @@
 use flaz_page::BASE_STYLE;
 use flaz_page::drawing::Drawing;
 
+use crate::input::SOURCES_MAX;
+
 /// Colours and shapes of what charts have.
 pub(super) const STYLE: &str = include_str!("style.css");
 
@@ -40,7 +42,7 @@ impl Chart {
 
 /// The class that gives the series at `place` its colour.
 pub(super) fn class(place: usize) -> String {
-    format!("s{}", place % super::SOURCES_MAX)
+    format!("s{}", place % SOURCES_MAX)
 }
 
 /// A name as part of a file's name.

@@ -1,8 +1,5 @@
 //! Tables as files: comma-separated, a field in double quotes where it has a comma, a quote or a line's end.
 
-use super::rates;
-use super::summary::Report;
-
 /// A table being made.
 #[derive(Debug)]
 pub(super) struct Csv {
@@ -45,18 +42,6 @@ impl Csv {
     pub(super) fn finish(self) -> String {
         self.text
     }
-}
-
-/// Every cell of a report as one table, the columns of a published table first.
-#[must_use]
-pub fn cells_csv(report: &Report) -> String {
-    let mut csv = Csv::new(&rates::COLUMNS);
-    for source in report.all() {
-        for cell in source.cells.iter().filter(|cell| cell.mean.is_some()) {
-            csv.row(&rates::fields(source, cell));
-        }
-    }
-    csv.finish()
 }
 
 #[cfg(test)]

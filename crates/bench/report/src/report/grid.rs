@@ -8,6 +8,7 @@ use flaz_page::drawing::{Drawing, Scale, round_step};
 use super::chart::class;
 use super::summary::{CellSummary, Source};
 use crate::cell::Level;
+use crate::input::SOURCES_MAX;
 use crate::unit::{Rate, Unit, WholeBytes};
 
 /// Most categories of one chart; what is more goes to another.
@@ -77,8 +78,8 @@ impl Layout {
             .iter()
             .map(|cell| LevelOrder(cell.key.level.clone()))
             .collect();
-        let levels: Option<Vec<LevelOrder>> = (sources.len() == 1 && by_level.len() <= super::SOURCES_MAX)
-            .then(|| by_level.into_iter().collect());
+        let levels: Option<Vec<LevelOrder>> =
+            (sources.len() == 1 && by_level.len() <= SOURCES_MAX).then(|| by_level.into_iter().collect());
         let categories: BTreeSet<Category> = cells
             .iter()
             .map(|cell| Category {

@@ -3,11 +3,13 @@
 //! [`Report`] is all that is known, as numbers; the JSON is it. [`charts`] draws it, each chart with its numbers as CSV;
 //! `page` makes one HTML file of all that, `terminal` what one sees at once.
 
+mod cells;
 mod chart;
 mod charts;
 mod csv;
 mod differences;
 mod grid;
+mod options;
 mod page;
 mod rates;
 mod samples;
@@ -18,43 +20,17 @@ mod truth;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+pub use cells::cells_csv;
 pub use chart::Chart;
 pub use charts::{CHARTS_MAX, charts};
-pub use csv::cells_csv;
+pub use options::Options;
 pub use summary::{CellSummary, Report, Source};
 pub use terminal::Look;
 
-use crate::comparison::{self, Comparison, Margin, Rule, SEED};
+use crate::comparison::{self, Comparison, Rule};
 use crate::error::BenchError;
+use crate::input::SOURCES_MAX;
 use crate::results::{self, Results};
-use crate::statistics::bootstrap;
-
-/// Most results on one page: as many as there are colours that can be told apart.
-pub const SOURCES_MAX: usize = 8;
-
-/// How to report.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// How many runs the means of a table are of.
-    pub runs: Option<u32>,
-    /// What difference from the baseline matters.
-    pub margin: Margin,
-    /// Where the resampling begins.
-    pub seed: u64,
-    /// How often medians are drawn again for an interval.
-    pub resamples: u32,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            runs: None,
-            margin: Margin::Percent(comparison::DELTA_FLOOR_PCT),
-            seed: SEED,
-            resamples: bootstrap::RESAMPLES,
-        }
-    }
-}
 
 /// Reads `files`, and compares each with `baseline` if there is one.
 ///

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::Options;
+use super::options::Options;
 use crate::background::Background;
 use crate::campaign_file::{Achieved, Duplicates};
 use crate::cell::{Cell, CellKey};

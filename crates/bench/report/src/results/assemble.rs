@@ -2,14 +2,19 @@
 
 use std::path::Path;
 
-use super::{CELLS_MAX, Differences, Incomplete, KIB, Kind, Opened, Results};
+use super::differences::Differences;
+use super::opened::Opened;
+use super::set::{Incomplete, Kind, Results};
 use crate::background::Background;
 use crate::campaign_file::Campaign;
 use crate::cell::{Cell, Measured};
 use crate::error::{InputError, Problem};
 use crate::import::{Imported, ImportedCell};
+use crate::input::CELLS_MAX;
 use crate::table_file::{Form, Row, Table};
 use crate::unit::{Direction, Unit};
+
+const KIB: f64 = 1024.0;
 
 /// Of a campaign.
 pub(super) fn campaign_results(path: &Path, mut campaign: Campaign) -> Result<Results, Problem> {

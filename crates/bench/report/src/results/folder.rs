@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::assemble::{campaign_results, imported_results};
-use super::{Content, FILES_MAX, Results, read_content};
+use super::content::{Content, read_content};
+use super::set::Results;
 use crate::campaign_file::Campaign;
 use crate::error::{InputError, Problem};
+use crate::input::FILES_MAX;
 
 /// A folder has the runs of one campaign, in the order of the names of its files: outputs of one program, or
 /// campaigns.

@@ -12,7 +12,9 @@ use crate::rng::{Rng, mix};
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
 const FANOUT: usize = 128;
-const SECTOR: u64 = super::SECTOR_BYTES;
+/// The unit that a power cut cannot tear, in bytes.
+pub const SECTOR_BYTES: u64 = 512;
+const SECTOR: u64 = SECTOR_BYTES;
 
 /// Contents of pages that were never written: gets the number of the 4 KiB page and the page to fill.
 pub type Background = Arc<dyn Fn(u64, &mut [u8; PAGE_BYTES]) + Send + Sync>;

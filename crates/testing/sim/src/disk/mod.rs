@@ -25,7 +25,7 @@ use std::time::Duration;
 use flaz_device::{DeviceOp, Env, Nanos};
 
 pub use self::config::{DiskConfig, DiskStats, FaultRates, WRITE_CACHE_BYTES_DEFAULT};
-pub use self::contents::{Background, DiscardMode};
+pub use self::contents::{Background, DiscardMode, SECTOR_BYTES};
 pub use self::image::{CrashPlan, DiskImage, DiskMoment};
 pub use self::volatile::VolatileWrite;
 
@@ -33,9 +33,6 @@ use self::contents::sectors;
 use self::volatile::Medium;
 use crate::env::SimEnv;
 use crate::rng::Rng;
-
-/// The unit that a power cut cannot tear, in bytes.
-pub const SECTOR_BYTES: u64 = 512;
 
 /// `EIO`, as the operating system would say.
 pub(crate) const OS_ERROR_IO: i32 = 5;

@@ -12,8 +12,7 @@
 
 use std::collections::VecDeque;
 
-use super::SECTOR_BYTES;
-use super::contents::{Contents, Payload, sectors};
+use super::contents::{Contents, Payload, SECTOR_BYTES, sectors};
 use crate::rng::Rng;
 
 /// Granularity in which zeroes and discards survive a power cut, in bytes.

@@ -1,0 +1,140 @@
+//! Shapes of the caches that are made: size, settings, and how their last life ended.
+
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::Mode;
+use flaz_engine::volume::STRIPE_BYTES;
+
+/// Stripes of a shard: some whose intents are set, and others.
+pub(crate) const STRIPES: u64 = 3;
+
+/// How the last life of a cache ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Stopped in order.
+    Clean,
+    /// The process was killed; intents are set.
+    Killed,
+    /// The power failed; what was not flushed is gone in part.
+    Cut,
+    /// The process was killed while a region was being made void: its summary is still there.
+    HalfVoid,
+}
+
+/// What is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// For messages.
+    pub name: &'static str,
+    pub(crate) sector_bytes: u32,
+    pub(crate) shard_count: u32,
+    pub(crate) origin_len: u64,
+    pub(crate) regions_per_shard: u64,
+    /// For new blocks.
+    pub codec: &'static str,
+    /// What is admitted and kept.
+    pub policy: PolicyKind,
+    /// In write-back the last writes have not reached the origin.
+    pub mode: Mode,
+    /// How it ended.
+    pub end: End,
+}
+
+/// Shapes in write-through. Corpora name them by number modulo how many there are.
+pub const SHAPES: [Shape; 8] = [
+    shape("clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
+    shape("killed", 512, 1, "lz4", PolicyKind::S3Fifo, End::Killed),
+    shape("cut", 512, 1, "none", PolicyKind::Fifo, End::Cut),
+    shape("half void", 512, 1, "none", PolicyKind::Fifo, End::HalfVoid),
+    shape(
+        "clean, two shards of 4 KiB sectors",
+        4096,
+        2,
+        "zstd",
+        PolicyKind::S3Fifo,
+        End::Clean,
+    ),
+    shape(
+        "killed, two shards of 4 KiB sectors",
+        4096,
+        2,
+        "zlib",
+        PolicyKind::Fifo,
+        End::Killed,
+    ),
+    shape("cut, three shards", 512, 3, "lzo", PolicyKind::S3Fifo, End::Cut),
+    shape(
+        "half void, two shards",
+        512,
+        2,
+        "none",
+        PolicyKind::Fifo,
+        End::HalfVoid,
+    ),
+];
+
+/// Shapes in write-back, with dirty blocks. As above.
+pub const DIRTY_SHAPES: [Shape; 4] = [
+    dirty(shape(
+        "dirty, clean",
+        512,
+        1,
+        "lz4",
+        PolicyKind::S3Fifo,
+        End::Clean,
+    )),
+    dirty(shape(
+        "dirty, killed",
+        512,
+        1,
+        "lz4",
+        PolicyKind::Fifo,
+        End::Killed,
+    )),
+    dirty(shape(
+        "dirty, cut, two shards of 4 KiB sectors",
+        4096,
+        2,
+        "zstd",
+        PolicyKind::S3Fifo,
+        End::Cut,
+    )),
+    dirty(shape(
+        "dirty, clean, two shards",
+        512,
+        2,
+        "none",
+        PolicyKind::Fifo,
+        End::Clean,
+    )),
+];
+
+const fn dirty(shape: Shape) -> Shape {
+    Shape {
+        mode: Mode::WriteBack,
+        // Dirty blocks are not evicted for room.
+        regions_per_shard: 12,
+        ..shape
+    }
+}
+
+const fn shape(
+    name: &'static str,
+    sector_bytes: u32,
+    shard_count: u32,
+    codec: &'static str,
+    policy: PolicyKind,
+    end: End,
+) -> Shape {
+    Shape {
+        name,
+        sector_bytes,
+        shard_count,
+        // The last stripe is not whole.
+        origin_len: shard_count as u64 * STRIPES * STRIPE_BYTES - (256 << 10),
+        regions_per_shard: 7,
+        codec,
+        policy,
+        mode: Mode::WriteThrough,
+        end,
+    }
+}
