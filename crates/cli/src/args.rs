@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flaz_codec::CodecSpec;
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::{AfterCrash, Mode};
+use flaz_engine::settings::{AfterCrash, Mode, StrictFlush};
 use flaz_nbd::NbdAddress;
 
 use crate::bench::args::BenchArgs;
@@ -192,6 +192,9 @@ pub struct ServeArgs {
     /// Maximum share of the cache device for dirty data, in percent (1 to 50)
     #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = parse_dirty_limit)]
     pub dirty_limit: u8,
+    /// In write-back, when to record that data was flushed. After a crash, damage is detected in recorded data only
+    #[arg(long, value_name = "WHEN", value_parser = choice::<StrictFlush>(), default_value_t = StrictFlush::Auto)]
+    pub strict_flush: StrictFlush,
     /// Codec for new blocks
     #[arg(long, value_name = "CODEC", help = format!("Codec for new blocks: {} [default: as created]", flaz_codec::choices()))]
     pub codec: Option<CodecSpec>,
@@ -270,6 +273,7 @@ Keys:
   codec              {}; for new blocks only
   sequential-cutoff  a size; longer sequential runs are not cached; 0 caches all
   dirty-limit        maximum share of the cache device for dirty data: 1 to 50 percent
+  strict-flush       auto, always or never; see `flaz serve --help`
 
 Changes take effect at once and last until the daemon stops. Either all keys are changed or none.
 

@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use flaz_engine::choice::{Choice, parse};
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::{AfterCrash, Mode};
+use flaz_engine::settings::{AfterCrash, Mode, StrictFlush};
 
 /// A setting whose values have help on the command line.
 pub trait Described: Choice + Send + Sync {
@@ -39,6 +39,16 @@ impl Described for AfterCrash {
         match self {
             Self::Warm => "All blocks except those in areas being written",
             Self::Cold => "No blocks",
+        }
+    }
+}
+
+impl Described for StrictFlush {
+    fn help(self) -> &'static str {
+        match self {
+            Self::Auto => "Always if the cache device has no volatile write cache, else never",
+            Self::Always => "Before a flush is acknowledged",
+            Self::Never => "Within milliseconds after a flush is acknowledged",
         }
     }
 }

@@ -115,6 +115,7 @@ fn exercise(work: Work<'_>) -> Done {
             codec,
             sequential_cutoff: 0,
             dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+            strict_flush: flaz_engine::settings::StrictFlush::Auto,
         };
         let (cache, base) = (Rc::new(disk), Rc::new(origin));
         let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)

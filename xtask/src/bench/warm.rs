@@ -164,6 +164,7 @@ fn settings() -> Settings {
         codec: CodecSpec::default(),
         sequential_cutoff: 0,
         dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+        strict_flush: flaz_engine::settings::StrictFlush::Auto,
     }
 }
 

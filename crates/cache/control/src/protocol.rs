@@ -271,6 +271,7 @@ mod tests {
             codec: CodecSpec::NONE,
             sequential_cutoff: 0,
             dirty_percent: 25,
+            strict_flush: flaz_engine::settings::StrictFlush::Auto,
         };
         for reply in [
             Reply::Status(Box::new(crate::report::example::example())),

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use flaz_codec::{CodecSpec, SpecError};
 use flaz_engine::choice::{self, Choice, UnknownChoice};
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::{DIRTY_PERCENT_MAX, Mode, Settings};
+use flaz_engine::settings::{DIRTY_PERCENT_MAX, Mode, Settings, StrictFlush};
 use serde::{Deserialize, Serialize};
 
 use crate::size::{self, SizeError};
@@ -78,7 +78,7 @@ pub enum SettingError {
     },
 }
 
-const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff, dirty-limit";
+const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff, dirty-limit, strict-flush";
 
 /// Settings that can be changed while the cache is running; a missing field is left unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +103,9 @@ pub struct SettingsPatch {
         deserialize_with = "dirty_limit"
     )]
     pub dirty_limit: Option<u8>,
+    /// When the mark of a flush is stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict_flush: Option<StrictFlush>,
 }
 
 impl SettingsPatch {
@@ -135,6 +138,7 @@ impl SettingsPatch {
                     patch.sequential_cutoff.replace(bytes).is_some()
                 }
                 "dirty-limit" => patch.dirty_limit.replace(parse_dirty_limit(value)?).is_some(),
+                "strict-flush" => patch.strict_flush.replace(parse_choice(key, value)?).is_some(),
                 _ => return Err(SettingError::UnknownKey(key.to_owned())),
             };
             if twice {
@@ -153,6 +157,7 @@ impl SettingsPatch {
             codec: self.codec.unwrap_or(settings.codec),
             sequential_cutoff: self.sequential_cutoff.unwrap_or(settings.sequential_cutoff),
             dirty_percent: self.dirty_limit.unwrap_or(settings.dirty_percent),
+            strict_flush: self.strict_flush.unwrap_or(settings.strict_flush),
         }
     }
 }
@@ -195,6 +200,7 @@ mod tests {
             "codec=zstd:3",
             "sequential-cutoff=4M",
             "dirty-limit=10%",
+            "strict-flush=always",
         ])
         .unwrap();
         assert_eq!(patch.mode, Some(Mode::WriteAround));
@@ -205,6 +211,7 @@ mod tests {
         );
         assert_eq!(patch.sequential_cutoff, Some(4 << 20));
         assert_eq!(patch.dirty_limit, Some(10));
+        assert_eq!(patch.strict_flush, Some(StrictFlush::Always));
         let json = serde_json::to_string(&patch).unwrap();
         assert_eq!(serde_json::from_str::<SettingsPatch>(&json).unwrap(), patch);
         assert!(SettingsPatch::parse::<&str>(&[]).unwrap().is_empty());

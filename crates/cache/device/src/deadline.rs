@@ -263,6 +263,10 @@ impl<D: Device + Clone, E: Env> Device for Deadline<D, E> {
         self.device.fua_stands_alone()
     }
 
+    fn has_volatile_cache(&self) -> bool {
+        self.device.has_volatile_cache()
+    }
+
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         let len = buf.len();
         match self.within(pin!(self.device.read_at(offset, buf))).await {

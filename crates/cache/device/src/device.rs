@@ -91,6 +91,12 @@ pub trait Device: 'static {
         false
     }
 
+    /// Whether a write that has completed can be lost in a power cut unless it is flushed. A device that does not know has
+    /// such a cache.
+    fn has_volatile_cache(&self) -> bool {
+        true
+    }
+
     /// Reads `buf.len()` bytes at `offset` into `buf`.
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>);
 

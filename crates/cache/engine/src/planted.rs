@@ -86,6 +86,8 @@ pub enum PlantedBug {
     DirtyFuaDropped,
     /// A flush is not sent to the cache device, dirty blocks or not.
     DirtyFlushNotSent,
+    /// No page is written to say how far the log is stable.
+    StableMarkSkipped,
     /// The damaged copy of a dirty block is taken for a miss.
     DirtyDamageIsAMiss,
     /// The cleaner writes what the cache device could still lose.
@@ -138,6 +140,7 @@ impl PlantedBug {
         Self::AcknowledgedBeforeLanding,
         Self::DirtyFuaDropped,
         Self::DirtyFlushNotSent,
+        Self::StableMarkSkipped,
         Self::DirtyDamageIsAMiss,
         Self::CleanedBeforeStable,
         Self::CleanedUnflushed,
@@ -157,6 +160,7 @@ impl PlantedBug {
                 | Self::AcknowledgedBeforeLanding
                 | Self::DirtyFuaDropped
                 | Self::DirtyFlushNotSent
+                | Self::StableMarkSkipped
                 | Self::DirtyDamageIsAMiss
                 | Self::CleanedBeforeStable
                 | Self::CleanedUnflushed

@@ -42,6 +42,24 @@ choice!(AfterCrash, "after-crash", {
     Cold => "cold",
 });
 
+/// Whether a flush waits for the mark that records how far the log is stable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StrictFlush {
+    /// As `Always` if the cache device has no volatile write cache, else as `Never`.
+    #[default]
+    Auto,
+    /// The mark is stable before the flush is answered.
+    Always,
+    /// The mark follows the answer within milliseconds.
+    Never,
+}
+
+choice!(StrictFlush, "strict-flush", {
+    Auto => "auto",
+    Always => "always",
+    Never => "never",
+});
+
 /// The settings that can be changed while the cache is served. Reports and the control protocol contain them in this form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -57,6 +75,9 @@ pub struct Settings {
     /// Maximum share of the cache device for dirty blocks, in percent of the space for data: 1 to [`DIRTY_PERCENT_MAX`].
     #[serde(rename = "dirty_limit_percent")]
     pub dirty_percent: u8,
+    /// When the mark of a flush is stable.
+    #[serde(default)]
+    pub strict_flush: StrictFlush,
 }
 
 /// Maximum of [`Settings::dirty_percent`]. Reclaim can always continue with the rest.
@@ -94,6 +115,7 @@ mod tests {
         reads_back::<Mode>();
         reads_back::<AfterCrash>();
         reads_back::<PolicyKind>();
+        reads_back::<StrictFlush>();
     }
 
     #[test]
@@ -123,8 +145,9 @@ mod tests {
             codec: CodecSpec::ZSTD,
             sequential_cutoff: 4096,
             dirty_percent: 10,
+            strict_flush: StrictFlush::Always,
         };
-        let json = r#"{"mode":"write-back","policy":"second-touch","codec":"zstd:1","sequential_cutoff_bytes":4096,"dirty_limit_percent":10}"#;
+        let json = r#"{"mode":"write-back","policy":"second-touch","codec":"zstd:1","sequential_cutoff_bytes":4096,"dirty_limit_percent":10,"strict_flush":"always"}"#;
         assert_eq!(serde_json::to_string(&settings).expect("JSON"), json);
         assert_eq!(
             serde_json::from_str::<Settings>(json).expect("the same"),

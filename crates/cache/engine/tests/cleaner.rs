@@ -64,6 +64,7 @@ impl World {
             codec: CodecSpec::default(),
             sequential_cutoff: 0,
             dirty_percent: 25,
+            strict_flush: flaz_engine::settings::StrictFlush::Auto,
         };
         let origin = Rc::new(Emulated::new(origin, env.clone(), Preset::Hdd.model()));
         let cache = LocalCache::open(env.clone(), Rc::new(disk), Rc::clone(&origin), settings)

@@ -99,6 +99,7 @@ fn plan(seed: u64) -> Plan {
                 .expect("a codec"),
             sequential_cutoff: if rng.below(4) == 0 { 256 << 10 } else { 0 },
             dirty_percent: [1, 25, 50][rng.below(3) as usize],
+            strict_flush: flaz_engine::settings::StrictFlush::Auto,
         },
         operations: 150,
         origin_faults: FaultRates::default(),
@@ -219,6 +220,7 @@ impl Run {
                 .expect("a codec"),
             sequential_cutoff: 0,
             dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+            strict_flush: flaz_engine::settings::StrictFlush::Auto,
         });
     }
 

@@ -84,6 +84,7 @@ async fn serve(dir: &std::path::Path, server: Server, shutdown: Shutdown) -> Sta
         codec: "none".parse().expect("a codec"),
         sequential_cutoff: 0,
         dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+        strict_flush: flaz_engine::settings::StrictFlush::Auto,
     };
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(1),

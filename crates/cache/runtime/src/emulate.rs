@@ -241,6 +241,10 @@ impl<D: Device, E: Env> Device for Emulated<D, E> {
         self.device.fua_stands_alone()
     }
 
+    fn has_volatile_cache(&self) -> bool {
+        self.device.has_volatile_cache()
+    }
+
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         let done = self.accept(Direction::Read, offset, buf.len() as u64);
         let answer = self.device.read_at(offset, buf).await;

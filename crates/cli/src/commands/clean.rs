@@ -93,6 +93,7 @@ fn alone<T>(
         policy: PolicyKind::S3Fifo,
         sequential_cutoff: 0,
         dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+        strict_flush: flaz_engine::settings::StrictFlush::Auto,
         codec: None,
         threads: None,
         discard_cache: false,

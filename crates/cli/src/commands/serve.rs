@@ -131,6 +131,7 @@ fn spec(args: &ServeArgs, nbd_default: PathBuf) -> ServeSpec {
         policy: args.policy,
         sequential_cutoff: args.sequential_cutoff,
         dirty_percent: args.dirty_limit,
+        strict_flush: args.strict_flush,
         codec: args.codec,
         threads: args.threads,
         discard_cache: args.discard_cache,

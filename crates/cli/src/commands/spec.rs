@@ -44,6 +44,8 @@ pub struct ServeSpec {
     pub sequential_cutoff: u64,
     /// Most of the cache device that dirty blocks may take, in percent.
     pub dirty_percent: u8,
+    /// When the mark of a flush is stable.
+    pub strict_flush: flaz_engine::settings::StrictFlush,
     /// Codec for new blocks, or what the superblock says.
     pub codec: Option<CodecSpec>,
     /// Threads that drive shards, or one for every two cores.
@@ -76,6 +78,7 @@ impl ServeSpec {
             codec: self.codec.unwrap_or(superblock_codec),
             sequential_cutoff: self.sequential_cutoff,
             dirty_percent: self.dirty_percent,
+            strict_flush: self.strict_flush,
         }
     }
 }

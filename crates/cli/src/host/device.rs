@@ -65,6 +65,10 @@ impl Device for HostDevice {
         both!(self, device => device.fua_stands_alone())
     }
 
+    fn has_volatile_cache(&self) -> bool {
+        both!(self, device => device.has_volatile_cache())
+    }
+
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         both!(self, device => device.read_at(offset, buf).await)
     }

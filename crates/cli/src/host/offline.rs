@@ -144,6 +144,7 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
             codec: superblock.codec,
             sequential_cutoff: 0,
             dirty_percent: DIRTY_PERCENT_DEFAULT,
+            strict_flush: flaz_engine::settings::StrictFlush::Auto,
         }),
         live: None,
         warnings,

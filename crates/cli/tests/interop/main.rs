@@ -21,5 +21,6 @@ mod reclaim;
 mod restart;
 mod settings;
 mod soak;
+mod stable;
 mod stall;
 mod support;

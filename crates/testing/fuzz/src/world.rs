@@ -60,6 +60,7 @@ impl World {
             sequential_cutoff: 0,
             // The most there is: little is cleaned soon.
             dirty_percent: DIRTY_PERCENT_MAX,
+            strict_flush: flaz_engine::settings::StrictFlush::Auto,
         };
         let (cache, origin) = (Rc::new(self.cache.clone()), Rc::new(self.origin.clone()));
         let cache = LocalCache::open(self.sim.env(), cache, Rc::clone(&origin), settings).await?;

@@ -55,6 +55,7 @@ pub fn example() -> StatusReport {
             codec: CodecSpec::LZ4,
             sequential_cutoff: 4 << 20,
             dirty_percent: 25,
+            strict_flush: flaz_engine::settings::StrictFlush::Auto,
         }),
         live: Some(LiveReport {
             daemon: DaemonReport {

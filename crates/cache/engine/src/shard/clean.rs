@@ -648,6 +648,7 @@ mod tests {
                 codec: CodecSpec::default(),
                 sequential_cutoff: 0,
                 dirty_percent: DIRTY_PERCENT_DEFAULT,
+                strict_flush: crate::settings::StrictFlush::Auto,
             },
             origin_writes: OriginWrites::default(),
             host_records: None,

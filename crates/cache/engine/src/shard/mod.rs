@@ -13,6 +13,7 @@
 //! | [`log`], [`regions`], [`fragment`] | where fragments lie, and what they look like |
 //! | [`order`], [`locks`] | what keeps stale data out |
 //! | [`queue`], [`origin_reads`], [`reclaimer`], [`tasks`] | what waits, what is under way |
+//! | [`stable_mark`] | how far the log is stable, kept on the device for the next start |
 //! | [`watch`] | noting what the origin begins with |
 //! | [`failure`] | giving a cache device up |
 //!
@@ -53,6 +54,7 @@ mod scan;
 mod sending;
 #[cfg(test)]
 mod simulated;
+mod stable_mark;
 mod tasks;
 mod watch;
 mod write;
@@ -83,6 +85,7 @@ use order::WriteOrder;
 use origin_reads::OriginReads;
 use queue::AdmissionQueue;
 use reclaimer::Reclaimer;
+use stable_mark::StableMark;
 use tasks::{Phase, TaskGroup};
 use writeback::{Level, Writeback};
 
@@ -168,6 +171,7 @@ pub struct Shard<P: Platform> {
     /// The tasks and the phase.
     tasks: Rc<TaskGroup>,
     intents: Intents,
+    stable_mark: StableMark,
     after_crash: AfterCrash,
     /// A flush of the origin that failed when nobody had asked for it.
     flush_failure: RefCell<Option<flaz_device::DeviceError>>,
@@ -256,6 +260,7 @@ impl<P: Platform> Shard<P> {
             reclaimer: Reclaimer::new(),
             tasks: TaskGroup::new(),
             intents: Intents::new(&geometry),
+            stable_mark: StableMark::new(),
             after_crash,
             flush_failure: RefCell::new(None),
             obsolete: RefCell::new(BTreeMap::new()),

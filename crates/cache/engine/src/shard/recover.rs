@@ -135,6 +135,11 @@ impl<P: Platform> Shard<P> {
         }
         drop(found);
         self.inherit_dirty();
+        // What these regions have may have been flushed shortly before the crash, and not be marked yet.
+        if !resumed.is_empty() {
+            let wanted = self.stable_mark.wanted();
+            self.write_marks(wanted, true).await.map_err(device)?;
+        }
         outcome.dropped = self.drop_intended().await?;
         outcome.blocks = self.index.borrow().len() as u64;
         outcome.dirty = self.index.borrow().dirty_blocks();

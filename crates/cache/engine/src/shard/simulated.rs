@@ -128,6 +128,7 @@ fn shard_over(
             codec: CodecSpec::default(),
             sequential_cutoff: 0,
             dirty_percent: DIRTY_PERCENT_DEFAULT,
+            strict_flush: crate::settings::StrictFlush::Auto,
         },
         origin_writes: OriginWrites::default(),
         host_records: None,

@@ -388,8 +388,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The shard's part in a flush: everything acknowledged is stable on return. The origin itself is flushed by the
-    /// caller.
+    /// The shard's part in a flush: everything acknowledged is stable on return, and is marked as stable, or will be soon. The
+    /// origin itself is flushed by the caller.
     ///
     /// # Errors
     /// [`IoError::Origin`] when a flush of the origin that the shard made on its own failed since the last call;
@@ -418,12 +418,25 @@ impl<P: Platform> Shard<P> {
             let log = self.log.borrow();
             (log.open_numbers(), log.landed_marks(), log.rings_behind())
         };
+        let strict = self.flushes_strictly();
+        if strict && behind.contains(&true) {
+            // No mark can cover it before the summary of the region that has just ended is stable.
+            return match self.make_log_stable().await {
+                true => Ok(()),
+                false => Err(self.cache_failed()),
+            };
+        }
         if let Err(error) = self.flush_cache().await {
             self.cache_error(&error);
             self.give_up("the cache device failed a flush");
             return Err(self.cache_failed());
         }
         self.note_stable(open, marks, behind);
+        if !strict {
+            self.mark_soon();
+        } else if !self.make_mark_stable().await {
+            return Err(self.cache_failed());
+        }
         self.flushed_writes.set(self.flushed_writes.get().max(landed));
         Ok(())
     }

@@ -1,13 +1,14 @@
-//! Damage to closed regions: what the contract promises to survive, crash or not, in every mode.
+//! Damage that the contract promises to survive, crash or not, in every mode.
 //!
 //! A closed region has a summary on the medium, which lists all of its records, so that damage to one extent hides no
-//! other. (Records of a region that is not closed are found one behind the other: damage to one may hide those behind it,
-//! and older versions count then.)
+//! other: everything that was acknowledged must still be read, or give an error. Extents of a region that is being filled
+//! are found one behind the other, and damage to one may hide those behind it: only what was flushed is sure then.
 
 use flaz_engine::format::extent::ExtentHeader;
 use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::summary::{Summary, check_extents};
 use flaz_engine::format::superblock::Superblock;
+use flaz_engine::units::Sequence;
 use flaz_sim::{Rng, SimDisk};
 
 use super::sectors::SECTOR;
@@ -26,6 +27,73 @@ struct Closed {
     summary_len: u64,
     /// Offset within the region and length of each extent.
     extents: Vec<(u64, u64)>,
+}
+
+/// What is damaged, and a number that decides the rest.
+#[derive(Clone, Copy, Debug)]
+pub enum Damage {
+    /// A closed region.
+    Closed(u64),
+    /// An extent of a region that is being filled.
+    Newest(u64),
+}
+
+/// Damages an extent for good that no summary lists; false: there is none. A bit of it, or all: it was written and is not
+/// there.
+pub fn damage_newest(disk: &SimDisk, pick: u64) -> bool {
+    let mut rng = Rng::new(pick);
+    let mut extents = open_extents(disk);
+    extents.sort_unstable();
+    // The last ones of each ring matter most.
+    let last = extents
+        .len()
+        .saturating_sub(if rng.coin() { 2 } else { extents.len() });
+    if extents.is_empty() {
+        return false;
+    }
+    let (_, position, len) = extents[last + rng.below((extents.len() - last) as u64) as usize];
+    match rng.below(6) {
+        0 => disk.poke(position, &vec![0; len as usize]),
+        1 => disk.flip_bit(position + rng.below(SECTOR as u64), rng.below(8) as u8),
+        _ => disk.flip_bit(position + rng.below(len), rng.below(8) as u8),
+    }
+    true
+}
+
+/// Sequence, place and length of the extents of regions without a summary.
+fn open_extents(disk: &SimDisk) -> Vec<(Sequence, u64, u64)> {
+    let Some(superblock) = superblock(disk) else {
+        return Vec::new();
+    };
+    let geometry = superblock.geometry;
+    let epochs = superblock.valid_from_epoch..=superblock.epoch;
+    let mut found = Vec::new();
+    for shard in 0..geometry.shard_count {
+        for number in 0..geometry.regions_per_shard {
+            let position = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
+            let end = position + geometry.region_bytes;
+            if summary(disk, position, end).is_some() {
+                continue;
+            }
+            let (mut at, mut first) = (position, None);
+            while at + geometry.header_bytes() as u64 <= end {
+                let bytes = disk.peek(at, geometry.header_bytes());
+                let Ok(header) = ExtentHeader::parse(&bytes, geometry.header_bytes()) else {
+                    break;
+                };
+                let ours = header.cache == superblock.cache_id()
+                    && header.position == at
+                    && epochs.contains(&header.epoch)
+                    && *first.get_or_insert(header.fill) == header.fill;
+                if !ours || header.extent_bytes == 0 {
+                    break;
+                }
+                found.push((header.sequence, at, u64::from(header.extent_bytes)));
+                at += u64::from(header.extent_bytes);
+            }
+        }
+    }
+    found
 }
 
 /// Damages a closed region for good, as `pick` decides; false: none is closed.
@@ -68,10 +136,14 @@ pub fn damage(disk: &SimDisk, pick: u64) -> bool {
     true
 }
 
-fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
+fn superblock(disk: &SimDisk) -> Option<Superblock> {
     let len = flaz_device::Device::len(disk);
     let slots = SUPERBLOCK_SLOTS.map(|slot| Superblock::parse(&disk.peek(slot, PAGE_BYTES), len).ok());
-    let Some(superblock) = slots.into_iter().flatten().max_by_key(|one| one.generation) else {
+    slots.into_iter().flatten().max_by_key(|one| one.generation)
+}
+
+fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
+    let Some(superblock) = superblock(disk) else {
         return Vec::new();
     };
     let geometry = superblock.geometry;
@@ -120,11 +192,17 @@ fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
     closed
 }
 
-/// The summary at the end of a region and its length, if it is there and stays.
-fn stable_summary(disk: &SimDisk, position: u64, end: u64) -> Option<(Summary, u64)> {
+/// The summary at the end of a region and its length.
+fn summary(disk: &SimDisk, position: u64, end: u64) -> Option<(Summary, u64)> {
     let trailer = disk.peek(end - SECTOR as u64, SECTOR);
     let len = Summary::parse_len(&trailer, end - position).ok()? as u64;
-    let bytes = disk.peek(end - len, len as usize);
-    let stable = bytes == disk.peek_durable(end - len, len as usize);
-    Some((Summary::parse(&bytes).ok().filter(|_| stable)?, len))
+    let summary = Summary::parse(&disk.peek(end - len, len as usize)).ok()?;
+    Some((summary, len))
+}
+
+/// The same, if it stays.
+fn stable_summary(disk: &SimDisk, position: u64, end: u64) -> Option<(Summary, u64)> {
+    let (summary, len) = summary(disk, position, end)?;
+    let at = end - len;
+    (disk.peek(at, len as usize) == disk.peek_durable(at, len as usize)).then_some((summary, len))
 }

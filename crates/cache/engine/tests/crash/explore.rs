@@ -8,14 +8,21 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Once;
+use std::time::Duration;
 
+use flaz_engine::settings::StrictFlush;
 use flaz_sim::rng::mix;
 use flaz_sim::{CrashPlan, FaultRates, Rng};
 
+use super::damage::Damage;
 use super::oracle::{Crash, Ground};
 use super::run::{Kinds, Life, Moment, OpeningFaults, Past, Script, Start, live};
 use super::start::{filled, records_of};
 use super::workload::{Generator, MODES, Scenario, Shape, Step, failing, failing_opening, unsettle};
+
+/// How long after a flush its mark is stable for sure, where it follows the answer: some writes and flushes of the fastest
+/// disk, and of the extents and the summary that it may have to wait for.
+const MARKED_WITHIN: Duration = Duration::from_millis(15);
 
 /// How much of a scenario is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +43,8 @@ pub struct Budget {
     pub one_in_fails: u64,
     /// Of one in so many a closed region of the cache device is damaged.
     pub one_in_damaged: u64,
+    /// One in so many is looked at a second time, with damage to what was written last.
+    pub one_in_damaged_newest: u64,
 }
 
 impl Budget {
@@ -48,6 +57,7 @@ impl Budget {
         one_in_twice: 12,
         one_in_fails: 16,
         one_in_damaged: 16,
+        one_in_damaged_newest: 8,
     };
 
     /// Every moment, every plan.
@@ -314,8 +324,56 @@ impl Explorer<'_> {
             }
             self.counts.second_crashes += u64::from(depth > 1);
             self.recover(&start, depth)?;
+            self.damage_newest(life, moment, &start, index as u64)?;
             self.path.truncate(path_before);
         }
+        Ok(())
+    }
+
+    /// Sometimes starts once more, with damage to one of the extents that were written last. What had been flushed and marked
+    /// by the crash must be read, or give an error, or the start be refused.
+    fn damage_newest(
+        &mut self,
+        life: &Life,
+        moment: &Moment,
+        start: &Start,
+        index: u64,
+    ) -> Result<(), String> {
+        let mut rng = Rng::new(mix(life.trace_hash ^ moment.event << 20 ^ index));
+        let past = start.past;
+        // Of what else is wrong the same holds only if it comes alone.
+        let alone = !past.rotten && !past.damaged && !past.forgetful;
+        let strict = self.base.shape.settings.strict_flush == StrictFlush::Always;
+        let unmarked = moment.past.unmarked && !strict;
+        if !alone || unmarked || rng.below(self.budget.one_in_damaged_newest) > 0 {
+            return Ok(());
+        }
+        let mut before = life.moments.iter().rev();
+        let marked = match before.find(|other| other.time.after(MARKED_WITHIN) <= moment.time) {
+            _ if strict => moment.tick,
+            Some(due) => due.tick,
+            None => 0,
+        };
+        let start = Start {
+            ground: Rc::new(life.oracle.ground_of_durable(moment.tick, marked)),
+            ..start.clone()
+        };
+        let script = Script {
+            seed: rng.next_u64(),
+            read_first: true,
+            plain: true,
+            forgetful_host: self.forgetful_host,
+            damage: Some(Damage::Newest(rng.next_u64())),
+            ..Script::default()
+        };
+        self.path.push(format!(
+            "in a life after it, simulated with seed {:#x}, {:?} before it",
+            script.seed,
+            script.damage.expect("there is")
+        ));
+        let path_before = self.path.len() - 1;
+        self.live(&start, &script)?;
+        self.path.truncate(path_before);
         Ok(())
     }
 
@@ -371,7 +429,7 @@ impl Explorer<'_> {
             cache_faults: troubles.cache,
             origin_faults: troubles.origin,
             opening_faults: troubles.opening,
-            damage: troubles.damage,
+            damage: troubles.damage.map(Damage::Closed),
         };
         let path_before = self.path.len();
         self.path.push(format!(
@@ -533,6 +591,7 @@ fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
         Crash::PowerCut => (moment.origin.cut(survives), moment.cache.cut(of_cache)),
     };
     let past = Past {
+        unmarked: true,
         forgetful: plan.crash == Crash::Kill && (moment.past.forgetful || moment.flush_failed),
         ..moment.past
     };

@@ -222,6 +222,7 @@ fn no_crash_loses_or_revives_anything() {
         ("refused openings", counts.kinds.refused),
         ("lives with errors after a crash", counts.kinds.failing_lives),
         ("damage after a crash", counts.kinds.damaged_starts),
+        ("damage to the newest extents", counts.kinds.damaged_newest),
         ("damage in lives", counts.kinds.damages),
         ("stops beside requests", counts.kinds.stops_beside),
         ("failed checksums", counts.did.checksum_failures),

@@ -303,39 +303,45 @@ impl Oracle {
 
     /// What all sectors may hold after a crash at `tick`.
     pub fn ground_at(&self, tick: u64, crash: Crash) -> Ground {
+        let after_cut = self.ground_of_durable(tick, tick);
+        match crash {
+            Crash::PowerCut => after_cut,
+            Crash::Kill => {
+                let histories = self.sectors.borrow();
+                let each = histories.iter().zip(&self.ground.sectors).zip(after_cut.sectors);
+                let sectors = each.map(|((history, ground), after_cut)| SectorGround {
+                    now: history.after_kill(&ground.now, tick),
+                    durable: after_cut.now,
+                });
+                Ground {
+                    sectors: sectors.collect(),
+                    settled: false,
+                }
+            }
+        }
+    }
+
+    /// The same, if only what was durable at the tick `since` is sure. After damage that is what had been marked by then: it
+    /// is read, or gives an error.
+    pub fn ground_of_durable(&self, tick: u64, since: u64) -> Ground {
         let flushes = self.flushes.borrow();
         let durable = |v: &Version| {
-            v.acknowledged(tick) && (v.fua || v.end.is_some_and(|end| flushes.cover(v.start, end, tick)))
+            v.acknowledged(since) && (v.fua || v.end.is_some_and(|end| flushes.cover(v.start, end, since)))
         };
-        let kept = self.ground.settled || flushes.cover(0, 0, tick);
+        let kept = self.ground.settled || flushes.cover(0, 0, since);
         let histories = self.sectors.borrow();
-        let sectors = histories
-            .iter()
-            .zip(&self.ground.sectors)
-            .map(|(history, ground)| {
-                let after_kill = || history.after_kill(&ground.now, tick);
-                let after_cut = || {
-                    if kept {
-                        history.candidates(&ground.now, tick, durable)
-                    } else {
-                        history.candidates_over(&ground.durable, tick, durable)
-                    }
-                };
-                match crash {
-                    Crash::Kill => SectorGround {
-                        now: after_kill(),
-                        durable: after_cut(),
-                    },
-                    Crash::PowerCut => SectorGround {
-                        now: after_cut(),
-                        durable: Vec::new(),
-                    },
-                }
-            })
-            .collect();
+        let each = histories.iter().zip(&self.ground.sectors);
+        let sectors = each.map(|(history, ground)| SectorGround {
+            now: if kept {
+                history.candidates(&ground.now, tick, durable)
+            } else {
+                history.candidates_over(&ground.durable, tick, durable)
+            },
+            durable: Vec::new(),
+        });
         Ground {
-            sectors,
-            settled: crash == Crash::PowerCut,
+            sectors: sectors.collect(),
+            settled: true,
         }
     }
 }

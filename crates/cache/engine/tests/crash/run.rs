@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env};
+use flaz_device::{DeviceOp, Env, Nanos};
 use flaz_engine::cache::{CacheError, LocalCache};
 use flaz_engine::check::{Finding, walk};
 use flaz_engine::host_record::HostRecord;
@@ -15,7 +15,7 @@ use flaz_engine::stats::Counts;
 use flaz_sim::{DeviceEvent, DiskImage, DiskMoment, EventStage, FaultRates, Halt, Rng, Sim, SimDisk, SimEnv};
 use futures_util::future::{join, join_all};
 
-use super::damage::damage;
+use super::damage::{Damage, damage, damage_newest};
 use super::host::{Host, Notes};
 use super::opening::{Opening, client_task};
 use super::oracle::{Crash, Ground, Oracle};
@@ -66,6 +66,8 @@ pub struct Past {
     /// A device failed a flush in an earlier opening. What it has forgotten is still to be read, so that the cache has
     /// it again, and nobody who knows of the failure is left: of a power cut then nothing can be demanded.
     pub forgetful: bool,
+    /// The process may have ended before the mark of its last flush was due, and no opening has succeeded since.
+    pub unmarked: bool,
 }
 
 /// A point at which a crash may differ from the one before.
@@ -76,6 +78,8 @@ pub struct Moment {
     pub what: String,
     /// Tick of the oracle.
     pub tick: u64,
+    /// Virtual time.
+    pub time: Nanos,
     /// What a crash here makes of the past.
     pub past: Past,
     /// A device failed a flush in this opening.
@@ -108,8 +112,8 @@ pub struct Script<'a> {
     pub origin_faults: FaultRates,
     /// While the cache is opened.
     pub opening_faults: Option<OpeningFaults>,
-    /// A closed region is damaged before anything else, as this decides.
-    pub damage: Option<u64>,
+    /// Done to the cache device before anything else.
+    pub damage: Option<Damage>,
     /// The host notes nothing.
     pub forgetful_host: bool,
 }
@@ -132,6 +136,8 @@ pub struct Kinds {
     pub failing_lives: u64,
     /// Lives that began with damage.
     pub damaged_starts: u64,
+    /// Those of them in which it was an extent of a region that was being filled.
+    pub damaged_newest: u64,
     /// Damage while the cache was served.
     pub damages: u64,
     /// Stops with requests under way.
@@ -144,6 +150,7 @@ impl Kinds {
         self.refused += other.refused;
         self.failing_lives += other.failing_lives;
         self.damaged_starts += other.damaged_starts;
+        self.damaged_newest += other.damaged_newest;
         self.damages += other.damages;
         self.stops_beside += other.stops_beside;
     }
@@ -209,6 +216,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
     let host = Host::remembering(start.memory);
     let opening = Rc::new(Cell::new(true));
     let watcher = Rc::new(Watcher {
+        env: env.clone(),
         cache: Rc::clone(&cache),
         origin: Rc::clone(&origin),
         oracle: Rc::clone(&oracle),
@@ -270,6 +278,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
 
 /// Notes moments.
 struct Watcher {
+    env: SimEnv,
     cache: Rc<SimDisk>,
     origin: Rc<SimDisk>,
     oracle: Rc<Oracle>,
@@ -314,6 +323,7 @@ impl Watcher {
             event,
             what,
             tick: self.oracle.now(),
+            time: self.env.now(),
             past,
             cache: self.cache.moment(),
             origin: self.origin.moment(),
@@ -345,14 +355,21 @@ struct Living<'a> {
 
 impl Living<'_> {
     async fn run(&mut self) -> Result<(), String> {
-        if let Some(pick) = self.script.damage
-            && damage(&self.cache, pick)
-        {
+        let newest = matches!(self.script.damage, Some(Damage::Newest(_)));
+        let damaged = match self.script.damage {
+            Some(Damage::Closed(pick)) => damage(&self.cache, pick),
+            Some(Damage::Newest(pick)) => damage_newest(&self.cache, pick),
+            None => false,
+        };
+        if damaged {
             self.kinds.damaged_starts += 1;
+            self.kinds.damaged_newest += u64::from(newest);
+            let past = self.past.get();
             self.past.set(Past {
                 damaged: true,
                 rotten: true,
-                ..self.past.get()
+                unfit: past.unfit || newest,
+                ..past
             });
         }
         let Some(mut opening) = self.open().await? else {
@@ -465,6 +482,10 @@ impl Living<'_> {
         let warm = cache.stats().holdings.cached_blocks > 0;
         self.kinds.opened_failing += u64::from(failing);
         self.opening.set(false);
+        self.past.set(Past {
+            unmarked: false,
+            ..self.past.get()
+        });
         let misread = self.cache.stats().silent_faults > silent_before;
         if past.stopped && !past.damaged && !stopped && !failing && !misread {
             return Err(format!("after a clean stop the cache starts {:?}", cache.start));

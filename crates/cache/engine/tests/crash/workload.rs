@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flaz_engine::format::geometry::GeometryWish;
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::{Mode, Settings, StrictFlush};
 use flaz_engine::volume::STRIPE_BYTES;
 use flaz_sim::{DiscardMode, FaultRates, Rng};
 
@@ -213,6 +213,7 @@ impl Shape {
                     .expect("a codec"),
                 sequential_cutoff: if later.below(4) == 0 { CUTOFF_BYTES } else { 0 },
                 dirty_percent: [10, 25, 50][(base / 4 % 3) as usize],
+                strict_flush: [StrictFlush::Always, StrictFlush::Never][(base / 4 % 2) as usize],
             },
             origin_alignment,
             origin_discard: [DiscardMode::Zero, DiscardMode::Zero, DiscardMode::Mixed][rng.below(3) as usize],

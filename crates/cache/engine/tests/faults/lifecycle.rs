@@ -33,7 +33,7 @@ pub fn fenced_cache_is_void_before_images_are_saved() {
         live.volume.flush().await.expect("the origin is well");
         world.cache.set_faults(FaultRates::default());
         let moments = world.watch();
-        let error = live.stop().await.err().expect("the device was fenced");
+        let error = live.stop().await.expect_err("the device was fenced");
         assert!(matches!(error, CacheError::Image(_)), "{error}");
         world.unwatch();
         moments.take()

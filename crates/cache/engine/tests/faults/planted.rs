@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 
 use flaz_engine::planted::{PlantedBug, plant};
 
-use crate::write_back::{full, orderings as write_back};
+use crate::write_back::{full, orderings as write_back, stable};
 use crate::{lifecycle, orderings, origin_changed, random, reopen};
 
 /// A bug, and a test that must find it.
@@ -138,6 +138,18 @@ fn broken_orderings_in_write_back_are_found() {
         (
             PlantedBug::DirtyFlushNotSent,
             random::stalls_absences_and_a_power_cut_in_write_back,
+        ),
+        (
+            PlantedBug::StableMarkSkipped,
+            stable::damage_after_a_strict_fua_write_is_found,
+        ),
+        (
+            PlantedBug::StableMarkSkipped,
+            stable::damage_after_a_strict_flush_is_found,
+        ),
+        (
+            PlantedBug::StableMarkSkipped,
+            stable::damage_after_a_marked_flush_is_found,
         ),
         (
             PlantedBug::RegionNotResumed,

@@ -16,7 +16,7 @@ use flaz_engine::format::superblock::Superblock;
 use flaz_engine::host_record::{HostRecord, HostRecords};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
-use flaz_engine::settings::{AfterCrash, Mode, Settings};
+use flaz_engine::settings::{AfterCrash, Mode, Settings, StrictFlush};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume};
@@ -166,6 +166,8 @@ pub struct World {
     pub geometry: Geometry,
     /// How much of the cache may be dirty.
     pub dirty_percent: Cell<u8>,
+    /// When the mark of a flush is stable.
+    pub strict_flush: Cell<StrictFlush>,
     pub policy: Cell<PolicyKind>,
     /// What a crash of an opening leaves.
     pub after_crash: Cell<AfterCrash>,
@@ -229,6 +231,7 @@ impl World {
             mode,
             geometry: superblock.geometry,
             dirty_percent: Cell::new(flaz_engine::settings::DIRTY_PERCENT_DEFAULT),
+            strict_flush: Cell::default(),
             policy: Cell::new(PolicyKind::Fifo),
             after_crash: Cell::new(AfterCrash::Warm),
             alone: Cell::new(false),
@@ -248,6 +251,7 @@ impl World {
             mode: self.mode,
             geometry: self.geometry,
             dirty_percent: self.dirty_percent.clone(),
+            strict_flush: self.strict_flush.clone(),
             policy: self.policy.clone(),
             after_crash: self.after_crash.clone(),
             alone: self.alone.clone(),
@@ -275,6 +279,7 @@ impl World {
             codec: "lz4".parse().expect("a codec"),
             sequential_cutoff: 0,
             dirty_percent: self.dirty_percent.get(),
+            strict_flush: self.strict_flush.get(),
         }
     }
 

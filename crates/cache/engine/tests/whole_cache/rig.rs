@@ -48,6 +48,7 @@ pub fn settings(codec: &str, policy: PolicyKind) -> Settings {
         codec,
         sequential_cutoff: 0,
         dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
+        strict_flush: flaz_engine::settings::StrictFlush::Auto,
     }
 }
 

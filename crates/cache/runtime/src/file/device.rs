@@ -17,6 +17,10 @@ impl Device for FileDevice {
         self.inner.fua_stands_alone
     }
 
+    fn has_volatile_cache(&self) -> bool {
+        self.inner.has_volatile_cache
+    }
+
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         let len = buf.len() as u64;
         if let Err(error) = self.check(DeviceOp::Read, offset, len) {

@@ -39,6 +39,8 @@ pub(super) struct Inner {
     pub dsync_honoured: bool,
     /// Such a write cannot be lost by another flush that fails.
     pub fua_stands_alone: bool,
+    /// A completed write is not stable yet, for all that is known.
+    pub has_volatile_cache: bool,
     pub identity: Identity,
     /// Set when the device has said that it does not support the operation: it is not asked again.
     pub no_discard: AtomicBool,

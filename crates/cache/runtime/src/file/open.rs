@@ -154,6 +154,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
     }
     let identity = Identity::of(&fd, kind, path, bytes);
     let dsync_honoured = stable::dsync_honoured(&fd, kind);
+    let has_volatile_cache = !direct || stable::has_volatile_cache(&fd, kind);
     let fua_stands_alone = direct && dsync_honoured && stable::stands_alone(&fd, kind);
     let inner = Inner {
         fd,
@@ -164,6 +165,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
         direct,
         dsync_honoured,
         fua_stands_alone,
+        has_volatile_cache,
         identity,
         no_discard: AtomicBool::new(false),
         no_unmap: AtomicBool::new(false),

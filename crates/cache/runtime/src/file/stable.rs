@@ -6,7 +6,7 @@
 //! flush when it completes; everywhere else an fdatasync follows.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use flaz_device::{DeviceOp, IoBuf};
@@ -32,28 +32,48 @@ pub(super) fn dsync_honoured(fd: &OwnedFd, kind: Kind) -> bool {
 /// lose, or the flag goes down to the device with the write itself. Not in a file, where the file system may choose to
 /// flush. Where it cannot be found out it is not believed.
 pub(super) fn stands_alone(fd: &OwnedFd, kind: Kind) -> bool {
+    in_sysfs(fd, kind).is_some_and(|device| has_no_cache_to_lose(&device))
+}
+
+/// Whether completed writes can be lost in a power cut unless they are flushed. Of a file that is not known, for it depends
+/// on the file system as well.
+pub(super) fn has_volatile_cache(fd: &OwnedFd, kind: Kind) -> bool {
+    !in_sysfs(fd, kind).is_some_and(|device| writes_through(&device))
+}
+
+/// The directory of sysfs that describes a block device.
+fn in_sysfs(fd: &OwnedFd, kind: Kind) -> Option<PathBuf> {
     if kind != Kind::BlockDevice {
-        return false;
+        return None;
     }
     let number = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_rdev);
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))
-        .is_ok_and(|device| has_no_cache_to_lose(&device))
+    fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()
 }
 
 /// The same of the block device that a directory of sysfs describes.
 fn has_no_cache_to_lose(device: &Path) -> bool {
-    // A partition has the queue of its disk.
-    let disk = match device.join("partition").exists() {
-        true => device.parent().unwrap_or(device),
-        false => device,
-    };
-    let says = |attribute: &str, expected: &str| {
-        fs::read_to_string(disk.join("queue").join(attribute)).is_ok_and(|text| text.trim() == expected)
-    };
+    let disk = disk_of(device);
     // A device that is made of others may promise what not all of them can.
     let made_of_others = fs::read_dir(disk.join("slaves")).is_ok_and(|mut slaves| slaves.next().is_some());
-    says("write_cache", "write through") || (says("fua", "1") && !made_of_others)
+    writes_through(device) || (says(disk, "fua", "1") && !made_of_others)
+}
+
+/// Whether the kernel sends such a device no flushes, for it has no volatile write cache.
+fn writes_through(device: &Path) -> bool {
+    says(disk_of(device), "write_cache", "write through")
+}
+
+/// A partition has the queue of its disk.
+fn disk_of(device: &Path) -> &Path {
+    match device.join("partition").exists() {
+        true => device.parent().unwrap_or(device),
+        false => device,
+    }
+}
+
+fn says(disk: &Path, attribute: &str, expected: &str) -> bool {
+    fs::read_to_string(disk.join("queue").join(attribute)).is_ok_and(|text| text.trim() == expected)
 }
 
 impl FileDevice {
@@ -95,6 +115,8 @@ mod tests {
             fs::write(disk.join("queue/fua"), fua).expect("writes");
             let [whole, within] = [&disk, &part].map(|device| has_no_cache_to_lose(device));
             assert_eq!(whole, within, "a partition is as its disk");
+            let through = [&disk, &part].map(|device| writes_through(device));
+            assert_eq!(through, [write_cache == "write through\n"; 2]);
             whole
         };
         assert!(!judge("write back\n", "0\n"));
@@ -102,6 +124,7 @@ mod tests {
         assert!(judge("write through\n", "0\n"));
         fs::create_dir_all(disk.join("slaves/sda")).expect("directory");
         assert!(!judge("write back\n", "1\n"), "one of them may have no FUA");
-        assert!(!has_no_cache_to_lose(scratch.path()), "not known");
+        let unknown = scratch.path();
+        assert!(!has_no_cache_to_lose(unknown) && !writes_through(unknown));
     }
 }

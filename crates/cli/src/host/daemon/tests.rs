@@ -61,6 +61,7 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
         policy: PolicyKind::S3Fifo,
         sequential_cutoff: 0,
         dirty_percent: 25,
+        strict_flush: flaz_engine::settings::StrictFlush::Auto,
         codec: None,
         threads: None,
         discard_cache: false,

@@ -52,8 +52,22 @@ impl Server {
         Self::start_with(scratch, cache, words, &[])
     }
 
-    /// The same with variables added to its environment.
+    /// The same, or what it printed if it ended before it was ready.
+    pub fn try_start(scratch: &Scratch, cache: &Cache, words: &str) -> Result<Self, String> {
+        let mut server = Self::spawn(scratch, cache, words, &[]);
+        server.wait_for_greeting().map(|()| server)
+    }
+
+    /// Starts it with variables added to its environment.
     pub fn start_with(scratch: &Scratch, cache: &Cache, words: &str, envs: &[(&str, &Path)]) -> Self {
+        let mut server = Self::spawn(scratch, cache, words, envs);
+        if let Err(why) = server.wait_for_greeting() {
+            panic!("{why}");
+        }
+        server
+    }
+
+    fn spawn(scratch: &Scratch, cache: &Cache, words: &str, envs: &[(&str, &Path)]) -> Self {
         let (socket, control) = (scratch.place("nbd.sock"), scratch.place("control.sock"));
         let log = scratch.image("serve.log");
         let log_file = File::options()
@@ -77,17 +91,15 @@ impl Server {
             .stderr(log_file)
             .spawn()
             .expect("setpriv (util-linux) starts");
-        let mut server = Self {
+        Self {
             child: Some(child),
             socket,
             control,
             log,
-        };
-        server.wait_for_greeting();
-        server
+        }
     }
 
-    fn wait_for_greeting(&mut self) {
+    fn wait_for_greeting(&mut self) -> Result<(), String> {
         let give_up = Instant::now() + WAIT_MAX;
         loop {
             let mut greeting = [0; INIT_MAGIC.to_be_bytes().len()];
@@ -97,7 +109,7 @@ impl Server {
             });
             if greeted.is_ok() {
                 assert_eq!(greeting, INIT_MAGIC.to_be_bytes(), "not an NBD server");
-                return;
+                return Ok(());
             }
             let ended = self
                 .child
@@ -105,7 +117,10 @@ impl Server {
                 .and_then(|child| child.try_wait().expect("a child can be waited for"));
             if let Some(status) = ended {
                 self.child = None;
-                panic!("the server ended before it was ready: {status}\n{}", self.log());
+                return Err(format!(
+                    "the server ended before it was ready: {status}\n{}",
+                    self.log()
+                ));
             }
             assert!(
                 Instant::now() < give_up,

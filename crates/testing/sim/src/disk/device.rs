@@ -261,6 +261,10 @@ impl Device for SimDisk {
         self.shared.config.alignment
     }
 
+    fn has_volatile_cache(&self) -> bool {
+        self.shared.config.write_cache_bytes_max > 0
+    }
+
     fn fua_stands_alone(&self) -> bool {
         true
     }

@@ -1,7 +1,6 @@
 //! Clearing intents, in rounds: what must be stable before, and what a failed flush leaves in doubt.
 
 use std::collections::BTreeSet;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use super::page_of;
 use crate::format::intent::DurableMark;
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
-use crate::shard::tasks::Phase;
 use crate::shard::watch::Noted;
 use crate::shard::{Platform, Shard};
 use crate::stats::count;
@@ -20,8 +18,6 @@ use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
 
 /// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
-/// Time until the marks are noted that say what is stable of the log, where blocks may be dirty.
-const MARKS_PERIOD: Duration = Duration::from_secs(1);
 /// Time after a note that failed until the next.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 
@@ -166,7 +162,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Waits until everything appended so far is stable on the cache device. False: the device failed.
+    /// Waits until everything appended so far is stable on the cache device, and marked there as stable if blocks may be
+    /// dirty. False: the device failed.
     pub(in crate::shard) async fn make_log_stable(self: &Rc<Self>) -> bool {
         let (ticket, open, marks) = {
             let mut log = self.log.borrow_mut();
@@ -192,8 +189,11 @@ impl<P: Platform> Shard<P> {
             self.give_up("the cache device failed a flush");
             return false;
         }
-        self.flushed_writes.set(self.flushed_writes.get().max(landed));
         self.note_stable(open, marks, [false; 2]);
+        if !self.make_mark_stable().await {
+            return false;
+        }
+        self.flushed_writes.set(self.flushed_writes.get().max(landed));
         self.cleaned.borrow_mut().retain(|_, number| *number > cleaned);
         let mut unstable = self.tombstones.borrow_mut();
         unstable.retain(|_, (_, number)| *number > tombstones);
@@ -226,35 +226,7 @@ impl<P: Platform> Shard<P> {
             }
         }
         self.intents.set_durable(marks);
-        if self.writeback.has_dirty_records() && marks != known {
-            self.note_marks_soon();
-        }
-    }
-
-    /// Sees to it that the marks are on the medium before long: what was flushed last has nothing behind it that says so, and if
-    /// it rots before a crash, older copies of dirty blocks must not come back.
-    fn note_marks_soon(self: &Rc<Self>) {
-        if self.tasks.phase() != Phase::Serving || self.intents.will_note.replace(true) {
-            return;
-        }
-        let shard = Rc::clone(self);
-        self.tasks.spawn(&self.env, async move {
-            select(pin!(shard.env.sleep(MARKS_PERIOD)), pin!(shard.tasks.stopped())).await;
-            let intents = &shard.intents;
-            intents.will_note.set(false);
-            if shard.is_stopping() {
-                return;
-            }
-            let permit = intents.sectors.acquire(1).await;
-            // Once it is given up, its last word is that every bit is set.
-            if !shard.failed.get()
-                // Not stable, for the next flush makes it so: the cleaner asks for one, and nothing depends on it.
-                && let Err(error) = shard.write_intents(0, &[], false).await
-            {
-                shard.cache_error(&error);
-            }
-            drop(permit);
-        });
+        self.stable_mark.advance(marks != known, behind.contains(&true));
     }
 
     /// After a clean stop nothing is in flight: clears every bit that is set. (But for those of which a failed flush may

@@ -11,7 +11,8 @@
 //! origin, too, where it is watched: see [`watch`](super::watch).
 //!
 //! The same sectors carry how much of each open region is known to be stable ([`DurableMark`]), so that recovery
-//! notices when damage took away what was there.
+//! notices when damage took away what was there. [`stable_mark`](super::stable_mark) decides when they are written for
+//! that alone.
 
 mod clearing;
 mod loading;
@@ -19,6 +20,7 @@ mod setting;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Duration;
 
 use flaz_device::local::{Notify, Semaphore};
@@ -29,6 +31,9 @@ use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
 use crate::units::{BlockNumber, LocalBlock, STRIPE_BLOCKS, Sequence};
 use crate::volume::STRIPE_BYTES;
+
+/// A sector's bits are whole words of a set.
+const _: () = assert!(INTENT_STRIPES.is_multiple_of(64));
 
 /// A set of stripes.
 #[derive(Debug)]
@@ -65,11 +70,18 @@ impl Stripes {
     }
 
     fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        let words = self.words.iter().enumerate().filter(|(_, word)| **word != 0);
-        words.flat_map(|(at, &word)| {
+        self.within(0..self.words.len() as u64 * 64)
+    }
+
+    /// Those of a range that begins and ends where words do, or behind the last one.
+    fn within(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        assert!(range.start.is_multiple_of(64));
+        let (first, end) = ((range.start / 64) as usize, range.end.div_ceil(64) as usize);
+        let words = self.words[first..end].iter().zip(first as u64..);
+        words.filter(|(word, _)| **word != 0).flat_map(|(&word, at)| {
             (0..64)
                 .filter(move |bit| word >> bit & 1 == 1)
-                .map(move |bit| at as u64 * 64 + bit)
+                .map(move |bit| at * 64 + bit)
         })
     }
 }
@@ -112,8 +124,6 @@ pub(super) struct Intents {
     pub(super) wishes: Notify,
     /// Something was set; the cache was given up; the shard stops.
     pub(super) changed: Notify,
-    /// What is stable of the log will be noted before long.
-    will_note: Cell<bool>,
     /// A failed cache device is being told that all are set.
     pub(super) marking: Cell<bool>,
     /// What is on a failed cache device will not be believed, or nothing can be done about it.
@@ -144,7 +154,6 @@ impl Intents {
             sectors: Semaphore::new(1),
             wishes: Notify::new(),
             changed: Notify::new(),
-            will_note: Cell::new(false),
             marking: Cell::new(false),
             disowned: Cell::new(false),
         }
@@ -217,10 +226,9 @@ impl Intents {
             let mut sector = IntentSector::clear(number, epoch, generation);
             sector.set_durable(self.durable.get());
             let range = within * INTENT_STRIPES..((within + 1) * INTENT_STRIPES).min(self.stripes);
-            for stripe in range.clone() {
-                if set.has(stripe) {
-                    sector.set(stripe - range.start);
-                }
+            if !range.is_empty() {
+                set.within(range.clone())
+                    .for_each(|stripe| sector.set(stripe - range.start));
             }
             let first = also.partition_point(|stripe| *stripe < range.start);
             for stripe in also[first..].iter().take_while(|stripe| **stripe < range.end) {

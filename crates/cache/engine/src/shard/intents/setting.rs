@@ -186,6 +186,7 @@ impl<P: Platform> Shard<P> {
             self.first_intent_sector(),
         );
         let marks = self.intents.durable.get().map(|mark| mark.fill);
+        let position = self.stable_mark.wanted();
         // From now on, for a write that fails may have landed.
         self.intents.on_medium.borrow_mut().extend(marks);
         count(&self.stats.counters.intent_writes, 1);
@@ -197,6 +198,9 @@ impl<P: Platform> Shard<P> {
             true => self.origin_writes.cache_flushed(&self.env, write).await,
             false => write.await,
         };
+        if result.is_ok() {
+            self.stable_mark.note_written(position, stable);
+        }
         if result.is_ok() && stable {
             // It is the latest.
             self.intents.unread.set(false);
@@ -204,6 +208,24 @@ impl<P: Platform> Shard<P> {
             on_medium.clear();
             on_medium.extend(marks);
         }
+        result
+    }
+
+    /// Writes a page for the sake of its marks, unless the position of this number is on the device already.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(in crate::shard) async fn write_marks(&self, position: u64, stable: bool) -> Result<(), DeviceError> {
+        let permit = self.intents.sectors.acquire(1).await;
+        if planted(PlantedBug::StableMarkSkipped) {
+            self.stable_mark.note_written(position, true);
+        }
+        // Once the device is given up, its last word is that every bit is set.
+        let result = match self.failed.get() || self.stable_mark.covers(position, stable) {
+            true => Ok(()),
+            false => self.write_intents(0, &[], stable).await,
+        };
+        drop(permit);
         result
     }
 

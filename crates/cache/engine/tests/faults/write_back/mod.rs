@@ -12,6 +12,7 @@ pub mod orderings;
 mod origin;
 mod random;
 mod slow;
+pub mod stable;
 
 use std::time::Duration;
 
