@@ -192,7 +192,7 @@ impl<P: Platform> ShardGroup<P> {
         // All at the same time: while one waits for the device, another uses the processor.
         let parts = join_all(shards.iter().map(|shard| async move {
             if trust == Trust::DirtyOnly
-                && let Err(source) = shard.distrust().await
+                && let Err(source) = shard.mark_fenced().await
             {
                 let shard = shard.number();
                 return Err(RecoverError::Device { shard, source });
@@ -282,7 +282,7 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
         for shard in self.shards().iter() {
             total.add(ShardsState {
                 dirty_blocks: shard.dirty_blocks(),
-                fenced: shard.failed(),
+                fenced: shard.is_fenced(),
             });
         }
         Ok(total)

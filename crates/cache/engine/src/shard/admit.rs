@@ -10,10 +10,10 @@ use flaz_device::{Env, IoBuf, Nanos, Priority};
 use futures_util::future::join_all;
 
 use super::fragment::{Packed, Packer};
-use super::log::Append;
+use super::log::{Append, Appended, Class};
 use super::order::Version;
 use super::queue::{Candidate, Job};
-use super::{Platform, Shard, Shared, TOMBSTONES_MAX, WRITES_IN_FLIGHT_MAX};
+use super::{Platform, Shard, Shared, WRITES_IN_FLIGHT_MAX};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Admission;
 use crate::settings::Mode;
@@ -109,7 +109,7 @@ impl<P: Platform> Shard<P> {
                 count(&counters.refused_overtaken, 1);
                 continue;
             }
-            let admission = self.policy.borrow_mut().admit(Self::key(block));
+            let admission = self.tuning.admit(block);
             match admission {
                 Admission::To(ring) | Admission::Remembered(ring) => {
                     let remembered = matches!(admission, Admission::Remembered(_));
@@ -184,7 +184,7 @@ impl<P: Platform> Shard<P> {
         if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
             for batch in self.pack_spread(&data, &candidates).await {
                 self.store_batch(first, &data, &batch).await;
-                self.return_packer(batch.packer);
+                self.codecs.put_back(batch.packer);
             }
             return scratch;
         }
@@ -194,7 +194,7 @@ impl<P: Platform> Shard<P> {
             let batch = Batch::pack(self.take_packer(), &data, chunk, scratch);
             self.count_packing(started);
             self.store_batch(first, &data, &batch).await;
-            self.return_packer(batch.packer);
+            self.codecs.put_back(batch.packer);
             scratch = batch.bytes;
             if candidates.len() > PACK_YIELD_BLOCKS {
                 self.env.yield_now().await;
@@ -281,31 +281,28 @@ impl<P: Platform> Shard<P> {
         what: Append<'_>,
     ) -> bool {
         loop {
-            if self.failed.get() || (self.is_stopping() && self.reclaimer.is_stuck()) {
+            if self.cache.is_fenced() || (self.is_stopping() && self.reclaimer.is_stuck()) {
                 return false;
             }
-            // From here to `set_entry` nothing may await: see `super::order` on the stale-admission race.
+            // From here to `install` nothing may await: see `super::order` on the stale-admission race.
             if !self.order.is_current(block, candidate.version) {
                 count(&self.stats.counters.refused_overtaken, 1);
                 self.settle(block).await;
                 return false;
             }
-            if self.index.borrow().get(block).is_some() {
+            if self.map.lookup(block).is_some() {
                 // Another admission of the same data came first: the version is still the same.
                 count(&self.stats.counters.refused_present, 1);
                 return false;
             }
             let old = self
-                .ring_of_old(block)
+                .ring_for(block)
                 .filter(|_| !planted(PlantedBug::RingOfOldIgnored));
             let ring = old.unwrap_or(candidate.ring);
-            let entry = self
-                .log
-                .borrow_mut()
-                .append(ring, self.global(block), what, false);
-            if let Some(entry) = entry {
-                self.set_entry(block, entry.with_hits(candidate.hits));
-                self.obsolete.borrow_mut().remove(&block);
+            let appended = self.log.append(ring, self.global(block), what, Class::Client);
+            if let Some(Appended { entry, .. }) = appended {
+                self.map
+                    .install(&self.log, block, entry.with_hits(candidate.hits));
                 self.appended();
                 return true;
             }
@@ -316,30 +313,26 @@ impl<P: Platform> Shard<P> {
     /// Leaves a tombstone for a block whose copy on the medium is void, unless a newer record came meanwhile.
     pub(super) async fn settle(self: &Rc<Self>, block: LocalBlock) {
         loop {
-            let ring = self.obsolete.borrow().get(&block).copied();
-            let Some(ring) = ring else { return };
-            if self.failed.get() || planted(PlantedBug::TombstoneNotWritten) {
-                self.obsolete.borrow_mut().clear();
+            let Some(ring) = self.map.stale_ring(block) else {
+                return;
+            };
+            if self.cache.is_fenced() || planted(PlantedBug::TombstoneNotWritten) {
+                self.map.forget_stale();
                 return;
             }
             if self.is_stopping() && self.reclaimer.is_stuck() {
-                // Stays obsolete, so the cache is not marked as stopped in order, and its stripe's intent stays set.
+                // Stays stale, so the cache is not marked as stopped in order, and its stripe's intent stays set.
                 return;
             }
-            if self.tombstones.borrow().len() >= TOMBSTONES_MAX {
-                // If it fails, the device has been given up.
+            if self.map.is_full_of_tombstones() {
+                // If it fails, the device has been fenced.
                 self.make_log_stable().await;
                 continue;
             }
-            let entry = self
-                .log
-                .borrow_mut()
-                .append(ring, self.global(block), Append::Tombstone, false);
-            if entry.is_some() {
-                self.obsolete.borrow_mut().remove(&block);
-                self.tombstone_count.set(self.tombstone_count.get() + 1);
-                let unstable = (ring, self.tombstone_count.get());
-                self.tombstones.borrow_mut().insert(block, unstable);
+            let global = self.global(block);
+            let appended = self.log.append(ring, global, Append::Tombstone, Class::Client);
+            if let Some(Appended { lsn, .. }) = appended {
+                self.map.tombstone_appended(block, ring, lsn);
                 count(&self.stats.counters.tombstones, 1);
                 self.appended();
                 return;
@@ -355,10 +348,10 @@ impl<P: Platform> Shard<P> {
     }
 
     pub(super) async fn wait_for_room(self: &Rc<Self>) {
-        let full = self.log.borrow().writes_in_flight() >= WRITES_IN_FLIGHT_MAX;
+        let full = self.log.writes_in_flight() >= WRITES_IN_FLIGHT_MAX;
         count(&self.stats.counters.cache_writes_full, u64::from(full));
         self.pump_writes();
-        if self.is_stopping() && !self.failed.get() && self.can_reclaim() {
+        if self.is_stopping() && !self.cache.is_fenced() && self.can_reclaim() {
             // The reclaim task has ended. On the heap, for this is rare and large.
             let freed = Box::pin(self.reclaim_one(true)).await;
             if freed || self.reclaimer.is_stuck() {
@@ -366,6 +359,6 @@ impl<P: Platform> Shard<P> {
             }
         }
         self.want_reclaim();
-        self.room.notified().await;
+        self.log.room().await;
     }
 }

@@ -17,23 +17,23 @@
 //! waits for a quiet origin, above it speeds up, and at the limit writers wait for it.
 
 use std::cell::Cell;
-use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::{Device, Env, IoBuf};
+use flaz_device::{Env, IoBuf};
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{StreamExt, iter};
 
-use super::log::{Append, Log};
+use super::io::Counted;
+use super::log::{Append, Appended, Class};
 use super::writeback::{Failing, LEFT_DAMAGED};
-use super::{Counted, Platform, Shard};
+use super::{Platform, Shard};
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, LocalBlock, STRIPE_BLOCKS, Sequence};
+use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, STRIPE_BLOCKS, Sequence};
 use crate::volume::IoError;
 
 /// Dirty blocks looked up at a time: bounds the memory for them, and how often the index is searched.
@@ -103,7 +103,7 @@ impl<P: Platform> Shard<P> {
     /// Cleans until the shard stops.
     pub(super) async fn clean_task(shard: Rc<Self>) {
         let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
-        while !shard.is_stopping() && !shard.failed.get() {
+        while !shard.is_stopping() && !shard.cache.is_fenced() {
             if shard.dirty_blocks() == 0 {
                 let progress = shard.writeback.progress();
                 progress.note_well();
@@ -129,14 +129,11 @@ impl<P: Platform> Shard<P> {
     /// Waits until something is dirty. What is clean by then is said so for good before long: what cannot be told once the
     /// cache device fails must not keep writes from the origin.
     async fn settle_idle(self: &Rc<Self>) {
-        if !self.cleaned.borrow().is_empty()
-            && !self.clean_sleep(SETTLE_PAUSE).await
-            && self.dirty_blocks() == 0
-        {
-            // If it fails, the device has been given up.
+        if self.map.any_newly_clean() && !self.clean_sleep(SETTLE_PAUSE).await && self.dirty_blocks() == 0 {
+            // If it fails, the device has been fenced.
             self.make_log_stable().await;
         }
-        if self.dirty_blocks() == 0 && !self.is_stopping() && !self.failed.get() {
+        if self.dirty_blocks() == 0 && !self.is_stopping() && !self.cache.is_fenced() {
             self.writeback.wanted().await;
         }
     }
@@ -153,7 +150,7 @@ impl<P: Platform> Shard<P> {
         let pause = std::pin::pin!(self.env.sleep(duration));
         let wanted = std::pin::pin!(self.writeback.wanted());
         match select(pause, wanted).await {
-            Either::Left(_) | Either::Right(_) => self.is_stopping() || self.failed.get(),
+            Either::Left(_) | Either::Right(_) => self.is_stopping() || self.cache.is_fenced(),
         }
     }
 
@@ -175,7 +172,7 @@ impl<P: Platform> Shard<P> {
         let mut outcome = Ok(());
         let (mut rest, mut unpaused) = (&all[..], 0);
         while !rest.is_empty() {
-            if self.is_stopping() || self.failed.get() {
+            if self.is_stopping() || self.cache.is_fenced() {
                 return outcome;
             }
             let batch;
@@ -204,10 +201,8 @@ impl<P: Platform> Shard<P> {
                 }
             }
         }
-        let damaged = {
-            let damaged = self.damaged.borrow();
-            !damaged.is_empty() && all.iter().any(|dirty| damaged.contains(&dirty.block))
-        };
+        let damaged =
+            self.map.damaged_blocks() > 0 && all.iter().any(|dirty| self.map.is_damaged(dirty.block));
         let progress = self.writeback.progress();
         progress.note_damaged(damaged && outcome.is_ok());
         if damaged {
@@ -234,7 +229,7 @@ impl<P: Platform> Shard<P> {
         }
         if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && !all.is_empty() {
             if damaged {
-                let blocks = self.damaged.borrow().len();
+                let blocks = self.map.damaged_blocks();
                 let error = IoError::CacheFailed(format!("{blocks} dirty blocks cannot be read"));
                 self.writeback
                     .note_failing(&self.env, &error, Failing::Reads, begun);
@@ -253,50 +248,27 @@ impl<P: Platform> Shard<P> {
     /// The dirty blocks that come next in the order of addresses, from `cursor` on and around; and whether that is all of
     /// them.
     async fn gather_dirty(&self, cursor: LocalBlock) -> (Vec<Dirty>, bool) {
-        let all = self.geometry.local_blocks().0.max(1);
-        let distance = |block: LocalBlock| (block.0 + all - cursor.0.min(all)) % all;
-        let (mut nearest, mut everything) = (BinaryHeap::new(), true);
-        let segments = self.index.borrow().segment_count();
-        for segment in 0..segments {
-            {
-                let index = self.index.borrow();
-                for (block, _) in index.iter_segment(segment).filter(|(_, entry)| entry.dirty()) {
-                    nearest.push((distance(block), block));
-                    if nearest.len() > GATHER_BLOCKS_MAX {
-                        nearest.pop();
-                        everything = false;
-                    }
-                }
-            }
-            if segments > 1 {
-                self.env.yield_now().await;
-            }
-        }
-        let log = self.log.borrow();
-        let index = self.index.borrow();
+        let blocks = self.id.geometry.local_blocks();
+        let nearest = self.map.next_dirty(&self.env, cursor, blocks, GATHER_BLOCKS_MAX);
+        let (nearest, everything) = nearest.await;
         // Reclaim may have brought some to the origin meanwhile: that fewer are left does not make it all of them.
-        let found = nearest
-            .into_sorted_vec()
-            .into_iter()
-            .filter_map(|(_, block)| self.dirty_now(block, index.get(block)?, &log))
-            .collect();
+        let now = |block| self.dirty_now(block, self.map.lookup(block)?);
+        let found = nearest.into_iter().filter_map(now).collect();
         (found, everything)
     }
 
-    pub(super) fn dirty_now(&self, block: LocalBlock, entry: Entry, log: &Log) -> Option<Dirty> {
+    pub(super) fn dirty_now(&self, block: LocalBlock, entry: Entry) -> Option<Dirty> {
         entry.dirty().then(|| Dirty {
             block,
             entry,
-            fill: log.regions.fill_of(log.region_of(entry.location())),
+            fill: self.log.fill_at(entry.location()),
         })
     }
 
     /// Whether the block is as it was found.
     pub(super) fn is_still(&self, dirty: &Dirty) -> bool {
-        let (index, log) = (self.index.borrow(), self.log.borrow());
-        let now = index
-            .get(dirty.block)
-            .and_then(|entry| self.dirty_now(dirty.block, entry, &log));
+        let entry = self.map.lookup(dirty.block);
+        let now = entry.and_then(|entry| self.dirty_now(dirty.block, entry));
         now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.fill == dirty.fill)
     }
 
@@ -335,14 +307,13 @@ impl<P: Platform> Shard<P> {
 
     /// Those of some blocks that are dirty, as they are now.
     fn still_dirty(&self, blocks: &[Dirty]) -> Vec<Dirty> {
-        let (index, log) = (self.index.borrow(), self.log.borrow());
-        let now = |dirty: &Dirty| self.dirty_now(dirty.block, index.get(dirty.block)?, &log);
+        let now = |dirty: &Dirty| self.dirty_now(dirty.block, self.map.lookup(dirty.block)?);
         blocks.iter().filter_map(now).collect()
     }
 
     /// Brings blocks to the origin, stable there on return. Gives those that were, and the first error.
     pub(super) async fn write_dirty(self: &Rc<Self>, batch: &[Dirty]) -> (Vec<Dirty>, Result<(), IoError>) {
-        let failures = self.origin_writes.flushes().failures();
+        let failures = self.origin.flush_failures();
         if !planted(PlantedBug::CleanedBeforeStable) && !self.make_log_stable().await {
             return (Vec::new(), Err(self.cache_failed()));
         }
@@ -362,13 +333,13 @@ impl<P: Platform> Shard<P> {
         let begun = self.env.now();
         if !written.is_empty()
             && !planted(PlantedBug::CleanedUnflushed)
-            && let Err(error) = self.flush_origin_for(failures).await
+            && let Err(error) = self.origin.flush_since(failures).await
         {
             // Not to be asked twice: what a failed flush leaves is not known. The blocks stay dirty and are written
             // once more. And what clients wrote past the cache may be lost with it, so the next flush must tell them.
             count(&self.stats.counters.origin_errors, 1);
             let why = IoError::CacheFailed(format!("the origin failed a flush: {error}"));
-            *self.flush_failure.borrow_mut() = Some(error);
+            self.origin.leave_untold(error);
             self.writeback
                 .note_failing(&self.env, &why, Failing::Flushes, begun);
             return (Vec::new(), Err(why));
@@ -405,7 +376,7 @@ impl<P: Platform> Shard<P> {
                 .map(|(place, dirty)| self.load_dirty(dirty, place));
             there.extend(join_all(reads.collect::<Vec<_>>()).await);
         }
-        let _run = self.origin_writes.watch().run();
+        let _run = self.origin.shared().watch().run();
         let _intent = match self.intend_cleaning(first.block).await {
             Ok(intent) => intent,
             Err(error) => {
@@ -426,14 +397,8 @@ impl<P: Platform> Shard<P> {
             }
             let offset = self.global(run[at].block).offset();
             let bytes = (len * BLOCK_BYTES) as u64;
-            let write = async {
-                if zero {
-                    return self.origin.write_zeroes(offset, bytes, true, false).await;
-                }
-                let part = IoBuf::copy_of(&data[at * BLOCK_BYTES..][..len * BLOCK_BYTES]);
-                self.origin.write_at(offset, part, false).await.1
-            };
-            let result = self.write_to_origin(bytes, write).await;
+            let part = (!zero).then(|| IoBuf::copy_of(&data[at * BLOCK_BYTES..][..len * BLOCK_BYTES]));
+            let result = self.origin.write_clean(offset, bytes, part).await;
             if let Err(error) = result.map_err(IoError::Origin) {
                 self.writeback
                     .note_failing(&self.env, &error, Failing::Writes, begun);
@@ -460,7 +425,7 @@ impl<P: Platform> Shard<P> {
                 return None;
             }
             let (reads, urgency) = (
-                self.origin_writes.reading(),
+                self.origin.shared().reading(),
                 self.writeback.urgency(self.dirty_level()),
             );
             let patience = GIVE_WAY_MAX.mul_f64(1.0 - urgency);
@@ -469,7 +434,7 @@ impl<P: Platform> Shard<P> {
                 reads => ((reads as f64 * urgency / READS_PER_RUN).ceil() as u64).max(1),
             };
             let quiet = reads == 0 || self.env.now().since(started) >= patience;
-            if quiet && let Some(turn) = self.origin_writes.clean(most) {
+            if quiet && let Some(turn) = self.origin.shared().clean(most) {
                 return Some(turn);
             }
             self.env.sleep(GIVE_WAY_STEP).await;
@@ -485,20 +450,16 @@ impl<P: Platform> Shard<P> {
     async fn record_cleaned(self: &Rc<Self>, dirty: &Dirty) {
         let block = dirty.block;
         while self.is_still(dirty) {
-            let ring = self.ring_of(dirty.entry);
-            let appended = self
-                .log
-                .borrow_mut()
-                .append(ring, self.global(block), Append::Cleaned, false);
-            if appended.is_some() {
-                self.index.borrow_mut().clean(block);
-                self.cleaned_count.set(self.cleaned_count.get() + 1);
-                self.cleaned.borrow_mut().insert(block, self.cleaned_count.get());
+            let ring = self.log.ring_at(dirty.entry.location());
+            let global = self.global(block);
+            let appended = self.log.append(ring, global, Append::Cleaned, Class::Client);
+            if let Some(Appended { lsn, .. }) = appended {
+                self.map.mark_clean(block, ring, lsn);
                 count(&self.stats.counters.cleaned_blocks, 1);
                 self.appended();
                 return;
             }
-            if self.is_stopping() || self.failed.get() {
+            if self.is_stopping() || self.cache.is_fenced() {
                 return;
             }
             self.wait_for_room().await;
@@ -511,20 +472,16 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// The cache device fails, so that it cannot be told.
     pub(super) async fn settle_cleaned(self: &Rc<Self>, blocks: std::ops::Range<u64>) -> Result<(), IoError> {
-        let unsettled = |shard: &Self| {
-            let cleaned = shard.cleaned.borrow();
-            !cleaned.is_empty()
-                && blocks.clone().any(|block| {
-                    let local = shard.local(crate::units::BlockNumber(block));
-                    cleaned.contains_key(&local)
-                })
-        };
-        if unsettled(self) && !planted(PlantedBug::CleanedNotSettled) && !self.make_log_stable().await {
+        let locals = || blocks.clone().map(|block| self.local(BlockNumber(block)));
+        if self.map.any_newly_clean_of(locals())
+            && !planted(PlantedBug::CleanedNotSettled)
+            && !self.make_log_stable().await
+        {
             return Err(self.cache_failed());
         }
         // Of those that reclaim has just brought to the origin nothing says so until their region is void.
-        while self.is_rescued(&blocks) {
-            if self.failed.get() {
+        while self.map.any_evacuated_of(locals()) {
+            if self.cache.is_fenced() {
                 return Err(self.cache_failed());
             }
             self.reclaimer.changed().await;
@@ -538,14 +495,6 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    fn is_rescued(&self, blocks: &std::ops::Range<u64>) -> bool {
-        let rescued = self.rescued.borrow();
-        !rescued.is_empty()
-            && blocks
-                .clone()
-                .any(|block| rescued.contains(&self.local(crate::units::BlockNumber(block))))
-    }
-
     /// Cleans everything that is dirty now.
     ///
     /// # Errors
@@ -556,7 +505,7 @@ impl<P: Platform> Shard<P> {
         let marks = progress.marks();
         let _hurry = self.writeback.hurry();
         loop {
-            if self.failed.get() && self.dirty_blocks() > 0 {
+            if self.cache.is_fenced() && self.dirty_blocks() > 0 {
                 return Err(self.cache_failed());
             }
             if self.dirty_blocks() == 0 {
@@ -663,14 +612,14 @@ mod tests {
         let sim = Sim::new(1);
         let shard = shard(&sim.env());
         sim.block_on(async {
-            assert!(shard.index.borrow().segment_count() > 1);
+            assert!(shard.map.segments() > 1);
             let zeroes = Entry::fill(Location(64), 0).with_dirty(true);
             for block in 0..GATHER_BLOCKS_MAX as u64 + MORE {
-                shard.index.borrow_mut().insert(LocalBlock(block), zeroes);
+                shard.map.insert_alone(LocalBlock(block), zeroes);
             }
             let rescue = async {
                 for block in 0..200 {
-                    shard.index.borrow_mut().clean(LocalBlock(block));
+                    shard.map.clean_alone(LocalBlock(block));
                 }
             };
             // The first segment has been looked at by then.
@@ -703,9 +652,9 @@ mod tests {
         sim.block_on(async {
             let zeroes = Entry::fill(Location(64), 0).with_dirty(true);
             for block in 0..2 * GATHER_BLOCKS_MAX as u64 {
-                shard.index.borrow_mut().insert(LocalBlock(block), zeroes);
+                shard.map.insert_alone(LocalBlock(block), zeroes);
             }
-            shard.origin.set_dead(true);
+            shard.origin.device().set_dead(true);
             let (mut lap, mut empty) = (Lap::begin(CLEAN_BATCH_BLOCKS_MIN), 0);
             for pass in 0..4 {
                 let result = shard.clean_pass(&mut lap).await;

@@ -11,7 +11,7 @@
 use flaz_device::{Device, IoBuf};
 
 use super::image::ImageError;
-use super::regions::{Region, RegionState, Regions};
+use super::log::{Region, RegionState, Regions};
 use crate::format::FormatError;
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::shard_state::ShardState;

@@ -48,7 +48,7 @@ impl<P: Platform> Shard<P> {
         valid_from: Epoch,
         marks: [DurableMark; 2],
     ) -> Result<bool, DeviceError> {
-        let whole = |ring: Ring, fill| is_stable(marks[ring.index()], fill, self.geometry.region_bytes);
+        let whole = |ring: Ring, fill| is_stable(marks[ring.index()], fill, self.id.geometry.region_bytes);
         if let Some(promise) = promise.filter(|promise| whole(promise.ring, promise.fill)) {
             let counts = promise.fill >= Sequence::first_of(valid_from);
             let (extents, records) = found.map_or((0, 0), |found| (found.extents.len(), found.records.len()));
@@ -78,7 +78,10 @@ impl<P: Platform> Shard<P> {
         mut filling: Filling,
         valid_from: Epoch,
     ) -> Result<Option<u64>, DeviceError> {
-        let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
+        let (region_bytes, sector) = (
+            self.id.geometry.region_bytes,
+            u64::from(self.id.geometry.sector_bytes),
+        );
         let mut told = None;
         let mut from = from;
         while from < region_bytes {
@@ -111,8 +114,8 @@ impl<P: Platform> Shard<P> {
 
     /// How far behind a damaged header the next one ends.
     pub(super) fn hidden_bytes_max(&self) -> u64 {
-        let bytes = u64::from(self.geometry.extent_bytes) + self.geometry.header_bytes() as u64;
-        bytes.next_multiple_of(u64::from(self.geometry.sector_bytes))
+        let bytes = u64::from(self.id.geometry.extent_bytes) + self.id.geometry.header_bytes() as u64;
+        bytes.next_multiple_of(u64::from(self.id.geometry.sector_bytes))
     }
 }
 
@@ -131,7 +134,7 @@ mod tests {
 
     use super::*;
     use crate::format::geometry::GeometryWish;
-    use crate::shard::log::Append;
+    use crate::shard::log::{Append, Positions};
     use crate::shard::recover::RecoverError;
     use crate::shard::simulated::{Disks, append, contents, raw};
     use crate::units::BLOCK_BYTES;
@@ -167,15 +170,15 @@ mod tests {
             let first = disks.shard(1);
             let mut extents = Vec::new();
             for block in 0..3 {
-                extents.push(first.log.borrow().durable_marks()[Ring::Main.index()].used);
+                extents.push(first.log.durable_marks()[Ring::Main.index()].used);
                 append(&first, Ring::Main, block, raw(&data[block as usize]));
                 assert!(first.make_log_stable().await);
             }
-            let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
+            let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
             if closed {
-                first.log.borrow_mut().close_regions();
+                first.log.close_regions();
             }
-            let last = first.log.borrow().durable_marks()[Ring::Main.index()].used;
+            let last = first.log.durable_marks()[Ring::Main.index()].used;
             extents.push(if closed { 0 } else { last });
             append(&first, Ring::Main, 3, raw(&data[3]));
             assert!(first.make_log_stable().await);
@@ -273,7 +276,7 @@ mod tests {
             // On their way together: none of them says that one before it was stable.
             for block in 0..3 {
                 if block == 1 {
-                    hole = first.log.borrow().durable_marks()[Ring::Main.index()].used;
+                    hole = first.log.durable_marks()[Ring::Main.index()].used;
                 }
                 append(
                     &first,
@@ -284,7 +287,7 @@ mod tests {
                         dirty: true,
                     },
                 );
-                first.log.borrow_mut().seal_all();
+                first.log.seal_all();
             }
             assert!(first.make_log_stable().await);
             u64::from(hole)
@@ -328,7 +331,7 @@ mod tests {
         Rng::new(1).fill(&mut data);
         let (region, blocks) = disks.sim.block_on(async {
             let first = disks.shard(1);
-            let open = || first.log.borrow().open_numbers()[Ring::Main.index()];
+            let open = || first.log.open_numbers()[Ring::Main.index()];
             append(&first, Ring::Main, 0, raw(&data));
             let region = open().expect("one is open");
             let mut blocks = 1;
@@ -384,26 +387,29 @@ mod tests {
             first.writeback.note_dirty_record();
             append(&first, Ring::Main, 0, raw(&data(0)));
             assert!(first.make_log_stable().await);
-            let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
-            let used = first.log.borrow().durable_marks()[Ring::Main.index()].used;
-            let mut landings = Vec::new();
+            let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
+            let used = first.log.durable_marks()[Ring::Main.index()].used;
+            // Of what a client writes to the other ring.
+            let (mut other, mut extents) = (Positions::default(), Vec::new());
+            other.raise(Ring::Probation, append(&first, Ring::Probation, 4, raw(&data(4))));
+            first.log.seal_all();
+            first.pump_writes();
             for (block, seed) in [(0, 1), (2, 2), (3, 3)] {
-                append(&first, Ring::Main, block, raw(&data(seed)));
-                landings.push(first.log.borrow().landing_of(Ring::Main).expect("it is open"));
-                first.log.borrow_mut().seal_all();
+                extents.push(append(&first, Ring::Main, block, raw(&data(seed))));
+                first.log.seal_all();
                 if block == 2 {
-                    first.log.borrow_mut().close_regions();
+                    first.log.close_regions();
                 }
                 first.pump_writes();
             }
-            while !first.log.borrow().landed(landings[2]) {
+            while first.log.is_under_way(extents[2]) || !first.log.has_landed(&other) {
                 disks.env.sleep(us(10)).await;
             }
-            first.landed_writes.set(1);
+            first.log.promise(&other);
             first.flush().await.expect("flushes");
             // As some writer does that sets an intent.
             first.write_intents(0, &[], true).await.expect("it is well");
-            if first.log.borrow().landed(landings[0]) {
+            if !first.log.is_under_way(extents[0]) {
                 return None;
             }
             let start = (disks.region(region) + u64::from(used)) / 512;

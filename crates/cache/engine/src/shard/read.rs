@@ -3,14 +3,16 @@
 //! A miss is answered first and admitted afterwards. Two readers of one missed block cause one origin read: see
 //! [`super::origin_reads`].
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use flaz_device::deadline::is_timeout;
-use flaz_device::{Device, Env, IoBuf, Nanos, Priority};
+use flaz_device::{Env, IoBuf, Nanos, Priority};
 use futures_util::future::{join, join_all};
 
 use super::fragment::{self, FragmentError};
+use super::gather::{Limits, neighbours};
 use super::order::Version;
 use super::origin_reads::Run;
 use super::queue::Job;
@@ -23,10 +25,11 @@ use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
 use crate::volume::IoError;
 
-/// Longest read of the cache device that gathers neighbouring fragments, in bytes.
-const GATHER_BYTES_MAX: u64 = 128 << 10;
-/// Bytes between two fragments that are read along rather than read apart.
-const GATHER_GAP_MAX: u64 = 4 << 10;
+/// Neighbouring fragments that are read at once.
+const GATHER: Limits = Limits {
+    bytes_max: 128 << 10,
+    gap_max: 4 << 10,
+};
 /// Hits of one request from which decoding is spread over the cores.
 const DECODE_SPLIT_BLOCKS_MIN: usize = 32;
 
@@ -88,7 +91,7 @@ impl<P: Platform> Shard<P> {
         let whole = last < self.whole_blocks();
         let passes = self.mode() == Mode::PassThrough && !self.any_dirty(&(first..last + 1));
         if passes || !whole {
-            let result = self.read_around(offset, len).await;
+            let result = self.origin.read_range(offset, len).await;
             let blocks = last - first + 1;
             self.count_read(started, len, 0, blocks);
             return result;
@@ -133,23 +136,6 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Reads from the origin, past the cache. Any range on the device.
-    pub(super) async fn read_around(&self, offset: u64, len: usize) -> Result<IoBuf, IoError> {
-        let align = u64::from(self.origin.alignment());
-        let start = offset / align * align;
-        let end = (offset + len as u64)
-            .next_multiple_of(align)
-            .min(self.geometry.origin_len);
-        let (mut buf, result) = self.read_origin(start, IoBuf::new((end - start) as usize)).await;
-        result.map_err(IoError::Origin)?;
-        let skip = (offset - start) as usize;
-        if skip > 0 {
-            buf.copy_within(skip..skip + len, 0);
-        }
-        buf.set_len(len);
-        Ok(buf)
-    }
-
     /// The fast path: one block, cached. No allocation but the answer's pooled buffer.
     async fn read_one_cached(
         self: &Rc<Self>,
@@ -160,11 +146,11 @@ impl<P: Platform> Shard<P> {
             return Ok(None);
         }
         // The hit is counted here only if it succeeds; `read_many` looks again otherwise.
-        let entry = self.index.borrow().get(block);
+        let entry = self.map.lookup(block);
         let Some(entry) = entry else { return Ok(None) };
         let mut out = IoBuf::new(BLOCK_BYTES);
         Ok(self.load(block, entry, &mut out).await?.then(|| {
-            self.index.borrow_mut().hit(block);
+            self.map.touch(block);
             out
         }))
     }
@@ -187,8 +173,8 @@ impl<P: Platform> Shard<P> {
             None => {}
         }
         let hit = self.hit(0, block, entry);
-        let pin = self.pin(entry.location());
-        let known = self.damaged.borrow().contains(&block);
+        let pin = self.log.pin(entry.location());
+        let known = self.map.is_damaged(block);
         let read = self.read_cache_again(hit.start, hit.end - hit.start, known).await;
         drop(pin);
         let Ok((buf, at)) = read else {
@@ -197,7 +183,7 @@ impl<P: Platform> Shard<P> {
         let skip = at + (hit.identity.location.offset() - hit.start) as usize;
         match self.unpack(&buf[skip..], &hit.identity, out) {
             Ok(()) => {
-                self.not_damaged(block);
+                self.map.not_damaged(block);
                 Ok(true)
             }
             Err(error) => self.drop_bad(block, entry, Some(&error)).map(|()| false),
@@ -208,10 +194,10 @@ impl<P: Platform> Shard<P> {
         let counters = &self.stats.counters;
         count(&counters.unpacked_blocks, 1);
         if !counters.unpacked_blocks.get().is_multiple_of(UNPACK_SAMPLE) {
-            return fragment::unpack(&mut self.decoders.borrow_mut(), bytes, identity, out);
+            return self.codecs.unpack(bytes, identity, out);
         }
         let started = self.env.now();
-        let result = fragment::unpack(&mut self.decoders.borrow_mut(), bytes, identity, out);
+        let result = self.codecs.unpack(bytes, identity, out);
         let took = self.env.now().since(started).as_nanos() as u64;
         count(&counters.unpack_ns, took * UNPACK_SAMPLE);
         result
@@ -231,11 +217,11 @@ impl<P: Platform> Shard<P> {
             }
             Place::Fragment { location, .. } => location,
         };
-        let log = self.log.borrow();
-        let bytes = log.in_memory(location)?;
-        count(&self.stats.counters.memory_hit_blocks, 1);
-        let identity = log.identity_at(self.global(block), location);
-        Some(self.unpack(bytes, &identity, out))
+        self.log
+            .in_memory(self.global(block), location, |bytes, identity| {
+                count(&self.stats.counters.memory_hit_blocks, 1);
+                self.unpack(bytes, &identity, out)
+            })
     }
 
     fn hit(&self, index: usize, block: LocalBlock, entry: Entry) -> Hit {
@@ -244,7 +230,7 @@ impl<P: Platform> Shard<P> {
         };
         let start = location.offset() / 512 * 512;
         let end = start + u64::from(sectors) * 512;
-        let identity = self.log.borrow().identity_at(self.global(block), location);
+        let identity = self.log.identity_at(self.global(block), location);
         Hit {
             index,
             block,
@@ -271,9 +257,9 @@ impl<P: Platform> Shard<P> {
         if let Some(error) = error {
             count(&self.stats.counters.checksum_failures, 1);
             // The cleaner comes back to one that is dirty every second.
-            if !self.damaged.borrow().contains(&block) {
+            if !self.map.is_damaged(block) {
                 tracing::warn!(
-                    shard = self.number,
+                    shard = self.id.number,
                     block = self.global(block).0,
                     location = entry.location().offset(),
                     %error,
@@ -281,17 +267,17 @@ impl<P: Platform> Shard<P> {
                 );
             }
         }
-        let now = self.index.borrow().get(block);
+        let now = self.map.lookup(block);
         let Some(now) = now.filter(|now| now.same_place(entry)) else {
             return Ok(());
         };
         if now.dirty() && !planted(PlantedBug::DirtyDamageIsAMiss) {
             count(&self.stats.counters.dirty_lost, 1);
-            let first = self.damaged.borrow_mut().insert(block);
+            let first = self.map.note_damaged(block);
             let block = self.global(block).0;
             if first {
                 tracing::error!(
-                    shard = self.number,
+                    shard = self.id.number,
                     block,
                     "the only copy of a block cannot be read: requests for it fail"
                 );
@@ -302,22 +288,13 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// The copy of a block can be read, or there is a new one, or it is needed no more.
-    pub(super) fn not_damaged(&self, block: LocalBlock) {
-        let mut damaged = self.damaged.borrow_mut();
-        if !damaged.is_empty() {
-            damaged.remove(&block);
-        }
-    }
-
     /// Forgets a block whose copy cannot be used, if the index still names that copy. A tombstone follows: the
     /// copy may be readable again some day, when the origin has long changed.
     pub(super) fn drop_if_same(self: &Rc<Self>, block: LocalBlock, entry: Entry) {
-        let now = self.index.borrow().get(block);
-        if !now.is_some_and(|now| now.same_place(entry)) {
+        if !self.map.is_at(block, entry) {
             return;
         }
-        self.retire(block);
+        self.invalidate(block);
         self.settle_later(block);
     }
 
@@ -369,7 +346,7 @@ impl<P: Platform> Shard<P> {
             let mut gone = Vec::new();
             for index in bad {
                 let block = LocalBlock(first.0 + index as u64);
-                let entry = self.index.borrow().get(block);
+                let entry = self.map.lookup(block);
                 let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
                 match entry {
                     Some(_) => self.read_block(block, place).await?,
@@ -390,7 +367,7 @@ impl<P: Platform> Shard<P> {
         for index in 0..blocks {
             let block = LocalBlock(first.0 + index as u64);
             let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
-            let entry = self.index.borrow_mut().hit(block);
+            let entry = self.map.touch(block);
             let Some(entry) = entry else {
                 found.missed.push(index);
                 continue;
@@ -423,10 +400,10 @@ impl<P: Platform> Shard<P> {
             let pins: Vec<_> = group
                 .hits
                 .iter()
-                .map(|hit| self.pin(hit.identity.location))
+                .map(|hit| self.log.pin(hit.identity.location))
                 .collect();
             // That a group cannot be read says nothing of any block in it.
-            let known = group.hits.len() > 1 || self.damaged.borrow().contains(&group.hits[0].block);
+            let known = group.hits.len() > 1 || self.map.is_damaged(group.hits[0].block);
             let len = group.end - group.start;
             let read = self.read_cache_again(group.start, len, known).await;
             let (buf, at) = match read {
@@ -445,7 +422,8 @@ impl<P: Platform> Shard<P> {
             let plain = if split {
                 self.decode_elsewhere(buf, at, &group).await
             } else {
-                decode(&mut self.decoders.borrow_mut(), &buf[at..], &group)
+                self.codecs
+                    .decode(|decoders| decode(decoders, &buf[at..], &group))
             };
             let took = self.env.now().since(started).as_nanos() as u64;
             count(&self.stats.counters.unpacked_blocks, group.hits.len() as u64);
@@ -456,7 +434,7 @@ impl<P: Platform> Shard<P> {
             for (hit, result) in group.hits.iter().zip(plain) {
                 match result {
                     Ok(block) => {
-                        self.not_damaged(hit.block);
+                        self.map.not_damaged(hit.block);
                         out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block);
                     }
                     Err(error) => {
@@ -486,7 +464,7 @@ impl<P: Platform> Shard<P> {
                 }
                 Err(error) => {
                     // One that is late has been counted.
-                    if !counted && !is_timeout(&error) && !self.damaged.borrow().contains(&hit.block) {
+                    if !counted && !is_timeout(&error) && !self.map.is_damaged(hit.block) {
                         counted = true;
                         self.cache_error(&error);
                     }
@@ -576,16 +554,20 @@ impl<P: Platform> Shard<P> {
         bypass: bool,
     ) -> Result<Shared, IoError> {
         let versions: Vec<Option<Version>> = {
-            let index = self.index.borrow();
             (0..blocks as u64)
                 .map(|i| LocalBlock(first.0 + i))
-                .map(|block| index.get(block).is_none().then(|| self.order.version(block)))
+                .map(|block| {
+                    self.map
+                        .lookup(block)
+                        .is_none()
+                        .then(|| self.order.version(block))
+                })
                 .collect()
         };
         let offset = self.global(first).offset();
         let at_origin = async {
-            let _reading = self.origin_writes.read();
-            self.read_origin(offset, IoBuf::new(blocks * BLOCK_BYTES)).await
+            let _reading = self.origin.shared().read();
+            self.origin.read(offset, IoBuf::new(blocks * BLOCK_BYTES)).await
         };
         let fetched = self
             .origin_reads
@@ -619,22 +601,11 @@ fn decode(decoders: &mut flaz_codec::Decoders, bytes: &[u8], group: &Gather) -> 
 /// Groups hits whose fragments are close together.
 fn gather(mut hits: Vec<Hit>) -> Vec<Gather> {
     hits.sort_unstable_by_key(|hit| hit.start);
-    let mut groups: Vec<Gather> = Vec::new();
-    for hit in hits {
-        match groups.last_mut() {
-            Some(group)
-                if hit.start <= group.end + GATHER_GAP_MAX
-                    && hit.end.max(group.end) - group.start <= GATHER_BYTES_MAX =>
-            {
-                group.end = group.end.max(hit.end);
-                group.hits.push(hit);
-            }
-            _ => groups.push(Gather {
-                start: hit.start,
-                end: hit.end,
-                hits: vec![hit],
-            }),
-        }
-    }
-    groups
+    let groups = neighbours(&hits, GATHER, |hit| hit.start..hit.end);
+    let gather = |(range, hits): (Range<u64>, &[Hit])| Gather {
+        start: range.start,
+        end: range.end,
+        hits: hits.to_vec(),
+    };
+    groups.map(gather).collect()
 }

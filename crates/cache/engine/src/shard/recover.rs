@@ -11,19 +11,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use flaz_device::{Device, DeviceError, Env, IoBuf};
+use flaz_device::{DeviceError, Env, IoBuf};
 
-use super::log::Append;
-use super::regions::{Region, RegionState, Regions};
+use super::log::{Append, Class, Region, RegionState, Regions, WRITES_IN_FLIGHT_MAX};
 use super::scan::Found;
 use super::{Platform, Shard};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
 use crate::format::intent::DurableMark;
 use crate::format::summary::{Summary, TRAILER_BYTES, summary_bytes};
-use crate::index::{Bulk, Change, Entry};
+use crate::index::{Change, Entry};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
-use crate::shard::log::WRITES_IN_FLIGHT_MAX;
 use crate::units::{LocalBlock, Location, STRIPE_BLOCKS, Sequence};
 
 /// Records taken over at a time, sorted by segment of the index: each segment is then in the processor's cache for
@@ -89,7 +87,7 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// [`RecoverError`]: the shard is then to be thrown away, and the cache to start cold.
     pub async fn recover(self: &Rc<Self>, tell: impl Fn()) -> Result<Recovered, RecoverError> {
-        let (shard, valid_from) = (self.number, self.valid_from);
+        let (shard, valid_from) = (self.id.number, self.id.valid_from);
         let device = |source| RecoverError::Device { shard, source };
         let marks = self.load_intents().await.map_err(device)?;
         let mut outcome = Recovered {
@@ -115,7 +113,7 @@ impl<P: Platform> Shard<P> {
         self.end_regions(&found, &resumed).await.map_err(device)?;
         // A summary is believed, so what it lists must be stable before.
         if found.iter().any(|region| !region.has_summary) {
-            self.flush_cache().await.map_err(device)?;
+            self.cache.flush().await.map_err(device)?;
         }
         let mut closed = false;
         for region in found
@@ -128,7 +126,7 @@ impl<P: Platform> Shard<P> {
         // The marks of these regions go with the next page of intents. Without a mark and without a summary one damaged
         // extent would hide all that are behind it.
         if closed && !planted(PlantedBug::SummaryAfterMark) {
-            self.flush_cache().await.map_err(device)?;
+            self.cache.flush().await.map_err(device)?;
         }
         if !resumed.is_empty() {
             self.resume(&mut found, &resumed);
@@ -141,8 +139,8 @@ impl<P: Platform> Shard<P> {
             self.write_marks(wanted, true).await.map_err(device)?;
         }
         outcome.dropped = self.drop_intended().await?;
-        outcome.blocks = self.index.borrow().len() as u64;
-        outcome.dirty = self.index.borrow().dirty_blocks();
+        outcome.blocks = self.map.len() as u64;
+        outcome.dirty = self.map.dirty_blocks();
         Ok(outcome)
     }
 
@@ -165,7 +163,7 @@ impl<P: Platform> Shard<P> {
                 None if mark.used == 0 => continue,
                 None => format!("the {ring} region of filling {} is gone", mark.fill.0),
             };
-            let shard = self.number;
+            let shard = self.id.number;
             return Err(RecoverError::Damaged { shard, what });
         }
         Ok(())
@@ -173,7 +171,7 @@ impl<P: Platform> Shard<P> {
 
     /// Numbers that no cache reaches were not written by one, and new ones must stay above all that are there.
     fn check_sequences(&self, found: &[Found]) -> Result<(), RecoverError> {
-        let shard = self.number;
+        let shard = self.id.number;
         let last = found
             .iter()
             .map(|region| (region.last_sequence(), region.number))
@@ -192,7 +190,7 @@ impl<P: Platform> Shard<P> {
     }
 
     fn take_over_regions(&self, found: &[Found], resumed: &[u32]) {
-        let mut table = vec![Region::FREE; self.geometry.regions_per_shard as usize];
+        let mut table = vec![Region::FREE; self.id.geometry.regions_per_shard as usize];
         for region in found {
             table[region.number as usize] = Region {
                 state: if resumed.contains(&region.number) {
@@ -211,10 +209,9 @@ impl<P: Platform> Shard<P> {
             regions.enter_ring(region.number);
         }
         let last = found.iter().map(Found::last_sequence).max().unwrap_or_default();
-        let mut log = self.log.borrow_mut();
-        log.regions = regions;
         // Those of this epoch are above all that an earlier one can have used, seen or not.
-        log.next_sequence = log.next_sequence.max(Sequence(last.0 + 1));
+        let next_sequence = self.log.next_sequence().max(Sequence(last.0 + 1));
+        self.log.inherit(regions, next_sequence);
     }
 
     /// Blocks of which the oldest region of each ring has contents, where there are regions in both rings.
@@ -226,7 +223,7 @@ impl<P: Platform> Shard<P> {
         oldest.map(|region| {
             let records = region.into_iter().flat_map(|region| &region.records);
             // Where they lie does not matter here.
-            let at = self.geometry.header_bytes() as u64;
+            let at = self.id.geometry.header_bytes() as u64;
             let changes = records.filter_map(|&bits| self.change_of(Record::unpack(bits).ok()?, 0, at));
             changes
                 .filter_map(|(block, change)| matches!(change, Change::Set(_)).then_some(block))
@@ -252,19 +249,18 @@ impl<P: Platform> Shard<P> {
         if planted(PlantedBug::RecordsOutOfOrder) {
             order.reverse();
         }
-        let total = found.iter().map(|region| region.records.len()).sum();
-        self.index.borrow_mut().reserve(total);
+        let total: usize = found.iter().map(|region| region.records.len()).sum();
         let oldest = self.oldest_contents(found);
         let mut dropped: BTreeMap<LocalBlock, Ring> = BTreeMap::new();
         // Blocks of these whose last record in that ring is a tombstone, which cannot die before the copy.
         let mut gone = [BTreeSet::new(), BTreeSet::new()];
         let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
-        let mut bulk = Bulk::new(&self.index.borrow(), room);
+        let mut bulk = self.map.reserve(total, room);
         for (_, region, extent, first) in order {
             let region = &found[region as usize];
             let extent = &region.extents[extent as usize];
-            let start = u64::from(region.number) * self.geometry.region_bytes + u64::from(extent.offset);
-            let mut at = start + self.geometry.header_bytes() as u64;
+            let start = u64::from(region.number) * self.id.geometry.region_bytes + u64::from(extent.offset);
+            let mut at = start + self.id.geometry.header_bytes() as u64;
             let end = start + u64::from(extent.len);
             for &bits in &region.records[first..first + usize::from(extent.record_count)] {
                 let Ok(record) = Record::unpack(bits) else { break };
@@ -286,24 +282,15 @@ impl<P: Platform> Shard<P> {
                 at += record.fragment_bytes() as u64;
             }
             if bulk.len() >= BATCH_RECORDS {
-                self.index.borrow_mut().apply(&mut bulk);
+                self.map.apply(&mut bulk);
                 self.env.yield_now().await;
             }
         }
-        let mut index = self.index.borrow_mut();
-        index.apply(&mut bulk);
+        self.map.apply(&mut bulk);
         drop(bulk);
-        index.fit();
-        let log = &mut *self.log.borrow_mut();
-        let mut live = vec![0i32; self.geometry.regions_per_shard as usize];
-        for entry in index.values() {
-            live[log.region_of(entry.location()) as usize] += 1;
-        }
-        for (number, live) in live.into_iter().enumerate().filter(|(_, live)| *live > 0) {
-            log.regions.count_live(number as u32, live);
-        }
-        let newest = |block: &LocalBlock| match index.get(*block) {
-            Some(entry) => Some(log.regions.ring_of(log.region_of(entry.location()))),
+        self.map.rebuilt(&self.log, self.id.geometry.regions_per_shard);
+        let newest = |block: &LocalBlock| match self.map.lookup(*block) {
+            Some(entry) => Some(self.log.ring_at(entry.location())),
             None => dropped.get(block).copied(),
         };
         let unfinished = Ring::ALL.into_iter().find(|ring| {
@@ -318,8 +305,8 @@ impl<P: Platform> Shard<P> {
 
     /// What a record does to the index: the block, and its entry if it is cached now.
     fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Change)> {
-        let (shard, block) = record.block.in_shard(self.geometry.shard_count);
-        if record.volume != 0 || record.block.0 >= self.whole_blocks() || shard != self.number {
+        let (shard, block) = record.block.in_shard(self.id.geometry.shard_count);
+        if record.volume != 0 || record.block.0 >= self.whole_blocks() || shard != self.id.number {
             return None;
         }
         let entry = match record.kind {
@@ -342,12 +329,12 @@ impl<P: Platform> Shard<P> {
         let len = summary_bytes(
             region.extents.len(),
             region.records.len(),
-            self.geometry.sector_bytes,
+            self.id.geometry.sector_bytes,
         );
         debug_assert!(len as usize >= TRAILER_BYTES);
         let summary = Summary {
-            cache: self.cache_id,
-            shard: self.number,
+            cache: self.id.cache_id,
+            shard: self.id.number,
             ring: region.ring,
             fill: region.fill,
             position: start,
@@ -356,36 +343,34 @@ impl<P: Platform> Shard<P> {
         };
         let mut buf = IoBuf::new(len as usize);
         summary.write(&mut buf);
-        let position = start + self.geometry.region_bytes - len;
-        self.cache.write_at(position, buf, false).await.1
+        let position = start + self.id.geometry.region_bytes - len;
+        self.cache.write_at(position, buf).await
     }
 
     /// The clean blocks of stripes whose intent is set, and where they lie, in the order of addresses: the log is read by
     /// people. And what counts as dirty though there can be none such: the record that it was cleaned is damaged, or this
     /// one forged, and the origin has what is right.
     fn intended(&self) -> Vec<(LocalBlock, Ring)> {
-        let index = self.index.borrow();
-        let unknown = index.dirty_blocks() > 0 && !self.may_be_dirty;
+        let unknown = self.map.dirty_blocks() > 0 && !self.id.may_be_dirty;
         let intended = |block: LocalBlock, entry: Entry| {
             if unknown && entry.dirty() {
-                return Some((block, self.ring_of(entry)));
+                return Some((block, self.log.ring_at(entry.location())));
             }
             let set = self.intents.is_set(block) && !planted(PlantedBug::IntendedKept);
             // Nothing newer than a dirty block went to the origin, intent or not.
             let clean = !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped);
-            (set && clean).then(|| (block, self.ring_of(entry)))
+            (set && clean).then(|| (block, self.log.ring_at(entry.location())))
         };
         // Few stripes are looked up block by block. Where most are set, that would take longer than all that is cached.
-        if !unknown && self.intents.set_count() < index.len() as u64 / STRIPE_BLOCKS {
+        if !unknown && self.intents.set_count() < self.map.len() as u64 / STRIPE_BLOCKS {
             let stripes = self.intents.set_stripes().into_iter();
             return stripes
                 .flat_map(|stripe| (stripe * STRIPE_BLOCKS..).take(STRIPE_BLOCKS as usize))
                 .map(LocalBlock)
-                .filter_map(|block| intended(block, index.get(block)?))
+                .filter_map(|block| intended(block, self.map.lookup(block)?))
                 .collect();
         }
-        let all = index.iter();
-        let mut found: Vec<_> = all.filter_map(|(block, entry)| intended(block, entry)).collect();
+        let mut found = self.map.pick(intended);
         found.sort_unstable_by_key(|(block, _)| *block);
         found
     }
@@ -394,17 +379,17 @@ impl<P: Platform> Shard<P> {
     /// clearing finds that stable. Nothing is on its way to the device on return.
     pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
         let mut dropped = self.append_intended().await;
-        // Before anything newer of these blocks: see `Shard::ring_of_old`.
+        // Before anything newer of these blocks: see `BlockMap::ring_for`.
         if matches!(dropped, Ok(1..)) && !self.make_log_stable().await {
-            let (shard, what) = (self.number, "the cache device failed".to_owned());
+            let (shard, what) = (self.id.number, "the cache device failed".to_owned());
             dropped = Err(RecoverError::Damaged { shard, what });
         }
         // The shard may be thrown away now, for its own failure or that of another one. What it writes must not land in
         // what the next one has written at the same place.
-        while self.log.borrow().writing() {
-            self.landed.notified().await;
+        while self.log.writing() {
+            self.log.write_ended().await;
         }
-        while self.intents.marking.get() {
+        while self.cache.is_marking() {
             self.intents.changed.notified().await;
         }
         dropped
@@ -413,29 +398,27 @@ impl<P: Platform> Shard<P> {
     async fn append_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
         let intended = self.intended();
         for (block, _) in &intended {
-            self.remove_entry(*block);
+            self.map.remove(&self.log, *block);
         }
         for (block, ring) in &intended {
             loop {
-                let appended =
-                    self.log
-                        .borrow_mut()
-                        .append(*ring, self.global(*block), Append::Tombstone, false);
+                let global = self.global(*block);
+                let appended = self.log.append(*ring, global, Append::Tombstone, Class::Client);
                 if appended.is_some() {
                     break;
                 }
                 self.pump_writes();
-                if self.failed.get() {
-                    let (shard, what) = (self.number, "the cache device failed".to_owned());
+                if self.cache.is_fenced() {
+                    let (shard, what) = (self.id.number, "the cache device failed".to_owned());
                     return Err(RecoverError::Damaged { shard, what });
                 }
-                if self.log.borrow().writes_in_flight() >= WRITES_IN_FLIGHT_MAX {
-                    self.room.notified().await;
+                if self.log.writes_in_flight() >= WRITES_IN_FLIGHT_MAX {
+                    self.log.room().await;
                 } else if !self.reclaim_one(true).await {
                     let what = "no region can be freed: the origin takes no writes, or blocks newer than it are damaged and \
                                 there is no room to note that"
                         .to_owned();
-                    let shard = self.number;
+                    let shard = self.id.number;
                     return Err(RecoverError::Damaged { shard, what });
                 }
             }
@@ -469,8 +452,8 @@ mod tests {
             append(&first, Ring::Main, 0, fill(1));
             assert!(first.make_log_stable().await);
             first.write_intents(0, &[], true).await.expect("it is well");
-            let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
-            first.log.borrow_mut().close_regions();
+            let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
+            first.log.close_regions();
             append(&first, Ring::Main, 1, fill(1));
             assert!(first.make_log_stable().await);
             region
@@ -500,10 +483,10 @@ mod tests {
             let first = disks.shard(1);
             append(&first, Ring::Probation, trimmed, fill(1));
             append(&first, Ring::Main, moved, fill(1));
-            first.log.borrow_mut().close_regions();
+            first.log.close_regions();
             append(&first, Ring::Probation, trimmed, Append::Tombstone);
             append(&first, Ring::Probation, moved, fill(2));
-            first.log.borrow_mut().seal_all();
+            first.log.seal_all();
             append(&first, Ring::Main, trimmed, fill(2));
             assert!(first.make_log_stable().await);
         });

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{Device, DeviceError, IoBuf};
+use flaz_device::{DeviceError, IoBuf};
 
 use super::scan::Found;
 use super::{Platform, Shard};
@@ -23,8 +23,8 @@ impl<P: Platform> Shard<P> {
     /// Of each ring the region that was being filled, where nothing is free and blocks are dirty. `found` is in the order
     /// of filling.
     pub(super) fn to_resume(&self, found: &[Found]) -> Vec<u32> {
-        let full = found.len() == self.geometry.regions_per_shard as usize;
-        if !full || !self.may_be_dirty || planted(PlantedBug::RegionNotResumed) {
+        let full = found.len() == self.id.geometry.regions_per_shard as usize;
+        if !full || !self.id.may_be_dirty || planted(PlantedBug::RegionNotResumed) {
             return Vec::new();
         }
         let youngest = Ring::ALL.map(|ring| found.iter().rfind(|region| region.ring == ring));
@@ -38,14 +38,14 @@ impl<P: Platform> Shard<P> {
     /// Of these the ones that can be gone on with. A ring whose reclaim the crash cut short must have a region that can be
     /// reclaimed first: if the only one that it has is this one, its summary was lost, and it is closed like any other.
     pub(super) fn can_be_resumed(&self, numbers: &mut Vec<u32>) {
-        let regions = &mut self.log.borrow_mut().regions;
+        let log = &self.log;
         let unfinished = self.reclaimer.unfinished();
-        let alone = |ring: Ring| unfinished == Some(ring) && regions.ring_len(ring) == 0;
+        let alone = |ring: Ring| unfinished == Some(ring) && log.full_regions(ring) == 0;
         let closed: Vec<u32> = (numbers.iter().copied())
-            .filter(|&number| alone(regions.ring_of(number)))
+            .filter(|&number| alone(log.ring_of_region(number)))
             .collect();
         for number in closed {
-            regions.finish(number);
+            log.finish(number);
             numbers.retain(|&other| other != number);
         }
     }
@@ -58,14 +58,17 @@ impl<P: Platform> Shard<P> {
     ///
     /// The summaries first, for once one is believed, all must be there that it lists. The rest is not stable on return.
     pub(super) async fn end_regions(&self, found: &[Found], resumed: &[u32]) -> Result<(), DeviceError> {
-        let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
+        let (region_bytes, sector) = (
+            self.id.geometry.region_bytes,
+            u64::from(self.id.geometry.sector_bytes),
+        );
         let walked = || found.iter().filter(|region| !region.has_summary);
         for region in walked() {
             let last = self.position_of(region.number) + region_bytes - sector;
             self.blank(last, sector).await?;
         }
         if walked().next().is_some() {
-            self.flush_cache().await?;
+            self.cache.flush().await?;
         }
         for region in walked() {
             let (start, used) = (self.position_of(region.number), u64::from(region.used));
@@ -81,7 +84,7 @@ impl<P: Platform> Shard<P> {
                 self.blank(start + at, len).await?;
                 at += len;
                 if (at - used).is_multiple_of(BLANK_FLUSH_BYTES) {
-                    self.flush_cache().await?;
+                    self.cache.flush().await?;
                 }
             }
         }
@@ -89,25 +92,22 @@ impl<P: Platform> Shard<P> {
     }
 
     async fn blank(&self, position: u64, len: u64) -> Result<(), DeviceError> {
-        self.cache
-            .write_at(position, IoBuf::zeroed(len as usize), false)
-            .await
-            .1
+        self.cache.write_at(position, IoBuf::zeroed(len as usize)).await
     }
 
     /// Opens these regions again. All that was found in them is stable.
     pub(super) fn resume(self: &Rc<Self>, found: &mut [Found], numbers: &[u32]) {
-        let log = &mut *self.log.borrow_mut();
+        let log = &self.log;
         for region in found.iter_mut().filter(|region| numbers.contains(&region.number)) {
             let (extents, records) = (
                 std::mem::take(&mut region.extents),
                 std::mem::take(&mut region.records),
             );
-            log.reopen(region.ring, region.number, extents, records);
+            log.reopen(region.number, extents, records);
         }
         self.intents.set_durable(log.durable_marks());
         // Reclaim comes first, and nothing else gets what room there is.
-        log.held_for_reclaim = true;
+        log.hold_for_reclaim(true);
         log.starve();
     }
 }
@@ -154,11 +154,11 @@ mod tests {
             let first = disks.shard(1);
             for region in 0..REGIONS - 2 {
                 fill(&first, Ring::Main, 20 + region, 1, false);
-                first.log.borrow_mut().close_regions();
+                first.log.close_regions();
                 first.pump_writes();
             }
             fill(&first, Ring::Probation, 0, 0x11, false);
-            first.log.borrow_mut().seal_all();
+            first.log.seal_all();
             // Reclaim has moved it.
             fill(&first, Ring::Main, 0, 0x11, false);
             fill(&first, Ring::Main, 1, 0x33, true);
@@ -210,12 +210,12 @@ mod tests {
             let first = disks.shard(1);
             for region in 0..REGIONS - 1 {
                 fill(&first, Ring::Main, 20 + region, 1, true);
-                first.log.borrow_mut().close_regions();
+                first.log.close_regions();
                 first.pump_writes();
             }
             fill(&first, Ring::Main, 40, 1, true);
             assert!(first.make_log_stable().await);
-            let used = first.log.borrow().durable_marks()[Ring::Main.index()].used;
+            let used = first.log.durable_marks()[Ring::Main.index()].used;
             append(&first, Ring::Main, 0, raw(&lost));
             assert!(first.make_log_stable().await);
             u64::from(used)
@@ -225,11 +225,11 @@ mod tests {
         disks.cache.poke(extent, &[0; 512]);
         disks.sim.block_on(async {
             let second = disks.recovered(2).await;
-            assert_eq!(second.log.borrow().open_numbers()[Ring::Main.index()], Some(7));
+            assert_eq!(second.log.open_numbers()[Ring::Main.index()], Some(7));
             assert_eq!(contents(&second, 0).await, all(0), "it was not flushed");
             let before = disks.cache.peek(extent + 512, 2 * BLOCK_BYTES);
             append(&second, Ring::Main, 0, raw(&later));
-            second.log.borrow_mut().seal_all();
+            second.log.seal_all();
             second.pump_writes();
             disks.env.sleep(Duration::from_secs(1)).await;
             // The power fails before it is flushed, and of this extent the first sector has landed.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use flaz_codec::CodecId;
 use flaz_device::deadline::is_timeout;
-use flaz_device::{Device, DeviceError, IoBuf};
+use flaz_device::{DeviceError, IoBuf};
 use futures_util::future::join;
 use futures_util::stream::{StreamExt, iter};
 
@@ -121,10 +121,10 @@ impl<P: Platform> Shard<P> {
         outcome: &mut Recovered,
         tell: impl Fn(),
     ) -> Result<(Vec<Found>, Vec<(u32, Sequence)>), RecoverError> {
-        let shard = self.number;
+        let shard = self.id.number;
         let guess = Guess::default();
         let guess = &guess;
-        let scans = (0..self.geometry.regions_per_shard)
+        let scans = (0..self.id.geometry.regions_per_shard)
             .map(|number| self.scan_region(number, valid_from, marks, guess));
         let mut scans = iter(scans).buffer_unordered(SCANS_MAX);
         let mut all = Vec::new();
@@ -153,9 +153,9 @@ impl<P: Platform> Shard<P> {
         marks: [DurableMark; 2],
         guesses: &Guess,
     ) -> Result<Scan, DeviceError> {
-        let guess = guesses.bytes().min(self.geometry.region_bytes);
+        let guess = guesses.bytes().min(self.id.geometry.region_bytes);
         // Of a region that was being made void only the first sector may have been.
-        let sector = u64::from(self.geometry.sector_bytes);
+        let sector = u64::from(self.id.geometry.sector_bytes);
         let (end, head) = join(self.read_end(number, guess), self.read_region(number, 0, sector)).await;
         let mut readable = guess;
         let mut end = match end {
@@ -180,7 +180,7 @@ impl<P: Platform> Shard<P> {
         };
         let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
         let position = self.position_of(number);
-        let voided = VoidMark::parse(&head, self.cache_id, position).ok();
+        let voided = VoidMark::parse(&head, self.id.cache_id, position).ok();
         let empty = end.blank && is_blank(&head);
         if end.summary.is_none() && !empty {
             // It may be all that says what is here, and have been read wrong for once.
@@ -219,12 +219,12 @@ impl<P: Platform> Shard<P> {
             guesses.learn(summary_bytes(
                 found.extents.len(),
                 found.records.len(),
-                self.geometry.sector_bytes,
+                self.id.geometry.sector_bytes,
             ));
         } else {
             let has_rotted;
             (found, has_rotted) = self.walk(number, &head, valid_from, marks).await?;
-            bytes_read += self.geometry.header_bytes() as u64;
+            bytes_read += self.id.geometry.header_bytes() as u64;
             bytes_read += found.as_ref().map_or(0, |found| found.bytes_read);
             // Voiding leaves a blank end, behind which a first extent may be torn.
             let may_hide = !blank || found.is_some();
@@ -242,7 +242,7 @@ impl<P: Platform> Shard<P> {
         }
         let empty = blank && is_blank(&head);
         // Above all fillings that there were, below those to come.
-        let earlier = Sequence::first_of(self.epoch);
+        let earlier = Sequence::first_of(self.id.epoch);
         Ok(Scan {
             to_void: (found.is_none() && !empty).then_some((number, earlier)),
             torn,
@@ -253,11 +253,14 @@ impl<P: Platform> Shard<P> {
 
     /// Looks for a summary at a region's end.
     async fn read_end(&self, number: u32, guess: u64) -> Result<End, DeviceError> {
-        let (region_bytes, sector) = (self.geometry.region_bytes, u64::from(self.geometry.sector_bytes));
+        let (region_bytes, sector) = (
+            self.id.geometry.region_bytes,
+            u64::from(self.id.geometry.sector_bytes),
+        );
         let tail = self.read_region(number, region_bytes - guess, guess).await?;
         let mut bytes_read = guess;
         let position = self.position_of(number);
-        let summary = match Summary::parse_len(&tail, summary_bytes_max(&self.geometry)) {
+        let summary = match Summary::parse_len(&tail, summary_bytes_max(&self.id.geometry)) {
             Ok(len) if len as u64 <= guess => Summary::parse(&tail).ok(),
             Ok(len) => {
                 let len = (len as u64).next_multiple_of(sector);
@@ -272,7 +275,7 @@ impl<P: Platform> Shard<P> {
             Err(_) => None,
         };
         Ok(End {
-            promise: Promise::parse(&tail, self.cache_id, self.number, position),
+            promise: Promise::parse(&tail, self.id.cache_id, self.id.number, position),
             summary,
             blank: tail[tail.len() - sector as usize..].iter().all(|byte| *byte == 0),
             bytes_read,
@@ -285,38 +288,33 @@ impl<P: Platform> Shard<P> {
             return Err(error);
         }
         count(&self.stats.counters.cache_read_errors, 1);
-        tracing::warn!(shard = self.number, region, %error, "a sector cannot be read that a region begins or ends with");
+        tracing::warn!(shard = self.id.number, region, %error, "a sector cannot be read that a region begins or ends with");
         Ok(())
     }
 
     /// Where a region begins on the device.
     pub(super) fn position_of(&self, region: u32) -> u64 {
-        self.geometry.shard_offset(self.number) + u64::from(region) * self.geometry.region_bytes
+        self.id.position_of(region)
     }
 
     /// Reads part of a region, widened to the device's alignment at its end.
     pub(super) async fn read_region(&self, number: u32, offset: u64, len: u64) -> Result<IoBuf, DeviceError> {
-        let position =
-            self.geometry.shard_offset(self.number) + u64::from(number) * self.geometry.region_bytes + offset;
-        let align = u64::from(self.cache.alignment());
-        let wide = len.next_multiple_of(align);
-        let (mut buf, result) = self.cache.read_at(position, IoBuf::new(wide as usize)).await;
-        result?;
-        buf.set_len(len as usize);
-        Ok(buf)
+        let position = self.position_of(number) + offset;
+        self.cache.read_at(position, len).await
     }
 
     fn by_summary(&self, number: u32, summary: Summary, valid_from: Epoch) -> Option<Found> {
         let position = self.position_of(number);
-        let used = check_extents(&summary.extents, &self.geometry).ok()?;
+        let used = check_extents(&summary.extents, &self.id.geometry).ok()?;
         let ascending = summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
-        let ours =
-            summary.cache == self.cache_id && summary.shard == self.number && summary.position == position;
+        let ours = summary.cache == self.id.cache_id
+            && summary.shard == self.id.number
+            && summary.position == position;
         let valid = summary
             .extents
             .iter()
             .all(|extent| self.can_be_of(extent.epoch, valid_from));
-        let few = summary.records.len() <= self.geometry.region_records_max();
+        let few = summary.records.len() <= self.id.geometry.region_records_max();
         (ours && ascending && valid && few && !summary.extents.is_empty()).then_some(Found {
             number,
             ring: summary.ring,
@@ -341,7 +339,7 @@ impl<P: Platform> Shard<P> {
         valid_from: Epoch,
         marks: [DurableMark; 2],
     ) -> Result<(Option<Found>, bool), DeviceError> {
-        let geometry = &self.geometry;
+        let geometry = &self.id.geometry;
         let header_bytes = geometry.header_bytes();
         let mut has_rotted = false;
         let mut found: Option<Found> = None;
@@ -366,13 +364,13 @@ impl<P: Platform> Shard<P> {
                 // A header in one sector is there or not, whatever fails while it is written.
                 let atomic = header_bytes <= geometry.sector_bytes as usize;
                 let place = HeaderPlace {
-                    cache: self.cache_id,
-                    shard: self.number as u16,
+                    cache: self.id.cache_id,
+                    shard: self.id.number as u16,
                     position: self.position_of(number) + at,
                     fill: filling.map(|filling| filling.fill),
                 };
                 has_rotted =
-                    atomic && self.may_be_dirty && ExtentHeader::has_rotted(&bytes, header_bytes, &place);
+                    atomic && self.id.may_be_dirty && ExtentHeader::has_rotted(&bytes, header_bytes, &place);
                 break;
             };
             let region = found.get_or_insert_with(|| Found {
@@ -431,8 +429,8 @@ impl<P: Platform> Shard<P> {
         let bytes = self
             .read_region(number, at, u64::from(header.extent_bytes))
             .await?;
-        let start = u64::from(number) * self.geometry.region_bytes + at;
-        let mut within = self.geometry.header_bytes();
+        let start = u64::from(number) * self.id.geometry.region_bytes + at;
+        let mut within = self.id.geometry.header_bytes();
         let mut block = IoBuf::new(BLOCK_BYTES);
         for bits in records(&bytes, header.record_count) {
             let Ok(record) = Record::unpack(bits) else {
@@ -444,7 +442,7 @@ impl<P: Platform> Shard<P> {
             };
             if let RecordKind::Fragment { .. } = record.kind {
                 let identity = FragmentIdentity {
-                    cache: self.cache_id,
+                    cache: self.id.cache_id,
                     volume: record.volume,
                     block: record.block,
                     location: Location::at(start + within as u64),
@@ -455,8 +453,7 @@ impl<P: Platform> Shard<P> {
                     let checksum = fragment_checksum(&identity, len, CodecId::LOST, 0);
                     header.codec == CodecId::LOST.0 && header.checksum.get() == checksum
                 });
-                let decoders = &mut self.decoders.borrow_mut();
-                if !lost && fragment::unpack(decoders, fragment, &identity, &mut block).is_err() {
+                if !lost && self.codecs.unpack(fragment, &identity, &mut block).is_err() {
                     return Ok(false);
                 }
             }
@@ -468,7 +465,7 @@ impl<P: Platform> Shard<P> {
     /// Whether an earlier opening that counts can have written this: not one from before a cold start, and not one that
     /// is yet to come.
     fn can_be_of(&self, epoch: Epoch, valid_from: Epoch) -> bool {
-        (valid_from..self.epoch).contains(&epoch)
+        (valid_from..self.id.epoch).contains(&epoch)
     }
 
     /// The header at `at`, if it is one of this filling of the region.
@@ -480,11 +477,11 @@ impl<P: Platform> Shard<P> {
         valid_from: Epoch,
         filling: Option<Filling>,
     ) -> Option<ExtentHeader> {
-        let geometry = &self.geometry;
+        let geometry = &self.id.geometry;
         let header = ExtentHeader::parse(bytes, geometry.header_bytes()).ok()?;
         let position = self.position_of(number) + at;
-        let ours = header.cache == self.cache_id
-            && u32::from(header.shard) == self.number
+        let ours = header.cache == self.id.cache_id
+            && u32::from(header.shard) == self.id.number
             && header.position == position
             && self.can_be_of(header.epoch, valid_from);
         let length = header.extent_bytes.is_multiple_of(geometry.sector_bytes)
@@ -524,7 +521,7 @@ mod tests {
                 },
             };
             append(&shard, Ring::Main, number, what);
-            let now = shard.log.borrow().open_numbers()[Ring::Main.index()];
+            let now = shard.log.open_numbers()[Ring::Main.index()];
             if now != *region.get_or_insert(now) {
                 break;
             }
@@ -578,11 +575,11 @@ mod tests {
                 let first = disks.shard(1);
                 append(&first, Ring::Main, 0, raw(&data));
                 assert!(first.make_log_stable().await);
-                let note = first.log.borrow().durable_marks()[Ring::Main.index()].used;
+                let note = first.log.durable_marks()[Ring::Main.index()].used;
                 append(&first, Ring::Main, 0, Append::LOST);
                 assert!(first.make_log_stable().await);
                 if damaged {
-                    let region = first.log.borrow().open_numbers()[Ring::Main.index()];
+                    let region = first.log.open_numbers()[Ring::Main.index()];
                     let extent = disks.region(region.expect("one is open")) + u64::from(note);
                     disks
                         .cache

@@ -4,70 +4,58 @@ use std::rc::Rc;
 
 use flaz_device::{DeviceError, Env, IoBuf};
 
-use super::log::Landing;
+use super::log::{Lsn, PendingWrite, WriteId};
 use super::{Platform, Shard};
 use crate::format::extent::{Record, RecordKind};
 use crate::stats::{count, raise};
 use crate::units::{Location, UNIT_BYTES};
 
-/// Times that an extent or a summary is written, where much depends on it, before the cache device is given up.
+/// Times that an extent or a summary is written, where much depends on it, before the cache device is fenced.
 const TRIES_MAX: u32 = 3;
 
 impl<P: Platform> Shard<P> {
     /// Sends queued extents and summaries to the device, as far as the limit allows. Called whenever some were
     /// queued, so that the peak is that of the queue.
     pub(super) fn pump_writes(self: &Rc<Self>) {
-        raise(
-            &self.stats.peaks.cache_writes,
-            self.log.borrow().writes_in_flight() as u64,
-        );
-        loop {
-            let Some(write) = self.log.borrow_mut().take_write() else {
-                return;
-            };
+        raise(&self.stats.peaks.cache_writes, self.log.writes_in_flight() as u64);
+        while let Some(write) = self.log.take_write() {
             let shard = Rc::clone(self);
             self.env.spawn(async move {
-                let withheld = shard.failed.get() && {
-                    // Of what was never there nothing can come back: its writers may go to the origin.
-                    let log = shard.log.borrow();
-                    write.landing.is_none_or(|landing| !log.must_be_sent(landing))
+                let PendingWrite { id, position, buf } = write;
+                // Nothing comes back from what was never sent: its writers may go to the origin.
+                let result = match shard.log.begin_write(id, shard.cache.is_fenced()) {
+                    true => Some(shard.write_out(id, position, buf).await),
+                    false => None,
                 };
-                let result = if withheld {
-                    None
-                } else {
-                    if let Some(landing) = write.landing {
-                        shard.log.borrow_mut().note_sent(landing);
-                    }
-                    Some(shard.write_out(write.extent, write.position, write.buf).await)
-                };
-                shard.write_ended(write.region, write.extent, (write.ticket, write.landing), result);
+                shard.write_ended(id, result);
                 shard.pump_writes();
             });
         }
     }
 
-    /// Writes an extent, or a summary (`extent` is none), once more where much depends on it.
+    /// Writes an extent or a summary, once more where much depends on it.
     async fn write_out(
         self: &Rc<Self>,
-        extent: Option<Location>,
+        id: WriteId,
         position: u64,
         mut buf: IoBuf,
     ) -> Result<(), DeviceError> {
-        // A summary is believed: what it lists must be stable. It may be an extent that the device was given up for.
-        if extent.is_none()
-            && let Err(error) = self.flush_cache().await
+        // A summary is believed: what it lists must be stable. It may be an extent that the device was fenced for.
+        if matches!(id, WriteId::Summary { .. })
+            && let Err(error) = self.cache.flush().await
         {
-            self.give_up("the cache device failed a flush");
+            self.fence("the cache device failed a flush");
             return Err(error);
         }
         let mut tries = 1;
         loop {
-            let (back, result) = self.write_cache(position, buf, false).await;
+            // Once the device is fenced, only extents come here to which dirty blocks had been moved by then.
+            let (back, result) = self.cache.write_fenced(position, buf, false).await;
             buf = back;
             match result {
-                Err(error) if self.must_land(extent) => {
+                Err(error) if self.must_land(id) => {
                     if tries == TRIES_MAX {
-                        self.give_up("an extent or a summary could not be written");
+                        self.fence("an extent or a summary could not be written");
                         return Err(error);
                     }
                     self.cache_error(&error);
@@ -78,56 +66,51 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// What follows when a write has ended, or was not begun (`result` is none).
-    fn write_ended(
-        self: &Rc<Self>,
-        region: u32,
-        extent: Option<Location>,
-        (ticket, landing): (u64, Option<Landing>),
-        result: Option<Result<(), DeviceError>>,
-    ) {
+    /// What follows when a write has ended, or was withheld (`result` is none).
+    fn write_ended(self: &Rc<Self>, id: WriteId, result: Option<Result<(), DeviceError>>) {
         let there = matches!(result, Some(Ok(())));
         if let Some(Err(error)) = result {
             self.cache_error(&error);
         }
-        match extent {
-            Some(_) if there => count(&self.stats.counters.extents_written, 1),
-            Some(extent) => {
-                self.drop_extent(region, extent);
-                // Behind a missing extent recovery finds nothing: what comes next goes elsewhere.
-                self.log.borrow_mut().abandon(region);
+        match id {
+            WriteId::Extent(_) if there => count(&self.stats.counters.extents_written, 1),
+            WriteId::Extent(lsn) => {
+                self.drop_extent(lsn);
+                // Recovery finds nothing behind a missing extent: what comes next goes elsewhere.
+                self.log.abandon(lsn);
             }
-            None => {}
+            WriteId::Summary { .. } => {}
         }
-        self.log.borrow_mut().written(region, extent, ticket, landing);
+        self.log.end_write(id);
         self.commit_what_waits();
-        self.landed.notify_all();
-        self.room.notify_all();
+        self.log.wake();
     }
 
     /// Whether the cache is worth nothing without this write. Where blocks may be dirty, every extent: with one missing,
     /// what follows it in its region could not be acknowledged. And every summary: where it follows an extent that is
     /// missing, recovery finds nothing of the region without it.
-    fn must_land(&self, extent: Option<Location>) -> bool {
-        (extent.is_none() || self.writeback.has_dirty_records()) && !self.failed.get()
+    fn must_land(&self, id: WriteId) -> bool {
+        let needed = matches!(id, WriteId::Summary { .. }) || self.writeback.has_dirty_records();
+        needed && !self.cache.is_fenced()
     }
 
     /// Forgets the blocks of an extent that did not reach the device.
-    fn drop_extent(self: &Rc<Self>, region: u32, extent: Location) {
-        let records = self.log.borrow().records_of(extent);
-        let end = Location(extent.0 + u64::from(self.geometry.extent_bytes) / UNIT_BYTES);
+    fn drop_extent(self: &Rc<Self>, lsn: Lsn) {
+        let Some((ring, start, records)) = self.log.records_of(lsn) else {
+            return;
+        };
+        let end = Location(start.0 + u64::from(self.id.geometry.extent_bytes) / UNIT_BYTES);
         for record in records.into_iter().filter_map(|bits| Record::unpack(bits).ok()) {
             let block = self.local(record.block);
-            let entry = self.index.borrow().get(block);
+            let entry = self.map.lookup(block);
             match entry {
                 // Whoever wrote it there sees to it that it is read no more, and whoever moved it there has left the same
                 // where it was.
                 Some(entry) if entry.dirty() => {}
-                Some(entry) if (extent..end).contains(&entry.location()) => self.drop_if_same(block, entry),
+                Some(entry) if (start..end).contains(&entry.location()) => self.drop_if_same(block, entry),
                 // What was to say so is lost, and may be all that did: say it again.
                 None if record.kind == RecordKind::Tombstone => {
-                    let ring = self.log.borrow().regions.ring_of(region);
-                    self.obsolete.borrow_mut().entry(block).or_insert(ring);
+                    self.map.make_stale_again(block, ring);
                     self.settle_later(block);
                 }
                 _ => {}
@@ -149,7 +132,7 @@ mod tests {
     use crate::shard::simulated::{Disks, append, contents, raw};
     use crate::units::BLOCK_BYTES;
 
-    /// A dirty block was being moved when the device was given up. Where it was it still is.
+    /// A dirty block was being moved when the device was fenced. Where it was it still is.
     #[test]
     fn no_summary_lists_an_extent_refused_by_the_device() {
         let disks = Disks::new(8 << 20, GeometryWish::default());
@@ -159,16 +142,16 @@ mod tests {
             let first = disks.shard(1);
             first.writeback.note_dirty_record();
             append(&first, Ring::Main, 0, raw(&data));
-            first.log.borrow_mut().close_regions();
+            first.log.close_regions();
             assert!(first.make_log_stable().await);
             append(&first, Ring::Main, 0, raw(&data));
-            let region = first.log.borrow().open_numbers()[Ring::Main.index()].expect("one is open");
+            let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
             for nth in 1..=TRIES_MAX {
                 disks.cache.fail_nth(DeviceOp::Write, u64::from(nth));
             }
             assert!(!first.make_log_stable().await);
             disks.env.sleep(Duration::from_secs(1)).await;
-            assert!(!first.log.borrow().writing());
+            assert!(!first.log.writing());
             region
         });
         disks.sim.kill_tasks();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use flaz_codec::{CodecId, CodecSpec};
 use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
-use super::log::Append;
+use super::log::{Append, Class, Lsn};
 use super::{OriginWrites, Platform, Shard, ShardParts};
 use crate::format::geometry::{Geometry, GeometryWish};
 use crate::policy::{PolicyKind, Ring};
@@ -77,12 +77,9 @@ impl Disks {
 }
 
 /// Appends a record to the open extent of a ring.
-pub(super) fn append(shard: &Rc<Shard<Simulated>>, ring: Ring, block: u64, what: Append<'_>) {
-    let appended = shard
-        .log
-        .borrow_mut()
-        .append(ring, BlockNumber(block), what, true);
-    appended.expect("there is room");
+pub(super) fn append(shard: &Rc<Shard<Simulated>>, ring: Ring, block: u64, what: Append<'_>) -> Lsn {
+    let appended = shard.log.append(ring, BlockNumber(block), what, Class::Reclaim);
+    appended.expect("there is room").lsn
 }
 
 /// A dirty block that is stored as it is.

@@ -26,15 +26,15 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use flaz_device::Env;
 use flaz_device::local::Notify;
-use flaz_device::{Device, Env};
 use futures_util::future::{Either, select};
 
 use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::settings::StrictFlush;
 
-/// Times that a mark is written before the cache device is given up, or before the next flush tries again.
+/// Times that a mark is written before the cache device is fenced, or before the next flush tries again.
 const TRIES_MAX: u32 = 3;
 /// How long a completed mark waits for the next flush to make it stable, before the device is flushed for its sake.
 const FORCE_AFTER: Duration = Duration::from_millis(2);
@@ -99,29 +99,29 @@ impl StableMark {
 impl<P: Platform> Shard<P> {
     /// Whether a flush is answered after its mark is stable.
     pub(super) fn flushes_strictly(&self) -> bool {
-        match self.settings.borrow().strict_flush {
+        match self.tuning.settings().strict_flush {
             StrictFlush::Always => true,
             StrictFlush::Never => false,
             StrictFlush::Auto => !self.cache.has_volatile_cache(),
         }
     }
 
-    /// Makes the mark of the present position stable. False: the device failed, and has been given up.
+    /// Makes the mark of the present position stable. False: the device failed, and is fenced.
     pub(super) async fn make_mark_stable(self: &Rc<Self>) -> bool {
         if !self.writeback.has_dirty_records() {
             return true;
         }
         let wanted = self.stable_mark.wanted();
         for _ in 0..TRIES_MAX {
-            if self.failed.get() {
+            if self.cache.is_fenced() {
                 return false;
             }
             match self.write_marks(wanted, true).await {
-                Ok(()) => return !self.failed.get(),
+                Ok(()) => return !self.cache.is_fenced(),
                 Err(error) => self.cache_error(&error),
             }
         }
-        self.give_up("the stable position of the log could not be written");
+        self.fence("the stable position of the log could not be written");
         false
     }
 
@@ -145,7 +145,7 @@ impl<P: Platform> Shard<P> {
         let mark = &self.stable_mark;
         let fua = self.cache.fua_stands_alone();
         let mut failures = 0;
-        while !self.failed.get() {
+        while !self.cache.is_fenced() {
             if mark.behind.take() && !self.make_log_stable().await {
                 return;
             }
@@ -165,9 +165,9 @@ impl<P: Platform> Shard<P> {
             }
             let (pause, moved) = (self.env.sleep(FORCE_AFTER), mark.moved.notified());
             if let Either::Left(_) = select(pin!(pause), pin!(moved)).await {
-                if let Err(error) = self.flush_cache().await {
+                if let Err(error) = self.cache.flush().await {
                     self.cache_error(&error);
-                    self.give_up("the cache device failed a flush");
+                    self.fence("the cache device failed a flush");
                     return;
                 }
                 mark.note_written(wanted, true);

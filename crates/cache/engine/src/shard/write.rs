@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::deadline::is_timeout;
-use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
+use flaz_device::{Env, IoBuf};
 
 use super::intents::Intent;
 use super::order::RangeGuard;
@@ -110,8 +109,8 @@ impl<P: Platform> Shard<P> {
             self.after_change(&blocks, slot, Some(Staged { data, known }), bypass);
         }
         let fua = fua && !planted(PlantedBug::FuaDropped);
-        let (data, result) = self.write_origin(offset, data, fua).await;
-        self.origin_writes.wrote();
+        let (data, result) = self.origin.write(offset, data, fua).await;
+        self.origin.shared().wrote();
         if !planted(PlantedBug::ClockTickedOnce) {
             lock.bump();
         }
@@ -157,7 +156,7 @@ impl<P: Platform> Shard<P> {
     /// [`IoError::Origin`] when the origin fails.
     pub async fn trim(self: &Rc<Self>, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {
         let started = self.env.now();
-        let align = u64::from(self.origin.alignment());
+        let align = self.origin.alignment();
         let inner = offset.next_multiple_of(align)..(offset + len) / align * align;
         count(&self.stats.counters.trims, 1);
         if inner.start >= inner.end {
@@ -174,12 +173,10 @@ impl<P: Platform> Shard<P> {
         }
         let intent = self.enter_origin(&blocks).await?;
         lock.bump();
-        let failures = self.origin_writes.flushes().failures();
-        let mut result = self.origin.discard(inner.start, inner.end - inner.start).await;
-        if fua && result.is_ok() && !planted(PlantedBug::TrimFuaDropped) {
-            result = self.flush_origin_for(failures).await;
-        }
-        self.origin_writes.wrote();
+        let fua = fua && !planted(PlantedBug::TrimFuaDropped);
+        let len = inner.end - inner.start;
+        let result = self.origin.discard(inner.start, len, fua).await;
+        self.origin.shared().wrote();
         lock.bump();
         let changed = if planted(PlantedBug::TrimKeepsCopy) {
             0..0
@@ -194,7 +191,7 @@ impl<P: Platform> Shard<P> {
             .borrow_mut()
             .trim
             .record(self.env.now().since(started));
-        self.origin_result(result)
+        result.map_err(IoError::Origin)
     }
 
     /// Makes a range read as zeroes; it lies in one stripe of this shard.
@@ -208,7 +205,7 @@ impl<P: Platform> Shard<P> {
         may_unmap: bool,
         fua: bool,
     ) -> Result<(), IoError> {
-        let align = u64::from(self.origin.alignment());
+        let align = self.origin.alignment();
         count(&self.stats.counters.write_zeroes, 1);
         if !offset.is_multiple_of(align) || !len.is_multiple_of(align) {
             // Odd edges need the sectors around them: an ordinary write knows how.
@@ -223,9 +220,8 @@ impl<P: Platform> Shard<P> {
         }
         let intent = self.enter_origin(&blocks).await?;
         lock.bump();
-        let zeroing = async |fua| self.origin.write_zeroes(offset, len, may_unmap, fua).await;
-        let result = self.stable_if(fua, false, zeroing).await;
-        self.origin_writes.wrote();
+        let result = self.origin.write_zeroes(offset, len, may_unmap, fua).await;
+        self.origin.shared().wrote();
         lock.bump();
         self.after_change(&blocks, slot, None, true);
         drop(intent);
@@ -235,50 +231,6 @@ impl<P: Platform> Shard<P> {
             .borrow_mut()
             .write_zeroes
             .record(self.env.now().since(started));
-        self.origin_result(result)
-    }
-
-    /// A write that is stable when it ends may be one that a flush follows. So it is believed like a flush, unless it stands
-    /// alone: another one that fails meanwhile may take it along, and be told of it alone. And it may fail as a flush, by which what others have
-    /// written is lost: it is made once more without, and if that can be done, it was the flush that failed. Once one has
-    /// failed for itself, the flush is one of its own. Or a client that asks again and again for what cannot be written would
-    /// keep the cleaner from ever trusting a flush.
-    async fn stable_if(
-        &self,
-        fua: bool,
-        alone: bool,
-        mut write: impl AsyncFnMut(bool) -> Result<(), DeviceError>,
-    ) -> Result<(), DeviceError> {
-        let flushes = self.origin_writes.flushes();
-        if !fua {
-            return write(false).await;
-        }
-        let failures = flushes.failures();
-        if flushes.write_failed() {
-            write(false).await?;
-            return self.flush_origin_for(failures).await;
-        }
-        let stable = async {
-            let Err(error) = write(true).await else {
-                return Ok(());
-            };
-            let of_write = matches!(error.op, DeviceOp::Write | DeviceOp::WriteZeroes);
-            // What has not answered in time may still do so.
-            let again = of_write && !is_timeout(&error);
-            let by_flush = again && write(false).await.is_ok();
-            let op = if by_flush { DeviceOp::Flush } else { error.op };
-            Err(DeviceError { op, ..error })
-        };
-        if alone {
-            let done = flushes.run(stable).await;
-            flushes.note_news(self.env.now());
-            return done;
-        }
-        self.stable_on_origin(failures, stable).await
-    }
-
-    fn origin_result(&self, result: Result<(), DeviceError>) -> Result<(), IoError> {
-        count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
         result.map_err(IoError::Origin)
     }
 
@@ -306,54 +258,9 @@ impl<P: Platform> Shard<P> {
             return false;
         }
         let local = self.local(BlockNumber(block));
-        let entry = self.index.borrow().get(local);
+        let entry = self.map.lookup(local);
         let Some(entry) = entry else { return false };
         matches!(self.load(local, entry, &mut place[..BLOCK_BYTES]).await, Ok(true))
-    }
-
-    /// Writes to the origin, widened to its alignment by reading the sectors at the edges.
-    async fn write_origin(&self, offset: u64, data: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
-        let align = u64::from(self.origin.alignment());
-        let end = offset + data.len() as u64;
-        let wide = offset / align * align..end.next_multiple_of(align);
-        if wide == (offset..end) {
-            let mut buf = Some(data);
-            let write = self.stable_if(fua, self.origin.fua_stands_alone(), async |fua| {
-                let data = buf.take().unwrap_or_else(|| IoBuf::new(0));
-                let (data, result) = self.origin.write_at(offset, data, fua).await;
-                buf = Some(data);
-                result
-            });
-            let result = self.write_to_origin(end - offset, write).await;
-            (buf.unwrap_or_else(|| IoBuf::new(0)), result)
-        } else {
-            let widened = async |fua| self.write_widened(offset, &data, wide.clone(), fua).await;
-            let result = self.stable_if(fua, self.origin.fua_stands_alone(), widened).await;
-            (data, result)
-        }
-    }
-
-    async fn write_widened(
-        &self,
-        offset: u64,
-        data: &[u8],
-        wide: Range<u64>,
-        fua: bool,
-    ) -> Result<(), DeviceError> {
-        let align = self.origin.alignment() as usize;
-        let mut buf = IoBuf::new((wide.end - wide.start) as usize);
-        let len = buf.len();
-        let (head, result) = self.read_origin(wide.start, IoBuf::new(align)).await;
-        result?;
-        buf[..align].copy_from_slice(&head);
-        if len > align {
-            let (tail, result) = self.read_origin(wide.end - align as u64, IoBuf::new(align)).await;
-            result?;
-            buf[len - align..].copy_from_slice(&tail);
-        }
-        buf[(offset - wide.start) as usize..][..data.len()].copy_from_slice(data);
-        let write = async { self.origin.write_at(wide.start, buf, fua).await.1 };
-        self.write_to_origin(len as u64, write).await
     }
 
     /// Drops the cached copies of changed blocks and queues what follows: the new contents (`staged`, as far as
@@ -365,12 +272,11 @@ impl<P: Platform> Shard<P> {
         for (index, block) in blocks.clone().enumerate() {
             let local = self.local(BlockNumber(block));
             let hits = self
-                .index
-                .borrow()
-                .get(local)
+                .map
+                .lookup(local)
                 .map_or(0, |entry| entry.hits().saturating_add(1));
             let keep = planted(PlantedBug::RetireSkipped) && staged.is_some();
-            let old_ring = if keep { None } else { self.retire(local) };
+            let old_ring = if keep { None } else { self.invalidate(local) };
             let known = staged
                 .as_ref()
                 .is_some_and(|staged| staged.known[index] || planted(PlantedBug::UnknownPartsStored));
@@ -417,7 +323,7 @@ impl<P: Platform> Shard<P> {
             count(&self.stats.counters.refused_sequential, 1);
             return None;
         }
-        match self.policy.borrow_mut().admit(Self::key(block)) {
+        match self.tuning.admit(block) {
             Admission::To(ring) => Some(ring),
             Admission::Remembered(ring) => {
                 count(&self.stats.counters.ghost_hits, 1);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use flaz_device::{Env, IoBuf};
 
 use super::admit::{Batch, PACK_SPLIT_BLOCKS_MIN};
-use super::log::{Append, Landing};
+use super::log::{Append, Appended, Class, Lsn, Positions};
 use super::order::RangeGuard;
 use super::queue::Candidate;
 use super::writeback::{blocks_max, bytes_of};
@@ -49,8 +49,8 @@ impl From<IoError> for Refused {
 /// What of a write has been appended.
 #[derive(Default)]
 struct Kept {
-    /// The extents that it is in.
-    landings: Vec<Landing>,
+    /// The positions that cover it.
+    upto: Positions,
     /// Its blocks so far.
     blocks: Vec<KeptBlock>,
     /// All of it is where a later start finds it.
@@ -61,7 +61,7 @@ struct Kept {
 struct KeptBlock {
     block: LocalBlock,
     /// The extent that it is in.
-    landing: Landing,
+    lsn: Lsn,
     was_dirty: bool,
 }
 
@@ -78,24 +78,19 @@ impl<P: Platform> Shard<P> {
     }
 
     pub(super) fn any_dirty(&self, blocks: &Range<u64>) -> bool {
-        let index = self.index.borrow();
-        index.dirty_blocks() > 0
-            && blocks.clone().any(|block| {
-                index
-                    .get(self.local(BlockNumber(block)))
-                    .is_some_and(|entry| entry.dirty())
-            })
+        let mut locals = blocks.clone().map(|block| self.local(BlockNumber(block)));
+        self.map.dirty_blocks() > 0 && locals.any(|block| self.map.is_dirty(block))
     }
 
-    /// The error of whoever needs the cache device after it was given up.
+    /// The error of whoever needs the cache device after it was fenced.
     pub(super) fn cache_failed(&self) -> IoError {
-        IoError::CacheFailed(format!("shard {} has given it up", self.number))
+        IoError::CacheFailed(format!("shard {} has given it up", self.id.number))
     }
 
     /// Keeps a write in the cache. The range lies in one stripe, in whole blocks of the origin.
     ///
     /// # Errors
-    /// [`Refused`]: the range then holds old or new data, sector by sector. Where the cache device was given up before it
+    /// [`Refused`]: the range then holds old or new data, sector by sector. Where the cache device was fenced before it
     /// was given any of it, and nothing of the range is dirty, the write may go to the origin.
     pub(super) async fn write_back(
         self: &Rc<Self>,
@@ -105,7 +100,7 @@ impl<P: Platform> Shard<P> {
         blocks: &Range<u64>,
         lock: &RangeGuard<'_>,
     ) -> Result<(), Refused> {
-        if self.failed.get() {
+        if self.cache.is_fenced() {
             return Err(self.cache_failed().into());
         }
         let aligned = offset.is_multiple_of(BLOCK) && (data.len() as u64).is_multiple_of(BLOCK);
@@ -119,13 +114,13 @@ impl<P: Platform> Shard<P> {
         let Err(error) = self.keep(&data, fua, lock, &mut kept).await else {
             return Ok(());
         };
-        if !self.failed.get() {
+        if !self.cache.is_fenced() {
             // There was no room for the rest. What is read of the first part must not be gone when the process is.
-            if self.wait_landed(&kept.landings).await.is_ok() {
-                self.landed_writes.set(self.landed_writes.get() + 1);
+            if self.wait_landed(&kept.upto).await.is_ok() {
+                self.log.promise(&kept.upto);
             }
         }
-        let free = self.failed.get() && self.take_back(&kept) && !self.any_dirty(blocks);
+        let free = self.cache.is_fenced() && self.take_back(&kept) && !self.any_dirty(blocks);
         let whole = || Arc::try_unwrap(data).unwrap_or_else(|data| IoBuf::copy_of(&data));
         let past = free.then(|| odd.unwrap_or_else(whole));
         Err(Refused { error, past })
@@ -145,7 +140,7 @@ impl<P: Platform> Shard<P> {
             let most = blocks_max(self.dirty_limit());
             let len = (total - at).min(BACK_BLOCKS_MAX).min(most);
             let level = || {
-                if self.failed.get() {
+                if self.cache.is_fenced() {
                     return Err(self.cache_failed());
                 }
                 Ok(self.dirty_level())
@@ -169,42 +164,42 @@ impl<P: Platform> Shard<P> {
             if len >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
                 for batch in self.pack_spread(data, &candidates).await {
                     self.append_dirty(lock, data, &batch, kept).await?;
-                    self.return_packer(batch.packer);
+                    self.codecs.put_back(batch.packer);
                 }
             } else {
                 let started = self.env.now();
                 let batch = Batch::pack(self.take_packer(), data, &candidates, Vec::new());
                 self.count_packing(started);
                 self.append_dirty(lock, data, &batch, kept).await?;
-                self.return_packer(batch.packer);
+                self.codecs.put_back(batch.packer);
             }
             drop(permit);
             at += len;
         }
-        self.wait_landed(&kept.landings).await?;
+        self.wait_landed(&kept.upto).await?;
         kept.landed = true;
-        self.landed_writes.set(self.landed_writes.get() + 1);
+        self.log.promise(&kept.upto);
         if fua && !planted(PlantedBug::DirtyFuaDropped) {
             self.flush_dirty().await?;
         }
         Ok(())
     }
 
-    /// After the device was given up: makes blocks clean again of which nothing was sent to it, so that no later start finds
+    /// After the device was fenced: makes blocks clean again of which nothing was sent to it, so that no later start finds
     /// there what is not on the origin. Whether those are all that the write has appended. Of the others nobody knows what
     /// a later start will find, the new contents or the old, so until then they are not read at all.
     fn take_back(&self, kept: &Kept) -> bool {
         let mut all = true;
         for kept_block in &kept.blocks {
-            let &KeptBlock { block, landing, .. } = kept_block;
-            if !kept_block.was_dirty && self.log.borrow().is_unsent(landing) {
-                self.remove_entry(block);
+            let &KeptBlock { block, lsn, .. } = kept_block;
+            if !kept_block.was_dirty && self.log.is_unsent(lsn) {
+                self.map.remove(&self.log, block);
                 continue;
             }
             all = false;
             // What has been cleaned since is on the origin.
-            if !kept.landed && self.index.borrow().get(block).is_some_and(|entry| entry.dirty()) {
-                self.unknown.borrow_mut().insert(block);
+            if !kept.landed && self.map.is_dirty(block) {
+                self.map.note_unknown(block);
             }
         }
         all
@@ -215,7 +210,7 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// [`IoError::CacheFailed`]: not before the next start.
     pub(super) fn is_known(&self, block: LocalBlock) -> Result<(), IoError> {
-        if self.failed.get() && self.unknown.borrow().contains(&block) {
+        if self.cache.is_fenced() && self.map.is_unknown(block) {
             return Err(self.cache_failed());
         }
         Ok(())
@@ -244,15 +239,14 @@ impl<P: Platform> Shard<P> {
         out: &mut [u8],
     ) -> Result<(), IoError> {
         loop {
-            let entry = self.index.borrow().get(block);
+            let entry = self.map.lookup(block);
             let Some(entry) = entry else { break };
             if self.load(block, entry, out).await? {
                 return Ok(());
             }
         }
-        let (buf, result) = self
-            .read_origin(self.global(block).offset(), IoBuf::new(BLOCK_BYTES))
-            .await;
+        let offset = self.global(block).offset();
+        let (buf, result) = self.origin.read(offset, IoBuf::new(BLOCK_BYTES)).await;
         result.map_err(IoError::Origin)?;
         out.copy_from_slice(&buf);
         Ok(())
@@ -260,10 +254,10 @@ impl<P: Platform> Shard<P> {
 
     /// The ring for a dirty block that has no older copy: the policy may choose it, not refuse it.
     fn ring_for_written(&self, block: LocalBlock) -> Ring {
-        if self.ring_of_old(block).is_some() {
+        if self.ring_for(block).is_some() {
             return Ring::Main;
         }
-        match self.policy.borrow_mut().admit(Self::key(block)) {
+        match self.tuning.admit(block) {
             Admission::To(ring) => ring,
             Admission::Remembered(ring) => {
                 count(&self.stats.counters.ghost_hits, 1);
@@ -284,13 +278,11 @@ impl<P: Platform> Shard<P> {
             let block = LocalBlock(lock.first().0 + candidate.index as u64);
             let dirty = !planted(PlantedBug::DirtyStoredClean);
             let (what, stored) = batch.record(packed, data, candidate.index, dirty);
-            let (landing, was_dirty) = self.append_one_dirty(lock, block, candidate.ring, what).await?;
-            if kept.landings.last() != Some(&landing) {
-                kept.landings.push(landing);
-            }
+            let (ring, lsn, was_dirty) = self.append_one_dirty(lock, block, candidate.ring, what).await?;
+            kept.upto.raise(ring, lsn);
             kept.blocks.push(KeptBlock {
                 block,
-                landing,
+                lsn,
                 was_dirty,
             });
             self.count_stored(packed, stored, true);
@@ -298,47 +290,43 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Appends a block. Gives its extent, and whether it was dirty before.
+    /// Appends a block. Gives its ring and extent, and whether it was dirty before.
     async fn append_one_dirty(
         self: &Rc<Self>,
         lock: &RangeGuard<'_>,
         block: LocalBlock,
         fresh: Ring,
         what: Append<'_>,
-    ) -> Result<(Landing, bool), IoError> {
+    ) -> Result<(Ring, Lsn, bool), IoError> {
         loop {
-            if self.failed.get() {
+            if self.cache.is_fenced() {
                 return Err(self.cache_failed());
             }
-            let old = self.index.borrow().get(block);
-            let ring = self.ring_of_old(block).unwrap_or(fresh);
-            let appended = {
-                let mut log = self.log.borrow_mut();
-                log.append(ring, self.global(block), what, false)
-                    .and_then(|entry| Some((entry, log.landing_of(ring)?)))
-            };
-            if let Some((entry, landing)) = appended {
+            let old = self.map.lookup(block);
+            let ring = self.ring_for(block).unwrap_or(fresh);
+            let appended = self.log.append(ring, self.global(block), what, Class::Client);
+            if let Some(Appended { entry, lsn }) = appended {
                 let hits = old.map_or(0, |old| old.hits().saturating_add(1)).min(3);
                 let dirty = !planted(PlantedBug::DirtyStoredClean);
                 let first = self.dirty_blocks() == 0;
-                self.set_entry(block, entry.with_hits(hits).with_dirty(dirty));
+                self.map
+                    .install(&self.log, block, entry.with_hits(hits).with_dirty(dirty));
                 if first {
                     self.writeback.wake();
                 }
-                self.obsolete.borrow_mut().remove(&block);
-                self.not_damaged(block);
+                self.map.not_damaged(block);
                 // Whoever read the origin before this must not store what it read, whenever it gets to that.
                 lock.bump_one(block);
                 self.writeback.note_dirty_record();
                 self.appended();
-                return Ok((landing, old.is_some_and(|old| old.dirty())));
+                return Ok((ring, lsn, old.is_some_and(|old| old.dirty())));
             }
             self.wait_for_room().await;
         }
     }
 
     /// Waits until extents have landed, those still open included: these are closed as they are.
-    async fn wait_landed(self: &Rc<Self>, landings: &[Landing]) -> Result<(), IoError> {
+    pub(super) async fn wait_landed(self: &Rc<Self>, upto: &Positions) -> Result<(), IoError> {
         if planted(PlantedBug::AcknowledgedBeforeLanding) {
             return Ok(());
         }
@@ -346,44 +334,36 @@ impl<P: Platform> Shard<P> {
             // Others that arrived with this one append first.
             self.env.yield_now().await;
         }
-        self.commit(landings);
+        self.commit(upto);
         loop {
-            if self.failed.get() {
+            if self.cache.is_fenced() {
                 return Err(self.cache_failed());
             }
-            if landings.iter().all(|landing| self.log.borrow().landed(*landing)) {
+            if self.log.has_landed(upto) {
                 return Ok(());
             }
-            self.landed.notified().await;
+            self.log.write_ended().await;
         }
     }
 
-    /// Closes the given extents, now or when the next write to the device ends.
-    fn commit(self: &Rc<Self>, landings: &[Landing]) {
-        if self.log.borrow().writes_in_flight() >= ACK_WRITES_MAX {
-            let mut waiting = self.commit_waiting.borrow_mut();
-            for landing in landings {
-                if !waiting.contains(landing) {
-                    waiting.push(*landing);
-                }
-            }
+    /// Seals the open extents up to these positions, now or when the next write to the device ends.
+    fn commit(self: &Rc<Self>, upto: &Positions) {
+        if self.log.writes_in_flight() >= ACK_WRITES_MAX {
+            self.log.want_sealed(upto);
             return;
         }
-        for landing in landings {
-            let bytes = self.log.borrow_mut().seal_open(*landing);
-            if let Some((len, records)) = bytes {
-                count(&self.stats.counters.ack_extents, 1);
-                count(&self.stats.counters.ack_extent_bytes, len);
-                count(&self.stats.counters.ack_extent_blocks, records);
-            }
+        for (len, records) in self.log.seal_upto(upto).into_iter().flatten() {
+            count(&self.stats.counters.ack_extents, 1);
+            count(&self.stats.counters.ack_extent_bytes, len);
+            count(&self.stats.counters.ack_extent_blocks, records);
         }
         self.pump_writes();
     }
 
     /// A write to the device has ended: closes what waited for that.
     pub(super) fn commit_what_waits(self: &Rc<Self>) {
-        let waiting = std::mem::take(&mut *self.commit_waiting.borrow_mut());
-        if !waiting.is_empty() {
+        let waiting = self.log.take_wanted();
+        if waiting != Positions::default() {
             self.commit(&waiting);
         }
     }
@@ -395,49 +375,44 @@ impl<P: Platform> Shard<P> {
     /// [`IoError::Origin`] when a flush of the origin that the shard made on its own failed since the last call;
     /// [`IoError::CacheFailed`] when the cache device cannot make dirty blocks stable, now or at an earlier flush.
     pub async fn flush(self: &Rc<Self>) -> Result<(), IoError> {
-        let failure = self.flush_failure.borrow_mut().take();
-        match failure {
+        match self.origin.take_untold() {
             Some(error) => Err(IoError::Origin(error)),
             None => self.flush_dirty().await,
         }
     }
 
     async fn flush_dirty(self: &Rc<Self>) -> Result<(), IoError> {
-        let landed = self.landed_writes.get();
-        if self.flushed_writes.get() >= landed || planted(PlantedBug::DirtyFlushNotSent) {
+        if self.log.keeps_promises() || planted(PlantedBug::DirtyFlushNotSent) {
             return Ok(());
         }
-        if self.failed.get() {
+        if self.cache.is_fenced() {
             // With nothing dirty everything that was acknowledged is on the origin, and stable there.
             return match self.dirty_blocks() {
                 0 => Ok(()),
                 _ => Err(self.cache_failed()),
             };
         }
-        let (open, marks, behind) = {
-            let log = self.log.borrow();
-            (log.open_numbers(), log.landed_marks(), log.rings_behind())
-        };
+        let point = self.log.landed_point();
         let strict = self.flushes_strictly();
-        if strict && behind.contains(&true) {
+        if strict && point.behind.contains(&true) {
             // No mark can cover it before the summary of the region that has just ended is stable.
             return match self.make_log_stable().await {
                 true => Ok(()),
                 false => Err(self.cache_failed()),
             };
         }
-        if let Err(error) = self.flush_cache().await {
+        if let Err(error) = self.cache.flush().await {
             self.cache_error(&error);
-            self.give_up("the cache device failed a flush");
+            self.fence("the cache device failed a flush");
             return Err(self.cache_failed());
         }
-        self.note_stable(open, marks, behind);
+        self.note_stable(&point);
         if !strict {
             self.mark_soon();
         } else if !self.make_mark_stable().await {
             return Err(self.cache_failed());
         }
-        self.flushed_writes.set(self.flushed_writes.get().max(landed));
+        self.log.raise_stable(&point);
         Ok(())
     }
 }
@@ -473,13 +448,13 @@ mod tests {
             let write = shard.write_back(0, data, false, &blocks, &lock);
             let others = async {
                 disks.env.sleep(Duration::from_secs(1)).await;
-                shard.log.borrow_mut().close_regions();
+                shard.log.close_regions();
                 assert!(shard.make_log_stable().await);
-                let entry = shard.index.borrow().get(LocalBlock(0)).expect("appended");
-                let pin = shard.pin(entry.location());
+                let entry = shard.map.lookup(LocalBlock(0)).expect("appended");
+                let pin = shard.log.pin(entry.location());
                 let fail = async {
                     disks.env.sleep(Duration::from_secs(1)).await;
-                    shard.give_up("a test");
+                    shard.fence("a test");
                     disks.env.sleep(Duration::from_secs(1)).await;
                     drop(pin);
                 };

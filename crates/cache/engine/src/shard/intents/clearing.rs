@@ -11,7 +11,8 @@ use super::page_of;
 use crate::format::intent::DurableMark;
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
-use crate::shard::watch::Noted;
+use crate::shard::io::Noted;
+use crate::shard::log::FlushPoint;
 use crate::shard::{Platform, Shard};
 use crate::stats::count;
 use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
@@ -24,7 +25,7 @@ const NOTE_PAUSE: Duration = Duration::from_secs(60);
 impl<P: Platform> Shard<P> {
     /// Clears bits, in rounds, until the shard stops.
     pub(in crate::shard) async fn clear_task(shard: Rc<Self>) {
-        while !shard.is_stopping() && !shard.failed.get() {
+        while !shard.is_stopping() && !shard.cache.is_fenced() {
             if shard.intents.set_count() == 0 {
                 shard.intents.changed.notified().await;
                 continue;
@@ -38,7 +39,7 @@ impl<P: Platform> Shard<P> {
                         Either::Left(_) => break,
                         Either::Right((_, rest)) => pause = rest,
                     }
-                    if shard.is_stopping() || shard.failed.get() {
+                    if shard.is_stopping() || shard.cache.is_fenced() {
                         return;
                     }
                 }
@@ -63,7 +64,7 @@ impl<P: Platform> Shard<P> {
                 free && (told || !self.is_watched(stripe))
             };
             let candidates = set.iter().filter(|&stripe| settled(stripe)).collect();
-            if self.after_crash == AfterCrash::Warm {
+            if self.id.after_crash == AfterCrash::Warm {
                 written.clear_all();
             }
             for (stripe, _) in &*intents.in_flight.borrow() {
@@ -76,12 +77,12 @@ impl<P: Platform> Shard<P> {
         }
         // A block may have left a region whose reclaim has begun and been written since: until the region is void,
         // the old copy is on the medium, and nothing newer need be.
-        self.reclaimer.current_ended(|| self.failed.get()).await;
-        if self.failed.get() || self.reclaimer.is_stuck() {
+        self.reclaimer.current_ended(|| self.cache.is_fenced()).await;
+        if self.cache.is_fenced() || self.reclaimer.is_stuck() {
             // It ended, and the region is not void.
             return;
         }
-        let ticket = self.origin_writes.watch().ticket();
+        let ticket = self.origin.shared().watch().ticket();
         let flushed = planted(PlantedBug::IntentClearedUnflushed) || self.flush_origin(failures).await;
         let logged = planted(PlantedBug::IntentClearedBeforeLog) || self.make_log_stable().await;
         if !flushed || !logged {
@@ -91,7 +92,7 @@ impl<P: Platform> Shard<P> {
         let noted = watched && self.noted(ticket).await;
         let mut pages = Vec::new();
         let permit = intents.sectors.acquire(1).await;
-        if self.failed.get() {
+        if self.cache.is_fenced() {
             // Every bit was set, and must stay: writes go to the origin without one from now on.
             return;
         }
@@ -121,9 +122,9 @@ impl<P: Platform> Shard<P> {
     /// nothing of the cache, a clean stop must know of what was written all the same. Returns how many failed so far.
     pub(in crate::shard) fn doubt_what_a_flush_lost(&self) -> u64 {
         let intents = &self.intents;
-        let failures = self.origin_writes.flushes().failures();
+        let failures = self.origin.flush_failures();
         if intents.failures.replace(failures) != failures {
-            let touched = match self.after_crash {
+            let touched = match self.id.after_crash {
                 AfterCrash::Warm => intents.set.borrow(),
                 AfterCrash::Cold => intents.written.borrow(),
             };
@@ -136,7 +137,7 @@ impl<P: Platform> Shard<P> {
     /// Whether the host has noted what the origin begins with. Where it cannot, it is not asked again for a while, and
     /// nothing is flushed for its sake.
     async fn noted(&self, ticket: u64) -> bool {
-        let outcome = self.note_origin(ticket).await;
+        let outcome = self.origin.note(ticket).await;
         if outcome == Noted::Failed {
             self.intents.note_again.set(self.env.now().after(NOTE_PAUSE));
         }
@@ -145,18 +146,18 @@ impl<P: Platform> Shard<P> {
 
     fn has_obsolete(&self, stripe: u64) -> bool {
         let range = LocalBlock(stripe * STRIPE_BLOCKS)..LocalBlock((stripe + 1) * STRIPE_BLOCKS);
-        self.obsolete.borrow().range(range).next().is_some()
+        self.map.any_stale_in(range)
     }
 
     /// Flushes the origin for our own sake. A failure is kept for the next one who asks for a flush: a system may
     /// report it only once.
     async fn flush_origin(&self, failures: u64) -> bool {
-        match self.flush_origin_for(failures).await {
+        match self.origin.flush_since(failures).await {
             Ok(()) => true,
             Err(error) => {
-                tracing::error!(shard = self.number, %error, "the origin failed a flush");
+                tracing::error!(shard = self.id.number, %error, "the origin failed a flush");
                 count(&self.stats.counters.origin_errors, 1);
-                *self.flush_failure.borrow_mut() = Some(error);
+                self.origin.leave_untold(error);
                 false
             }
         }
@@ -165,50 +166,38 @@ impl<P: Platform> Shard<P> {
     /// Waits until everything appended so far is stable on the cache device, and marked there as stable if blocks may be
     /// dirty. False: the device failed.
     pub(in crate::shard) async fn make_log_stable(self: &Rc<Self>) -> bool {
-        let (ticket, open, marks) = {
-            let mut log = self.log.borrow_mut();
-            log.seal_all();
-            (log.last_queued(), log.open_numbers(), log.durable_marks())
-        };
-        let (cleaned, tombstones) = (self.cleaned_count.get(), self.tombstone_count.get());
+        let point = self.log.seal_for_flush();
         self.pump_writes();
         loop {
-            if self.failed.get() {
+            if self.cache.is_fenced() {
                 return false;
             }
-            let abandoned = self.log.borrow().last_abandoned();
-            // A summary is also what makes extents behind a missing one count.
-            if self.log.borrow().all_written(ticket.max(abandoned)) {
+            if self.log.has_ended(&point) {
                 break;
             }
-            self.landed.notified().await;
+            self.log.write_ended().await;
         }
-        let landed = self.landed_writes.get();
-        if let Err(error) = self.flush_cache().await {
+        if let Err(error) = self.cache.flush().await {
             self.cache_error(&error);
-            self.give_up("the cache device failed a flush");
+            self.fence("the cache device failed a flush");
             return false;
         }
-        self.note_stable(open, marks, [false; 2]);
+        self.note_stable(&point);
         if !self.make_mark_stable().await {
             return false;
         }
-        self.flushed_writes.set(self.flushed_writes.get().max(landed));
-        self.cleaned.borrow_mut().retain(|_, number| *number > cleaned);
-        let mut unstable = self.tombstones.borrow_mut();
-        unstable.retain(|_, (_, number)| *number > tombstones);
+        self.log.raise_stable(&point);
+        self.map.log_stable(&self.log);
         true
     }
 
-    /// Of the regions that were open, this much is stable; and of all that their rings had before, everything, unless they are
-    /// `behind`.
-    pub(in crate::shard) fn note_stable(
-        self: &Rc<Self>,
-        open: [Option<u32>; 2],
-        marks: [DurableMark; 2],
-        behind: [bool; 2],
-    ) {
-        self.log.borrow_mut().note_stable(marks);
+    /// A flush that began at `point` has succeeded: of the regions that were open then, so much is stable, and of all that
+    /// their rings had before, everything, unless they are behind.
+    pub(in crate::shard) fn note_stable(self: &Rc<Self>, point: &FlushPoint) {
+        self.log.note_flushed(point);
+        let &FlushPoint {
+            open, marks, behind, ..
+        } = point;
         let known = self.intents.durable.get();
         // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
         // it may have been made void by now, or be about to be.
@@ -218,7 +207,7 @@ impl<P: Platform> Shard<P> {
                 *mark = known;
                 continue;
             }
-            let fill = region.map_or(Sequence(0), |number| self.log.borrow().regions.fill_of(number));
+            let fill = region.map_or(Sequence(0), |number| self.log.fill_of_region(number));
             if mark.fill != fill || fill == self.intents.voiding.get() {
                 *mark = DurableMark::default();
             } else if known.fill == fill {
@@ -237,15 +226,15 @@ impl<P: Platform> Shard<P> {
         watched.retain(|&stripe| self.is_watched(stripe));
         if !watched.is_empty() {
             let (ticket, failures) = (
-                self.origin_writes.watch().ticket(),
-                self.origin_writes.flushes().failures(),
+                self.origin.shared().watch().ticket(),
+                self.origin.flush_failures(),
             );
-            if self.flush_origin_for(failures).await.is_ok() && self.noted(ticket).await {
+            if self.origin.flush_since(failures).await.is_ok() && self.noted(ticket).await {
                 watched.clear();
             }
         }
         let permit = self.intents.sectors.acquire(1).await;
-        if self.failed.get() {
+        if self.cache.is_fenced() {
             // Every bit was set, and must stay.
             return Ok(());
         }

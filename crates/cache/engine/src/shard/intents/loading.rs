@@ -1,4 +1,4 @@
-//! The bitmap as a whole: read after a crash, set when the cache device is given up.
+//! The bitmap as a whole: read after a crash, set when the cache device is fenced.
 
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
@@ -19,8 +19,8 @@ impl<P: Platform> Shard<P> {
     /// cold start may not have been.
     pub(in crate::shard) async fn load_intents(&self) -> Result<[DurableMark; 2], DeviceError> {
         let (start, len) = (
-            self.geometry.shard_intent_offset(self.number),
-            self.geometry.shard_intent_len(),
+            self.id.geometry.shard_intent_offset(self.id.number),
+            self.id.geometry.shard_intent_len(),
         );
         let mut newest = ((0, 0), [DurableMark::default(); 2]);
         let mut generation = 0;
@@ -42,14 +42,14 @@ impl<P: Platform> Shard<P> {
                             .filter(|stripe| sector.has(stripe - first))
                             .for_each(|stripe| set.set(stripe));
                         generation = generation.max(sector.generation.get());
-                        if sector.age() >= newest.0 && sector.epoch.get() >= self.valid_from.0 {
+                        if sector.age() >= newest.0 && sector.epoch.get() >= self.id.valid_from.0 {
                             newest = (sector.age(), sector.durable());
                         }
                     }
                     Err(error) => {
                         self.intents.unread.set(true);
                         if !range.is_empty() {
-                            tracing::warn!(shard = self.number, sector = number, %error, "an intent sector is damaged");
+                            tracing::warn!(shard = self.id.number, sector = number, %error, "an intent sector is damaged");
                             range.for_each(|stripe| set.set(stripe));
                         }
                     }
@@ -70,14 +70,15 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// The device's, if it answers nothing in time or more than [`UNREADABLE_PAGES_MAX`] pages cannot be read.
     async fn read_intents(&self, position: u64, len: u64) -> Result<IoBuf, DeviceError> {
-        let (mut buf, result) = self.cache.read_at(position, IoBuf::new(len as usize)).await;
+        let device = self.cache.device();
+        let (mut buf, result) = device.read_at(position, IoBuf::new(len as usize)).await;
         if result.is_ok() {
             return Ok(buf);
         }
         let mut unreadable = 0;
         for (at, page) in buf.chunks_mut(PAGE_BYTES).enumerate() {
             let position = position + (at * PAGE_BYTES) as u64;
-            let (read, result) = self.cache.read_at(position, IoBuf::new(page.len())).await;
+            let (read, result) = device.read_at(position, IoBuf::new(page.len())).await;
             match result {
                 Ok(()) => page.copy_from_slice(&read),
                 Err(error) if is_timeout(&error) || unreadable == UNREADABLE_PAGES_MAX => {
@@ -86,7 +87,7 @@ impl<P: Platform> Shard<P> {
                 Err(error) => {
                     unreadable += 1;
                     count(&self.stats.counters.cache_read_errors, 1);
-                    tracing::warn!(shard = self.number, %error, "a page of intents cannot be read: all of it counts as set");
+                    tracing::warn!(shard = self.id.number, %error, "a page of intents cannot be read: all of it counts as set");
                     page.fill(0);
                 }
             }
@@ -95,24 +96,20 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Sets every bit of the shard: writes go to the origin without intents from now on.
-    pub(in crate::shard) async fn poison(&self) -> Result<(), DeviceError> {
+    pub(in crate::shard) async fn write_fence_mark(&self) -> Result<(), DeviceError> {
         // A page that is being written now has bits clear: it must not land after ours.
         let permit = self.intents.sectors.acquire(1).await;
-        let failures = self.origin_writes.cache_flushes().failures();
+        let failures = self.cache.flush_failures();
         {
             let mut set = self.intents.set.borrow_mut();
             (0..self.intents.stripes).for_each(|stripe| set.set(stripe));
         }
-        let pages = self.geometry.shard_intent_len() / PAGE_BYTES as u64;
+        let pages = self.id.geometry.shard_intent_len() / PAGE_BYTES as u64;
         for page in 0..pages {
             self.write_intents(page, &[], false).await?;
         }
         // Whatever failed before: these pages were written since. But another shard's that fails takes them along.
-        let flush = self.cache.flush();
-        let flushed = self
-            .origin_writes
-            .cache_flushed_since(&self.env, failures, flush)
-            .await;
+        let flushed = self.cache.flush_since(failures).await;
         drop(permit);
         flushed
     }

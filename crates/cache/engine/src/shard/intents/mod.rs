@@ -120,14 +120,10 @@ pub(super) struct Intents {
     unread: Cell<bool>,
     /// One writer of sectors at a time.
     sectors: Semaphore,
-    /// Work for the task that sets; after a failure, a writer for the one that disowns.
+    /// Work for the task that sets; after a failure, a writer for the one that tells of the fence.
     pub(super) wishes: Notify,
-    /// Something was set; the cache was given up; the shard stops.
+    /// Something was set; the cache device was fenced; the shard stops.
     pub(super) changed: Notify,
-    /// A failed cache device is being told that all are set.
-    pub(super) marking: Cell<bool>,
-    /// What is on a failed cache device will not be believed, or nothing can be done about it.
-    pub(super) disowned: Cell<bool>,
 }
 
 impl Intents {
@@ -154,8 +150,6 @@ impl Intents {
             sectors: Semaphore::new(1),
             wishes: Notify::new(),
             changed: Notify::new(),
-            marking: Cell::new(false),
-            disowned: Cell::new(false),
         }
     }
 

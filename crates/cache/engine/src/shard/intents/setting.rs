@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flaz_device::{Device, DeviceError, Env};
+use flaz_device::{DeviceError, Env};
 
 use super::{Intent, page_of};
 use crate::format::geometry::PAGE_BYTES;
@@ -27,24 +27,24 @@ const GROUP_MAX: u64 = INTENT_STRIPES;
 
 impl<P: Platform> Shard<P> {
     /// Returns when a write to the stripe of `block` may go to the origin: its bit is stable on the cache device, or
-    /// the cache device has been given up. The intent is to be dropped after the write's records are queued.
+    /// the cache device has been fenced. The intent is to be dropped after the write's records are queued.
     pub(in crate::shard) async fn intend(&self, block: LocalBlock) -> Intent<'_> {
         let stripe = block.0 / STRIPE_BLOCKS;
         let intents = &self.intents;
         let intent = intents.enter(stripe, true);
         let mut waited = false;
         loop {
-            let ready = if self.after_crash == AfterCrash::Cold {
+            let ready = if self.id.after_crash == AfterCrash::Cold {
                 true
-            } else if self.failed.get() {
-                intents.disowned.get()
+            } else if self.cache.is_fenced() {
+                self.cache.is_settled()
             } else {
                 intents.set.borrow().has(stripe)
             };
             if ready || planted(PlantedBug::IntentNotSet) {
                 return intent;
             }
-            if self.failed.get() {
+            if self.cache.is_fenced() {
                 intents.wishes.notify_one();
             } else {
                 let mut wanted = intents.wanted.borrow_mut();
@@ -63,7 +63,7 @@ impl<P: Platform> Shard<P> {
     /// stripe does.
     ///
     /// # Errors
-    /// The cache device fails. Once it is given up, what it says of this stripe is not known.
+    /// The cache device fails. Once it is fenced, what it says of this stripe is not known.
     pub(in crate::shard) async fn intend_cleaning(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -75,7 +75,7 @@ impl<P: Platform> Shard<P> {
         let intent = self.intents.enter(stripe, false);
         // Not by way of the task: it may have ended with the shard, which still cleans what is in its way.
         let set = || self.intents.set.borrow().has(stripe);
-        if !set() && !self.failed.get() {
+        if !set() && !self.cache.is_fenced() {
             if let Err(error) = self.set_intents(&[stripe]).await {
                 return Err(IoError::CacheFailed(format!(
                     "an intent could not be written: {error}"
@@ -84,26 +84,26 @@ impl<P: Platform> Shard<P> {
             self.intents.changed.notify_all();
         }
         // In memory all are set then.
-        if self.failed.get() {
+        if self.cache.is_fenced() {
             return Err(self.cache_failed());
         }
         Ok(Some(intent))
     }
 
     pub(super) fn intent_position(&self, page: u64) -> u64 {
-        self.geometry.shard_intent_offset(self.number) + page * PAGE_BYTES as u64
+        self.id.geometry.shard_intent_offset(self.id.number) + page * PAGE_BYTES as u64
     }
 
     /// Number of this shard's first sector in the whole bitmap.
     pub(super) fn first_intent_sector(&self) -> u64 {
-        self.geometry.shard_intent_len() / 512 * u64::from(self.number)
+        self.id.geometry.shard_intent_len() / 512 * u64::from(self.id.number)
     }
 
     /// Sets the bits that writers wait for, all that are there at a time with one write.
     pub(in crate::shard) async fn intent_task(shard: Rc<Self>) {
         loop {
             let wanted = std::mem::take(&mut *shard.intents.wanted.borrow_mut());
-            if shard.failed.get() || (wanted.is_empty() && shard.is_stopping()) {
+            if shard.cache.is_fenced() || (wanted.is_empty() && shard.is_stopping()) {
                 return;
             }
             if wanted.is_empty() {
@@ -111,7 +111,7 @@ impl<P: Platform> Shard<P> {
                 continue;
             }
             if shard.set_intents(&wanted).await.is_err() {
-                shard.give_up("an intent could not be written");
+                shard.fence("an intent could not be written");
             }
             shard.intents.changed.notify_all();
         }
@@ -180,26 +180,32 @@ impl<P: Platform> Shard<P> {
     ) -> Result<(), DeviceError> {
         let buf = self.intents.page(
             page,
-            self.epoch.0,
+            self.id.epoch.0,
             &self.intents.set.borrow(),
             also,
             self.first_intent_sector(),
         );
         let marks = self.intents.durable.get().map(|mark| mark.fill);
-        let position = self.stable_mark.wanted();
+        let marked = self.stable_mark.wanted();
         // From now on, for a write that fails may have landed.
         self.intents.on_medium.borrow_mut().extend(marks);
         count(&self.stats.counters.intent_writes, 1);
         let fua = stable && !planted(PlantedBug::IntentNotStable);
-        let write = async { self.write_cache(self.intent_position(page), buf, fua).await.1 };
-        // Some devices make a write stable by a flush: everybody relies on all of those, and it on theirs.
+        let position = self.intent_position(page);
+        // With every bit set it is the mark of a device that is fenced.
+        let is_mark = self.intents.set_count() == self.intents.stripes;
+        let write = async {
+            match is_mark {
+                true => self.cache.write_fenced(position, buf, fua).await.1,
+                false => self.cache.write(position, buf, fua).await.1,
+            }
+        };
         let result = match stable {
-            true if self.cache.fua_stands_alone() => self.origin_writes.cache_flushes().run(write).await,
-            true => self.origin_writes.cache_flushed(&self.env, write).await,
+            true => self.cache.stable(write).await,
             false => write.await,
         };
         if result.is_ok() {
-            self.stable_mark.note_written(position, stable);
+            self.stable_mark.note_written(marked, stable);
         }
         if result.is_ok() && stable {
             // It is the latest.
@@ -220,8 +226,8 @@ impl<P: Platform> Shard<P> {
         if planted(PlantedBug::StableMarkSkipped) {
             self.stable_mark.note_written(position, true);
         }
-        // Once the device is given up, its last word is that every bit is set.
-        let result = match self.failed.get() || self.stable_mark.covers(position, stable) {
+        // Once the device is fenced, its last word is that every bit is set.
+        let result = match self.cache.is_fenced() || self.stable_mark.covers(position, stable) {
             true => Ok(()),
             false => self.write_intents(0, &[], stable).await,
         };

@@ -2,7 +2,27 @@
 
 use flaz_codec::CodecId;
 
+use super::lsn::Lsn;
 use crate::format::extent::{FragmentHeader, FragmentIdentity, fragment_bytes};
+use crate::index::Entry;
+
+/// Who appends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Class {
+    /// Clients, admission and the cleaner: they wait for room.
+    Client,
+    /// Reclaim, which may take the reserved region and queue twice as many writes.
+    Reclaim,
+}
+
+/// What came of an append.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shard) struct Appended {
+    /// The index entry (meaningless for a record without contents).
+    pub(in crate::shard) entry: Entry,
+    /// The extent that the record is in.
+    pub(in crate::shard) lsn: Lsn,
+}
 
 /// What is appended.
 #[derive(Clone, Copy, Debug)]

@@ -31,16 +31,15 @@ async fn stuffed(disks: &Disks) -> (Rc<Shard<Simulated>>, u64) {
 async fn keep(disks: &Disks, shard: &Rc<Shard<Simulated>>, block: u64) -> bool {
     loop {
         let number = BlockNumber(block);
-        let appended = shard
-            .log
-            .borrow_mut()
-            .append(Ring::Main, number, raw(&data(block)), true);
+        let appended = (shard.log).append(Ring::Main, number, raw(&data(block)), Class::Reclaim);
         shard.pump_writes();
-        if let Some(entry) = appended {
-            shard.set_entry(LocalBlock(block), entry.with_dirty(true));
+        if let Some(Appended { entry, .. }) = appended {
+            shard
+                .map
+                .install(&shard.log, LocalBlock(block), entry.with_dirty(true));
             return true;
         }
-        if !shard.log.borrow().writing() {
+        if !shard.log.writing() {
             return false;
         }
         disks.env.sleep(Duration::from_millis(1)).await;
@@ -63,7 +62,7 @@ fn reclaim_without_room_writes_dirty_blocks_back() {
         assert!(shard.reclaim_one(true).await, "it is rescued");
         let rescued = blocks - shard.dirty_blocks();
         assert!(rescued > 20, "{rescued} are on the origin");
-        assert_eq!(shard.log.borrow().regions.free_len(), 1);
+        assert_eq!(shard.log.free_regions(), 1);
         for block in 0..rescued {
             let there = disks.origin.peek(block * BLOCK_BYTES as u64, BLOCK_BYTES);
             assert!(there == data(block), "block {block}");
@@ -88,7 +87,7 @@ fn reclaim_without_room_writes_dirty_blocks_back() {
     });
 }
 
-/// The device is given up at any moment of a reclaim. Its dirty blocks are still where they were, or have been moved.
+/// The device is fenced at any moment of a reclaim. Its dirty blocks are still where they were, or have been moved.
 #[test]
 fn blocks_moved_by_reclaim_stay_readable_after_a_fence() {
     const BLOCKS: u64 = 200;
@@ -105,11 +104,11 @@ fn blocks_moved_by_reclaim_stay_readable_after_a_fence() {
             for block in 0..BLOCKS {
                 keep(&disks, &shard, block).await;
             }
-            shard.log.borrow_mut().close_regions();
+            shard.log.close_regions();
             assert!(shard.make_log_stable().await);
             let fails = async {
                 disks.env.sleep(Duration::from_micros(after_us)).await;
-                shard.give_up("a flush failed");
+                shard.fence("a flush failed");
             };
             join(shard.reclaim_one(true), fails).await;
             disks.env.sleep(Duration::from_secs(1)).await;
@@ -138,7 +137,7 @@ fn a_read_that_fails_for_a_while_makes_no_dirty_block_lost() {
                 for block in 0..BLOCKS {
                     keep(&disks, &shard, block).await;
                 }
-                shard.log.borrow_mut().close_regions();
+                shard.log.close_regions();
                 assert!(shard.make_log_stable().await);
                 (0..row).for_each(|more| disks.cache.fail_nth(DeviceOp::Read, nth + more));
                 assert!(shard.reclaim_one(true).await);
@@ -172,10 +171,10 @@ async fn two_unreadable(disks: &Disks) -> Rc<Shard<Simulated>> {
     for block in 0..40 {
         keep(disks, &shard, block).await;
     }
-    shard.log.borrow_mut().close_regions();
+    shard.log.close_regions();
     assert!(shard.make_log_stable().await);
     for block in UNREADABLE {
-        let entry = shard.index.borrow().get(LocalBlock(block)).expect("cached");
+        let entry = shard.map.lookup(LocalBlock(block)).expect("cached");
         let at = disks.geometry.shard_offset(0) + entry.location().offset() + 1024;
         disks.cache.mark_bad(at / 512 * 512, 512);
     }
@@ -189,7 +188,7 @@ fn dirty_blocks_that_cannot_be_read_do_not_cost_the_device() {
     disks.sim.block_on(async {
         let shard = two_unreadable(&disks).await;
         assert!(shard.reclaim_one(true).await);
-        assert!(!shard.failed.get(), "the device was given up");
+        assert!(!shard.cache.is_fenced(), "the device was fenced");
         for block in 0..40 {
             let found = contents(&shard, block).await;
             let expected = (!UNREADABLE.contains(&block)).then(|| data(block));
@@ -218,7 +217,7 @@ fn unreadable_dirty_blocks_do_not_fence_the_device() {
         let shard = two_unreadable(&disks).await;
         shard.start();
         disks.env.sleep(Duration::from_secs(120)).await;
-        assert!(!shard.failed.get(), "the device was given up");
+        assert!(!shard.cache.is_fenced(), "the device was fenced");
         assert_eq!(shard.dirty_blocks(), UNREADABLE.len() as u64);
     });
 }

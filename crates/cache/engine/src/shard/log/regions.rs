@@ -144,8 +144,6 @@ pub(crate) struct Regions {
     taken: [u32; 2],
     /// Reads of the device in flight: a region must not be discarded under them. As many as there are such regions.
     pins: Vec<(u32, u32)>,
-    /// Writes in flight: as many as there are regions being written.
-    writes: Vec<(u32, u32)>,
 }
 
 impl Regions {
@@ -156,7 +154,6 @@ impl Regions {
             rings: [List::EMPTY; 2],
             taken: [0; 2],
             pins: Vec::new(),
-            writes: Vec::new(),
         };
         for number in 0..count {
             regions.push_free(number);
@@ -249,24 +246,6 @@ impl Regions {
         self.pins.iter().any(|&(other, _)| other == number)
     }
 
-    pub(crate) fn write_queued(&mut self, number: u32) {
-        add(&mut self.writes, number);
-    }
-
-    pub(crate) fn write_ended(&mut self, number: u32) {
-        subtract(&mut self.writes, number);
-    }
-
-    pub(crate) fn being_written(&self, number: u32) -> bool {
-        self.writes_of(number) > 0
-    }
-
-    /// Writes of a region that are queued or in flight.
-    pub(crate) fn writes_of(&self, number: u32) -> u32 {
-        let found = self.writes.iter().find(|&&(other, _)| other == number);
-        found.map_or(0, |&(_, count)| count)
-    }
-
     fn list(&mut self, ring: Option<Ring>) -> &mut List {
         match ring {
             None => &mut self.free,
@@ -350,7 +329,6 @@ impl Regions {
     /// A filled region enters its ring once nothing is being written to it.
     pub(crate) fn finish(&mut self, number: u32) {
         assert_eq!(self.at(number).state, RegionState::Open);
-        assert!(!self.being_written(number), "region {number} is being written");
         self.update(number, |region| region.state = RegionState::Full);
         self.enter_ring(number);
     }
@@ -390,7 +368,7 @@ impl Regions {
     pub(crate) fn release(&mut self, number: u32) {
         let region = self.at(number);
         assert_eq!(region.state, RegionState::Reclaiming);
-        let in_use = region.live > 0 || self.pinned(number) || self.being_written(number);
+        let in_use = region.live > 0 || self.pinned(number);
         assert!(!in_use, "region {number} is still in use");
         self.update(number, |region| *region = Region::FREE);
         self.taken[region.ring.index()] -= 1;

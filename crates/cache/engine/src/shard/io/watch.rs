@@ -29,10 +29,10 @@ use std::time::Duration;
 use flaz_device::Env;
 use futures_util::future::{Either, select};
 
-use super::{Platform, Shard};
+use super::OriginIo;
 use crate::fingerprint::{Fingerprint, fingerprint};
 use crate::planted::{PlantedBug, planted};
-use crate::units::{LocalBlock, STRIPE_BLOCKS};
+use crate::shard::Platform;
 
 /// Stripes that are watched one by one; where tables of partitions have named more, all are.
 const STRIPES_MAX: usize = 4096;
@@ -41,7 +41,7 @@ const NOTE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What the shards of a cache watch together. Of a cache whose origin nobody notes: nothing.
 #[derive(Debug, Default)]
-pub(super) struct Watch(Mutex<State>);
+pub(in crate::shard) struct Watch(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -66,7 +66,7 @@ impl State {
 }
 
 /// A run of a cleaner, from before it asks what is watched until its writes have ended.
-pub(super) struct Run<'a> {
+pub(in crate::shard) struct Run<'a> {
     watch: &'a Watch,
     number: u64,
 }
@@ -94,7 +94,7 @@ impl Watch {
     }
 
     /// A run of a cleaner begins.
-    pub(super) fn run(&self) -> Run<'_> {
+    pub(in crate::shard) fn run(&self) -> Run<'_> {
         let mut state = self.state();
         let number = state.ticket();
         state.runs.insert(number);
@@ -103,7 +103,7 @@ impl Watch {
     }
 
     /// A number for a look. The origin is to be flushed after it was taken, and before the look.
-    pub(super) fn ticket(&self) -> u64 {
+    pub(in crate::shard) fn ticket(&self) -> u64 {
         self.state().ticket()
     }
 
@@ -127,7 +127,7 @@ impl Watch {
 
 /// What became of a look at the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Noted {
+pub(in crate::shard) enum Noted {
     Yes,
     /// Other places are watched than when it began: a next one can be noted.
     NotYet,
@@ -135,34 +135,33 @@ pub(super) enum Noted {
     Failed,
 }
 
-impl<P: Platform> Shard<P> {
-    /// Whether the fingerprint of the origin depends on a stripe of this shard.
-    pub(super) fn is_watched(&self, stripe: u64) -> bool {
-        let block = self.global(LocalBlock(stripe * STRIPE_BLOCKS));
-        self.origin_writes.watch().has(block.0 / STRIPE_BLOCKS)
+impl<P: Platform> OriginIo<P> {
+    /// Whether the fingerprint of the origin depends on a stripe, by its number on the origin.
+    pub(in crate::shard) fn is_watched(&self, stripe: u64) -> bool {
+        self.shared().watch().has(stripe)
     }
 
     /// Notes what the origin begins with now. The origin was flushed since `ticket` was taken. But for [`Noted::Yes`] the
     /// intents of watched stripes must stay.
-    pub(super) async fn note_origin(&self, ticket: u64) -> Noted {
-        let Some(host_records) = &self.host_records else {
+    pub(in crate::shard) async fn note(&self, ticket: u64) -> Noted {
+        let Some(host) = &self.host else {
             return Noted::Yes;
         };
         if planted(PlantedBug::OriginNotNoted) {
             return Noted::Yes;
         }
-        let Fingerprint { value, stripes, .. } = match fingerprint(&*self.origin).await {
+        let Fingerprint { value, stripes, .. } = match fingerprint(self.device()).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(shard = self.number, %error, "what the origin begins with cannot be read");
+                tracing::warn!(shard = self.shard, %error, "what the origin begins with cannot be read");
                 return Noted::Failed;
             }
         };
-        if !self.origin_writes.watch().covers(ticket, &stripes) {
+        if !self.shared().watch().covers(ticket, &stripes) {
             return Noted::NotYet;
         }
         let late = pin!(self.env.sleep(NOTE_WITHIN));
-        match select(host_records.note_origin(ticket, value), late).await {
+        match select(host.note_origin(ticket, value), late).await {
             Either::Left((true, _)) => Noted::Yes,
             Either::Left((false, _)) | Either::Right(_) => Noted::Failed,
         }

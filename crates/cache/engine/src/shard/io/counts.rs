@@ -47,7 +47,7 @@ impl Default for OriginCounts {
 pub(crate) struct Counted<'a>(&'a AtomicU64);
 
 impl<'a> Counted<'a> {
-    pub(super) fn new(count: &'a AtomicU64) -> Self {
+    pub(in crate::shard) fn new(count: &'a AtomicU64) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
@@ -60,14 +60,14 @@ impl Drop for Counted<'_> {
 }
 
 impl OriginWrites {
-    /// From now on the host_records is told of every change of what the origin begins with; `fingerprint` is noted now, as well
+    /// From now on the host is told of every change of what the origin begins with; `fingerprint` is noted now, as well
     /// as that can be. Before shards are started.
     pub fn watch_from(&self, fingerprint: &Fingerprint) {
         self.0.watch.begin(&fingerprint.stripes);
     }
 
     /// What of the origin is watched.
-    pub(super) fn watch(&self) -> &Watch {
+    pub(in crate::shard) fn watch(&self) -> &Watch {
         &self.0.watch
     }
 

@@ -1,87 +1,77 @@
-//! A cache device that fails: it is no longer used, and what is on it must never be believed again.
+//! Fencing a cache device that fails: it is no longer used, and what is on it must never be trusted again.
 //!
 //! From then on writes go to the origin without intents. So before the first of them, one of three things is sure: the
-//! cache device itself says that all of the shard's stripes are out of date, or the host's host_records has noted that the
+//! cache device itself says that all of the shard's stripes are out of date, or the host has recorded that the
 //! cache is lost (see [`crate::host_record`]), or both were tried and are not to be had. Writers wait until then; each try
-//! is bounded by the device's deadline and by [`RECORD_WITHIN`]. The host is asked when a writer waits: until then
+//! is bounded by the device's deadline and by that of the host. The host is asked when a writer waits: until then
 //! what is on the device is true, and a later start may have it.
 
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::deadline::is_timeout;
-use flaz_device::{DeviceError, DeviceOp, Env};
+use flaz_device::{DeviceError, Env};
 use futures_util::future::{Either, select};
 
-use super::{CACHE_ERRORS_MAX, Platform, Shard};
-use crate::stats::count;
+use super::io::CacheIo;
+use super::{Platform, Shard};
 
 /// Tries to mark a failed cache as out of date.
-const POISON_TRIES_MAX: u32 = 3;
+const MARK_TRIES_MAX: u32 = 3;
 /// How long a cache device has to take the mark before the host is asked: what it takes itself says it shard by shard.
 const DEVICE_FIRST: Duration = Duration::from_secs(1);
-/// How long the host has to note that a cache is lost.
-const RECORD_WITHIN: Duration = Duration::from_secs(10);
 
 impl<P: Platform> Shard<P> {
-    /// Counts an error of the cache device. After too many, or one operation that did not end in time, the device is no
-    /// longer used.
+    /// Counts an error of the cache device. After too many, or one operation that did not end in time, the device is
+    /// fenced.
     pub(super) fn cache_error(self: &Rc<Self>, error: &DeviceError) {
-        let counters = &self.stats.counters;
-        count(&counters.cache_errors, 1);
-        count(
-            &counters.cache_write_errors,
-            u64::from(error.op != DeviceOp::Read),
-        );
-        tracing::warn!(shard = self.number, %error, "the cache device failed an operation");
-        if is_timeout(error) {
-            self.give_up("it does not answer in time");
-        } else if self.stats.counters.cache_errors.get() >= CACHE_ERRORS_MAX {
-            self.give_up(&format!("it failed {CACHE_ERRORS_MAX} times"));
+        if CacheIo::<P>::was_refused(error) {
+            return;
+        }
+        tracing::warn!(shard = self.id.number, %error, "the cache device failed an operation");
+        if let Some(why) = self.cache.note_error(error) {
+            self.fence(&why);
         }
     }
 
     /// Whether the cache device failed and is no longer used.
     #[must_use]
-    pub fn failed(&self) -> bool {
-        self.failed.get()
+    pub fn is_fenced(&self) -> bool {
+        self.cache.is_fenced()
     }
 
-    /// Stops using the cache device, and sees to it that what is on it is never believed again, as far as the
+    /// Stops using the cache device, and sees to it that what is on it is never trusted again, as far as the
     /// device or the host still can be told.
-    pub(super) fn give_up(self: &Rc<Self>, why: &str) {
-        if self.failed.replace(true) {
+    pub(super) fn fence(self: &Rc<Self>, why: &str) {
+        if !self.cache.fence() {
             return;
         }
         tracing::error!(
-            shard = self.number,
+            shard = self.id.number,
             "the cache device is no longer used: {why}; I/O goes on with the origin alone"
         );
-        self.room.notify_all();
+        self.log.wake();
         self.queue.wake_worker();
         self.reclaimer.recheck();
         self.intents.wake();
-        self.landed.notify_all();
         self.writeback.note_step();
         self.writeback.wake();
-        self.intents.marking.set(true);
         let shard = Rc::clone(self);
-        self.env.spawn(async move { shard.disown().await });
+        self.env.spawn(async move { shard.tell_of_fence().await });
     }
 
     /// Tells the device, and the host where that fails or takes long and a writer waits; the first that has noted it lets
     /// writers go on.
-    async fn disown(self: &Rc<Self>) {
-        let device = pin!(self.disown_on_device());
+    async fn tell_of_fence(self: &Rc<Self>) {
+        let device = pin!(self.tell_device());
         let told = match select(device, pin!(self.env.sleep(DEVICE_FIRST))).await {
             Either::Left((true, _)) => true,
-            Either::Left((false, _)) => self.disown_on_host().await,
-            Either::Right(((), device)) => match select(device, pin!(self.disown_on_host())).await {
+            Either::Left((false, _)) => self.tell_host().await,
+            Either::Right(((), device)) => match select(device, pin!(self.tell_host())).await {
                 Either::Left((true, _)) => true,
                 Either::Left((false, host)) => host.await,
                 Either::Right((true, device)) => {
-                    self.disowned();
+                    self.settle_fence();
                     device.await;
                     true
                 }
@@ -90,16 +80,16 @@ impl<P: Platform> Shard<P> {
         };
         if !told {
             tracing::error!(
-                shard = self.number,
+                shard = self.id.number,
                 "neither the cache device nor this host can be told that the cache is out of date: if the device \
                  comes back, serve it with --discard-cache"
             );
         }
-        self.disowned();
+        self.settle_fence();
     }
 
-    fn disowned(&self) {
-        self.intents.disowned.set(true);
+    fn settle_fence(&self) {
+        self.cache.settle();
         self.intents.changed.notify_all();
     }
 
@@ -107,43 +97,39 @@ impl<P: Platform> Shard<P> {
     ///
     /// # Errors
     /// The device fails.
-    pub async fn distrust(&self) -> Result<(), DeviceError> {
+    pub async fn mark_fenced(&self) -> Result<(), DeviceError> {
         // Its numbers are those of a mark that counts. And what the old pages say must be there, these say as well: or the
         // recovery would not miss it.
         let marks = self.load_intents().await?;
         self.intents.set_durable(marks);
-        let poisoned = self.poison().await;
+        let marked = self.write_fence_mark().await;
         self.intents.set_durable(Default::default());
-        poisoned
+        marked
     }
 
-    async fn disown_on_device(&self) -> bool {
+    async fn tell_device(&self) -> bool {
         let mut marked = false;
-        for _ in 0..POISON_TRIES_MAX {
-            marked = self.poison().await.is_ok();
+        for _ in 0..MARK_TRIES_MAX {
+            marked = self.write_fence_mark().await.is_ok();
             if marked {
                 break;
             }
         }
-        self.intents.marking.set(false);
+        self.cache.marking_ended();
         self.intents.changed.notify_all();
         marked
     }
 
-    async fn disown_on_host(&self) -> bool {
-        let Some(host_records) = &self.host_records else {
+    async fn tell_host(&self) -> bool {
+        if !self.cache.has_host() {
             return false;
-        };
+        }
         while !self.intents.writing() {
             if self.is_stopping() {
                 return true;
             }
             self.intents.wishes.notified().await;
         }
-        let late = pin!(self.env.sleep(RECORD_WITHIN));
-        match select(host_records.note_fenced(), late).await {
-            Either::Left((noted, _)) => noted,
-            Either::Right(_) => false,
-        }
+        self.cache.tell_host().await
     }
 }

@@ -1,18 +1,18 @@
-//! The log: open extents that take fragments, sealed extents on their way to the device, regions being filled.
+//! What the log holds, and how records get into it: open extents, open regions, sealing and closing.
 //!
 //! Appending is synchronous: a fragment's location is fixed when it is appended, and until its extent has
-//! landed it is served from memory. Writing is somebody else's task: [`Log::take_write`] hands out sealed
-//! extents and region summaries, [`Log::written`] takes the news back.
+//! landed it is served from memory.
 //!
 //! Invariants: one open extent and one open region a ring at most; extents of a region lie back to back in
-//! sequence order; space for the summary is kept free at the region's end.
-
-mod append;
-
-use std::collections::VecDeque;
+//! sequence order; space for the summary is kept free at the region's end; `appended >= landed >= stable` in each ring.
 
 use flaz_codec::CodecId;
 use flaz_device::IoBuf;
+
+use super::append::{Append, Appended, Class};
+use super::in_flight::{EndedRegion, Extent, InFlight, PendingWrite, Stage, SummaryStage, WriteId};
+use super::lsn::{Lsn, Positions};
+use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions};
 
 use crate::format::extent::{
     EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
@@ -24,27 +24,28 @@ use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
-use crate::shard::regions::{FREE_REGIONS_RESERVED, RegionState, Regions};
-use crate::units::{Epoch, Location, Sequence};
+use crate::units::{BlockNumber, Epoch, Location, Sequence};
 use zerocopy::IntoBytes;
-
-pub(super) use append::Append;
 
 /// Sealed extents and summaries that may be on their way to the device at a time.
 pub const WRITES_IN_FLIGHT_MAX: usize = 8;
 /// Share of an open region from which the next one is seen to: three quarters.
 const NEARLY_FULL: (u64, u64) = (3, 4);
 
+/// The extent of a ring that takes records.
 #[derive(Debug)]
 struct OpenExtent {
+    lsn: Lsn,
     /// Byte offset in the region.
     offset: u32,
-    landing: Landing,
     buf: IoBuf,
     used: usize,
     records: Vec<u64>,
+    /// See [`Extent::moves_dirty`].
+    moves_dirty: bool,
 }
 
+/// The region of a ring that is being filled.
 #[derive(Debug)]
 struct OpenRegion {
     number: u32,
@@ -55,82 +56,50 @@ struct OpenRegion {
     extent: Option<OpenExtent>,
 }
 
-/// An extent, by its region and the order in which extents were opened. See [`Log::landed`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Landing {
-    region: u32,
-    number: u64,
-    /// Where in the region it begins.
-    offset: u32,
-}
-
-/// An extent that is open or on its way, or that will never be sent.
-#[derive(Debug)]
-struct Airborne {
-    landing: Landing,
-    /// The device has been given it.
-    sent: bool,
-    /// Dirty blocks move here: where they were may not be looked for any more.
-    moves_dirty: bool,
-}
-
-/// A write that waits for the device.
-#[derive(Debug)]
-pub(super) struct PendingWrite {
-    pub(super) region: u32,
-    /// Byte offset on the cache device.
-    pub(super) position: u64,
-    /// Where the extent starts in the shard's part; `None` for a summary.
-    pub(super) extent: Option<Location>,
-    pub(super) buf: IoBuf,
-    /// Order in which it was queued.
-    pub(super) ticket: u64,
-    /// Which extent it is; `None` for a summary.
-    pub(super) landing: Option<Landing>,
-}
-
-/// An extent that is sealed and not yet on the device: still read from memory.
-#[derive(Debug)]
-struct Flushing {
-    start: u64,
-    buf: IoBuf,
-}
-
 /// Identity of the shard for what it writes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LogIdentity {
-    pub(super) cache: u32,
-    pub(super) shard: u32,
-    pub(super) epoch: Epoch,
+pub(in crate::shard) struct LogIdentity {
+    pub(in crate::shard) cache: u32,
+    pub(in crate::shard) shard: u32,
+    pub(in crate::shard) epoch: Epoch,
 }
 
+/// What a flush of the cache device that begins now makes stable.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shard) struct FlushPoint {
+    landed: Positions,
+    /// The regions that are being filled, by ring, and how far.
+    pub(in crate::shard) open: [Option<u32>; 2],
+    pub(in crate::shard) marks: [DurableMark; 2],
+    /// Rings of which a region has ended that is not on the device yet, summary and all: a mark of a later one would say
+    /// that it is.
+    pub(in crate::shard) behind: [bool; 2],
+}
+
+/// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct State {
     geometry: Geometry,
     identity: LogIdentity,
     pub(super) regions: Regions,
-    pub(super) next_sequence: Sequence,
+    next_sequence: Sequence,
     open: [Option<OpenRegion>; 2],
-    flushing: Vec<Flushing>,
-    queue: VecDeque<PendingWrite>,
-    /// Summaries that wait until their region's extents are written.
-    summaries: VecDeque<PendingWrite>,
-    writes_in_flight: usize,
-    /// Tickets of the writes that are queued or in flight, ascending.
-    outstanding: VecDeque<u64>,
-    last_ticket: u64,
-    last_abandoned: u64,
-    /// In the order in which they were opened.
-    airborne: Vec<Airborne>,
-    last_opened: u64,
+    in_flight: InFlight,
+    /// The extent that was opened last.
+    appended: Lsn,
+    /// Recovery finds everything up to here, also after a power cut.
+    stable: Positions,
+    /// Up to here writers were told that recovery finds their dirty blocks.
+    promised: Positions,
+    /// Open extents up to here are to be sealed when the next write ends.
+    wanted: Positions,
     /// Reclaim moves what may not be dropped: once it has taken the reserved region, what is left is its own.
-    pub(super) held_for_reclaim: bool,
-    finishing: VecDeque<u32>,
+    held_for_reclaim: bool,
     /// Somebody waits for a region.
     starving: bool,
 }
 
-impl Log {
+impl State {
     pub(super) fn new(geometry: Geometry, identity: LogIdentity) -> Self {
         Self {
             geometry,
@@ -139,31 +108,22 @@ impl Log {
             // Unlike that of any earlier epoch, so that what a cold start leaves on the medium never fits.
             next_sequence: Sequence(Sequence::first_of(identity.epoch).0 | 1),
             open: [None, None],
-            flushing: Vec::new(),
-            queue: VecDeque::new(),
-            summaries: VecDeque::new(),
-            writes_in_flight: 0,
-            outstanding: VecDeque::new(),
-            last_ticket: 0,
-            last_abandoned: 0,
-            airborne: Vec::new(),
-            last_opened: 0,
+            in_flight: InFlight::default(),
+            appended: Lsn::INHERITED,
+            stable: Positions::default(),
+            promised: Positions::default(),
+            wanted: Positions::default(),
             held_for_reclaim: false,
-            finishing: VecDeque::new(),
             starving: false,
         }
     }
 
-    pub(super) fn region_of(&self, location: Location) -> u32 {
+    fn region_of(&self, location: Location) -> u32 {
         (location.offset() / self.geometry.region_bytes) as u32
     }
 
     /// The identity that a fragment of `block` has (or would have) at `location`.
-    pub(super) fn identity_at(
-        &self,
-        block: crate::units::BlockNumber,
-        location: Location,
-    ) -> FragmentIdentity {
+    pub(super) fn identity_at(&self, block: BlockNumber, location: Location) -> FragmentIdentity {
         let fill = self.regions.fill_of(self.region_of(location));
         FragmentIdentity {
             cache: self.identity.cache,
@@ -175,14 +135,14 @@ impl Log {
     }
 
     /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
-    /// Returns the index entry (meaningless for a tombstone).
     pub(super) fn append(
         &mut self,
         ring: Ring,
-        block: crate::units::BlockNumber,
+        block: BlockNumber,
         what: Append<'_>,
-        for_reclaim: bool,
-    ) -> Option<Entry> {
+        class: Class,
+    ) -> Option<Appended> {
+        let for_reclaim = class == Class::Reclaim;
         if self.held_for_reclaim && !for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED {
             return None;
         }
@@ -238,11 +198,7 @@ impl Log {
             Append::Tombstone => (RecordKind::Tombstone, Entry::fill(Location::at(extent_start), 0)),
             Append::Cleaned => (RecordKind::Cleaned, Entry::fill(Location::at(extent_start), 0)),
         };
-        if for_reclaim && what.is_dirty() {
-            let landing = extent.landing;
-            let airborne = self.airborne.iter_mut().rfind(|other| other.landing == landing);
-            airborne.expect("it is open").moves_dirty = true;
-        }
+        extent.moves_dirty |= for_reclaim && what.is_dirty();
         extent.used += bytes;
         extent.records.push(
             Record {
@@ -252,7 +208,8 @@ impl Log {
             }
             .pack(),
         );
-        Some(entry)
+        let lsn = extent.lsn;
+        Some(Appended { entry, lsn })
     }
 
     /// Makes sure that the open extent of `ring` takes one more record and `bytes` bytes.
@@ -342,23 +299,14 @@ impl Log {
         if room < header_bytes + bytes || open.records.len() + records_max > geometry.region_records_max() {
             return false;
         }
-        self.last_opened += 1;
-        let landing = Landing {
-            region: open.number,
-            number: self.last_opened,
-            offset: used as u32,
-        };
-        self.airborne.push(Airborne {
-            landing,
-            sent: false,
-            moves_dirty: false,
-        });
+        self.appended = self.appended.next();
         open.extent = Some(OpenExtent {
+            lsn: self.appended,
             offset: used as u32,
-            landing,
             buf: IoBuf::new(room),
             used: header_bytes,
             records: Vec::with_capacity(records_max),
+            moves_dirty: false,
         });
         true
     }
@@ -394,7 +342,6 @@ impl Log {
         };
         header.write(&extent.records, geometry.header_bytes(), &mut extent.buf);
         self.regions.add_used(open.number, len as u32);
-        self.regions.write_queued(open.number);
         open.extents.push(SummaryExtent {
             offset: extent.offset,
             len: len as u32,
@@ -408,19 +355,17 @@ impl Log {
                 .reserve_exact(extent.records.len().max(open.records.len() / 4));
         }
         open.records.extend_from_slice(&extent.records);
-        let copy = IoBuf::copy_of(&extent.buf);
-        let ticket = take_ticket(&mut self.last_ticket, &mut self.outstanding);
-        self.flushing.push(Flushing {
-            start,
-            buf: extent.buf,
-        });
-        self.queue.push_back(PendingWrite {
+        self.in_flight.push(Extent {
+            lsn: extent.lsn,
+            ring,
             region: open.number,
+            offset: extent.offset,
+            start: Location::at(start),
             position,
-            extent: Some(Location::at(start)),
-            buf: copy,
-            ticket,
-            landing: Some(extent.landing),
+            sequence,
+            moves_dirty: extent.moves_dirty,
+            stage: Stage::Queued,
+            buf: Some(extent.buf),
         });
     }
 
@@ -443,16 +388,15 @@ impl Log {
         };
         let mut buf = IoBuf::new(len as usize);
         summary.write(&mut buf);
-        self.regions.write_queued(open.number);
-        self.finishing.push_back(open.number);
-        let ticket = take_ticket(&mut self.last_ticket, &mut self.outstanding);
-        self.summaries.push_back(PendingWrite {
+        self.in_flight.push_ended(EndedRegion {
             region: open.number,
-            position: summary.position + geometry.region_bytes - len,
-            extent: None,
-            buf,
-            ticket,
-            landing: None,
+            ring,
+            at: self.appended,
+            missing: None,
+            summary: SummaryStage::Queued {
+                position: summary.position + geometry.region_bytes - len,
+                buf,
+            },
         });
     }
 
@@ -468,8 +412,11 @@ impl Log {
         }
     }
 
-    /// Ends a region that is being filled, wherever it is.
-    pub(super) fn abandon(&mut self, region: u32) {
+    /// An extent is lost: ends its region, for recovery finds what is behind it only by a summary.
+    pub(super) fn abandon(&mut self, lost: Lsn) {
+        let Some(region) = self.in_flight.get(lost).map(|extent| extent.region) else {
+            return;
+        };
         let ring = Ring::ALL.into_iter().find(|ring| {
             self.open[ring.index()]
                 .as_ref()
@@ -480,26 +427,7 @@ impl Log {
             self.close_region(ring);
         }
         // It may have been ended before: then its summary waits for its last extents.
-        let summary = self.summaries.iter().rfind(|summary| summary.region == region);
-        if let Some(summary) = summary {
-            self.last_abandoned = self.last_abandoned.max(summary.ticket);
-        }
-    }
-
-    /// The ticket of the summary of the region that was abandoned last. Before it is there, recovery finds nothing of what
-    /// comes behind the missing extent.
-    pub(super) fn last_abandoned(&self) -> u64 {
-        self.last_abandoned
-    }
-
-    /// The ticket of the write that was queued last.
-    pub(super) fn last_queued(&self) -> u64 {
-        self.last_ticket
-    }
-
-    /// Whether every write up to `ticket` has ended.
-    pub(super) fn all_written(&self, ticket: u64) -> bool {
-        self.outstanding.front().is_none_or(|&oldest| oldest > ticket)
+        self.in_flight.note_missing(region, lost);
     }
 
     /// The regions that are being filled, by ring.
@@ -523,34 +451,89 @@ impl Log {
     }
 
     /// How far the open regions are filled with extents that are on the device, one behind the other.
-    pub(super) fn landed_marks(&self) -> [DurableMark; 2] {
+    fn landed_marks(&self) -> [DurableMark; 2] {
         let mut marks = self.durable_marks();
         for (mark, open) in marks.iter_mut().zip(&self.open) {
-            let airborne = (self.airborne.iter().map(|other| other.landing))
-                .filter(|landing| open.as_ref().is_some_and(|open| open.number == landing.region));
-            mark.used = airborne.map(|landing| landing.offset).fold(mark.used, u32::min);
+            let under_way = (self.in_flight.extents())
+                .filter(|extent| open.as_ref().is_some_and(|open| open.number == extent.region));
+            mark.used = under_way.map(|extent| extent.offset).fold(mark.used, u32::min);
         }
         marks
     }
 
-    /// Rings of which a region has ended that is not on the device yet, summary and all: a mark of a later one would say that it
-    /// is.
-    pub(super) fn rings_behind(&self) -> [bool; 2] {
-        Ring::ALL.map(|ring| {
-            let mut ended = self.finishing.iter();
-            ended.any(|&number| self.regions.ring_of(number) == ring)
+    /// Up to where recovery would find everything in a ring, if the power stayed on.
+    pub(super) fn landed(&self) -> Positions {
+        Positions::of(|ring| {
+            let open = self.open[ring.index()].as_ref();
+            let open = open
+                .and_then(|open| open.extent.as_ref())
+                .map(|extent| extent.lsn);
+            let first = self
+                .in_flight
+                .first_not_landed(ring)
+                .into_iter()
+                .chain(open)
+                .min();
+            first.map_or(self.appended, Lsn::before).min(self.appended)
         })
     }
 
-    /// What these marks say is stable: extents that are closed from now on say so, too.
-    pub(super) fn note_stable(&mut self, marks: [DurableMark; 2]) {
-        for (open, mark) in self.open.iter_mut().zip(marks) {
+    /// Seals what is open. What a flush makes stable once [`State::has_ended`] says so of the point.
+    pub(super) fn seal_for_flush(&mut self) -> FlushPoint {
+        self.seal_all();
+        FlushPoint {
+            landed: Positions::both(self.appended),
+            open: self.open_numbers(),
+            marks: self.durable_marks(),
+            behind: [false; 2],
+        }
+    }
+
+    /// Whether nothing is under way that `point` is to make stable.
+    pub(super) fn has_ended(&self, point: &FlushPoint) -> bool {
+        let [upto, _] = Ring::ALL.map(|ring| point.landed.at(ring));
+        self.in_flight.all_ended(upto)
+    }
+
+    /// What a flush that begins now makes stable, without sealing anything.
+    pub(super) fn landed_point(&self) -> FlushPoint {
+        FlushPoint {
+            landed: self.landed(),
+            open: self.open_numbers(),
+            marks: self.landed_marks(),
+            behind: Ring::ALL.map(|ring| self.in_flight.is_behind(ring)),
+        }
+    }
+
+    /// A flush that began at `point` has succeeded: extents that are sealed from now on say so.
+    pub(super) fn note_flushed(&mut self, point: &FlushPoint) {
+        for (open, mark) in self.open.iter_mut().zip(point.marks) {
             if let Some(open) = open
                 && self.regions.fill_of(open.number) == mark.fill
             {
                 open.stable_bytes = open.stable_bytes.max(mark.used);
             }
         }
+    }
+
+    /// A flush that began at `point` has succeeded, and all that must follow it.
+    pub(super) fn raise_stable(&mut self, point: &FlushPoint) {
+        self.stable.raise_all(&point.landed);
+        assert!(self.landed().covers(&self.stable), "what is stable has landed");
+    }
+
+    pub(super) fn is_stable(&self, ring: Ring, lsn: Lsn) -> bool {
+        lsn <= self.stable.at(ring)
+    }
+
+    /// Writers were told that recovery finds their dirty blocks, up to here.
+    pub(super) fn promise(&mut self, upto: &Positions) {
+        self.promised.raise_all(upto);
+    }
+
+    /// Whether everything that was promised is stable.
+    pub(super) fn keeps_promises(&self) -> bool {
+        self.stable.covers(&self.promised)
     }
 
     /// Seals both open extents, however full.
@@ -568,77 +551,84 @@ impl Log {
             .is_some_and(|extent| !extent.records.is_empty());
         if has_records {
             self.seal(ring);
-        } else if let Some(open) = self.open[ring.index()].as_mut()
-            && let Some(empty) = open.extent.take()
-        {
-            self.airborne.retain(|other| other.landing != empty.landing);
+        } else if let Some(open) = self.open[ring.index()].as_mut() {
+            open.extent = None;
         }
     }
 
     /// The next write for the device, if the limit allows one. Before a summary the device must be flushed: recovery
     /// believes that what a summary lists is there.
     pub(super) fn take_write(&mut self) -> Option<PendingWrite> {
-        if self.writes_in_flight >= WRITES_IN_FLIGHT_MAX {
+        if self.in_flight.taken() >= WRITES_IN_FLIGHT_MAX {
             return None;
         }
-        let alone = |summary: &PendingWrite| self.regions.writes_of(summary.region) == 1;
-        let ready = self.summaries.iter().position(alone);
-        let write = match ready {
-            Some(at) => self.summaries.remove(at)?,
-            None => self.queue.pop_front()?,
-        };
-        self.writes_in_flight += 1;
-        Some(write)
+        self.in_flight.take()
     }
 
-    /// Whether an extent goes to the device also when that has been given up.
-    pub(super) fn must_be_sent(&self, landing: Landing) -> bool {
-        (self.airborne.iter()).any(|other| other.landing == landing && other.moves_dirty)
+    /// The device is about to be given a write; false: it is withheld, for the device is `fenced`. Extents to which dirty
+    /// blocks move are not: their old places may not be read any more.
+    pub(super) fn begin_write(&mut self, id: WriteId, fenced: bool) -> bool {
+        let WriteId::Extent(lsn) = id else { return !fenced };
+        let extent = self.in_flight.get_mut(lsn).expect("a write was taken");
+        assert!(extent.stage == Stage::Taken, "an extent is sent once");
+        let withheld = fenced && !extent.moves_dirty;
+        extent.stage = if withheld { Stage::Withheld } else { Stage::Sent };
+        !withheld
     }
 
-    /// The device is given an extent.
-    pub(super) fn note_sent(&mut self, landing: Landing) {
-        if let Some(other) = self.airborne.iter_mut().find(|other| other.landing == landing) {
-            other.sent = true;
+    /// Whether the device has not been given an extent, and never will be once it is fenced.
+    pub(super) fn is_unsent(&self, lsn: Lsn) -> bool {
+        let mut open = self.open.iter().flatten().flat_map(|open| &open.extent);
+        open.any(|extent| extent.lsn == lsn && !extent.moves_dirty)
+            || (self.in_flight.get(lsn))
+                .is_some_and(|extent| extent.stage != Stage::Sent && !extent.moves_dirty)
+    }
+
+    /// A write has ended, well or not, or is withheld.
+    pub(super) fn end_write(&mut self, id: WriteId) {
+        match id {
+            WriteId::Extent(lsn) if planted(PlantedBug::ExtentOutlivesRegion) => {
+                let extent = self.in_flight.get_mut(lsn).expect("a write was taken");
+                (extent.lsn, extent.stage) = (Lsn::MAX, Stage::Withheld);
+            }
+            id => self.in_flight.end(id),
+        }
+        while let Some(region) = self.in_flight.pop_ended() {
+            self.finish(region);
         }
     }
 
-    /// Whether the device has not been given an extent, and never will be once it was given up: reclaim moves nothing dirty then.
-    pub(super) fn is_unsent(&self, landing: Landing) -> bool {
-        let mut airborne = self.airborne.iter();
-        airborne.any(|other| other.landing == landing && !other.sent && !other.moves_dirty)
+    /// A region that is no longer filled, and to which nothing is being written, enters its ring.
+    pub(super) fn finish(&mut self, region: u32) {
+        assert!(
+            !self.in_flight.is_writing(region),
+            "region {region} is being written"
+        );
+        self.regions.finish(region);
     }
 
-    /// A write has ended, well or not, or will never be sent.
-    pub(super) fn written(
-        &mut self,
-        region: u32,
-        extent: Option<Location>,
-        ticket: u64,
-        landing: Option<Landing>,
-    ) {
-        self.writes_in_flight -= 1;
-        self.outstanding.retain(|&other| other != ticket);
-        self.airborne
-            .retain(|other| Some(other.landing) != landing || !other.sent);
-        if let Some(start) = extent
-            && !planted(PlantedBug::ExtentOutlivesRegion)
-        {
-            self.flushing.retain(|flushing| flushing.start != start.offset());
-        }
-        self.regions.write_ended(region);
-        // In the order of filling, whatever the order of completion: a ring's oldest region must be reclaimed first.
-        while let Some(&oldest) = self.finishing.front()
-            && !self.regions.being_written(oldest)
-        {
-            self.finishing.pop_front();
-            self.regions.finish(oldest);
-        }
+    /// A reclaimed region becomes free.
+    pub(super) fn release(&mut self, region: u32) {
+        assert!(
+            !self.in_flight.is_writing(region),
+            "region {region} is being written"
+        );
+        self.regions.release(region);
+    }
+
+    /// Notes that open extents up to these positions are to be sealed when the next write ends.
+    pub(super) fn want_sealed(&mut self, upto: &Positions) {
+        self.wanted.raise_all(upto);
+    }
+
+    /// What was wanted so far.
+    pub(super) fn take_wanted(&mut self) -> Positions {
+        std::mem::take(&mut self.wanted)
     }
 
     /// The ring whose open extent has a record of `block`. A newer record must follow it there: extents get their
     /// sequence when they are sealed, and the other ring's might be sealed first.
-    pub(super) fn ring_of_open_record(&self, block: crate::units::BlockNumber) -> Option<Ring> {
+    pub(super) fn ring_of_open_record(&self, block: BlockNumber) -> Option<Ring> {
         Ring::ALL.into_iter().find(|ring| {
             let open = self.open[ring.index()].as_ref();
             let extent = open.and_then(|open| open.extent.as_ref());
@@ -649,40 +639,20 @@ impl Log {
         })
     }
 
-    /// The extent that the last append to `ring` went to. To be asked right after it.
-    pub(super) fn landing_of(&self, ring: Ring) -> Option<Landing> {
-        let open = self.open[ring.index()].as_ref()?;
-        open.extent.as_ref().map(|extent| extent.landing)
-    }
-
-    /// Whether an extent is on the device, and every one before it in its region too: recovery finds the extents of a
-    /// region one after the other, so one that has landed counts only if those before it have.
-    pub(super) fn landed(&self, landing: Landing) -> bool {
-        self.airborne
-            .iter()
-            .map(|other| other.landing)
-            .all(|other| other.region != landing.region || other.number > landing.number)
-    }
-
-    /// Seals an extent if it is still open; gives its bytes on the device and its records.
-    pub(super) fn seal_open(&mut self, landing: Landing) -> Option<(u64, u64)> {
-        let ring = Ring::ALL
-            .into_iter()
-            .find(|ring| self.landing_of(*ring) == Some(landing))?;
+    /// Seals the open extent of `ring` if its position is at most `upto`; gives its bytes on the device and its records.
+    pub(super) fn seal_upto(&mut self, ring: Ring, upto: Lsn) -> Option<(u64, u64)> {
         let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
+        if extent.lsn > upto {
+            return None;
+        }
         let len = extent.used.next_multiple_of(self.geometry.sector_bytes as usize);
         let records = extent.records.len();
         self.seal(ring);
         Some((len as u64, records as u64))
     }
 
-    /// Whether writes are queued or on their way.
-    pub(super) fn writing(&self) -> bool {
-        self.writes_in_flight() > 0
-    }
-
     pub(super) fn writes_in_flight(&self) -> usize {
-        self.writes_in_flight + self.queue.len() + self.summaries.len()
+        self.in_flight.writes()
     }
 
     /// The bytes from `location` on to the end of its extent, if the extent is still in memory.
@@ -705,21 +675,26 @@ impl Log {
                 }
             }
         }
-        self.flushing
-            .iter()
-            .find_map(|flushing| find(flushing.start, &flushing.buf).map(|at| &flushing.buf[at..]))
+        self.in_flight.extents().find_map(|extent| {
+            let buf = extent.buf.as_ref()?;
+            find(extent.start.offset(), buf).map(|at| &buf[at..])
+        })
     }
 
-    /// The packed records of an extent of an open region, for dropping what a failed write lost.
-    pub(super) fn records_of(&self, extent: Location) -> Vec<u64> {
-        self.flushing
-            .iter()
-            .find(|flushing| flushing.start == extent.offset())
-            .and_then(|flushing| {
-                let header = ExtentHeader::parse(&flushing.buf, self.geometry.header_bytes()).ok()?;
-                Some(crate::format::extent::records(&flushing.buf, header.record_count).collect())
-            })
-            .unwrap_or_default()
+    /// The ring of an extent that is under way, where it begins, and its packed records: for dropping what a failed write
+    /// lost.
+    pub(super) fn records_of(&self, lsn: Lsn) -> Option<(Ring, Location, Vec<u64>)> {
+        let extent = self.in_flight.get(lsn)?;
+        let buf = extent.buf.as_ref()?;
+        let header = ExtentHeader::parse(buf, self.geometry.header_bytes()).ok()?;
+        let records = crate::format::extent::records(buf, header.record_count).collect();
+        Some((extent.ring, extent.start, records))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_under_way(&self, lsn: Lsn) -> bool {
+        let mut open = self.open.iter().flatten().flat_map(|open| &open.extent);
+        open.any(|extent| extent.lsn == lsn) || self.in_flight.get(lsn).is_some()
     }
 
     /// Open regions with their extents and records, for the index image.
@@ -735,9 +710,30 @@ impl Log {
         self.starving = true;
     }
 
+    /// Takes over the regions that an earlier opening left, and from which sequence on numbers are free.
+    pub(super) fn inherit(&mut self, regions: Regions, next_sequence: Sequence) {
+        self.regions = regions;
+        self.next_sequence = next_sequence;
+    }
+
+    pub(super) fn next_sequence(&self) -> Sequence {
+        self.next_sequence
+    }
+
+    /// Sees to it that nothing but reclaim gets the last of the room.
+    pub(super) fn hold_for_reclaim(&mut self, hold: bool) {
+        self.held_for_reclaim = hold;
+    }
+
+    /// Region of a location, which is in use.
+    pub(super) fn region_at(&self, location: Location) -> Region {
+        self.regions.at(self.region_of(location))
+    }
+
     /// Takes an open region over from an index image, or from recovery.
-    pub(super) fn reopen(&mut self, ring: Ring, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
-        self.open[usize::from(ring.number())] = Some(OpenRegion {
+    pub(super) fn reopen(&mut self, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
+        let ring = self.regions.ring_of(number);
+        self.open[ring.index()] = Some(OpenRegion {
             number,
             stable_bytes: self.regions.at(number).used,
             extents,
@@ -758,12 +754,6 @@ impl Log {
                 })
                 .sum::<usize>()
     }
-}
-
-fn take_ticket(last: &mut u64, outstanding: &mut VecDeque<u64>) -> u64 {
-    *last += 1;
-    outstanding.push_back(*last);
-    *last
 }
 
 fn write_fragment(place: &mut [u8], checksum: u32, codec: CodecId, stored: &[u8]) {

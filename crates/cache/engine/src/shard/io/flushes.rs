@@ -15,9 +15,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flaz_device::{Device, DeviceError, DeviceOp, Env, Nanos};
+use flaz_device::{DeviceError, DeviceOp, Env, Nanos};
 
-use super::{OriginWrites, Platform, Shard};
+use super::OriginWrites;
 
 /// How often somebody whose flush has succeeded looks whether those that overlapped it have ended.
 const OVERLAP_STEP: Duration = Duration::from_micros(200);
@@ -206,47 +206,22 @@ impl OriginWrites {
         let why = io::Error::other("it failed a flush that another shard asked for");
         Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
     }
-}
-
-impl<P: Platform> Shard<P> {
-    /// Waits until the flushes of the origin that are under way have ended, whoever asked for them.
-    pub(crate) async fn await_origin_flushes(&self) {
-        self.origin_writes.flushes().overlapping(&self.env).await;
-    }
-
-    /// Makes what has landed stable.
-    ///
-    /// # Errors
-    /// This flush failed, or another of the cache device did, of whichever shard: what is stable is then not known, and
-    /// asking again may say yes to what is lost. The device must be given up.
-    pub(super) async fn flush_cache(&self) -> Result<(), DeviceError> {
-        self.origin_writes
-            .cache_flushed(&self.env, self.cache.flush())
-            .await
-    }
-
-    /// Flushes the origin for our own sake. What was written to it since there had been `failures` is stable on return.
-    ///
-    /// # Errors
-    /// The flush failed, or another one did meanwhile, and that may have taken our writes with it.
-    pub(super) async fn flush_origin_for(&self, failures: u64) -> Result<(), DeviceError> {
-        self.stable_on_origin(failures, self.origin.flush()).await
-    }
 
     /// Awaits a flush of the origin, or a write to it that is stable on return, which began when there had been `failures`.
     ///
     /// # Errors
     /// It failed, or a flush did meanwhile, and that may have taken the write with it.
-    pub(super) async fn stable_on_origin(
+    pub(super) async fn origin_flushed<E: Env>(
         &self,
+        env: &E,
         failures: u64,
         flush: impl Future<Output = Result<(), DeviceError>>,
     ) -> Result<(), DeviceError> {
-        let flushes = self.origin_writes.flushes();
+        let flushes = self.flushes();
         let flushed = flushes.run(flush).await;
-        flushes.note_news(self.env.now());
+        flushes.note_news(env.now());
         flushed?;
-        if flushes.believed(&self.env, failures).await {
+        if flushes.believed(env, failures).await {
             return Ok(());
         }
         let why = io::Error::other("it failed a flush that somebody else asked for meanwhile");

@@ -1,0 +1,76 @@
+//! What is fixed of a shard while it is open: who it is, and where its part of the cache device lies.
+
+use crate::format::geometry::Geometry;
+use crate::settings::AfterCrash;
+use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock};
+
+/// The facts of a shard that do not change while it is open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShardIdentity {
+    pub(super) number: u32,
+    pub(super) geometry: Geometry,
+    /// First four bytes of the cache's UUID.
+    pub(super) cache_id: u32,
+    /// This opening.
+    pub(super) epoch: Epoch,
+    /// The first opening whose log and marks are valid.
+    pub(super) valid_from: Epoch,
+    /// Whether blocks may be dirty that earlier openings left.
+    pub(super) may_be_dirty: bool,
+    /// What a crash leaves.
+    pub(super) after_crash: AfterCrash,
+}
+
+impl ShardIdentity {
+    /// The number of a block on the exported device.
+    pub(super) fn global(&self, block: LocalBlock) -> BlockNumber {
+        block.global(self.number, self.geometry.shard_count)
+    }
+
+    /// The number of a block of this shard within it.
+    pub(super) fn local(&self, block: BlockNumber) -> LocalBlock {
+        let (shard, local) = block.in_shard(self.geometry.shard_count);
+        assert!(shard == self.number, "a block of shard {shard}");
+        local
+    }
+
+    /// Number of blocks that lie wholly on the origin: only these are cached.
+    pub(super) fn whole_blocks(&self) -> u64 {
+        self.geometry.origin_len / BLOCK_BYTES as u64
+    }
+
+    /// Where a region begins on the cache device.
+    pub(super) fn position_of(&self, region: u32) -> u64 {
+        self.geometry.shard_offset(self.number) + u64::from(region) * self.geometry.region_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::GeometryWish;
+
+    #[test]
+    fn blocks_and_regions_of_the_second_shard() {
+        let wish = GeometryWish {
+            shard_count: Some(2),
+            ..GeometryWish::default()
+        };
+        let id = ShardIdentity {
+            number: 1,
+            geometry: Geometry::plan(32 << 20, 512, 64 << 20, wish).expect("fits"),
+            cache_id: 7,
+            epoch: Epoch(1),
+            valid_from: Epoch(1),
+            may_be_dirty: false,
+            after_crash: AfterCrash::Warm,
+        };
+        let block = LocalBlock(5);
+        assert_eq!(id.local(id.global(block)), block);
+        assert_ne!(id.global(block).0, block.0);
+        assert_eq!(
+            id.position_of(2) - id.position_of(0),
+            2 * id.geometry.region_bytes
+        );
+    }
+}

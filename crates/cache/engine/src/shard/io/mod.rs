@@ -1,0 +1,42 @@
+//! The two devices of a shard: their health, their flushes, and what is counted and timed of them.
+//!
+//! | module | part |
+//! |---|---|
+//! | [`cache`] | the cache device, and whether it is fenced |
+//! | [`origin`] | the origin |
+//! | [`flushes`] | which flushes of a device failed, for all shards |
+//! | [`watch`] | what the origin begins with, and noting it |
+//! | [`counts`] | what the shards of a cache count together |
+//!
+//! Nothing here knows what the bytes mean.
+
+mod cache;
+mod counts;
+mod flushes;
+mod origin;
+mod watch;
+
+use flaz_device::Env;
+
+use crate::stats::{Latencies, Latency, Stats};
+
+pub use cache::CACHE_ERRORS_MAX;
+pub(super) use cache::CacheIo;
+pub(super) use counts::Counted;
+pub use counts::OriginWrites;
+pub(super) use origin::OriginIo;
+pub(super) use watch::Noted;
+
+/// Awaits an operation, and records how long it took.
+async fn timed<T>(
+    env: &impl Env,
+    stats: &Stats,
+    latency: impl FnOnce(&mut Latencies) -> &mut Latency,
+    operation: impl Future<Output = T>,
+) -> T {
+    let started = env.now();
+    let result = operation.await;
+    let took = env.now().since(started);
+    latency(&mut stats.latencies.borrow_mut()).record(took);
+    result
+}

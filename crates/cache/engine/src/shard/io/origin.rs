@@ -1,0 +1,301 @@
+//! The origin of a shard.
+//!
+//! Invariants:
+//! - A write that is stable on return is believed like a flush: only if none failed that it may depend on.
+//! - A flush that fails when no client asked for it is reported to the next client that asks for a flush.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use flaz_device::deadline::is_timeout;
+use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
+
+use super::{OriginWrites, timed};
+use crate::format::geometry::Geometry;
+use crate::host_record::HostRecords;
+use crate::shard::Platform;
+use crate::stats::{Stats, count};
+use crate::volume::IoError;
+
+/// See the module's documentation.
+pub(in crate::shard) struct OriginIo<P: Platform> {
+    device: Rc<P::Origin>,
+    pub(super) env: P::Env,
+    stats: Rc<Stats>,
+    shared: OriginWrites,
+    /// Bytes of it that are served.
+    len: u64,
+    /// For messages.
+    pub(super) shard: u32,
+    /// Where the host notes what the origin begins with, if anywhere.
+    pub(super) host: Option<Rc<dyn HostRecords>>,
+    /// A flush that failed when no client had asked for it.
+    untold: RefCell<Option<DeviceError>>,
+}
+
+impl<P: Platform> OriginIo<P> {
+    pub(in crate::shard) fn new(
+        device: Rc<P::Origin>,
+        env: P::Env,
+        stats: Rc<Stats>,
+        shared: OriginWrites,
+        (geometry, shard): (&Geometry, u32),
+        host: Option<Rc<dyn HostRecords>>,
+    ) -> Self {
+        Self {
+            device,
+            env,
+            stats,
+            shared,
+            len: geometry.origin_len,
+            shard,
+            host,
+            untold: RefCell::new(None),
+        }
+    }
+
+    /// The device itself, for looking at what it begins with.
+    pub(in crate::shard) fn device(&self) -> &P::Origin {
+        &self.device
+    }
+
+    /// What all shards count of it.
+    pub(in crate::shard) fn shared(&self) -> &OriginWrites {
+        &self.shared
+    }
+
+    pub(in crate::shard) fn alignment(&self) -> u64 {
+        u64::from(self.device.alignment())
+    }
+
+    /// Reads whole sectors.
+    pub(in crate::shard) async fn read(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
+        let counters = &self.stats.counters;
+        count(&counters.origin_reads, 1);
+        count(&counters.origin_read_bytes, buf.len() as u64);
+        let read = self.device.read_at(offset, buf);
+        let (buf, result) = timed(
+            &self.env,
+            &self.stats,
+            |latencies| &mut latencies.origin_read,
+            read,
+        )
+        .await;
+        count(&counters.origin_errors, u64::from(result.is_err()));
+        count(&counters.origin_read_errors, u64::from(result.is_err()));
+        (buf, result)
+    }
+
+    /// Reads any range.
+    ///
+    /// # Errors
+    /// [`IoError::Origin`].
+    pub(in crate::shard) async fn read_range(&self, offset: u64, len: usize) -> Result<IoBuf, IoError> {
+        let align = self.alignment();
+        let start = offset / align * align;
+        let end = (offset + len as u64).next_multiple_of(align).min(self.len);
+        let (mut buf, result) = self.read(start, IoBuf::new((end - start) as usize)).await;
+        result.map_err(IoError::Origin)?;
+        let skip = (offset - start) as usize;
+        if skip > 0 {
+            buf.copy_within(skip..skip + len, 0);
+        }
+        buf.set_len(len);
+        Ok(buf)
+    }
+
+    /// Counts and times a `write` of `len` bytes, which ends when it is as stable as it should be.
+    async fn counted(
+        &self,
+        len: u64,
+        write: impl Future<Output = Result<(), DeviceError>>,
+    ) -> Result<(), DeviceError> {
+        let counters = &self.stats.counters;
+        count(&counters.origin_writes, 1);
+        count(&counters.origin_write_bytes, len);
+        let result = timed(
+            &self.env,
+            &self.stats,
+            |latencies| &mut latencies.origin_write,
+            write,
+        )
+        .await;
+        count(&counters.origin_errors, u64::from(result.is_err()));
+        result
+    }
+
+    /// Writes any range, widened to the alignment by reading the sectors at the edges.
+    pub(in crate::shard) async fn write(
+        &self,
+        offset: u64,
+        data: IoBuf,
+        fua: bool,
+    ) -> (IoBuf, Result<(), DeviceError>) {
+        let align = self.alignment();
+        let end = offset + data.len() as u64;
+        let wide = offset / align * align..end.next_multiple_of(align);
+        if wide == (offset..end) {
+            let mut buf = Some(data);
+            let write = self.stable_if(fua, self.device.fua_stands_alone(), async |fua| {
+                let data = buf.take().unwrap_or_else(|| IoBuf::new(0));
+                let (data, result) = self.device.write_at(offset, data, fua).await;
+                buf = Some(data);
+                result
+            });
+            let result = self.counted(end - offset, write).await;
+            (buf.unwrap_or_else(|| IoBuf::new(0)), result)
+        } else {
+            let widened = async |fua| self.write_widened(offset, &data, wide.clone(), fua).await;
+            let result = self.stable_if(fua, self.device.fua_stands_alone(), widened).await;
+            (data, result)
+        }
+    }
+
+    async fn write_widened(
+        &self,
+        offset: u64,
+        data: &[u8],
+        wide: Range<u64>,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        let align = self.alignment() as usize;
+        let mut buf = IoBuf::new((wide.end - wide.start) as usize);
+        let len = buf.len();
+        let (head, result) = self.read(wide.start, IoBuf::new(align)).await;
+        result?;
+        buf[..align].copy_from_slice(&head);
+        if len > align {
+            let (tail, result) = self.read(wide.end - align as u64, IoBuf::new(align)).await;
+            result?;
+            buf[len - align..].copy_from_slice(&tail);
+        }
+        buf[(offset - wide.start) as usize..][..data.len()].copy_from_slice(data);
+        let write = async { self.device.write_at(wide.start, buf, fua).await.1 };
+        self.counted(len as u64, write).await
+    }
+
+    /// Writes what the cleaner brings: `data`, or zeroes (`data` is none). Whole sectors, not stable on return.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(in crate::shard) async fn write_clean(
+        &self,
+        offset: u64,
+        len: u64,
+        data: Option<IoBuf>,
+    ) -> Result<(), DeviceError> {
+        let write = async {
+            match data {
+                Some(data) => self.device.write_at(offset, data, false).await.1,
+                None => self.device.write_zeroes(offset, len, true, false).await,
+            }
+        };
+        self.counted(len, write).await
+    }
+
+    /// Makes a range of whole sectors read as zeroes.
+    ///
+    /// # Errors
+    /// The device's, or that of a flush that the write relies on.
+    pub(in crate::shard) async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        may_unmap: bool,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        let zeroing = async |fua| self.device.write_zeroes(offset, len, may_unmap, fua).await;
+        let result = self.stable_if(fua, false, zeroing).await;
+        count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
+        result
+    }
+
+    /// Gives a range of whole sectors up, stable on return with `fua`.
+    ///
+    /// # Errors
+    /// The device's, or that of a flush that the discard relies on.
+    pub(in crate::shard) async fn discard(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        let failures = self.flush_failures();
+        let mut result = self.device.discard(offset, len).await;
+        if fua && result.is_ok() {
+            result = self.flush_since(failures).await;
+        }
+        count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
+        result
+    }
+
+    /// A write that is stable when it ends may be one that a flush follows. So it is believed like a flush, unless it stands
+    /// alone: another one that fails meanwhile may take it along, and be told of it alone. And it may fail as a flush, by
+    /// which what others have written is lost: it is made once more without, and if that can be done, it was the flush that
+    /// failed. Once one has failed for itself, the flush is one of its own. Or a client that asks again and again for what
+    /// cannot be written would keep the cleaner from ever trusting a flush.
+    async fn stable_if(
+        &self,
+        fua: bool,
+        alone: bool,
+        mut write: impl AsyncFnMut(bool) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let flushes = self.shared.flushes();
+        if !fua {
+            return write(false).await;
+        }
+        let failures = flushes.failures();
+        if flushes.write_failed() {
+            write(false).await?;
+            return self.flush_since(failures).await;
+        }
+        let stable = async {
+            let Err(error) = write(true).await else {
+                return Ok(());
+            };
+            let of_write = matches!(error.op, DeviceOp::Write | DeviceOp::WriteZeroes);
+            // What has not answered in time may still do so.
+            let again = of_write && !is_timeout(&error);
+            let by_flush = again && write(false).await.is_ok();
+            let op = if by_flush { DeviceOp::Flush } else { error.op };
+            Err(DeviceError { op, ..error })
+        };
+        if alone {
+            let done = flushes.run(stable).await;
+            flushes.note_news(self.env.now());
+            return done;
+        }
+        self.shared.origin_flushed(&self.env, failures, stable).await
+    }
+
+    /// Flushes of the origin that failed, of all shards.
+    pub(in crate::shard) fn flush_failures(&self) -> u64 {
+        self.shared.flushes().failures()
+    }
+
+    /// Flushes the origin for our own sake. What was written to it since there had been `failures` is stable on return.
+    ///
+    /// # Errors
+    /// The flush failed, or another one did meanwhile, and that may have taken our writes with it.
+    pub(in crate::shard) async fn flush_since(&self, failures: u64) -> Result<(), DeviceError> {
+        self.shared
+            .origin_flushed(&self.env, failures, self.device.flush())
+            .await
+    }
+
+    /// Waits until the flushes of the origin that are under way have ended, whoever asked for them.
+    pub(in crate::shard) async fn flushes_ended(&self) {
+        self.shared.flushes().overlapping(&self.env).await;
+    }
+
+    /// Keeps the failure of a flush that no client asked for, for the next one that asks for a flush: a system may report
+    /// it only once.
+    pub(in crate::shard) fn leave_untold(&self, error: DeviceError) {
+        *self.untold.borrow_mut() = Some(error);
+    }
+
+    pub(in crate::shard) fn take_untold(&self) -> Option<DeviceError> {
+        self.untold.borrow_mut().take()
+    }
+}

@@ -1,0 +1,248 @@
+//! Extents and summaries on their way to the cache device: the one list of them.
+//!
+//! Invariants:
+//! - Every sealed extent is on the list until it has landed, or was lost. One that is withheld stays, so that its
+//!   position is never reached.
+//! - Every region that was ended is on the list, in the order of ending, until it may enter its ring.
+//! - A summary is sent only after every extent of its region has ended.
+
+use std::collections::VecDeque;
+
+use flaz_device::IoBuf;
+
+use super::lsn::Lsn;
+use crate::policy::Ring;
+use crate::units::{Location, Sequence};
+
+/// What is written: an extent, or the summary of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum WriteId {
+    Extent(Lsn),
+    Summary { region: u32 },
+}
+
+/// A write that is ready for the device.
+#[derive(Debug)]
+pub(in crate::shard) struct PendingWrite {
+    pub(in crate::shard) id: WriteId,
+    /// Byte offset on the cache device.
+    pub(in crate::shard) position: u64,
+    pub(in crate::shard) buf: IoBuf,
+}
+
+/// How far an extent has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Sealed, waiting for the device.
+    Queued,
+    /// Taken from the queue, not given to the device yet.
+    Taken,
+    /// Given to the device.
+    Sent,
+    /// Never to be sent: the device was fenced before it was given the extent.
+    Withheld,
+}
+
+/// A sealed extent.
+#[derive(Debug)]
+pub(super) struct Extent {
+    pub(super) lsn: Lsn,
+    pub(super) ring: Ring,
+    pub(super) region: u32,
+    /// Where it begins in its region.
+    pub(super) offset: u32,
+    /// Where it begins in the shard's part of the device.
+    pub(super) start: Location,
+    /// Byte offset on the cache device.
+    pub(super) position: u64,
+    /// Extents are sent in this order.
+    pub(super) sequence: Sequence,
+    /// Dirty blocks move here: their old places may not be read any more.
+    pub(super) moves_dirty: bool,
+    pub(super) stage: Stage,
+    /// Its bytes, from which it is read until it has landed.
+    pub(super) buf: Option<IoBuf>,
+}
+
+impl Extent {
+    fn is_being_written(&self) -> bool {
+        self.stage != Stage::Withheld
+    }
+}
+
+/// The summary of a region that was ended.
+#[derive(Debug)]
+pub(super) enum SummaryStage {
+    Queued { position: u64, buf: IoBuf },
+    Sent,
+    Ended,
+}
+
+/// A region that is not filled any more, and not in its ring yet.
+#[derive(Debug)]
+pub(super) struct EndedRegion {
+    pub(super) region: u32,
+    pub(super) ring: Ring,
+    /// The extent that was opened last when the region was ended.
+    pub(super) at: Lsn,
+    /// The first extent of the region that did not reach the device. Recovery finds what is behind it only by the
+    /// summary.
+    pub(super) missing: Option<Lsn>,
+    pub(super) summary: SummaryStage,
+}
+
+impl EndedRegion {
+    fn is_ended(&self) -> bool {
+        matches!(self.summary, SummaryStage::Ended)
+    }
+}
+
+/// See the module's documentation. A few dozen items at most.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    extents: Vec<Extent>,
+    ended: VecDeque<EndedRegion>,
+}
+
+impl InFlight {
+    pub(super) fn push(&mut self, extent: Extent) {
+        assert!(extent.stage == Stage::Queued && extent.buf.is_some());
+        self.extents.push(extent);
+    }
+
+    pub(super) fn push_ended(&mut self, region: EndedRegion) {
+        self.ended.push_back(region);
+    }
+
+    pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
+        self.extents.iter()
+    }
+
+    pub(super) fn get(&self, lsn: Lsn) -> Option<&Extent> {
+        self.extents.iter().find(|extent| extent.lsn == lsn)
+    }
+
+    pub(super) fn get_mut(&mut self, lsn: Lsn) -> Option<&mut Extent> {
+        self.extents.iter_mut().find(|extent| extent.lsn == lsn)
+    }
+
+    /// Writes that are queued or under way.
+    pub(super) fn writes(&self) -> usize {
+        let extents = self.extents.iter().filter(|extent| extent.is_being_written());
+        let summaries = self.ended.iter().filter(|region| !region.is_ended());
+        extents.count() + summaries.count()
+    }
+
+    /// Writes that were taken and have not ended.
+    pub(super) fn taken(&self) -> usize {
+        let taken = |extent: &&Extent| matches!(extent.stage, Stage::Taken | Stage::Sent);
+        let sent = |region: &&EndedRegion| matches!(region.summary, SummaryStage::Sent);
+        self.extents.iter().filter(taken).count() + self.ended.iter().filter(sent).count()
+    }
+
+    fn extents_of(&self, region: u32) -> usize {
+        let of_region = |extent: &&Extent| extent.region == region && extent.is_being_written();
+        self.extents.iter().filter(of_region).count()
+    }
+
+    /// Whether an extent or the summary of a region is queued or under way.
+    pub(super) fn is_writing(&self, region: u32) -> bool {
+        let mut ended = self.ended.iter();
+        self.extents_of(region) > 0 || ended.any(|ended| ended.region == region && !ended.is_ended())
+    }
+
+    /// Takes the next write: a summary whose extents have all ended, or the extent that was sealed first.
+    pub(super) fn take(&mut self) -> Option<PendingWrite> {
+        let ready = self.ended.iter().position(|ended| {
+            matches!(ended.summary, SummaryStage::Queued { .. }) && self.extents_of(ended.region) == 0
+        });
+        if let Some(at) = ready {
+            let ended = &mut self.ended[at];
+            let summary = std::mem::replace(&mut ended.summary, SummaryStage::Sent);
+            let SummaryStage::Queued { position, buf } = summary else {
+                unreachable!("it is queued");
+            };
+            let region = ended.region;
+            return Some(PendingWrite {
+                id: WriteId::Summary { region },
+                position,
+                buf,
+            });
+        }
+        let queued = self
+            .extents
+            .iter_mut()
+            .filter(|extent| extent.stage == Stage::Queued);
+        let extent = queued.min_by_key(|extent| extent.sequence)?;
+        extent.stage = Stage::Taken;
+        let bytes = extent.buf.as_ref().expect("a queued extent has its bytes");
+        Some(PendingWrite {
+            id: WriteId::Extent(extent.lsn),
+            position: extent.position,
+            buf: IoBuf::copy_of(bytes),
+        })
+    }
+
+    /// A write has ended, well or not, or will never be sent.
+    pub(super) fn end(&mut self, id: WriteId) {
+        match id {
+            WriteId::Extent(lsn) => {
+                let at = self.extents.iter().position(|extent| extent.lsn == lsn);
+                let at = at.expect("an extent ends once");
+                if self.extents[at].stage == Stage::Withheld {
+                    self.extents[at].buf = None;
+                } else {
+                    self.extents.remove(at);
+                }
+            }
+            WriteId::Summary { region } => {
+                let mut ended = self.ended.iter_mut();
+                let ended = ended.rfind(|ended| ended.region == region);
+                ended.expect("a summary is of an ended region").summary = SummaryStage::Ended;
+            }
+        }
+    }
+
+    /// The region that was ended first, if nothing is being written to it any more. Regions leave the list in the order in
+    /// which they were ended, whatever the order of completion: the oldest region of a ring must be reclaimed first.
+    pub(super) fn pop_ended(&mut self) -> Option<u32> {
+        let region = self.ended.front()?.region;
+        if self.is_writing(region) {
+            return None;
+        }
+        self.ended.pop_front();
+        Some(region)
+    }
+
+    /// Notes that an extent of an ended region did not reach the device.
+    pub(super) fn note_missing(&mut self, region: u32, lsn: Lsn) {
+        if let Some(ended) = self.ended.iter_mut().rfind(|ended| ended.region == region) {
+            ended.missing = Some(ended.missing.map_or(lsn, |missing| missing.min(lsn)));
+        }
+    }
+
+    /// The first position in `ring` that recovery would not come to, because an extent is under way, or missing in a region
+    /// without a summary.
+    pub(super) fn first_not_landed(&self, ring: Ring) -> Option<Lsn> {
+        let under_way = (self.extents.iter())
+            .filter(|extent| extent.ring == ring)
+            .map(|extent| extent.lsn);
+        let missing = (self.ended.iter())
+            .filter(|ended| ended.ring == ring && !ended.is_ended())
+            .filter_map(|ended| ended.missing);
+        under_way.chain(missing).min()
+    }
+
+    /// Whether all extents up to `upto` have ended, and the summaries of the regions that were ended by then, and those of
+    /// all regions that miss an extent.
+    pub(super) fn all_ended(&self, upto: Lsn) -> bool {
+        let mut ended = self.ended.iter().filter(|ended| !ended.is_ended());
+        self.extents.iter().all(|extent| extent.lsn > upto)
+            && ended.all(|ended| ended.at > upto && ended.missing.is_none())
+    }
+
+    /// Whether a region of `ring` was ended, and is not on the device yet, summary and all.
+    pub(super) fn is_behind(&self, ring: Ring) -> bool {
+        self.ended.iter().any(|ended| ended.ring == ring)
+    }
+}

@@ -1,0 +1,441 @@
+//! The log of a shard: open extents that take fragments, extents on their way to the device, regions and their rings.
+//!
+//! | module | part |
+//! |---|---|
+//! | [`append`] | what the log takes |
+//! | [`lsn`] | positions |
+//! | [`state`] | open extents and regions: appending, sealing, closing |
+//! | [`in_flight`] | extents and summaries on their way to the device |
+//! | [`regions`] | which regions are free, open, full, being reclaimed |
+//! | [`image`] | the regions' part of an index image |
+//!
+//! Invariants:
+//! - In each ring `appended >= landed >= stable`: what is appended has a place, what has landed recovery finds if the power
+//!   stays on, what is stable it finds in any case.
+//! - One open extent and one open region a ring; one list of extents in flight.
+//! - A region that is pinned is not released.
+
+mod append;
+mod image;
+mod in_flight;
+mod lsn;
+mod regions;
+mod state;
+
+use std::cell::RefCell;
+
+use flaz_device::local::Notify;
+
+use crate::format::extent::FragmentIdentity;
+use crate::format::geometry::Geometry;
+use crate::format::intent::DurableMark;
+use crate::format::summary::SummaryExtent;
+use crate::planted::{PlantedBug, planted};
+use crate::policy::Ring;
+use crate::units::{BlockNumber, Location, Sequence};
+use state::State;
+
+pub(super) use append::{Append, Appended, Class};
+pub(super) use in_flight::{PendingWrite, WriteId};
+pub(super) use lsn::{Lsn, Positions};
+pub(crate) use regions::{Region, RegionState, Regions};
+pub use state::WRITES_IN_FLIGHT_MAX;
+pub(super) use state::{FlushPoint, LogIdentity};
+
+/// A region that is being reclaimed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Victim {
+    pub(super) region: u32,
+    pub(super) ring: Ring,
+    /// Tells this filling of the region from every other.
+    pub(super) fill: Sequence,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct SegmentLog {
+    geometry: Geometry,
+    state: RefCell<State>,
+    /// A write has ended.
+    written: Notify,
+    /// There may be room that there was not.
+    space: Notify,
+    unpinned: Notify,
+}
+
+/// A region that must not be discarded while its data is being read.
+#[derive(Debug)]
+pub(super) struct RegionPin<'a> {
+    log: &'a SegmentLog,
+    region: u32,
+}
+
+impl Drop for RegionPin<'_> {
+    fn drop(&mut self) {
+        if self.log.state.borrow_mut().regions.unpin(self.region) {
+            self.log.unpinned.notify_all();
+        }
+    }
+}
+
+impl SegmentLog {
+    pub(super) fn new(geometry: Geometry, identity: LogIdentity) -> Self {
+        Self {
+            geometry,
+            state: RefCell::new(State::new(geometry, identity)),
+            written: Notify::new(),
+            space: Notify::new(),
+            unpinned: Notify::new(),
+        }
+    }
+
+    // Appending, and where records lie.
+
+    /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
+    pub(super) fn append(
+        &self,
+        ring: Ring,
+        block: BlockNumber,
+        what: Append<'_>,
+        class: Class,
+    ) -> Option<Appended> {
+        self.state.borrow_mut().append(ring, block, what, class)
+    }
+
+    pub(super) fn region_of(&self, location: Location) -> u32 {
+        (location.offset() / self.geometry.region_bytes) as u32
+    }
+
+    pub(super) fn ring_at(&self, location: Location) -> Ring {
+        self.state.borrow().region_at(location).ring
+    }
+
+    /// The filling of the region that a location is in.
+    pub(super) fn fill_at(&self, location: Location) -> Sequence {
+        self.state.borrow().region_at(location).fill
+    }
+
+    /// The identity that a fragment of `block` has (or would have) at `location`.
+    pub(super) fn identity_at(&self, block: BlockNumber, location: Location) -> FragmentIdentity {
+        self.state.borrow().identity_at(block, location)
+    }
+
+    /// The ring whose open extent has a record of `block`. A newer record must follow it there.
+    pub(super) fn ring_of_open_record(&self, block: BlockNumber) -> Option<Ring> {
+        self.state.borrow().ring_of_open_record(block)
+    }
+
+    /// Gives `read` the bytes from `location` on to the end of its extent and the identity that a fragment of `block` has
+    /// there, if the extent is still in memory.
+    pub(super) fn in_memory<T>(
+        &self,
+        block: BlockNumber,
+        location: Location,
+        read: impl FnOnce(&[u8], FragmentIdentity) -> T,
+    ) -> Option<T> {
+        let state = self.state.borrow();
+        let bytes = state.in_memory(location)?;
+        Some(read(bytes, state.identity_at(block, location)))
+    }
+
+    /// Keeps the region of `location` from being freed while it is read.
+    pub(super) fn pin(&self, location: Location) -> RegionPin<'_> {
+        let region = self.region_of(location);
+        self.state.borrow_mut().regions.pin(region);
+        RegionPin { log: self, region }
+    }
+
+    /// Counts index entries that came to lie in the region of `location`, or left it.
+    pub(super) fn count_live(&self, location: Location, by: i32) {
+        let region = self.region_of(location);
+        self.state.borrow_mut().regions.count_live(region, by);
+    }
+
+    // Sealing and writing.
+
+    /// Seals both open extents, however full.
+    pub(super) fn seal_all(&self) {
+        self.state.borrow_mut().seal_all();
+    }
+
+    /// Seals the open extent of `ring`, however full.
+    pub(super) fn seal_ring(&self, ring: Ring) {
+        self.state.borrow_mut().seal_ring(ring);
+    }
+
+    /// Seals the open extents up to these positions. Gives for each its bytes on the device and its records.
+    pub(super) fn seal_upto(&self, upto: &Positions) -> [Option<(u64, u64)>; 2] {
+        let mut state = self.state.borrow_mut();
+        Ring::ALL.map(|ring| state.seal_upto(ring, upto.at(ring)))
+    }
+
+    /// Notes that open extents up to these positions are to be sealed when the next write ends.
+    pub(super) fn want_sealed(&self, upto: &Positions) {
+        self.state.borrow_mut().want_sealed(upto);
+    }
+
+    /// What was wanted so far.
+    pub(super) fn take_wanted(&self) -> Positions {
+        self.state.borrow_mut().take_wanted()
+    }
+
+    /// Ends both regions that are being filled. Neither must wait for room: a summary has its place.
+    pub(super) fn close_regions(&self) {
+        self.state.borrow_mut().close_regions();
+    }
+
+    /// The next write for the device, if the limit allows one. Before a summary the device must be flushed.
+    pub(super) fn take_write(&self) -> Option<PendingWrite> {
+        self.state.borrow_mut().take_write()
+    }
+
+    /// The device is about to be given a write; false: it is withheld, for the device is `fenced`.
+    pub(super) fn begin_write(&self, id: WriteId, fenced: bool) -> bool {
+        self.state.borrow_mut().begin_write(id, fenced)
+    }
+
+    /// The ring of an extent that is lost, where it began, and its packed records.
+    pub(super) fn records_of(&self, lsn: Lsn) -> Option<(Ring, Location, Vec<u64>)> {
+        self.state.borrow().records_of(lsn)
+    }
+
+    /// An extent is lost: ends its region.
+    pub(super) fn abandon(&self, lost: Lsn) {
+        self.state.borrow_mut().abandon(lost);
+    }
+
+    /// A write has ended, well or not, or is withheld.
+    pub(super) fn end_write(&self, id: WriteId) {
+        self.state.borrow_mut().end_write(id);
+    }
+
+    /// Writes that are queued or on their way.
+    pub(super) fn writes_in_flight(&self) -> usize {
+        self.state.borrow().writes_in_flight()
+    }
+
+    /// Whether writes are queued or on their way.
+    pub(super) fn writing(&self) -> bool {
+        self.writes_in_flight() > 0
+    }
+
+    // Positions.
+
+    /// Whether recovery would find everything up to these positions, if the power stayed on.
+    pub(super) fn has_landed(&self, upto: &Positions) -> bool {
+        self.state.borrow().landed().covers(upto)
+    }
+
+    /// Whether the device has not been given an extent, and never will be once it is fenced.
+    pub(super) fn is_unsent(&self, lsn: Lsn) -> bool {
+        self.state.borrow().is_unsent(lsn)
+    }
+
+    /// Whether recovery finds everything of `ring` up to `lsn`, also after a power cut.
+    pub(super) fn is_stable(&self, ring: Ring, lsn: Lsn) -> bool {
+        self.state.borrow().is_stable(ring, lsn)
+    }
+
+    /// Writers are told that recovery finds their dirty blocks, up to here: they have landed.
+    pub(super) fn promise(&self, upto: &Positions) {
+        assert!(
+            self.has_landed(upto) || planted(PlantedBug::AcknowledgedBeforeLanding),
+            "only what has landed is promised"
+        );
+        self.state.borrow_mut().promise(upto);
+    }
+
+    /// Dirty blocks of earlier openings may have been promised, and not be stable.
+    pub(super) fn promise_inherited(&self) {
+        self.promise(&Positions::both(Lsn::INHERITED));
+    }
+
+    /// Whether everything that was promised is stable.
+    pub(super) fn keeps_promises(&self) -> bool {
+        self.state.borrow().keeps_promises()
+    }
+
+    /// Seals what is open. What a flush makes stable once [`SegmentLog::has_ended`] says so of the point.
+    pub(super) fn seal_for_flush(&self) -> FlushPoint {
+        self.state.borrow_mut().seal_for_flush()
+    }
+
+    /// Whether nothing is under way that `point` is to make stable.
+    pub(super) fn has_ended(&self, point: &FlushPoint) -> bool {
+        self.state.borrow().has_ended(point)
+    }
+
+    /// What a flush that begins now makes stable, without sealing anything.
+    pub(super) fn landed_point(&self) -> FlushPoint {
+        self.state.borrow().landed_point()
+    }
+
+    /// A flush that began at `point` has succeeded: extents that are sealed from now on say so.
+    pub(super) fn note_flushed(&self, point: &FlushPoint) {
+        self.state.borrow_mut().note_flushed(point);
+    }
+
+    /// A flush that began at `point` has succeeded, and all that must follow it: `stable` moves up to there.
+    pub(super) fn raise_stable(&self, point: &FlushPoint) {
+        self.state.borrow_mut().raise_stable(point);
+    }
+
+    /// How far the open regions are filled with sealed extents.
+    pub(super) fn durable_marks(&self) -> [DurableMark; 2] {
+        self.state.borrow().durable_marks()
+    }
+
+    // Events.
+
+    /// A write ends, or the device is fenced.
+    pub(super) async fn write_ended(&self) {
+        self.written.notified().await;
+    }
+
+    /// There may be room that there was not.
+    pub(super) async fn room(&self) {
+        self.space.notified().await;
+    }
+
+    /// Wakes whoever waits for room.
+    pub(super) fn wake_room(&self) {
+        self.space.notify_all();
+    }
+
+    /// Wakes whoever waits for a write or for room.
+    pub(super) fn wake(&self) {
+        self.written.notify_all();
+        self.space.notify_all();
+    }
+
+    // Regions.
+
+    /// Whether a region must be reclaimed now: none is left but the reserved one, and one will be needed soon.
+    pub(super) fn wants_reclaim(&self) -> bool {
+        self.state.borrow().wants_reclaim()
+    }
+
+    /// The oldest full region of `ring`, for reclaim.
+    pub(super) fn take_oldest(&self, ring: Ring) -> Option<Victim> {
+        let mut state = self.state.borrow_mut();
+        let region = state.regions.take_oldest(ring)?;
+        let fill = state.regions.fill_of(region);
+        Some(Victim { region, ring, fill })
+    }
+
+    /// A region that could not be reclaimed is the oldest of its ring again.
+    pub(super) fn put_back(&self, victim: Victim) {
+        self.state.borrow_mut().regions.put_back(victim.region);
+    }
+
+    /// Waits until nobody reads a region that is being reclaimed.
+    pub(super) async fn unpinned(&self, victim: Victim) {
+        while self.state.borrow().regions.pinned(victim.region) && !planted(PlantedBug::RegionNotPinned) {
+            self.unpinned.notified().await;
+        }
+    }
+
+    /// A reclaimed region becomes free.
+    pub(super) fn free(&self, victim: Victim) {
+        self.state.borrow_mut().release(victim.region);
+        self.wake_room();
+    }
+
+    /// Index entries that lie in a region.
+    pub(super) fn live_in(&self, region: u32) -> u32 {
+        self.state.borrow().regions.at(region).live
+    }
+
+    /// While it is held nothing but reclaim gets the last of the room.
+    pub(super) fn hold_for_reclaim(&self, hold: bool) {
+        self.state.borrow_mut().hold_for_reclaim(hold);
+    }
+
+    /// Somebody needs a region, and none is free.
+    pub(super) fn starve(&self) {
+        self.state.borrow_mut().starve();
+    }
+
+    /// Regions that `ring` has, the open one included.
+    pub(super) fn regions_of(&self, ring: Ring) -> u64 {
+        self.state.borrow().regions.count(ring)
+    }
+
+    /// Full regions of `ring`.
+    pub(super) fn full_regions(&self, ring: Ring) -> u32 {
+        self.state.borrow().regions.ring_len(ring)
+    }
+
+    pub(super) fn free_regions(&self) -> usize {
+        self.state.borrow().regions.free_len()
+    }
+
+    /// The first free regions, so many at most.
+    pub(super) fn first_free(&self, most: usize) -> Vec<u32> {
+        self.state.borrow().regions.free().take(most).collect()
+    }
+
+    /// Bytes filled of all regions.
+    pub(super) fn used_bytes(&self) -> u64 {
+        let state = self.state.borrow();
+        state.regions.iter().map(|region| u64::from(region.used)).sum()
+    }
+
+    /// Memory that grows with the cache (not the bounded buffers).
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.state.borrow().memory_bytes()
+    }
+
+    // Taking over what an earlier opening left.
+
+    pub(super) fn next_sequence(&self) -> Sequence {
+        self.state.borrow().next_sequence()
+    }
+
+    /// Takes over the regions that an earlier opening left. Extents and fillings are numbered from `next_sequence` on.
+    pub(super) fn inherit(&self, regions: Regions, next_sequence: Sequence) {
+        self.state.borrow_mut().inherit(regions, next_sequence);
+    }
+
+    /// Counts index entries that an earlier opening left, by region.
+    pub(super) fn inherit_live(&self, live: &[u32]) {
+        let mut state = self.state.borrow_mut();
+        for (number, &live) in live.iter().enumerate().filter(|(_, live)| **live > 0) {
+            state.regions.count_live(number as u32, live as i32);
+        }
+    }
+
+    /// Goes on with an open region of an earlier opening.
+    pub(super) fn reopen(&self, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
+        self.state.borrow_mut().reopen(number, extents, records);
+    }
+
+    /// Puts an open region of an earlier opening into its ring: it is not gone on with.
+    pub(super) fn finish(&self, number: u32) {
+        self.state.borrow_mut().finish(number);
+    }
+
+    pub(super) fn fill_of_region(&self, number: u32) -> Sequence {
+        self.state.borrow().regions.fill_of(number)
+    }
+
+    pub(super) fn ring_of_region(&self, number: u32) -> Ring {
+        self.state.borrow().regions.ring_of(number)
+    }
+}
+
+#[cfg(test)]
+impl SegmentLog {
+    /// The regions that are being filled, by ring.
+    pub(super) fn open_numbers(&self) -> [Option<u32>; 2] {
+        self.state.borrow().open_numbers()
+    }
+
+    /// Whether an extent is not on the device yet.
+    pub(super) fn is_under_way(&self, lsn: Lsn) -> bool {
+        self.state.borrow().is_under_way(lsn)
+    }
+}
+
+#[cfg(test)]
+mod tests;

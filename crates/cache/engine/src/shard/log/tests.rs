@@ -1,0 +1,114 @@
+use super::*;
+use crate::format::geometry::GeometryWish;
+use crate::units::Epoch;
+
+const BLANK: Append<'static> = Append::Fill {
+    value: 0,
+    dirty: true,
+};
+
+fn log() -> SegmentLog {
+    let wish = GeometryWish {
+        shard_count: Some(1),
+        ..GeometryWish::default()
+    };
+    let geometry = Geometry::plan(8 << 20, 512, 16 << 20, wish).expect("fits");
+    let identity = LogIdentity {
+        cache: 7,
+        shard: 0,
+        epoch: Epoch(1),
+    };
+    SegmentLog::new(geometry, identity)
+}
+
+/// Appends a record, and gives the position of `ring` that covers it.
+fn append(log: &SegmentLog, ring: Ring, block: u64) -> Positions {
+    let appended = log.append(ring, BlockNumber(block), BLANK, Class::Client);
+    let mut upto = Positions::default();
+    upto.raise(ring, appended.expect("there is room").lsn);
+    upto
+}
+
+/// Gives the device the next write.
+fn send(log: &SegmentLog) -> WriteId {
+    let write = log.take_write().expect("one is queued");
+    assert!(log.begin_write(write.id, false));
+    write.id
+}
+
+#[test]
+fn an_extent_lands_after_those_before_it_in_its_ring() {
+    let log = log();
+    let first = append(&log, Ring::Main, 0);
+    log.seal_all();
+    let second = append(&log, Ring::Main, 1);
+    let other = append(&log, Ring::Probation, 2);
+    log.seal_all();
+    let ids = [send(&log), send(&log), send(&log)];
+    for id in &ids[1..] {
+        log.end_write(*id);
+    }
+    assert!(log.has_landed(&other));
+    assert!(!log.has_landed(&first) && !log.has_landed(&second));
+    log.end_write(ids[0]);
+    assert!(log.has_landed(&first) && log.has_landed(&second));
+}
+
+#[test]
+fn what_is_promised_is_kept_after_a_flush_that_began_later() {
+    let log = log();
+    assert!(log.keeps_promises());
+    let upto = append(&log, Ring::Main, 0);
+    log.seal_all();
+    let before = log.landed_point();
+    let id = send(&log);
+    log.end_write(id);
+    log.promise(&upto);
+    assert!(!log.keeps_promises());
+    log.raise_stable(&before);
+    assert!(!log.keeps_promises());
+    log.raise_stable(&log.landed_point());
+    assert!(log.keeps_promises() && log.is_stable(Ring::Main, upto.at(Ring::Main)));
+}
+
+#[test]
+fn what_is_behind_a_lost_extent_lands_with_the_summary() {
+    let log = log();
+    append(&log, Ring::Main, 0);
+    log.seal_all();
+    let behind = append(&log, Ring::Main, 1);
+    log.seal_all();
+    let [lost, landed] = [send(&log), send(&log)];
+    let WriteId::Extent(lsn) = lost else {
+        panic!("an extent goes first");
+    };
+    log.abandon(lsn);
+    log.end_write(lost);
+    log.end_write(landed);
+    assert!(!log.has_landed(&behind));
+    let point = log.seal_for_flush();
+    assert!(!log.has_ended(&point));
+    let summary = send(&log);
+    assert!(matches!(summary, WriteId::Summary { .. }));
+    log.end_write(summary);
+    assert!(log.has_landed(&behind) && log.has_ended(&point));
+    assert_eq!(log.full_regions(Ring::Main), 1);
+}
+
+#[test]
+fn a_fenced_device_is_given_only_what_reclaim_moved() {
+    let log = log();
+    let upto = append(&log, Ring::Probation, 0);
+    log.seal_all();
+    let moved = log.append(Ring::Main, BlockNumber(1), BLANK, Class::Reclaim);
+    let moved = moved.expect("there is room").lsn;
+    log.seal_all();
+    assert!(log.is_unsent(upto.at(Ring::Probation)) && !log.is_unsent(moved));
+    for _ in 0..2 {
+        let id = log.take_write().expect("one is queued").id;
+        let sent = log.begin_write(id, true);
+        assert_eq!(sent, id == WriteId::Extent(moved));
+        log.end_write(id);
+    }
+    assert!(!log.has_landed(&upto) && !log.writing());
+}

@@ -1,0 +1,373 @@
+//! The blocks of a shard: where their latest records lie, which of them are void, and what is known of their copies.
+//!
+//! Invariants:
+//! - Of all that the medium says about a block, the newest record dies last, or what is left says "not cached": a new
+//!   version goes to the ring that holds the old one ([`BlockMap::ring_for`]), a block changes rings only at the reclaim
+//!   that destroys its copy, and a block that is dropped and not stored again leaves a tombstone in its ring.
+//! - A block is in the index or stale, never both.
+//! - The live count of a region is the number of index entries that lie in it.
+//! - Nothing else reaches into the index.
+//!
+//! Lookups do not wait: whoever stores a block looks it up and appends its record without an await in between, or a write
+//! could overtake it unseen.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Range;
+
+use flaz_device::Env;
+
+use super::log::{Lsn, SegmentLog};
+use crate::format::geometry::Geometry;
+use crate::index::{Bulk, Entry, Index};
+use crate::policy::Ring;
+use crate::units::{BlockNumber, LocalBlock};
+
+/// Tombstones that may be in the log and not stable.
+pub const TOMBSTONES_MAX: usize = 1024;
+
+/// A block whose copy on the medium is void, with no newer record of it yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stale {
+    /// The ring of that copy, in which a record must say so.
+    pub(super) ring: Ring,
+    /// It was cached until now.
+    pub(super) was_cached: bool,
+}
+
+/// Records that say something of a block, and are not stable yet: where the block lies they are believed already.
+type Unstable = BTreeMap<LocalBlock, (Ring, Lsn)>;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct BlockMap {
+    index: RefCell<Index>,
+    /// Stale blocks, and the rings of their copies. Each has a job that will write the record. Bounded by the jobs.
+    stale: RefCell<BTreeMap<LocalBlock, Ring>>,
+    /// Tombstones. At most [`TOMBSTONES_MAX`].
+    tombstones: RefCell<Unstable>,
+    /// Records that blocks were cleaned. At most one batch of the cleaner: each begins by making the log stable.
+    cleaned: RefCell<Unstable>,
+    /// Blocks that reclaim brought to the origin and dropped, in a region that is not void yet: their dirty records are
+    /// on the medium. At most those of one region.
+    evacuated: RefCell<BTreeSet<LocalBlock>>,
+    /// Dirty blocks that could not be read when they were read last.
+    damaged: RefCell<BTreeSet<LocalBlock>>,
+    /// Blocks of writes that the device may have in part, since it was fenced: as many as were under way.
+    unknown: RefCell<BTreeSet<LocalBlock>>,
+}
+
+impl BlockMap {
+    /// A map of no blocks, planned for about so many.
+    pub(super) fn new(geometry: &Geometry, planned: u64) -> Self {
+        Self {
+            index: RefCell::new(Index::new(geometry.local_blocks(), planned)),
+            stale: RefCell::default(),
+            tombstones: RefCell::default(),
+            cleaned: RefCell::default(),
+            evacuated: RefCell::default(),
+            damaged: RefCell::default(),
+            unknown: RefCell::default(),
+        }
+    }
+
+    // Looking up.
+
+    /// The entry of a block. Does not count as a use.
+    pub(super) fn lookup(&self, block: LocalBlock) -> Option<Entry> {
+        self.index.borrow().get(block)
+    }
+
+    /// The entry of a block that is used.
+    pub(super) fn touch(&self, block: LocalBlock) -> Option<Entry> {
+        self.index.borrow_mut().hit(block)
+    }
+
+    pub(super) fn is_dirty(&self, block: LocalBlock) -> bool {
+        self.lookup(block).is_some_and(|entry| entry.dirty())
+    }
+
+    /// Whether the latest record of a block is the one that `entry` names.
+    pub(super) fn is_at(&self, block: LocalBlock, entry: Entry) -> bool {
+        self.lookup(block).is_some_and(|now| now.same_place(entry))
+    }
+
+    /// The ring that a new version must go to, because a copy of the block is still there. Also while the tombstone of that
+    /// copy could be lost: a version in the other ring, which a power cut may keep, would die before the copy.
+    pub(super) fn ring_for(&self, log: &SegmentLog, block: LocalBlock, number: BlockNumber) -> Option<Ring> {
+        self.lookup(block)
+            .map(|entry| log.ring_at(entry.location()))
+            .or_else(|| self.stale_ring(block))
+            .or_else(|| self.tombstones.borrow().get(&block).map(|(ring, _)| *ring))
+            .or_else(|| log.ring_of_open_record(number))
+    }
+
+    // Changing.
+
+    /// The block lies where `entry` says from now on.
+    pub(super) fn install(&self, log: &SegmentLog, block: LocalBlock, entry: Entry) {
+        let old = self.index.borrow_mut().insert(block, entry);
+        log.count_live(entry.location(), 1);
+        match old {
+            Some(old) => log.count_live(old.location(), -1),
+            None => {
+                self.stale.borrow_mut().remove(&block);
+            }
+        }
+    }
+
+    /// Forgets a block, of which no record needs to say so.
+    pub(super) fn remove(&self, log: &SegmentLog, block: LocalBlock) -> Option<Entry> {
+        let old = self.index.borrow_mut().remove(block)?;
+        log.count_live(old.location(), -1);
+        self.not_damaged(block);
+        Some(old)
+    }
+
+    /// Drops a block because its copy is no longer what the origin has. A record must now say so, if a ring is given.
+    pub(super) fn invalidate(&self, log: &SegmentLog, block: LocalBlock) -> Option<Stale> {
+        let removed = self.remove(log, block);
+        if let Some(entry) = removed {
+            let before = self
+                .stale
+                .borrow_mut()
+                .insert(block, log.ring_at(entry.location()));
+            assert!(before.is_none(), "a cached block is not stale");
+        }
+        let (ring, was_cached) = (self.stale_ring(block)?, removed.is_some());
+        Some(Stale { ring, was_cached })
+    }
+
+    /// A record that made older copies of a block void is lost, and may have been all that did.
+    pub(super) fn make_stale_again(&self, block: LocalBlock, ring: Ring) {
+        assert!(self.lookup(block).is_none(), "a cached block is not stale");
+        self.stale.borrow_mut().entry(block).or_insert(ring);
+    }
+
+    pub(super) fn stale_ring(&self, block: LocalBlock) -> Option<Ring> {
+        self.stale.borrow().get(&block).copied()
+    }
+
+    pub(super) fn any_stale(&self) -> bool {
+        !self.stale.borrow().is_empty()
+    }
+
+    pub(super) fn any_stale_in(&self, blocks: Range<LocalBlock>) -> bool {
+        self.stale.borrow().range(blocks).next().is_some()
+    }
+
+    /// Nothing will be said of stale blocks: the device is fenced.
+    pub(super) fn forget_stale(&self) {
+        self.stale.borrow_mut().clear();
+    }
+
+    /// A tombstone of a stale block was appended.
+    pub(super) fn tombstone_appended(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
+        self.stale.borrow_mut().remove(&block);
+        self.tombstones.borrow_mut().insert(block, (ring, lsn));
+    }
+
+    /// Whether no more tombstones may be appended before the log is stable.
+    pub(super) fn is_full_of_tombstones(&self) -> bool {
+        self.tombstones.borrow().len() >= TOMBSTONES_MAX
+    }
+
+    /// The log is stable up to a later position than before.
+    pub(super) fn log_stable(&self, log: &SegmentLog) {
+        let unstable = |_: &LocalBlock, (ring, lsn): &mut (Ring, Lsn)| !log.is_stable(*ring, *lsn);
+        self.cleaned.borrow_mut().retain(unstable);
+        self.tombstones.borrow_mut().retain(unstable);
+    }
+
+    // Dirty blocks.
+
+    pub(super) fn dirty_blocks(&self) -> u64 {
+        self.index.borrow().dirty_blocks()
+    }
+
+    /// Bytes that dirty blocks take of the device: fragments, or records.
+    pub(super) fn dirty_device_bytes(&self) -> u64 {
+        self.index.borrow().dirty_device_bytes()
+    }
+
+    /// A record that a block was cleaned was appended.
+    pub(super) fn mark_clean(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
+        self.index.borrow_mut().clean(block);
+        self.cleaned.borrow_mut().insert(block, (ring, lsn));
+    }
+
+    /// Whether a block was cleaned, and the record that says so is not stable yet.
+    pub(super) fn is_newly_clean(&self, block: LocalBlock) -> bool {
+        self.cleaned.borrow().contains_key(&block)
+    }
+
+    pub(super) fn any_newly_clean(&self) -> bool {
+        !self.cleaned.borrow().is_empty()
+    }
+
+    pub(super) fn any_newly_clean_of(&self, mut blocks: impl Iterator<Item = LocalBlock>) -> bool {
+        self.any_newly_clean() && blocks.any(|block| self.is_newly_clean(block))
+    }
+
+    /// Forgets a dirty block that reclaim has brought to the origin.
+    pub(super) fn evacuate(&self, log: &SegmentLog, block: LocalBlock) {
+        self.remove(log, block);
+        self.evacuated.borrow_mut().insert(block);
+    }
+
+    pub(super) fn any_evacuated_of(&self, mut blocks: impl Iterator<Item = LocalBlock>) -> bool {
+        let evacuated = self.evacuated.borrow();
+        !evacuated.is_empty() && blocks.any(|block| evacuated.contains(&block))
+    }
+
+    /// The region that blocks were evacuated from is void.
+    pub(super) fn evacuation_ended(&self) {
+        self.evacuated.borrow_mut().clear();
+    }
+
+    /// The dirty blocks that come next in the order of addresses, from `from` on and around, so many at most; and whether
+    /// these are all.
+    pub(super) async fn next_dirty(
+        &self,
+        env: &impl Env,
+        from: LocalBlock,
+        blocks: LocalBlock,
+        most: usize,
+    ) -> (Vec<LocalBlock>, bool) {
+        let all = blocks.0.max(1);
+        let distance = |block: LocalBlock| (block.0 + all - from.0.min(all)) % all;
+        let (mut nearest, mut everything) = (BinaryHeap::new(), true);
+        let segments = self.index.borrow().segment_count();
+        for segment in 0..segments {
+            {
+                let index = self.index.borrow();
+                for (block, _) in index.iter_segment(segment).filter(|(_, entry)| entry.dirty()) {
+                    nearest.push((distance(block), block));
+                    if nearest.len() > most {
+                        nearest.pop();
+                        everything = false;
+                    }
+                }
+            }
+            if segments > 1 {
+                env.yield_now().await;
+            }
+        }
+        let nearest = nearest.into_sorted_vec().into_iter();
+        (nearest.map(|(_, block)| block).collect(), everything)
+    }
+
+    // Copies that cannot be read.
+
+    /// A dirty block could not be read. False: nor could it be the last time.
+    pub(super) fn note_damaged(&self, block: LocalBlock) -> bool {
+        self.damaged.borrow_mut().insert(block)
+    }
+
+    /// The copy of a block can be read, or there is a new one, or it is needed no more.
+    pub(super) fn not_damaged(&self, block: LocalBlock) {
+        let mut damaged = self.damaged.borrow_mut();
+        if !damaged.is_empty() {
+            damaged.remove(&block);
+        }
+    }
+
+    pub(super) fn is_damaged(&self, block: LocalBlock) -> bool {
+        self.damaged.borrow().contains(&block)
+    }
+
+    pub(super) fn damaged_blocks(&self) -> u64 {
+        self.damaged.borrow().len() as u64
+    }
+
+    /// The device is fenced and may have the new contents of a block, or the old ones.
+    pub(super) fn note_unknown(&self, block: LocalBlock) {
+        self.unknown.borrow_mut().insert(block);
+    }
+
+    pub(super) fn is_unknown(&self, block: LocalBlock) -> bool {
+        self.unknown.borrow().contains(&block)
+    }
+
+    // All blocks.
+
+    pub(super) fn len(&self) -> usize {
+        self.index.borrow().len()
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.index.borrow().memory_bytes() as u64
+    }
+
+    /// Bytes of the fragments that the entries name.
+    pub(super) fn fragment_bytes(&self) -> u64 {
+        self.index.borrow().fragment_bytes()
+    }
+
+    /// What `pick` makes of the cached blocks, in no useful order.
+    pub(super) fn pick<T>(&self, pick: impl Fn(LocalBlock, Entry) -> Option<T>) -> Vec<T> {
+        let index = self.index.borrow();
+        index
+            .iter()
+            .filter_map(|(block, entry)| pick(block, entry))
+            .collect()
+    }
+
+    // Taking over what an earlier opening left, and leaving it to a later one.
+
+    /// Takes over an index, whose entries the regions' live counts know.
+    pub(super) fn replace(&self, index: Index) {
+        *self.index.borrow_mut() = index;
+    }
+
+    /// Makes an empty map ready for so many records, which come in batches of `batch` at most.
+    pub(super) fn reserve(&self, records: usize, batch: usize) -> Bulk {
+        let mut index = self.index.borrow_mut();
+        index.reserve(records);
+        Bulk::new(&index, batch)
+    }
+
+    pub(super) fn apply(&self, bulk: &mut Bulk) {
+        self.index.borrow_mut().apply(bulk);
+    }
+
+    /// Gives back what was reserved in vain, and counts the entries by region.
+    pub(super) fn rebuilt(&self, log: &SegmentLog, regions: u32) {
+        let mut index = self.index.borrow_mut();
+        index.fit();
+        let mut live = vec![0; regions as usize];
+        for entry in index.values() {
+            live[log.region_of(entry.location()) as usize] += 1;
+        }
+        log.inherit_live(&live);
+    }
+
+    /// Bytes of [`BlockMap::write_image`].
+    pub(super) fn image_bytes(&self) -> u64 {
+        self.index.borrow().image_bytes() as u64
+    }
+
+    /// Appends the image of the index.
+    pub(super) fn write_image(&self, out: &mut Vec<u8>) {
+        self.index.borrow().write_image(out);
+    }
+}
+
+#[cfg(test)]
+impl BlockMap {
+    /// Sets an entry that lies nowhere.
+    pub(super) fn insert_alone(&self, block: LocalBlock, entry: Entry) {
+        self.index.borrow_mut().insert(block, entry);
+    }
+
+    pub(super) fn clean_alone(&self, block: LocalBlock) {
+        self.index.borrow_mut().clean(block);
+    }
+
+    pub(super) fn segments(&self) -> usize {
+        self.index.borrow().segment_count()
+    }
+}
+
+#[cfg(test)]
+mod tests;

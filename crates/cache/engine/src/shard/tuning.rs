@@ -1,0 +1,66 @@
+//! What may change while a shard serves: its settings, and the policy that they name.
+//!
+//! Invariant: the policy is of the kind that the settings name.
+
+use std::cell::{Ref, RefCell};
+
+use crate::policy::{Admission, Fate, Policy, Ring, RingSizes, block_key};
+use crate::settings::Settings;
+use crate::units::LocalBlock;
+
+/// See the module's documentation.
+pub(super) struct Tuning {
+    settings: RefCell<Settings>,
+    policy: RefCell<Box<dyn Policy>>,
+    /// Uncompressed blocks that the shard has room for.
+    room: u64,
+}
+
+impl Tuning {
+    /// For a shard with room for so many uncompressed blocks.
+    pub(super) fn new(settings: Settings, room: u64) -> Self {
+        Self {
+            policy: RefCell::new(settings.policy.build(room)),
+            settings: RefCell::new(settings),
+            room,
+        }
+    }
+
+    pub(super) fn settings(&self) -> Ref<'_, Settings> {
+        self.settings.borrow()
+    }
+
+    /// Changes the settings. A policy of another kind begins anew, with so many blocks cached.
+    pub(super) fn change(&self, change: &Settings, cached: u64) {
+        let before = self.settings.replace(change.clone());
+        if before.policy != change.policy {
+            let mut policy = change.policy.build(self.room);
+            policy.cached_blocks(cached);
+            *self.policy.borrow_mut() = policy;
+        }
+    }
+
+    /// A block that is not cached was read or written: may it enter, and where to?
+    pub(super) fn admit(&self, block: LocalBlock) -> Admission {
+        self.policy.borrow_mut().admit(block_key(block.0))
+    }
+
+    /// Which ring gives up its oldest region next.
+    pub(super) fn victim(&self, sizes: RingSizes) -> Ring {
+        self.policy.borrow().victim(sizes)
+    }
+
+    /// A region is about to be reclaimed, and so many blocks are cached.
+    pub(super) fn reclaim_begins(&self, cached: u64) {
+        self.policy.borrow_mut().cached_blocks(cached);
+    }
+
+    /// The fate of a block of a region of `ring` that is reclaimed.
+    pub(super) fn reclaim(&self, ring: Ring, block: LocalBlock, hits: u8) -> Fate {
+        self.policy.borrow_mut().reclaim(ring, block_key(block.0), hits)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.policy.borrow().memory_bytes()
+    }
+}
