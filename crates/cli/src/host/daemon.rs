@@ -319,7 +319,7 @@ impl Daemon {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = patch.applied_to(&settings);
         if next.mode == Mode::WriteBack && self.detaching.load(Ordering::Relaxed) {
-            return Err("the cache is being detached: no writes are kept back any more".into());
+            return Err("the cache is being detached: write-back is not allowed any more".into());
         }
         if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
             let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);

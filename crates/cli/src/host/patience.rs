@@ -70,9 +70,7 @@ impl Patience {
                 clean = if keeps { 0 } else { clean + 1 };
             }
             state.cache.set_limit(Some(limit));
-            tracing::info!(
-                "nothing is kept back from the origin: the cache device has {limit:?} for an operation again"
-            );
+            tracing::info!("nothing is dirty: the cache device has {limit:?} for an operation again");
         });
     }
 }

@@ -58,10 +58,9 @@ pub enum CacheError {
          fingerprint {found:#010x}, expected {expected:#010x}): what is cached may be old{}, and never write to an origin \
          past its cache",
         if *dirty {
-            ", and writes that have not reached the origin no longer fit it; start with --discard-cache --discard-dirty \
-             to give all of it up"
+            ", and dirty blocks no longer fit the origin; discard everything with --discard-cache --discard-dirty"
         } else {
-            "; start with --discard-cache to go on with an empty cache"
+            "; start with --discard-cache to continue with an empty cache"
         }
     )]
     OriginChanged {
@@ -189,9 +188,7 @@ impl std::fmt::Display for Served {
 fn no_superblock(first: &FormatError, second: &FormatError) -> String {
     match (first, second) {
         (FormatError::Magic { .. }, FormatError::Magic { .. }) => {
-            "not a flaz cache: neither place where one has its superblock begins like one (is the path right? `flaz create` \
-             makes a cache)"
-                .to_owned()
+            "not a flaz cache: no superblock found (check the path; `flaz create` creates a cache)".to_owned()
         }
         _ => format!(
             "not a usable flaz cache: slot 0: {first}; slot 1: {second} (it is a cache that is damaged, cut short or newer, \
