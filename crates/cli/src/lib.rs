@@ -4,8 +4,7 @@
 //! |---|---|
 //! | [`args`] | commands and options, with their help |
 //! | [`commands`] | one file a command: from options to output |
-//! | [`safety`] | what must be known about a device before it is overwritten |
-//! | [`host`] | the daemon: devices, threads, the engine's assembly |
+//! | [`host`], [`safety`] | [`flaz_server`]: the daemon, and what must be known about a device before it is overwritten |
 //! | [`demo`] | `flaz demo`; [`flaz_demo`] measures |
 //! | [`bench`] | `flaz bench` |
 //! | [`page`] | what a cache says about itself, on a page for people |
@@ -22,13 +21,12 @@ pub mod choice;
 pub mod commands;
 pub mod demo;
 pub mod error;
-pub mod host;
 pub mod log;
 pub mod number;
 pub mod page;
-pub mod safety;
 
 pub use flaz_control::{self as control, report, settings, size};
+pub use flaz_server::{self as host, safety};
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -188,6 +188,35 @@ fn parse_choice<T: Choice>(key: &str, value: &str) -> Result<T, SettingError> {
     })
 }
 
+/// Settings on one line.
+#[must_use]
+pub fn text(settings: &Settings) -> String {
+    let cutoff = match settings.sequential_cutoff {
+        0 => "off".to_owned(),
+        bytes => size::HumanBytes(bytes).to_string(),
+    };
+    let limit = match settings.mode {
+        Mode::WriteBack => format!(", dirty limit {} %", settings.dirty_percent),
+        _ => String::new(),
+    };
+    format!(
+        "{}, {}, codec {}, sequential cut-off {cutoff}{limit}",
+        settings.mode, settings.policy, settings.codec
+    )
+}
+
+/// Settings after a change, with what was changed also where it is of no effect at present.
+#[must_use]
+pub fn text_after(settings: &Settings, patch: &SettingsPatch) -> String {
+    let text = text(settings);
+    match patch.dirty_limit {
+        Some(_) if settings.mode != Mode::WriteBack => {
+            format!("{text}, dirty limit {} % (in write-back)", settings.dirty_percent)
+        }
+        _ => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,6 @@ use flaz_engine::units::BLOCK_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::spec::ServeSpec;
 use super::{output, target};
 use crate::args::{DetachArgs, FlushArgs, IdleArgs};
 use crate::control::client::ANSWER;
@@ -19,6 +18,7 @@ use crate::control::{Reply, Request};
 use crate::error::Failure;
 use crate::host::{self, CLEAN_WITHIN, Daemon, HostError};
 use crate::size::HumanBytes;
+use flaz_server::ServeSpec;
 
 /// Between two looks at what is left.
 const LOOK: Duration = Duration::from_millis(250);

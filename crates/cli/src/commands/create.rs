@@ -6,12 +6,12 @@ use flaz_engine::cache::CacheError;
 use flaz_engine::format::FormatError;
 
 use super::output;
-use super::spec::CreateSpec;
 use crate::args::CreateArgs;
 use crate::error::{Failure, chain};
 use crate::host;
 use crate::page;
 use crate::safety;
+use flaz_server::CreateSpec;
 
 /// Runs `flaz create`.
 ///

@@ -1,4 +1,4 @@
-//! One file a command: from options to output. What touches data is in [`crate::host`].
+//! One file a command: from options to output. What touches data is in [`flaz_server`].
 
 pub(crate) mod bench_data;
 mod check;
@@ -6,12 +6,10 @@ mod clean;
 mod create;
 mod dump;
 mod generate;
-mod life;
 pub(crate) mod output;
 pub(crate) mod output_file;
 mod serve;
 mod set;
-pub mod spec;
 mod status;
 mod stop;
 pub(crate) mod study;

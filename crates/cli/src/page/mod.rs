@@ -8,13 +8,11 @@ pub(crate) mod tests;
 use std::fmt::Write;
 use std::time::Duration;
 
-use flaz_engine::settings::{Mode, Settings};
-
+pub use flaz_control::settings::{text as settings, text_after as settings_after};
 pub use offline::{check, created, dump};
 pub use status::{status, watch};
 
 use crate::report::CacheReport;
-use crate::settings::SettingsPatch;
 use crate::size::{HumanBytes, HumanCount};
 
 /// Lines with a label on the left, appended one by one.
@@ -45,35 +43,6 @@ fn geometry(cache: &CacheReport) -> String {
         cache.shards,
         if cache.shards == 1 { "" } else { "s" }
     )
-}
-
-/// Settings on one line.
-#[must_use]
-pub fn settings(settings: &Settings) -> String {
-    let cutoff = match settings.sequential_cutoff {
-        0 => "off".to_owned(),
-        bytes => HumanBytes(bytes).to_string(),
-    };
-    let limit = match settings.mode {
-        Mode::WriteBack => format!(", dirty limit {} %", settings.dirty_percent),
-        _ => String::new(),
-    };
-    format!(
-        "{}, {}, codec {}, sequential cut-off {cutoff}{limit}",
-        settings.mode, settings.policy, settings.codec
-    )
-}
-
-/// Settings after a change, with what was changed also where it is of no effect at present.
-#[must_use]
-pub fn settings_after(settings: &Settings, patch: &SettingsPatch) -> String {
-    let text = self::settings(settings);
-    match patch.dirty_limit {
-        Some(_) if settings.mode != Mode::WriteBack => {
-            format!("{text}, dirty limit {} % (in write-back)", settings.dirty_percent)
-        }
-        _ => text,
-    }
 }
 
 /// Seconds of a report, which may come from elsewhere, as a span.

@@ -5,6 +5,7 @@ use flaz_engine::settings::Mode;
 use super::*;
 use crate::report::example::example;
 use crate::report::*;
+use crate::settings::SettingsPatch;
 
 #[test]
 fn a_running_cache_shows_what_matters() {

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use flaz_codec::CodecSpec;
+use flaz_control::settings::Emulation;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_nbd::NbdAddress;
 
 use crate::safety::Claim;
-use crate::settings::Emulation;
 
 /// A cache to be made.
 #[derive(Debug)]

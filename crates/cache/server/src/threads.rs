@@ -3,39 +3,34 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_save};
 use flaz_engine::cache::{ShardsUnreachable, Trust};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered};
 use flaz_engine::units::Epoch;
-use flaz_nbd::{Counters, Export, Limits, Service, Snapshot};
 use flaz_runtime::mailbox::{Sender, channel};
 use flaz_runtime::{OneReceiver, OneSender, oneshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::HostError;
-use super::device::HostDevice;
-use super::state::StateFile;
-use super::worker::{self, MAILBOX_MAX, Order, WorkerParts};
+use crate::device::HostDevice;
+use crate::error::HostError;
+use crate::order::{ANSWER_WITHIN, MAILBOX_MAX, Order, post};
+use crate::state::StateFile;
+use crate::worker::{self, WorkerParts};
 
-/// How long a thread has to answer a question.
-pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a thread has to store admitted blocks, or to read or write its index.
 const STOP_WITHIN: Duration = Duration::from_secs(300);
 /// Longest time for the threads to read the log back after a crash.
 const RECOVER_WITHIN: Duration = Duration::from_secs(3600);
 
 /// What every thread is started with.
-pub(super) struct ThreadParts<'a> {
+pub(crate) struct ThreadParts<'a> {
     pub cache: &'a HostDevice,
     pub origin: &'a HostDevice,
     pub state: &'a Arc<StateFile>,
     pub device_timeout: Option<Duration>,
-    /// Bytes of the exported device.
-    pub size: u64,
-    pub read_only: bool,
     pub settings: flaz_engine::settings::Settings,
     pub failed: Arc<dyn Fn(HostError) + Send + Sync>,
 }
@@ -43,10 +38,9 @@ pub(super) struct ThreadParts<'a> {
 /// The threads that drive shards.
 ///
 /// Invariant: a thread that was started ends when this is dropped, or with [`Threads::end`].
-pub(super) struct Threads {
+pub(crate) struct Threads {
     mailboxes: Vec<Sender<Order>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
-    counters: Vec<Arc<Counters>>,
     origin_writes: OriginWrites,
     /// Regions of the cache, for the progress of a recovery.
     regions: AtomicU64,
@@ -65,23 +59,15 @@ impl Threads {
     ///
     /// # Errors
     /// A thread cannot be started; those that run end.
-    pub(super) fn start(count: u32, parts: &ThreadParts<'_>) -> Result<Self, HostError> {
+    pub(crate) fn start(count: u32, parts: &ThreadParts<'_>) -> Result<Self, HostError> {
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) = (0..count).map(|_| channel(MAILBOX_MAX)).unzip();
-        let mut threads = Self {
+        let threads = Self {
             mailboxes: mailboxes.clone(),
             joins: Mutex::default(),
-            counters: Vec::new(),
             origin_writes: OriginWrites::default(),
             regions: AtomicU64::new(0),
         };
-        let export = Arc::new(Export::new(parts.size).read_only(parts.read_only));
         for (number, inbox) in inboxes.into_iter().enumerate() {
-            let counters = Arc::new(Counters::default());
-            let service = Service {
-                export: Arc::clone(&export),
-                limits: Limits::default(),
-                counters: Arc::clone(&counters),
-            };
             let worker = WorkerParts {
                 number: number as u32,
                 threads: count,
@@ -89,7 +75,6 @@ impl Threads {
                 origin: parts.origin.clone(),
                 device_timeout: parts.device_timeout,
                 state: Arc::clone(parts.state),
-                service,
                 mailboxes: mailboxes.clone(),
                 origin_writes: threads.origin_writes.clone(),
                 settings: parts.settings.clone(),
@@ -100,29 +85,23 @@ impl Threads {
                 worker::run(worker, ready)
             })?;
             threads.add(join);
-            threads.counters.push(counters);
             told.recv().map_err(|_| "a thread ended before it began")??;
         }
         Ok(threads)
     }
 
     /// Number of threads that drive shards.
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.mailboxes.len() as u32
     }
 
     /// A sender for every thread's mailbox, in the order of their numbers.
-    pub(super) fn mailboxes(&self) -> Vec<Sender<Order>> {
+    pub(crate) fn mailboxes(&self) -> Vec<Sender<Order>> {
         self.mailboxes.clone()
     }
 
-    /// What each thread's connections counted.
-    pub(super) fn connections(&self) -> Vec<Snapshot> {
-        self.counters.iter().map(|counters| counters.snapshot()).collect()
-    }
-
     /// Adds a thread that is joined with the others.
-    pub(super) fn add(&self, join: JoinHandle<()>) {
+    pub(crate) fn add(&self, join: JoinHandle<()>) {
         self.joins
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -133,7 +112,7 @@ impl Threads {
     ///
     /// # Errors
     /// A thread has ended, or does not answer in time.
-    pub(super) fn ask<T: Send>(
+    pub(crate) fn ask<T: Send>(
         &self,
         within: Duration,
         order: impl Fn(OneSender<T>) -> Order,
@@ -157,7 +136,7 @@ impl Threads {
     }
 
     /// Ends all threads, and waits until they have ended.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         for mailbox in &self.mailboxes {
             if let Err(error) = post(mailbox, Order::Exit) {
                 tracing::warn!("stopping: {error}");
@@ -254,7 +233,7 @@ fn recovery_bar(regions: u64) -> ProgressBar {
 }
 
 /// A thread whose panic ends the daemon instead of leaving half of it.
-pub(super) fn watched(
+pub(crate) fn watched(
     name: String,
     failed: Arc<dyn Fn(HostError) + Send + Sync>,
     body: impl FnOnce() + Send + 'static,
@@ -269,23 +248,4 @@ pub(super) fn watched(
         }
     };
     Ok(std::thread::Builder::new().name(name).spawn(guarded)?)
-}
-
-/// Puts an order into a mailbox from an ordinary thread, waiting while the mailbox is full.
-pub(super) fn post(mailbox: &Sender<Order>, order: Order) -> Reached<()> {
-    let deadline = Instant::now() + ANSWER_WITHIN;
-    let mut order = order;
-    loop {
-        match mailbox.try_send(order) {
-            Ok(()) => return Ok(()),
-            Err(_) if mailbox.is_closed() => return Err(ShardsUnreachable("a thread has ended".to_owned())),
-            Err(back) if Instant::now() < deadline => order = back,
-            Err(_) => {
-                return Err(ShardsUnreachable(
-                    "a thread takes no orders: its mailbox stays full".to_owned(),
-                ));
-            }
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

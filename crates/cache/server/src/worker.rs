@@ -9,86 +9,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_device::deadline::Deadline;
-use flaz_device::{Device, Env, IoBuf, Nanos};
-use flaz_engine::cache::Trust;
-use flaz_engine::cache::shard_set::{GroupParts, ShardGroup, ShardSet, ShardsState, Share};
+use flaz_device::{Device, Env};
+use flaz_engine::cache::shard_set::{GroupParts, ShardGroup, ShardSet, Share};
 use flaz_engine::cache::surroundings::Surroundings;
-use flaz_engine::format::superblock::Superblock;
-use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
+use flaz_engine::router::{CachedVolume, run_piece};
 use flaz_engine::settings::{Mode, Settings};
-use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shard};
+use flaz_engine::shard::{OriginWrites, Shard};
 use flaz_engine::stats::{Latencies, StatsSnapshot};
-use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
-use flaz_nbd::{Incoming, Service, serve_connection};
 use flaz_runtime::mailbox::{Receiver, Sender};
 use flaz_runtime::{Config, Rt, Runtime};
-use flaz_runtime::{OneSender, oneshot};
-use indicatif::ProgressBar;
 
-use super::HostError;
-use super::device::{HostDevice, Production};
-use super::patience::Patience;
-use super::state::{StateFile, StateRecords};
-use super::status::Cleaning;
-use super::timed::Timed;
-
-/// Requests and orders that wait in one mailbox, at most.
-pub const MAILBOX_MAX: usize = 1024;
-
-/// What a thread is asked to do.
-pub enum Order {
-    /// Carry out a piece on one of its shards.
-    Piece {
-        shard: u32,
-        piece: Piece,
-        reply: OneSender<Result<Option<IoBuf>, IoError>>,
-    },
-    /// Serve a connection.
-    Connection(Incoming),
-    /// Build the shards, empty.
-    Build {
-        superblock: Arc<Superblock>,
-        reply: OneSender<()>,
-    },
-    /// Load the index images of the clean stop that ended `epoch`. Gives the entries that were refused.
-    Load {
-        epoch: Epoch,
-        reply: OneSender<Result<u64, ImageError>>,
-    },
-    /// Read the log back after a crash.
-    Recover {
-        trust: Trust,
-        progress: ProgressBar,
-        reply: OneSender<Result<Recovered, RecoverError>>,
-    },
-    /// Whether the superblock permits dirty blocks.
-    PermitWriteBack(bool, OneSender<()>),
-    /// Write all dirty blocks to the origin.
-    Clean(OneSender<Result<(), IoError>>),
-    /// Start the tasks of the shards.
-    Start(OneSender<()>),
-    /// Report counts and holdings.
-    Stats(OneSender<ThreadStats>),
-    /// Report dirty blocks, and whether the cache device is still used.
-    State(OneSender<ShardsState>),
-    /// Change settings.
-    Set(Settings, OneSender<()>),
-    /// Stop the shards: everything admitted is on the cache device on return.
-    Stop(OneSender<()>),
-    /// Write the index images.
-    Save(OneSender<Result<(), ImageError>>),
-    /// End the thread.
-    Exit,
-}
-
-/// What a thread and its shards counted.
-pub struct ThreadStats {
-    /// Added up.
-    pub total: StatsSnapshot,
-    /// Of each shard, for they clean at a pace of their own.
-    pub cleaning: Vec<Cleaning>,
-}
+use crate::device::HostDevice;
+use crate::error::HostError;
+use crate::order::{HostShards, Order, Reach, ThreadStats};
+use crate::patience::Patience;
+use crate::state::{StateFile, StateRecords};
+use crate::status::Cleaning;
+use crate::timed::Timed;
 
 /// What a thread is made from.
 pub struct WorkerParts {
@@ -99,59 +37,12 @@ pub struct WorkerParts {
     /// How long the cache device has for an operation; `None`: as long as it takes.
     pub device_timeout: Option<Duration>,
     pub state: Arc<StateFile>,
-    pub service: Service,
     pub mailboxes: Vec<Sender<Order>>,
     /// Of the whole process.
     pub origin_writes: OriginWrites,
     /// Settings to start with.
     pub settings: Settings,
     pub inbox: Receiver<Order>,
-}
-
-/// The shards of the whole process, as one thread reaches them.
-#[derive(Clone)]
-pub struct HostShards(Rc<Reach>);
-
-struct Reach {
-    thread: u32,
-    threads: u32,
-    /// The shards of this thread.
-    group: ShardGroup<Production>,
-    mailboxes: Vec<Sender<Order>>,
-}
-
-impl Shards for HostShards {
-    fn count(&self) -> u32 {
-        self.0.group.shard_count()
-    }
-
-    fn origin_writes(&self) -> OriginWrites {
-        self.0.group.origin_writes().clone()
-    }
-
-    fn now(&self) -> Nanos {
-        Rt.now()
-    }
-
-    async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError> {
-        if number % self.0.threads == self.0.thread {
-            let Some(shard) = self.0.group.get(number) else {
-                return Err(IoError::Stopping);
-            };
-            return run_piece(&shard, piece).await;
-        }
-        let (reply, answer) = oneshot();
-        let mailbox = &self.0.mailboxes[(number % self.0.threads) as usize];
-        mailbox
-            .send(Order::Piece {
-                shard: number,
-                piece,
-                reply,
-            })
-            .await
-            .map_err(|_| IoError::Stopping)?;
-        answer.recv().await.map_err(|_| IoError::Stopping)?
-    }
 }
 
 /// Runs one thread until it is told to exit.
@@ -179,7 +70,6 @@ async fn serve(parts: WorkerParts) {
         origin,
         device_timeout,
         state,
-        service,
         mailboxes,
         origin_writes,
         settings,
@@ -237,10 +127,9 @@ async fn serve(parts: WorkerParts) {
                     let _ = reply.send(result);
                 });
             }
-            Order::Connection(incoming) => {
+            Order::Session(session) => {
                 if let Some(volume) = volume.clone() {
-                    let volume = Timed::new(volume, Rc::clone(&latencies));
-                    Rt.spawn(serve_connection(incoming, volume, Rt, service.clone()));
+                    Rt.spawn(session(Timed::new(volume, Rc::clone(&latencies))));
                 }
             }
             Order::Build { superblock, reply } => {

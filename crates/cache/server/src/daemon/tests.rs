@@ -6,6 +6,7 @@ use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::AfterCrash;
 
 use super::*;
+use crate::threads::watched;
 
 /// Half a daemon would hold requests up for ever.
 #[test]

@@ -7,14 +7,14 @@ use flaz_engine::format::superblock::Superblock;
 use flaz_runtime::Runtime;
 use flaz_runtime::file::{FileDevice, OpenError, OpenMode};
 
-use super::HostError;
-use super::device::HostDevice;
-use super::filesystem::{FILE_SYSTEMS_MAX, FileSystem, in_partitions, recognise, what_changed};
-use crate::commands::spec::ServeSpec;
+use crate::device::HostDevice;
+use crate::error::HostError;
+use crate::filesystem::{FILE_SYSTEMS_MAX, FileSystem, in_partitions, recognise, what_changed};
 use crate::safety;
+use crate::spec::ServeSpec;
 
 /// Opens the origin and checks that it is the one that the cache belongs to.
-pub(super) fn open_origin(
+pub(crate) fn open_origin(
     spec: &ServeSpec,
     path: &std::path::Path,
     superblock: &mut Superblock,
@@ -92,7 +92,7 @@ fn is_protected(error: &std::io::Error) -> bool {
 }
 
 /// Says so where another origin could be taken for this one.
-pub(super) fn warn_if_weak(origin: &FileDevice) {
+pub(crate) fn warn_if_weak(origin: &FileDevice) {
     if let Some(why) = origin.identity().weak {
         tracing::warn!(
             "origin {} could be mistaken for another one: {why}; see to it that it is always the same, or its cache may \
@@ -103,7 +103,7 @@ pub(super) fn warn_if_weak(origin: &FileDevice) {
 }
 
 /// The file systems on the origin and in its partitions, as one, if there are known ones and they can be read.
-pub(super) async fn file_system(origin: &HostDevice) -> Option<FileSystem> {
+pub(crate) async fn file_system(origin: &HostDevice) -> Option<FileSystem> {
     let mut known = Vec::new();
     for part in partitions(origin).await.unwrap_or_default() {
         if known.len() < FILE_SYSTEMS_MAX
@@ -123,7 +123,7 @@ async fn file_system_at(origin: &HostDevice, start: u64) -> Option<FileSystem> {
 }
 
 /// Adds to the error of an origin that was changed what its file system says about the change.
-pub(super) fn explain(
+pub(crate) fn explain(
     error: CacheError,
     runtime: &Runtime,
     origin: &HostDevice,

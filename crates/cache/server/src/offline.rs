@@ -3,6 +3,10 @@
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use flaz_control::report::{
+    CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem,
+    REPORT_SCHEMA, StatusReport,
+};
 use flaz_device::Device;
 use flaz_engine::cache::{self, CacheError, CreateOptions};
 use flaz_engine::check::{Finding, Thing, walk};
@@ -15,16 +19,12 @@ use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::HostError;
-use super::daemon::open_cache;
-use super::origin::warn_if_weak;
-use super::status::cache_report;
-use crate::commands::spec::CreateSpec;
-use crate::report::{
-    CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem,
-    REPORT_SCHEMA, StatusReport,
-};
+use crate::daemon::open_cache;
+use crate::error::HostError;
+use crate::origin::warn_if_weak;
 use crate::safety;
+use crate::spec::CreateSpec;
+use crate::status::cache_report;
 
 fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
     safety::cache(path)?;

@@ -10,13 +10,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use flaz_control::size::HumanBytes;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::holders::{System, Use};
 use super::probe::{self, Found, Source};
 use super::{Node, SafetyError};
-use crate::size::HumanBytes;
 
 /// How long something else, such as udev, may keep its lock after a device was closed.
 const LOCK: Duration = Duration::from_secs(2);
@@ -512,7 +512,7 @@ fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
 fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
     file.set_len(bytes).map_err(|error| match error.kind() {
         std::io::ErrorKind::FileTooLarge => {
-            let found = crate::size::HumanBytes(bytes);
+            let found = flaz_control::size::HumanBytes(bytes);
             let text = format!("expected a size that the file system supports, found {found} ({error})");
             std::io::Error::new(error.kind(), text)
         }

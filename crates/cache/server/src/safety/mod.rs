@@ -25,7 +25,7 @@ pub use claim::{
 };
 pub use node::Node;
 
-use crate::size::HumanBytes;
+use flaz_control::size::HumanBytes;
 
 /// Why a device or file is not to be touched, or cannot be.
 #[derive(Debug, thiserror::Error)]

@@ -3,9 +3,11 @@
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use flaz_control::report::{CacheReport, OriginReport, StatusReport};
+use flaz_control::settings::SettingsPatch;
+use flaz_control::size::HumanBytes;
 use flaz_device::deadline::Deadline;
 use flaz_engine::cache::lifecycle::{Discard, Leave, Lifecycle, OpenOptions, Opened};
 use flaz_engine::cache::read_superblock;
@@ -14,23 +16,21 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
-use flaz_nbd::{Limits, NbdAddress, Server, Shutdown};
+use flaz_nbd::Export;
 use flaz_runtime::file::{FileDevice, OpenMode};
-use flaz_runtime::mailbox::Sender;
 use flaz_runtime::{Config, Rt, Runtime, compute};
 
-use super::HostError;
-use super::device::{HostDevice, Production};
-use super::origin::{explain, open_origin};
-use super::state::{StateFile, StateRecords};
-use super::status::cache_report;
-use super::threads::{ANSWER_WITHIN, ThreadParts, Threads, post, watched};
-use super::worker::Order;
-use crate::commands::spec::ServeSpec;
-use crate::report::{CacheReport, OriginReport, StatusReport};
+use crate::device::{HostDevice, Production};
+use crate::error::HostError;
+use crate::front_end::{FrontEnd, SessionThreads};
+use crate::nbd::NbdFrontEnd;
+use crate::order::{ANSWER_WITHIN, Order};
+use crate::origin::{explain, open_origin};
 use crate::safety::{self, Claim};
-use crate::settings::SettingsPatch;
-use crate::size::HumanBytes;
+use crate::spec::ServeSpec;
+use crate::state::{StateFile, StateRecords};
+use crate::status::{Facts, cache_report, live};
+use crate::threads::{ThreadParts, Threads};
 
 /// How long clients have to read their last replies at a stop.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -41,19 +41,19 @@ const CLEAN_TURNS_MAX: u32 = 3;
 
 /// A cache being served. Dropping it without [`Daemon::shutdown`] is a crash, on purpose.
 pub struct Daemon {
-    pub(super) spec: ServeSpec,
-    pub(super) settings: Mutex<Settings>,
+    spec: ServeSpec,
+    settings: Mutex<Settings>,
     /// The cache device and what is fixed about the cache.
-    pub(super) cache_report: CacheReport,
-    pub(super) origin_report: OriginReport,
-    pub(super) started: Instant,
-    pub(super) opened: Opened,
-    pub(super) stopping: AtomicBool,
+    cache_report: CacheReport,
+    origin_report: OriginReport,
+    started: Instant,
+    opened: Opened,
+    stopping: AtomicBool,
     detaching: AtomicBool,
     lifecycle: Mutex<Lifecycle>,
     devices: Devices,
     threads: Threads,
-    shutdown: Shutdown,
+    front_ends: Vec<Box<dyn FrontEnd>>,
     _claim: Claim,
 }
 
@@ -108,25 +108,25 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         warn_if_buffered("origin", &origin_file);
     }
     let settings = spec.settings(superblock.codec);
-    let shutdown = Shutdown::new();
+    let geometry = &superblock.geometry;
+    let thread_count = thread_count(spec.threads, geometry.shard_count);
+    let export = Export::new(geometry.origin_len).read_only(spec.read_only);
     // Bound before anything is marked: a socket in use leaves a clean cache clean.
-    let servers = bind(&spec.nbd, &shutdown)?;
+    let front_ends: Vec<Box<dyn FrontEnd>> =
+        vec![Box::new(NbdFrontEnd::bind(&spec.nbd, export, thread_count)?)];
     let devices = Devices {
         cache,
         origin: HostDevice::new(origin_file, spec.emulate_origin),
         state,
         device_timeout: spec.device_timeout,
     };
-    let geometry = &superblock.geometry;
     let threads = Threads::start(
-        thread_count(spec.threads, geometry.shard_count),
+        thread_count,
         &ThreadParts {
             cache: &devices.cache,
             origin: &devices.origin,
             state: &devices.state,
             device_timeout: spec.device_timeout,
-            size: geometry.origin_len,
-            read_only: spec.read_only,
             settings: settings.clone(),
             failed: Arc::clone(&failed),
         },
@@ -147,8 +147,11 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let (lifecycle, opened) = runtime
         .block_on(opening)
         .map_err(|error| explain(error, &runtime, &devices.origin, before.as_ref()))?;
-    for acceptor in accept(servers, threads.mailboxes(), failed)? {
-        threads.add(acceptor);
+    for front_end in &front_ends {
+        let sessions = SessionThreads::new(threads.mailboxes());
+        for join in front_end.start(sessions, Arc::clone(&failed))? {
+            threads.add(join);
+        }
     }
     Ok(Daemon {
         spec: spec.clone(),
@@ -165,7 +168,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         lifecycle: Mutex::new(lifecycle),
         devices,
         threads,
-        shutdown,
+        front_ends,
         _claim: claim,
     })
 }
@@ -189,7 +192,7 @@ fn thread_count(wanted: Option<u32>, shards: u32) -> u32 {
 }
 
 /// Opens a cache device that is already held.
-pub(super) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
+pub(crate) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
     Ok(FileDevice::open(
         path,
         OpenMode {
@@ -209,49 +212,6 @@ fn warn_if_buffered(what: &str, device: &FileDevice) {
             device.path().display()
         );
     }
-}
-
-fn bind(addresses: &[NbdAddress], shutdown: &Shutdown) -> Result<Vec<Server>, HostError> {
-    addresses
-        .iter()
-        .map(|address| Ok(Server::bind(address, Limits::default(), shutdown.clone())?))
-        .collect()
-}
-
-/// Accepts connections on a thread of its own and deals them out to the workers in turn.
-fn accept(
-    servers: Vec<Server>,
-    mailboxes: Vec<Sender<Order>>,
-    failed: Arc<dyn Fn(HostError) + Send + Sync>,
-) -> Result<Vec<JoinHandle<()>>, HostError> {
-    let body = {
-        let failed = Arc::clone(&failed);
-        move || {
-            let runtime = match Runtime::new(Config::default()) {
-                Ok(runtime) => runtime,
-                Err(error) => return failed(error.into()),
-            };
-            runtime.block_on(async {
-                let next = std::cell::Cell::new(0usize);
-                let runs = servers.into_iter().map(|server| {
-                    let hand_over = |incoming| {
-                        let turn = next.get();
-                        next.set(turn + 1);
-                        if post(&mailboxes[turn % mailboxes.len()], Order::Connection(incoming)).is_err() {
-                            tracing::warn!("a connection was closed: its thread takes no more orders");
-                        }
-                    };
-                    server.run(&Rt, hand_over)
-                });
-                for result in futures_util::future::join_all(runs).await {
-                    if let Err(error) = result {
-                        failed(error.into());
-                    }
-                }
-            });
-        }
-    };
-    Ok(vec![watched("flaz-accept".to_owned(), failed, body)?])
 }
 
 /// Which clients a stop does not wait for any longer: nobody can tell from here what they wait for themselves.
@@ -298,17 +258,35 @@ impl Daemon {
             total.add(&part.total);
             cleaning.extend_from_slice(&part.cleaning);
         }
-        Ok(super::status::live(
-            self,
-            &total,
-            &cleaning,
-            &self.threads.connections(),
-        ))
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let facts = Facts {
+            spec: &self.spec,
+            settings: settings.clone(),
+            cache: &self.cache_report,
+            origin: &self.origin_report,
+            started: self.started,
+            opened: &self.opened,
+            stopping: self.stopping.load(Ordering::Relaxed),
+            threads: self.threads.count(),
+            listeners: self
+                .front_ends
+                .iter()
+                .flat_map(|front_end| front_end.report())
+                .collect(),
+        };
+        drop(settings);
+        let counts: Vec<_> = self
+            .front_ends
+            .iter()
+            .flat_map(|front_end| front_end.counts())
+            .collect();
+        Ok(live(&facts, &total, &cleaning, &counts))
     }
 
-    /// Number of threads that drive shards.
-    pub(super) fn thread_count(&self) -> u32 {
-        self.threads.count()
+    /// What clients reach the volume by, for the log.
+    #[must_use]
+    pub fn front_ends(&self) -> Vec<String> {
+        self.front_ends.iter().map(|front_end| front_end.name()).collect()
     }
 
     /// Changes settings; returns those then in force.
@@ -444,12 +422,13 @@ impl Daemon {
     /// The cache could not be closed cleanly; the next start is that after a crash.
     pub fn shutdown(&self) -> Result<u64, HostError> {
         self.stopping.store(true, Ordering::SeqCst);
-        self.shutdown.stop();
+        self.front_ends.iter().for_each(|front_end| front_end.stop());
+        let clients = || self.front_ends.iter().map(|front_end| front_end.clients()).sum();
         let deadline = Instant::now() + CLIENTS_LEAVE_WITHIN;
-        while self.shutdown.connections() > 0 {
+        while clients() > 0_usize {
             if Instant::now() > deadline {
-                tracing::warn!("{}", cut_off(self.shutdown.connections()));
-                self.shutdown.cut();
+                tracing::warn!("{}", cut_off(clients()));
+                self.front_ends.iter().for_each(|front_end| front_end.cut());
                 std::thread::sleep(Duration::from_millis(100));
                 break;
             }

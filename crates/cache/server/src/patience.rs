@@ -12,7 +12,7 @@ use flaz_engine::settings::Mode;
 use flaz_engine::shard::Shard;
 use flaz_runtime::Rt;
 
-use super::device::{CacheDevice, Production};
+use crate::device::{CacheDevice, Production};
 
 /// Between two looks at what is dirty.
 const LOOK: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const CLEAN_LOOKS: u32 = 3;
 
 /// How long one thread waits for the cache device.
-pub(super) struct Patience(Rc<State>);
+pub(crate) struct Patience(Rc<State>);
 
 struct State {
     cache: Rc<CacheDevice>,
@@ -33,7 +33,7 @@ struct State {
 
 impl Patience {
     /// The device has its limit until it is told otherwise.
-    pub(super) fn new(cache: Rc<CacheDevice>, limit: Option<Duration>) -> Self {
+    pub(crate) fn new(cache: Rc<CacheDevice>, limit: Option<Duration>) -> Self {
         Self(Rc::new(State {
             cache,
             limit,
@@ -43,12 +43,12 @@ impl Patience {
     }
 
     /// Notes a mode. With write-back [`Patience::be`] is called as well.
-    pub(super) fn set_mode(&self, mode: Mode) {
+    pub(crate) fn set_mode(&self, mode: Mode) {
         self.0.writes_back.set(mode == Mode::WriteBack);
     }
 
     /// Blocks of these shards may be dirty from now on: the device is waited for until that is over.
-    pub(super) fn be(&self, shards: &[Rc<Shard<Production>>]) {
+    pub(crate) fn be(&self, shards: &[Rc<Shard<Production>>]) {
         let state = Rc::clone(&self.0);
         let Some(limit) = state.limit else { return };
         let turn = state.turn.get() + 1;

@@ -10,14 +10,14 @@ use flaz_runtime::Rt;
 
 /// A volume whose flushes and prefetches are timed. Clones count together.
 #[derive(Clone)]
-pub(super) struct Timed<V> {
+pub struct Timed<V> {
     volume: V,
     latencies: Rc<RefCell<Latencies>>,
 }
 
 impl<V: Volume> Timed<V> {
     /// Times `volume`, and adds to what `latencies` has.
-    pub(super) fn new(volume: V, latencies: Rc<RefCell<Latencies>>) -> Self {
+    pub(crate) fn new(volume: V, latencies: Rc<RefCell<Latencies>>) -> Self {
         Self { volume, latencies }
     }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::error::chain;
-use crate::host::HostError;
+use crate::error::HostError;
+use flaz_control::chain;
 
 /// What somebody hears who asks too early.
 pub const STILL_STARTING: &str = "the cache is still starting: try again later";
 
 /// Why the daemon stops.
+#[derive(Debug)]
 pub enum Reason {
     /// SIGTERM or SIGINT.
     Signal(i32),
@@ -38,13 +39,13 @@ impl Reason {
 }
 
 /// The way from serving to stopped, watched by several threads.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Life {
     stage: Mutex<Stage>,
     changed: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Stage {
     /// Whether the host has started.
     begun: bool,

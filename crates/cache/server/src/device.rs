@@ -7,7 +7,7 @@ use flaz_runtime::Rt;
 use flaz_runtime::emulate::{Emulated, Preset};
 use flaz_runtime::file::FileDevice;
 
-use crate::settings::Emulation;
+use flaz_control::settings::Emulation;
 
 /// What the engine runs on in production.
 pub struct Production;

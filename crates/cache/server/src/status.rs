@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use flaz_control::report::{
+    AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport,
+    LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport, QueueReport,
+    REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport, WriteBackReport,
+};
+use flaz_engine::cache::lifecycle::Opened;
 use flaz_engine::format::superblock::{Superblock, VERSION};
+use flaz_engine::settings::Settings;
 use flaz_engine::shard::{JOBS_MAX, ORIGIN_READS_MAX, WRITES_IN_FLIGHT_MAX};
 use flaz_engine::stats::{Counts, Latency, LatencySummary, QueueDepth, StatsSnapshot};
 use flaz_engine::units::BLOCK_BYTES;
@@ -13,18 +19,12 @@ use flaz_nbd::Snapshot;
 use flaz_nbd::limits::{CONNECTIONS_MAX, REQUESTS_IN_FLIGHT_MAX};
 use flaz_runtime::compute::{QUEUE_MAX, codec_queues};
 
-use super::Daemon;
-use crate::report::WriteBackReport;
-use crate::report::{
-    AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport,
-    LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, QueueReport, REPORT_SCHEMA,
-    ReclaimReport, SpaceReport, StatusReport, TrafficReport,
-};
+use crate::spec::ServeSpec;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// The cache device as its superblock describes it.
-pub(super) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport {
+pub(crate) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport {
     let geometry = &superblock.geometry;
     CacheReport {
         path: path.to_owned(),
@@ -41,7 +41,7 @@ pub(super) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport 
 
 /// What one shard has to clean, and how far it has come with that in which time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cleaning {
+pub(crate) struct Cleaning {
     dirty_blocks: u64,
     cleaned_blocks: u64,
     clean_ns: u64,
@@ -49,7 +49,7 @@ pub(super) struct Cleaning {
 
 impl Cleaning {
     /// From what the shard counts.
-    pub(super) fn of(stats: &StatsSnapshot) -> Self {
+    pub(crate) fn of(stats: &StatsSnapshot) -> Self {
         Self {
             dirty_blocks: stats.holdings.dirty_blocks,
             cleaned_blocks: stats.counts.cleaned_blocks,
@@ -65,20 +65,30 @@ impl Cleaning {
     }
 }
 
+/// What is known of a server besides what it counts.
+pub(crate) struct Facts<'a> {
+    pub spec: &'a ServeSpec,
+    pub settings: Settings,
+    pub cache: &'a CacheReport,
+    pub origin: &'a OriginReport,
+    pub started: Instant,
+    pub opened: &'a Opened,
+    pub stopping: bool,
+    /// Number of threads that drive shards.
+    pub threads: u32,
+    /// Where clients come in.
+    pub listeners: Vec<NbdReport>,
+}
+
 /// Everything about a cache that is being served. `nbd`: what each thread's connections counted.
-pub(super) fn live(
-    daemon: &Daemon,
+pub(crate) fn live(
+    facts: &Facts<'_>,
     stats: &StatsSnapshot,
     cleaning: &[Cleaning],
     nbd: &[Snapshot],
 ) -> StatusReport {
-    let settings = daemon
-        .settings
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
     let failed = stats.holdings.cache_failed;
-    let state = if daemon.stopping.load(Ordering::Relaxed) {
+    let state = if facts.stopping {
         CacheState::Stopping
     } else if failed {
         CacheState::Degraded
@@ -88,15 +98,15 @@ pub(super) fn live(
     StatusReport {
         schema: REPORT_SCHEMA,
         state,
-        cache: daemon.cache_report.clone(),
-        origin: daemon.origin_report.clone(),
-        settings: Some(settings),
-        live: Some(live_report(daemon, stats, cleaning, nbd)),
-        warnings: warnings(daemon, stats, failed),
+        cache: facts.cache.clone(),
+        origin: facts.origin.clone(),
+        settings: Some(facts.settings.clone()),
+        live: Some(live_report(facts, stats, cleaning, nbd)),
+        warnings: warnings(facts, stats, failed),
     }
 }
 
-fn warnings(daemon: &Daemon, stats: &StatsSnapshot, failed: bool) -> Vec<String> {
+fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     if stats.holdings.cleaners_failing > 0 {
         warnings.push(
@@ -126,8 +136,8 @@ fn warnings(daemon: &Daemon, stats: &StatsSnapshot, failed: bool) -> Vec<String>
         );
     }
     for (device, emulation) in [
-        ("origin", daemon.spec.emulate_origin),
-        ("cache device", daemon.spec.emulate_cache),
+        ("origin", facts.spec.emulate_origin),
+        ("cache device", facts.spec.emulate_cache),
     ] {
         if let Some(emulation) = emulation {
             warnings.push(format!(
@@ -139,7 +149,7 @@ fn warnings(daemon: &Daemon, stats: &StatsSnapshot, failed: bool) -> Vec<String>
 }
 
 fn live_report(
-    daemon: &Daemon,
+    facts: &Facts<'_>,
     stats: &StatsSnapshot,
     cleaning: &[Cleaning],
     threads: &[Snapshot],
@@ -150,7 +160,7 @@ fn live_report(
         nbd += *thread;
     }
     LiveReport {
-        daemon: daemon_report(daemon),
+        daemon: daemon_report(facts),
         operations: operations(stats, &nbd),
         lookups: LookupReport {
             hits: counts.read_hits,
@@ -176,7 +186,7 @@ fn live_report(
             compress_s: counts.pack_ns as f64 / 1e9,
             decompress_s: counts.unpack_ns as f64 / 1e9,
         },
-        space: space(stats, daemon),
+        space: space(stats, facts),
         write_back: write_back(stats, cleaning),
         traffic: TrafficReport {
             cache_read_bytes: counts.cache_read_bytes,
@@ -199,8 +209,8 @@ fn live_report(
             origin_errors: counts.origin_errors,
         },
         memory: memory(stats),
-        queues: queues(stats, threads, daemon),
-        nbd: listeners(daemon, &nbd),
+        queues: queues(stats, threads, facts),
+        nbd: facts.listeners.clone(),
     }
 }
 
@@ -241,19 +251,19 @@ fn clean_s(shards: &[Cleaning]) -> Option<f64> {
     Some(shards.iter().map(seconds).fold(0.0, f64::max))
 }
 
-fn daemon_report(daemon: &Daemon) -> DaemonReport {
+fn daemon_report(facts: &Facts<'_>) -> DaemonReport {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     DaemonReport {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        uptime_s: daemon.started.elapsed().as_secs_f64(),
-        threads: daemon.thread_count(),
+        uptime_s: facts.started.elapsed().as_secs_f64(),
+        threads: facts.threads,
         cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
-        started_warm: daemon.opened.start.keeps_contents(),
-        recovery_ms: daemon.opened.restored_in.as_secs_f64() * 1000.0,
-        read_only: daemon.spec.read_only,
-        emulate_origin: daemon.spec.emulate_origin,
-        emulate_cache: daemon.spec.emulate_cache,
+        started_warm: facts.opened.start.keeps_contents(),
+        recovery_ms: facts.opened.restored_in.as_secs_f64() * 1000.0,
+        read_only: facts.spec.read_only,
+        emulate_origin: facts.spec.emulate_origin,
+        emulate_cache: facts.spec.emulate_cache,
     }
 }
 
@@ -367,9 +377,9 @@ fn refused(counts: &Counts) -> BTreeMap<String, u64> {
     .collect()
 }
 
-fn space(stats: &StatsSnapshot, daemon: &Daemon) -> SpaceReport {
+fn space(stats: &StatsSnapshot, facts: &Facts<'_>) -> SpaceReport {
     let holdings = &stats.holdings;
-    let region_bytes = daemon.cache_report.region_bytes.max(1);
+    let region_bytes = facts.cache.region_bytes.max(1);
     let cached_bytes = holdings.cached_blocks * BLOCK;
     let ratio = |of: u64, by: u64, over: u64| {
         if over == 0 {
@@ -419,9 +429,9 @@ fn resident_bytes() -> Option<u64> {
 }
 
 /// How full the queues are. Depth and peak are of the fullest of a kind: sums of peaks would be of no moment.
-fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], daemon: &Daemon) -> Vec<QueueReport> {
+fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], facts: &Facts<'_>) -> Vec<QueueReport> {
     let (holdings, counts) = (&stats.holdings, &stats.counts);
-    let shards = u64::from(daemon.cache_report.shards);
+    let shards = u64::from(facts.cache.shards);
     let mut requests = QueueDepth::default();
     for thread in nbd {
         requests.fullest(QueueDepth {
@@ -478,22 +488,6 @@ fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], daemon: &Daemon) -> Vec<Queue
         reports.push(one(name, 1, depth, QUEUE_MAX as u64, queue.full_count));
     }
     reports
-}
-
-fn listeners(daemon: &Daemon, nbd: &Snapshot) -> Vec<NbdReport> {
-    // Connections are counted for all addresses together; the first line has them.
-    daemon
-        .spec
-        .nbd
-        .iter()
-        .enumerate()
-        .map(|(at, address)| NbdReport {
-            address: address.to_string(),
-            connections: if at == 0 { nbd.connections_now() as u32 } else { 0 },
-            connections_max: CONNECTIONS_MAX as u32,
-            connections_total: if at == 0 { nbd.connections_total } else { 0 },
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -27,9 +27,9 @@ use futures_util::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::device::HostDevice;
-use super::filesystem::FileSystem;
-use super::origin::file_system;
+use crate::device::HostDevice;
+use crate::filesystem::FileSystem;
+use crate::origin::file_system;
 
 /// Version of the file.
 const VERSION: u32 = 2;

@@ -1,0 +1,147 @@
+//! The front end for NBD: sockets, a thread that accepts on all of them, and connections dealt out to the threads.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use flaz_control::report::NbdReport;
+use flaz_nbd::limits::CONNECTIONS_MAX;
+use flaz_nbd::{
+    Counters, Export, Incoming, Limits, NbdAddress, Server, Service, Shutdown, Snapshot, serve_connection,
+};
+use flaz_runtime::{Config, Rt, Runtime};
+
+use crate::error::HostError;
+use crate::front_end::{Failed, FrontEnd, SessionThreads};
+use crate::threads::watched;
+
+/// NBD on some addresses.
+pub(crate) struct NbdFrontEnd {
+    addresses: Vec<NbdAddress>,
+    /// The bound sockets, until they are served.
+    servers: std::sync::Mutex<Vec<Server>>,
+    export: Arc<Export>,
+    /// What the connections of each thread count.
+    counters: Vec<Arc<Counters>>,
+    shutdown: Shutdown,
+}
+
+impl NbdFrontEnd {
+    /// Binds the sockets. Clients can connect from now on, and are answered when the front end is started.
+    ///
+    /// # Errors
+    /// A socket is in use, or cannot be made.
+    pub(crate) fn bind(addresses: &[NbdAddress], export: Export, threads: u32) -> Result<Self, HostError> {
+        let shutdown = Shutdown::new();
+        let bind = |address| Ok::<_, HostError>(Server::bind(address, Limits::default(), shutdown.clone())?);
+        Ok(Self {
+            addresses: addresses.to_vec(),
+            servers: addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()?.into(),
+            export: Arc::new(export),
+            counters: (0..threads).map(|_| Arc::default()).collect(),
+            shutdown,
+        })
+    }
+
+    /// Gives a connection to a thread.
+    fn serve(&self, threads: &SessionThreads, thread: usize) -> impl Fn(Incoming) + use<> {
+        let service = Service {
+            export: Arc::clone(&self.export),
+            limits: Limits::default(),
+            counters: Arc::clone(&self.counters[thread]),
+        };
+        let threads = threads.clone();
+        move |incoming| {
+            let service = service.clone();
+            let session = Box::new(move |volume| {
+                Box::pin(serve_connection(incoming, volume, Rt, service))
+                    as futures_util::future::LocalBoxFuture<'_, ()>
+            });
+            if threads.run(thread, session).is_err() {
+                tracing::warn!("a connection was closed: its thread takes no more orders");
+            }
+        }
+    }
+}
+
+impl FrontEnd for NbdFrontEnd {
+    fn name(&self) -> String {
+        let addresses: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
+        format!("NBD on {}", addresses.join(" "))
+    }
+
+    fn start(&self, threads: SessionThreads, failed: Failed) -> Result<Vec<JoinHandle<()>>, HostError> {
+        let servers = std::mem::take(
+            &mut *self
+                .servers
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        if servers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let deal: Vec<_> = (0..threads.count())
+            .map(|thread| self.serve(&threads, thread))
+            .collect();
+        let body = {
+            let failed = Arc::clone(&failed);
+            move || {
+                let runtime = match Runtime::new(Config::default()) {
+                    Ok(runtime) => runtime,
+                    Err(error) => return failed(error.into()),
+                };
+                runtime.block_on(async {
+                    let next = Cell::new(0_usize);
+                    let runs = servers.into_iter().map(|server| {
+                        server.run(&Rt, |incoming| {
+                            let turn = next.get();
+                            next.set(turn + 1);
+                            deal[turn % deal.len()](incoming);
+                        })
+                    });
+                    for result in futures_util::future::join_all(runs).await {
+                        if let Err(error) = result {
+                            failed(error.into());
+                        }
+                    }
+                });
+            }
+        };
+        Ok(vec![watched("flaz-accept".to_owned(), failed, body)?])
+    }
+
+    fn stop(&self) {
+        self.shutdown.stop();
+    }
+
+    fn clients(&self) -> usize {
+        self.shutdown.connections()
+    }
+
+    fn cut(&self) {
+        self.shutdown.cut();
+    }
+
+    fn counts(&self) -> Vec<Snapshot> {
+        self.counters.iter().map(|counters| counters.snapshot()).collect()
+    }
+
+    fn report(&self) -> Vec<NbdReport> {
+        let mut all = Snapshot::default();
+        for thread in self.counts() {
+            all += thread;
+        }
+        // Connections are counted for all addresses together; the first line has them.
+        let first = |at, count| if at == 0 { count } else { 0 };
+        self.addresses
+            .iter()
+            .enumerate()
+            .map(|(at, address)| NbdReport {
+                address: address.to_string(),
+                connections: first(at, all.connections_now()) as u32,
+                connections_max: CONNECTIONS_MAX as u32,
+                connections_total: first(at, all.connections_total),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,239 @@
+//! The life of a server, from its options to its end.
+//!
+//! ```text
+//! control socket -> cache opens -> READY=1 -> wait -> STOPPING=1 -> cache closes -> control socket goes
+//! ```
+//!
+//! Invariants: the control socket is there before the first client can be, and as long as the last one;
+//! whoever asked for the stop is answered only after the shutdown has ended, with its result.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use flaz_control::settings::text_after;
+use flaz_control::size::HumanDuration;
+use flaz_control::{ControlError, ControlHandler, Reply, Request, Server, chain};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::daemon::{Daemon, start};
+use crate::error::HostError;
+use crate::life::{Life, Reason, STILL_STARTING};
+use crate::process::prepare;
+use crate::spec::ServeSpec;
+
+/// Exit status at the second signal.
+const EXIT_FAILURE: i32 = 1;
+
+/// Why a server ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The cache cannot be served, or failed while it was.
+    #[error("serve")]
+    Serve(#[source] HostError),
+    /// The cache could not be closed cleanly.
+    #[error("stopping")]
+    Stop(#[source] HostError),
+    /// The control socket cannot be made.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A part of the system failed.
+    #[error("{what}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl ServeError {
+    fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}
+
+/// Handles signals: the first SIGTERM or SIGINT is a clean stop, also during the start; the second ends the process.
+#[derive(Debug, Default)]
+pub struct Watch(Arc<Life>);
+
+impl Watch {
+    /// Prepares the process for serving, and handles signals from now on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn start() -> Result<Self, ServeError> {
+        prepare();
+        let watch = Self::default();
+        watch_signals(&watch.0)?;
+        Ok(watch)
+    }
+}
+
+/// Serves a cache until it is asked to stop, with its control socket at `control`. `ready` is called once clients can
+/// come.
+///
+/// # Errors
+/// The server could not start, failed on its way, or could not stop cleanly.
+pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce()) -> Result<(), ServeError> {
+    let life = watch.0;
+    warn_of_emulation(spec);
+    // Before the start: a client that finds the NBD socket finds the control socket too, and a second daemon for
+    // this cache stops here, with a message that says where the first one is.
+    let handler = Arc::new(Handler {
+        daemon: OnceLock::new(),
+        life: Arc::clone(&life),
+    });
+    let server = Server::start(control, Arc::clone(&handler) as Arc<dyn ControlHandler>)?;
+    let begun = Instant::now();
+    notify(&[NotifyState::Status(
+        "starting: opening devices and loading the index",
+    )]);
+    let failed = {
+        let life = Arc::clone(&life);
+        Arc::new(move |error: HostError| life.ask_to_stop(Reason::Failed(error)))
+    };
+    let daemon = match start(spec, failed) {
+        Ok(daemon) => handler.daemon.get_or_init(|| daemon),
+        Err(error) => {
+            life.end(Err(format!("cannot start the cache: {}", chain(error.as_ref()))));
+            server.close();
+            return Err(ServeError::Serve(error));
+        }
+    };
+    life.begin();
+    announce(spec, daemon, control, begun.elapsed());
+    ready();
+
+    let reason = life.wait_for_reason();
+    tracing::info!("stopping: {}", reason.text());
+    notify(&[
+        NotifyState::Stopping,
+        NotifyState::Status("stopping: completing requests"),
+    ]);
+    let begun = Instant::now();
+    let stopped = daemon.shutdown();
+    life.end(match &stopped {
+        Ok(dirty_blocks) => Ok(*dirty_blocks),
+        Err(error) => Err(format!(
+            "the cache was not closed cleanly: {}",
+            chain(error.as_ref())
+        )),
+    });
+    server.close();
+    stopped.map_err(ServeError::Stop)?;
+    tracing::info!("stopped cleanly in {}", HumanDuration(begun.elapsed()));
+    match reason {
+        Reason::Failed(error) => Err(ServeError::Serve(error)),
+        Reason::Signal(_) | Reason::Asked | Reason::Detached => Ok(()),
+    }
+}
+
+/// Tells the log and systemd that clients can come.
+fn announce(spec: &ServeSpec, daemon: &Daemon, control: &Path, took: Duration) {
+    let front_ends = daemon.front_ends().join(", ");
+    tracing::info!(
+        "ready in {}: {front_ends}, control on {}",
+        HumanDuration(took),
+        control.display()
+    );
+    let status = format!("serving {}: {front_ends}", spec.cache.display());
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+}
+
+fn warn_of_emulation(spec: &ServeSpec) {
+    for (device, emulation, option) in [
+        ("origin", spec.emulate_origin, "--emulate-origin"),
+        ("cache device", spec.emulate_cache, "--emulate-cache"),
+    ] {
+        if let Some(emulation) = emulation {
+            tracing::warn!(
+                "EMULATION: the {device} is SLOWED DOWN to emulate '{emulation}', for demonstrations and \
+                 tests only; omit {option} for production"
+            );
+        }
+    }
+}
+
+/// Tells systemd, if it started us.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot notify systemd: {error}");
+    }
+}
+
+/// The first SIGTERM or SIGINT asks for a clean stop; the second ends the process at once.
+fn watch_signals(life: &Arc<Life>) -> Result<(), ServeError> {
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(ServeError::system("handling signals"))?;
+    let life = Arc::clone(life);
+    let watch = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            if count > 0 {
+                tracing::error!("second signal: exiting at once; the cache was not closed cleanly");
+                std::process::exit(EXIT_FAILURE);
+            }
+            life.ask_to_stop(Reason::Signal(signal));
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(watch)
+        .map_err(ServeError::system("starting the signal thread"))?;
+    Ok(())
+}
+
+/// Answers control requests with the daemon's means.
+struct Handler {
+    daemon: OnceLock<Daemon>,
+    life: Arc<Life>,
+}
+
+impl Handler {
+    fn running(&self) -> Result<&Daemon, String> {
+        self.life.wait_for_begin()?;
+        self.daemon.get().ok_or_else(|| STILL_STARTING.to_owned())
+    }
+
+    fn answer(&self, request: Request) -> Result<Reply, String> {
+        match request {
+            Request::Status {} => {
+                let report = self.running()?.status().map_err(|error| chain(error.as_ref()))?;
+                Ok(Reply::Status(Box::new(report)))
+            }
+            Request::Set(patch) => {
+                let settings = self
+                    .running()?
+                    .set(&patch)
+                    .map_err(|error| chain(error.as_ref()))?;
+                tracing::info!("new settings: {}", text_after(&settings, &patch));
+                Ok(Reply::Settings(settings))
+            }
+            Request::Flush {} => {
+                let dirty_blocks = self.running()?.clean().map_err(|error| chain(error.as_ref()))?;
+                Ok(Reply::Left { dirty_blocks })
+            }
+            Request::Detach {} => {
+                self.running()?.detach().map_err(|error| chain(error.as_ref()))?;
+                self.life.ask_to_stop(Reason::Detached);
+                self.life.wait_for_end().map(|_| Reply::Done)
+            }
+            Request::Stop { wait } => {
+                self.life.ask_to_stop(Reason::Asked);
+                if !wait {
+                    return Ok(Reply::Done);
+                }
+                let dirty_blocks = self.life.wait_for_end()?;
+                Ok(Reply::Left { dirty_blocks })
+            }
+        }
+    }
+}
+
+impl ControlHandler for Handler {
+    fn handle(&self, request: Request) -> Reply {
+        self.answer(request).unwrap_or_else(Reply::Refused)
+    }
+}
