@@ -16,6 +16,7 @@
 //! | [`campaign`] | rounds until it is done; the file after each visit; going on after an interruption |
 //! | [`forecast`] | how long the rest will take |
 //! | [`flags`], [`summary`] | outliers, drift, steady state; a page for people |
+//! | [`detect`] | writing data of different kinds, to find what a device does to them |
 //! | [`mod@environment`] | where it is measured |
 //! | [`error`] | what can be wrong with all that |
 //!
@@ -23,6 +24,7 @@
 
 pub mod campaign;
 pub mod data;
+pub mod detect;
 pub mod environment;
 pub mod error;
 pub mod flags;

@@ -1,24 +1,19 @@
 //! `flaz bench detect`: writes data of different kinds to a file of its own, or to a file or device in place, and hands
 //! the rates to `flaz_bench::detect`.
 
-mod data;
-mod layers;
-mod measure;
-#[cfg(test)]
-mod models;
 mod place;
 
 use std::path::PathBuf;
 
 use clap::Args;
 use flaz_bench::detect::ROUNDS_MIN;
+use flaz_load::detect::measure::{Shape, Step, measured};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::commands::output;
 use crate::error::Failure;
 use crate::number::whole;
 use crate::size;
-use measure::{Shape, Step, measured};
 use place::Place;
 
 /// Smallest sample of a kind of data per round. A smaller one contains no duplicates.

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use flaz_bench::detect::{FileSystem, Layer, LayerState};
 
-use super::place::FileSystemOf;
-use crate::safety::node::DeviceNumber;
+use super::file_system::FileSystemOf;
 
 /// Where the kernel shows its devices.
 pub const SYS: &str = "/sys";
@@ -31,8 +30,8 @@ pub struct Below {
     pub cached: bool,
 }
 
-/// What lies below the device with a number.
-pub fn below(sys: &Path, number: DeviceNumber) -> Below {
+/// What lies below the device with a number, `MAJOR:MINOR`.
+pub fn below(sys: &Path, number: &str) -> Below {
     let mut below = Below::default();
     if let Some(folder) = folder_of(sys, number) {
         look(sys, &folder, DEPTH_MAX, &mut below);
@@ -41,7 +40,7 @@ pub fn below(sys: &Path, number: DeviceNumber) -> Below {
 }
 
 /// The folder of the whole disk.
-fn folder_of(sys: &Path, number: DeviceNumber) -> Option<PathBuf> {
+fn folder_of(sys: &Path, number: &str) -> Option<PathBuf> {
     let folder = fs::canonicalize(sys.join(format!("dev/block/{number}"))).ok()?;
     if folder.join("partition").exists() {
         return Some(folder.parent()?.to_owned());
@@ -83,7 +82,7 @@ fn look(sys: &Path, folder: &Path, depth: usize, below: &mut Below) {
         below.cached |= line(&folder.join("loop/dio")).as_deref() != Some("1");
         let number = file.and_then(|file| file.metadata()).map(|found| found.dev());
         if let (Some(system), Ok(number)) = (system, number)
-            && let Some(folder) = folder_of(sys, system.device(number))
+            && let Some(folder) = folder_of(sys, &system.device(number))
         {
             look(sys, &folder, depth - 1, below);
         }
@@ -127,7 +126,7 @@ pub struct Kept(PathBuf);
 
 impl Kept {
     /// The counter of the device with a number; nothing if it has none.
-    pub fn of(sys: &Path, number: DeviceNumber) -> Option<Self> {
+    pub fn of(sys: &Path, number: &str) -> Option<Self> {
         let path = fs::canonicalize(sys.join(format!("dev/block/{number}"))).ok()?;
         let kept = Self(path.join("mm_stat"));
         kept.bytes().is_some().then_some(kept)
@@ -175,7 +174,7 @@ mod tests {
         }
 
         fn below(&self, number: &str) -> Below {
-            below(self.0.path(), DeviceNumber::parse(number).unwrap())
+            below(self.0.path(), number)
         }
     }
 
@@ -249,7 +248,7 @@ mod tests {
             &[("mm_stat", " 67792896 53475329 54272000 0 67330048 1024\n")],
         );
         sys.device("sda", "8:0", &[]);
-        let of = |number| Kept::of(sys.0.path(), DeviceNumber::parse(number).unwrap());
+        let of = |number| Kept::of(sys.0.path(), number);
         assert_eq!(of("253:0").unwrap().bytes(), Some(53_475_329));
         assert!(of("8:0").is_none());
     }
