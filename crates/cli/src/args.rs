@@ -223,10 +223,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// Slow the origin down to this kind of device, for demonstrations and tests
-    #[arg(long, value_name = "DEVICE", value_enum)]
+    #[arg(long, value_name = "DEVICE", value_parser = choice::<Emulation>())]
     pub emulate_origin: Option<Emulation>,
     /// Slow the cache device down to this kind of device, for demonstrations and tests
-    #[arg(long, value_name = "DEVICE", value_enum)]
+    #[arg(long, value_name = "DEVICE", value_parser = choice::<Emulation>())]
     pub emulate_cache: Option<Emulation>,
 }
 

@@ -1,6 +1,7 @@
 //! Settings of the engine on the command line: parsers that list the possible values in `--help`, with a line on each.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use flaz_control::settings::Emulation;
 use flaz_engine::choice::{Choice, parse};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{AfterCrash, Mode, StrictFlush};
@@ -49,6 +50,16 @@ impl Described for StrictFlush {
             Self::Auto => "Always if the cache device has no volatile write cache, else never",
             Self::Always => "Before a flush is acknowledged",
             Self::Never => "Within milliseconds after a flush is acknowledged",
+        }
+    }
+}
+
+impl Described for Emulation {
+    fn help(self) -> &'static str {
+        match self {
+            Self::Hdd => "Hard disk: 12.6 ms, 100 MB/s read, 90 MB/s written",
+            Self::Ssd => "SATA SSD: 0.17 ms, 277 MB/s read, 202 MB/s written",
+            Self::NetworkVolume => "Cloud network volume: 1 ms, 125 MB/s, 3,000 IOPS",
         }
     }
 }

@@ -4,7 +4,6 @@
 
 use std::fmt;
 
-use clap::ValueEnum;
 use flaz_codec::{CodecSpec, SpecError};
 use flaz_engine::choice::{self, Choice, UnknownChoice};
 use flaz_engine::policy::PolicyKind;
@@ -14,30 +13,35 @@ use serde::{Deserialize, Serialize};
 use crate::size::{self, SizeError};
 
 /// An emulated slow device, for demonstrations and tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emulation {
-    /// Hard disk: 12.6 ms, 100 MB/s read, 90 MB/s written
+    /// Hard disk.
     Hdd,
-    /// SATA SSD: 0.17 ms, 277 MB/s read, 202 MB/s written
+    /// SATA SSD.
     Ssd,
-    /// Cloud network volume: 1 ms, 125 MB/s, 3,000 IOPS
+    /// Cloud network volume.
     NetworkVolume,
 }
 
-macro_rules! text_of_value_enum {
-    ($($type:ty),*) => {$(
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.to_possible_value() {
-                    Some(value) => f.pad(value.get_name()),
-                    None => Ok(()),
-                }
-            }
+impl Choice for Emulation {
+    const SETTING: &'static str = "emulation";
+    const ALL: &'static [Self] = &[Self::Hdd, Self::Ssd, Self::NetworkVolume];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Hdd => "hdd",
+            Self::Ssd => "ssd",
+            Self::NetworkVolume => "network-volume",
         }
-    )*};
+    }
 }
-text_of_value_enum!(Emulation);
+
+impl fmt::Display for Emulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// Why a setting is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -220,6 +224,18 @@ pub fn text_after(settings: &Settings, patch: &SettingsPatch) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn emulations_have_one_name_everywhere() {
+        for emulation in Emulation::ALL {
+            let json = serde_json::to_string(emulation).unwrap();
+            assert_eq!(json, format!("\"{emulation}\""));
+            assert_eq!(
+                choice::parse::<Emulation>(emulation.name()).as_ref(),
+                Ok(emulation)
+            );
+        }
+    }
 
     #[test]
     fn assignments_become_a_patch() {
