@@ -1,7 +1,7 @@
 //! Admission: storing blocks off the caller's path.
 //!
-//! Readers and writers leave jobs in a bounded queue; one task a shard packs the blocks and appends them to
-//! the log. A block that was written since its data was read is dropped (see [`super::order`]).
+//! Readers and writers offer jobs to a bounded queue (see [`super::queue`]). One task a shard packs the blocks and appends
+//! them to the log. A block that was written since its data was read is dropped (see [`super::order`]).
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,20 +1,21 @@
-//! The cleaner: brings dirty blocks to the origin, in the order of their addresses, neighbours together.
+//! The writeback worker: writes dirty blocks to the origin, in the order of their addresses, neighbours together.
 //!
-//! One batch after the other: what is dirty is made stable on the cache device, written to the origin, and the origin
-//! flushed; then each block that is still the one that was written gets a record in the log, *cleaned*, and is clean.
-//! The order keeps four things true at every moment:
+//! It works in batches. The worker makes dirty blocks stable on the cache device, writes them to the origin and flushes the
+//! origin. Then each block that was not written again meanwhile gets a *cleaned* record in the log, and is clean.
 //!
-//! - The origin never has a version that the cache device could lose: a power cut would otherwise bring back an older
-//!   copy beside it.
-//! - A *cleaned* record stands behind the record it speaks of, in the same ring, and is written when the origin keeps
-//!   the block. Without the record the block is dirty again after a crash, and is cleaned again, to the same effect.
-//! - So nothing newer may reach the origin past the cache before that record is stable: see [`Shard::settle_cleaned`].
-//! - No two writes of one block to the origin are under way at a time, for the older could land last.
+//! Invariants:
+//! - The origin never has a version that the cache device could still lose: a power cut would otherwise bring back an
+//!   older copy beside it.
+//! - A *cleaned* record comes after the record that it refers to, in the same ring, and is written when the block is stable
+//!   on the origin. Without the record the block is dirty again after a crash and is written again, with the same result.
+//! - Nothing newer reaches the origin past the cache before that record is stable: see [`Shard::settle_cleaned`].
+//! - No two writes of one block to the origin are under way at a time: see [`super::writeback`].
 //!
-//! It sets no intents, for its records say what a crash leaves, but where the origin is watched: see [`watch`](super::watch).
+//! The worker sets intents only where the origin is watched (see [`watch`](super::watch)): elsewhere its records say what a
+//! crash leaves.
 //!
-//! The pace follows the share of the dirty limit that is used: below a quarter the cleaner lets writes gather and
-//! waits for a quiet origin, above it speeds up, and at the limit writers wait for it.
+//! The pace follows the used share of the dirty limit. Below a quarter, the worker lets writes gather and waits for a quiet
+//! origin. Above, it speeds up. At the limit, writers wait for it.
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -90,7 +90,7 @@ impl<P: Platform> Shard<P> {
 
     fn settle_fence(&self) {
         self.cache.settle();
-        self.intents.changed.notify_all();
+        self.intents.recheck();
     }
 
     /// Before a recovery: what is clean on the device has missed writes, and is to be dropped. Stable on return.
@@ -101,9 +101,9 @@ impl<P: Platform> Shard<P> {
         // Its numbers are those of a mark that counts. And what the old pages say must be there, these say as well: or the
         // recovery would not miss it.
         let marks = self.load_intents().await?;
-        self.intents.set_durable(marks);
+        self.intents.set_marks(marks);
         let marked = self.write_fence_mark().await;
-        self.intents.set_durable(Default::default());
+        self.intents.set_marks(Default::default());
         marked
     }
 
@@ -116,7 +116,7 @@ impl<P: Platform> Shard<P> {
             }
         }
         self.cache.marking_ended();
-        self.intents.changed.notify_all();
+        self.intents.recheck();
         marked
     }
 
@@ -128,7 +128,7 @@ impl<P: Platform> Shard<P> {
             if self.is_stopping() {
                 return true;
             }
-            self.intents.wishes.notified().await;
+            self.intents.wanted().await;
         }
         self.cache.tell_host().await
     }

@@ -271,7 +271,7 @@ impl<P: Platform> Shard<P> {
             self.log.reopen(region.number, region.extents, region.records);
         }
         // All of it was stable when the superblock said that the cache was clean.
-        self.intents.set_durable(self.log.durable_marks());
+        self.intents.set_marks(self.log.durable_marks());
         self.map.replace(contents.index);
         self.inherit_dirty();
         if self.intents.set_count() > 0 {

@@ -79,7 +79,7 @@ use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use codecs::CodecPool;
 use identity::ShardIdentity;
-use intents::Intents;
+use intents::IntentBitmap;
 use io::{CacheIo, OriginIo};
 use log::{LogIdentity, SegmentLog};
 use map::BlockMap;
@@ -160,7 +160,7 @@ pub struct Shard<P: Platform> {
     reclaimer: Reclaimer,
     /// The tasks and the phase.
     tasks: Rc<TaskGroup>,
-    intents: Intents,
+    intents: IntentBitmap,
     stable_mark: StableMark,
     writeback: Writeback,
     stats: Rc<Stats>,
@@ -233,7 +233,7 @@ impl<P: Platform> Shard<P> {
             queue: AdmissionQueue::new(),
             reclaimer: Reclaimer::new(),
             tasks: TaskGroup::new(),
-            intents: Intents::new(&geometry),
+            intents: IntentBitmap::new(&geometry),
             stable_mark: StableMark::new(),
             writeback: Writeback::new(number),
             stats,

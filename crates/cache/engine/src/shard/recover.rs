@@ -390,7 +390,7 @@ impl<P: Platform> Shard<P> {
             self.log.write_ended().await;
         }
         while self.cache.is_marking() {
-            self.intents.changed.notified().await;
+            self.intents.changed().await;
         }
         dropped
     }

@@ -105,7 +105,7 @@ impl<P: Platform> Shard<P> {
             );
             log.reopen(region.number, extents, records);
         }
-        self.intents.set_durable(log.durable_marks());
+        self.intents.set_marks(log.durable_marks());
         // Reclaim comes first, and nothing else gets what room there is.
         log.hold_for_reclaim(true);
         log.starve();

@@ -10,7 +10,6 @@ use futures_util::future::{Either, select};
 use super::page_of;
 use crate::format::intent::DurableMark;
 use crate::planted::{PlantedBug, planted};
-use crate::settings::AfterCrash;
 use crate::shard::io::Noted;
 use crate::shard::log::FlushPoint;
 use crate::shard::{Platform, Shard};
@@ -56,20 +55,11 @@ impl<P: Platform> Shard<P> {
         let intents = &self.intents;
         let failures = self.doubt_what_a_flush_lost();
         let candidates: Vec<u64> = {
-            let (set, mut written) = (intents.set.borrow(), intents.written.borrow_mut());
-            let doubtful = intents.doubtful.borrow();
+            let mut bits = intents.bits.borrow_mut();
             let told = self.env.now() >= intents.note_again.get();
-            let settled = |stripe: u64| {
-                let free = !written.has(stripe) && !self.has_obsolete(stripe) && !doubtful.has(stripe);
-                free && (told || !self.is_watched(stripe))
-            };
-            let candidates = set.iter().filter(|&stripe| settled(stripe)).collect();
-            if self.id.after_crash == AfterCrash::Warm {
-                written.clear_all();
-            }
-            for (stripe, _) in &*intents.in_flight.borrow() {
-                written.set(*stripe);
-            }
+            let settled = |stripe: u64| !self.has_obsolete(stripe) && (told || !self.is_watched(stripe));
+            let candidates = bits.idle().filter(|&stripe| settled(stripe)).collect();
+            bits.begin_round(self.id.after_crash);
             candidates
         };
         if candidates.is_empty() {
@@ -91,20 +81,18 @@ impl<P: Platform> Shard<P> {
         let watched = candidates.iter().any(|&stripe| self.is_watched(stripe));
         let noted = watched && self.noted(ticket).await;
         let mut pages = Vec::new();
-        let permit = intents.sectors.acquire(1).await;
+        let permit = intents.pages().await;
         if self.cache.is_fenced() {
             // Every bit was set, and must stay: writes go to the origin without one from now on.
             return;
         }
         {
-            let (mut set, written) = (intents.set.borrow_mut(), intents.written.borrow());
+            let mut bits = intents.bits.borrow_mut();
             for stripe in candidates {
                 let untold = !noted && self.is_watched(stripe);
-                if !written.has(stripe) && !self.has_obsolete(stripe) && !untold {
-                    set.clear(stripe);
-                    if pages.last() != Some(&page_of(stripe)) {
-                        pages.push(page_of(stripe));
-                    }
+                let cleared = !self.has_obsolete(stripe) && !untold && bits.clear_if_idle(stripe);
+                if cleared && pages.last() != Some(&page_of(stripe)) {
+                    pages.push(page_of(stripe));
                 }
             }
         }
@@ -121,16 +109,9 @@ impl<P: Platform> Shard<P> {
     /// brings that back: what is set by now is never cleared in this opening. Where no intents are set, for a crash leaves
     /// nothing of the cache, a clean stop must know of what was written all the same. Returns how many failed so far.
     pub(in crate::shard) fn doubt_what_a_flush_lost(&self) -> u64 {
-        let intents = &self.intents;
         let failures = self.origin.flush_failures();
-        if intents.failures.replace(failures) != failures {
-            let touched = match self.id.after_crash {
-                AfterCrash::Warm => intents.set.borrow(),
-                AfterCrash::Cold => intents.written.borrow(),
-            };
-            let mut doubtful = intents.doubtful.borrow_mut();
-            touched.iter().for_each(|stripe| doubtful.set(stripe));
-        }
+        let mut bits = self.intents.bits.borrow_mut();
+        bits.note_failures(failures, self.id.after_crash);
         failures
     }
 
@@ -198,7 +179,7 @@ impl<P: Platform> Shard<P> {
         let &FlushPoint {
             open, marks, behind, ..
         } = point;
-        let known = self.intents.durable.get();
+        let known = self.intents.marks.current();
         // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
         // it may have been made void by now, or be about to be.
         let mut marks = marks;
@@ -208,13 +189,13 @@ impl<P: Platform> Shard<P> {
                 continue;
             }
             let fill = region.map_or(Sequence(0), |number| self.log.fill_of_region(number));
-            if mark.fill != fill || fill == self.intents.voiding.get() {
+            if mark.fill != fill || self.intents.marks.is_forgotten(fill) {
                 *mark = DurableMark::default();
             } else if known.fill == fill {
                 mark.used = mark.used.max(known.used);
             }
         }
-        self.intents.set_durable(marks);
+        self.intents.set_marks(marks);
         self.stable_mark.advance(marks != known, behind.contains(&true));
     }
 
@@ -222,7 +203,7 @@ impl<P: Platform> Shard<P> {
     /// have lost writes, and watched ones of which the host cannot be told: until the superblock says that the stop was
     /// clean, this is what a crash leaves.)
     pub(in crate::shard) async fn clear_all_intents(&self) -> Result<(), DeviceError> {
-        let mut watched: Vec<u64> = self.intents.set.borrow().iter().collect();
+        let mut watched = self.intents.set_stripes();
         watched.retain(|&stripe| self.is_watched(stripe));
         if !watched.is_empty() {
             let (ticket, failures) = (
@@ -233,19 +214,13 @@ impl<P: Platform> Shard<P> {
                 watched.clear();
             }
         }
-        let permit = self.intents.sectors.acquire(1).await;
+        let permit = self.intents.pages().await;
         if self.cache.is_fenced() {
             // Every bit was set, and must stay.
             return Ok(());
         }
-        let mut pages = BTreeSet::new();
-        {
-            let (mut set, doubtful) = (self.intents.set.borrow_mut(), self.intents.doubtful.borrow());
-            pages.extend(set.iter().chain(doubtful.iter()).map(page_of));
-            set.clear_all();
-            let kept = watched.into_iter().chain(doubtful.iter());
-            kept.for_each(|stripe| set.set(stripe));
-        }
+        let touched = self.intents.bits.borrow_mut().clear_for_stop(watched);
+        let pages: BTreeSet<u64> = touched.into_iter().map(page_of).collect();
         for page in pages {
             self.write_intents(page, &[], false).await?;
         }

@@ -28,40 +28,36 @@ impl<P: Platform> Shard<P> {
         while at < len {
             let part = CHUNK_BYTES.min(len - at);
             let buf = self.read_intents(start + at, part).await?;
-            let mut set = self.intents.set.borrow_mut();
+            let mut bits = self.intents.bits.borrow_mut();
+            let stripes = bits.stripes();
             for (i, bytes) in buf.chunks_exact(512).enumerate() {
                 let within = at / 512 + i as u64;
                 let number = (self.first_intent_sector() + within) as u32;
-                let range =
-                    within * INTENT_STRIPES..((within + 1) * INTENT_STRIPES).min(self.intents.stripes);
+                let range = within * INTENT_STRIPES..((within + 1) * INTENT_STRIPES).min(stripes);
                 let bytes = bytes.try_into().expect("chunks of 512 bytes");
                 match IntentSector::parse(bytes, number) {
                     Ok(sector) => {
                         let first = range.start;
                         range
                             .filter(|stripe| sector.has(stripe - first))
-                            .for_each(|stripe| set.set(stripe));
+                            .for_each(|stripe| bits.set(stripe));
                         generation = generation.max(sector.generation.get());
                         if sector.age() >= newest.0 && sector.epoch.get() >= self.id.valid_from.0 {
                             newest = (sector.age(), sector.durable());
                         }
                     }
                     Err(error) => {
-                        self.intents.unread.set(true);
+                        self.intents.marks.note_unread();
                         if !range.is_empty() {
                             tracing::warn!(shard = self.id.number, sector = number, %error, "an intent sector is damaged");
-                            range.for_each(|stripe| set.set(stripe));
+                            range.for_each(|stripe| bits.set(stripe));
                         }
                     }
                 }
             }
             at += part;
         }
-        self.intents.generation.set(generation.min(u64::MAX / 2) + 1);
-        self.intents
-            .on_medium
-            .borrow_mut()
-            .extend(newest.1.map(|mark| mark.fill));
+        self.intents.marks.note_found(generation, newest.1);
         Ok(newest.1)
     }
 
@@ -98,12 +94,9 @@ impl<P: Platform> Shard<P> {
     /// Sets every bit of the shard: writes go to the origin without intents from now on.
     pub(in crate::shard) async fn write_fence_mark(&self) -> Result<(), DeviceError> {
         // A page that is being written now has bits clear: it must not land after ours.
-        let permit = self.intents.sectors.acquire(1).await;
+        let permit = self.intents.pages().await;
         let failures = self.cache.flush_failures();
-        {
-            let mut set = self.intents.set.borrow_mut();
-            (0..self.intents.stripes).for_each(|stripe| set.set(stripe));
-        }
+        self.intents.bits.borrow_mut().set_all();
         let pages = self.id.geometry.shard_intent_len() / PAGE_BYTES as u64;
         for page in 0..pages {
             self.write_intents(page, &[], false).await?;
@@ -151,7 +144,7 @@ mod tests {
             let first = shard(&env, &cache, geometry, 1);
             let last = PAGES - 1;
             for (page, fill) in (0..PAGES).chain([last; 6]).zip(1..) {
-                first.intents.set_durable(mark(fill));
+                first.intents.set_marks(mark(fill));
                 first.write_intents(page, &[], true).await.expect("it is well");
             }
             let position = first.intent_position(last);
@@ -169,7 +162,7 @@ mod tests {
     #[test]
     fn a_transient_read_error_does_not_revive_an_old_intent_page() {
         let marks = marks_after(async |second| {
-            second.intents.set_durable(mark(40));
+            second.intents.set_marks(mark(40));
             second.write_intents(0, &[], true).await.expect("it is well");
         });
         assert_eq!(marks, mark(40));

@@ -6,24 +6,12 @@ use flaz_device::{DeviceError, Env};
 
 use super::{Intent, page_of};
 use crate::format::geometry::PAGE_BYTES;
-use crate::format::intent::{DurableMark, INTENT_STRIPES};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
 use crate::shard::{Platform, Shard};
 use crate::stats::count;
 use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
 use crate::volume::IoError;
-
-/// Part of their time that writers may spend waiting for intents, one in so many. Sets that follow each other so closely
-/// that they cost more are a workload that goes everywhere: then the stripes around those that are wanted are set as
-/// well, twice as many each time, for it will come to them anyway. (A crash costs the blocks of all that are set. So
-/// where setting is cheap beside the writes, as before a hard disk, stripes are set alone.)
-const WAIT_PART: u32 = 20;
-/// Close sets in a row before that begins, and most that are counted.
-const CLOSE_SETS_ALONE: u32 = 16;
-const CLOSE_SETS_MAX: u32 = CLOSE_SETS_ALONE + 12;
-/// Most stripes that are set around a wanted one, with it: a sector.
-const GROUP_MAX: u64 = INTENT_STRIPES;
 
 impl<P: Platform> Shard<P> {
     /// Returns when a write to the stripe of `block` may go to the origin: its bit is stable on the cache device, or
@@ -39,7 +27,7 @@ impl<P: Platform> Shard<P> {
             } else if self.cache.is_fenced() {
                 self.cache.is_settled()
             } else {
-                intents.set.borrow().has(stripe)
+                intents.bits.borrow().is_set(stripe)
             };
             if ready || planted(PlantedBug::IntentNotSet) {
                 return intent;
@@ -74,7 +62,7 @@ impl<P: Platform> Shard<P> {
         }
         let intent = self.intents.enter(stripe, false);
         // Not by way of the task: it may have ended with the shard, which still cleans what is in its way.
-        let set = || self.intents.set.borrow().has(stripe);
+        let set = || self.intents.bits.borrow().is_set(stripe);
         if !set() && !self.cache.is_fenced() {
             if let Err(error) = self.set_intents(&[stripe]).await {
                 return Err(IoError::CacheFailed(format!(
@@ -117,57 +105,34 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The wanted stripes, and more around them where sets follow each other closely. Groups end where sectors do.
-    fn widen(&self, wanted: &[u64]) -> Vec<u64> {
-        let intents = &self.intents;
-        let now = self.env.now();
-        let apart = now.since(intents.last_set.replace(now));
-        // Those that wait for this set, and all that were at it since the last one.
-        let (waiting, writers) = (wanted.len() as u32, intents.clients.get().max(1));
-        let close = intents.last_took.get() * waiting * WAIT_PART > apart * writers;
-        let run = if close {
-            (intents.close_sets.get() + 1).min(CLOSE_SETS_MAX)
-        } else {
-            intents.close_sets.get() / 2
-        };
-        intents.close_sets.set(run);
-        let group = (1 << run.saturating_sub(CLOSE_SETS_ALONE)).min(GROUP_MAX);
-        let mut all: Vec<u64> = wanted
-            .iter()
-            .flat_map(|&stripe| {
-                let sector = stripe / INTENT_STRIPES * INTENT_STRIPES;
-                let start = sector + (stripe - sector) / group * group;
-                start..(start + group).min(sector + INTENT_STRIPES).min(intents.stripes)
-            })
-            .collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-
     /// Sets bits, and more around them, stable on return.
     ///
     /// # Errors
     /// The device's.
     pub(super) async fn set_intents(self: &Rc<Self>, wanted: &[u64]) -> Result<(), DeviceError> {
-        let wanted = &self.widen(wanted)[..];
+        let intents = &self.intents;
+        let stripes = intents.bits.borrow().stripes();
+        let now = self.env.now();
+        let wanted = &intents
+            .widening
+            .widen(now, wanted, intents.clients.get(), stripes)[..];
         let mut pages: Vec<u64> = wanted.iter().map(|&stripe| page_of(stripe)).collect();
         pages.sort_unstable();
         pages.dedup();
         let started = self.env.now();
-        let permit = self.intents.sectors.acquire(1).await;
+        let permit = self.intents.pages().await;
         for page in pages {
             if let Err(error) = self.write_intents(page, wanted, true).await {
                 self.cache_error(&error);
                 return Err(error);
             }
-            let mut set = self.intents.set.borrow_mut();
+            let mut bits = intents.bits.borrow_mut();
             for &stripe in wanted.iter().filter(|&&stripe| page_of(stripe) == page) {
-                set.set(stripe);
+                bits.set(stripe);
             }
         }
         drop(permit);
-        self.intents.last_took.set(self.env.now().since(started));
+        intents.widening.note_took(self.env.now().since(started));
         Ok(())
     }
 
@@ -178,22 +143,15 @@ impl<P: Platform> Shard<P> {
         also: &[u64],
         stable: bool,
     ) -> Result<(), DeviceError> {
-        let buf = self.intents.page(
-            page,
-            self.id.epoch.0,
-            &self.intents.set.borrow(),
-            also,
-            self.first_intent_sector(),
-        );
-        let marks = self.intents.durable.get().map(|mark| mark.fill);
+        let (intents, first) = (&self.intents, self.first_intent_sector());
+        let buf = intents.page(page, self.id.epoch.0, also, first);
+        let named = intents.marks.note_sent();
         let marked = self.stable_mark.wanted();
-        // From now on, for a write that fails may have landed.
-        self.intents.on_medium.borrow_mut().extend(marks);
         count(&self.stats.counters.intent_writes, 1);
         let fua = stable && !planted(PlantedBug::IntentNotStable);
         let position = self.intent_position(page);
         // With every bit set it is the mark of a device that is fenced.
-        let is_mark = self.intents.set_count() == self.intents.stripes;
+        let is_mark = intents.bits.borrow().is_full();
         let write = async {
             match is_mark {
                 true => self.cache.write_fenced(position, buf, fua).await.1,
@@ -208,11 +166,7 @@ impl<P: Platform> Shard<P> {
             self.stable_mark.note_written(marked, stable);
         }
         if result.is_ok() && stable {
-            // It is the latest.
-            self.intents.unread.set(false);
-            let mut on_medium = self.intents.on_medium.borrow_mut();
-            on_medium.clear();
-            on_medium.extend(marks);
+            intents.marks.note_stable(named);
         }
         result
     }
@@ -222,7 +176,7 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// The device's.
     pub(in crate::shard) async fn write_marks(&self, position: u64, stable: bool) -> Result<(), DeviceError> {
-        let permit = self.intents.sectors.acquire(1).await;
+        let permit = self.intents.pages().await;
         if planted(PlantedBug::StableMarkSkipped) {
             self.stable_mark.note_written(position, true);
         }
@@ -239,16 +193,11 @@ impl<P: Platform> Shard<P> {
     /// but that one may not be there yet.)
     pub(in crate::shard) async fn forget_mark(&self, fill: Sequence) -> Result<(), DeviceError> {
         let intents = &self.intents;
-        intents.voiding.set(fill);
-        let mut marks = intents.durable.get();
-        for mark in marks.iter_mut().filter(|mark| mark.fill == fill) {
-            *mark = DurableMark::default();
-        }
-        intents.set_durable(marks);
-        if !intents.on_medium.borrow().contains(&fill) && !intents.unread.get() {
+        intents.marks.forget(fill);
+        if !intents.marks.may_be_on_medium(fill) {
             return Ok(());
         }
-        let permit = intents.sectors.acquire(1).await;
+        let permit = intents.pages().await;
         let result = self.write_intents(0, &[], true).await;
         drop(permit);
         result
