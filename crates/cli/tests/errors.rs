@@ -368,7 +368,7 @@ fn a_damaged_cache_is_not_recreated_without_warning() {
     };
     scratch.file("cache");
     refuse(
-        &["not a flaz cache", "is the path right?", "`flaz create`"],
+        &["not a flaz cache", "check the path", "`flaz create`"],
         "may hold writes",
     );
     scratch.run("create cache --origin origin --force").succeeded();
