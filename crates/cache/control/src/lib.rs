@@ -14,7 +14,7 @@
 //!
 //! - nothing that a client sends or leaves out makes the daemon wait for ever or grow: lines, clients and idle time have
 //!   limits;
-//! - a socket file is replaced only when nobody listens on it.
+//! - a socket file is replaced only if no process listens on it.
 
 pub mod client;
 mod connect;

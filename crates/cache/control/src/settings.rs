@@ -209,7 +209,7 @@ pub fn text(settings: &Settings) -> String {
     )
 }
 
-/// Settings after a change, with what was changed also where it is of no effect at present.
+/// Settings after a change. Lists a changed setting even if the current mode does not use it.
 #[must_use]
 pub fn text_after(settings: &Settings, patch: &SettingsPatch) -> String {
     let text = text(settings);

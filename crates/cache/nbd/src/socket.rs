@@ -1,7 +1,7 @@
 //! Listening sockets: made safely, removed at the end.
 //!
 //! A Unix socket is made with mode 0600 from its first moment (the mode is set before it gets its name). A
-//! socket file that is in the way is replaced only if it is a socket and nobody listens on it.
+//! socket file that is in the way is replaced only if it is a socket and no process listens on it.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
-//! What a device does to data: writing data of different kinds, and what is known of the way to the medium. The answer is
-//! [`flaz_bench::detect`]'s.
+//! Measurements for `flaz bench detect`: writes different kinds of data, and lists the layers between file system and medium.
+//! [`flaz_bench::detect`] draws the conclusion.
 
 pub mod data;
 pub mod file_system;

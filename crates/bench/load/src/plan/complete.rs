@@ -44,7 +44,7 @@ pub struct Plan {
     pub family: FamilyWord,
     /// Share of chunks that are duplicates, in percent.
     pub dedup_pct: f64,
-    /// Unit of duplicates, of drawn levels and of what is replayed; the records of IOzone's data are their own.
+    /// Chunk size for duplicates, drawn levels and replayed data; IOzone data uses its record size.
     #[serde(default = "chunk_bytes")]
     pub chunk_bytes: u64,
     /// What the level `replay` draws from.

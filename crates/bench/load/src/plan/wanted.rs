@@ -41,7 +41,7 @@ pub struct Wanted {
     pub family: Option<FamilyWord>,
     /// Share of chunks that are duplicates, in percent.
     pub dedup: Option<f64>,
-    /// Unit of duplicates, of drawn levels and of what is replayed.
+    /// Chunk size for duplicates, drawn levels and replayed data.
     pub chunk: Option<Bytes>,
     /// What the level `replay` draws from: a file that `flaz study` wrote.
     pub distribution: Option<PathBuf>,

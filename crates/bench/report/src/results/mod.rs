@@ -57,7 +57,7 @@ pub fn open_results(path: &Path, runs: Option<u32>) -> Result<Results, InputErro
     }
 }
 
-/// Reads what is compared with `baseline`, from which differences are taken to be.
+/// Reads the results to compare with `baseline`. Differences are taken relative to `baseline`.
 ///
 /// # Errors
 /// As [`open`]; a cell has too few runs.

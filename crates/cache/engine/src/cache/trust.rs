@@ -57,7 +57,7 @@ pub(super) fn of_device(
 /// The same after the origin was served through another cache.
 ///
 /// # Errors
-/// [`CacheError::OtherCacheDirty`] where that cache has blocks that the origin lacks, unless they are given up;
+/// [`CacheError::OtherCacheDirty`] where that cache has dirty blocks, unless they are discarded;
 /// [`CacheError::DirtyUnreadable`] where this one may have some.
 pub(super) fn after_other_cache(
     trust: Trust,

@@ -1,10 +1,9 @@
-//! Fencing a cache device that fails: it is no longer used, and what is on it must never be trusted again.
+//! Fencing a cache device that fails: it is no longer used, and later starts do not trust its clean blocks.
 //!
-//! From then on writes go to the origin without intents. So before the first of them, one of three things is sure: the
-//! cache device itself says that all of the shard's stripes are out of date, or the host has recorded that the
-//! cache is lost (see [`crate::host_record`]), or both were tried and are not to be had. Writers wait until then; each try
-//! is bounded by the device's deadline and by that of the host. The host is asked when a writer waits: until then
-//! what is on the device is true, and a later start may have it.
+//! After the fence, writes go to the origin without intents. Before the first of them, one of three conditions holds: the
+//! cache device has taken the fence mark (every intent of the shard is set); the host record says that the cache is fenced
+//! (see [`crate::host_record`]); or both were tried and failed. Writers wait until then; each try has a time limit. The host
+//! record is written only when a writer waits: without writes the device's contents stay valid for the next start.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -40,8 +39,7 @@ impl<P: Platform> Shard<P> {
         self.cache.is_fenced()
     }
 
-    /// Stops using the cache device, and sees to it that what is on it is never trusted again, as far as the
-    /// device or the host still can be told.
+    /// Stops using the cache device, and starts to write the fence mark to the device or the host record.
     pub(super) fn fence(self: &Rc<Self>, why: &str) {
         if !self.cache.fence() {
             return;
@@ -93,7 +91,7 @@ impl<P: Platform> Shard<P> {
         self.intents.recheck();
     }
 
-    /// Before a recovery: what is clean on the device has missed writes, and is to be dropped. Stable on return.
+    /// Before a recovery: marks all clean blocks of the device as out of date, because it missed writes. Stable on return.
     ///
     /// # Errors
     /// The device fails.
