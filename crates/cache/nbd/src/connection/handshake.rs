@@ -7,8 +7,9 @@ use flaz_runtime::SendBatch;
 use flaz_runtime::net::Stream;
 use futures_util::future::{Either, select};
 
+use super::error::ConnectionError;
 use super::receiver::Receiver;
-use super::{ConnectionError, Service};
+use super::service::Service;
 use crate::counters::Counters;
 use crate::negotiation::{Negotiation, Progress, Session};
 

@@ -9,8 +9,10 @@ use flaz_device::{Env, IoBuf};
 use flaz_engine::volume::{Segments, Volume};
 use flaz_runtime::net::Stream;
 
-use super::worker::Job;
-use super::{Connection, ConnectionError, payload};
+use super::error::ConnectionError;
+use super::job::Job;
+use super::payload;
+use super::shared::Connection;
 use crate::counters::Counters;
 use crate::errno::Errno;
 use crate::limits::{BUFFERED_PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX};

@@ -1,52 +1,30 @@
 //! Workers: take a job, ask the volume, leave the reply in the outbox.
 
-use flaz_engine::router::PIECES_MAX;
-use flaz_engine::volume::{IoError, STRIPE_BYTES, Segments, Volume};
+use std::rc::Rc;
 
-use super::Connection;
+use flaz_device::Env;
+use flaz_engine::volume::{IoError, Segments, Volume};
+
+use super::job::{Job, status_extents_max};
+use super::shared::Connection;
 use crate::errno::Errno;
-use crate::limits::STATUS_EXTENTS_MAX;
 use crate::reply;
 use crate::request::Command;
 
-/// What a request about a range weighs at most, in bytes: the stripes of it that the router has under way at a time.
-const RANGE_WEIGHT_BYTES_MAX: usize = PIECES_MAX * STRIPE_BYTES as usize;
-
-/// A request for the volume.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) command: Command,
-    pub(super) cookie: u64,
-    pub(super) offset: u64,
-    pub(super) len: u32,
-    /// Data of a write, cut as the volume wants it.
-    pub(super) data: Segments,
-}
-
-impl Job {
-    /// Bytes that the job counts for while it is in flight.
-    pub(super) fn weight_bytes(command: Command, len: u32) -> usize {
-        match command {
-            Command::Read | Command::Write { .. } => len as usize,
-            Command::BlockStatus { .. } => status_extents_max(command) * 8,
-            // The volume works on some stripes of such a range at a time. A trim over dirty blocks writes zeroes.
-            Command::Cache | Command::Trim { .. } | Command::WriteZeroes { .. } => {
-                (len as usize).min(RANGE_WEIGHT_BYTES_MAX)
-            }
-            Command::Flush | Command::Disconnect => 0,
+impl<V: Volume> Connection<V> {
+    /// Hands a job to a worker, a new one if none is free. [`Connection::admit`] limits their number.
+    pub(super) fn start<E: Env>(self: &Rc<Self>, env: &E, job: Job) {
+        let mut queue = self.queue.borrow_mut();
+        queue.push_back(job);
+        let waiting = queue.len();
+        drop(queue);
+        if !self.workers.wake_for(waiting) {
+            let connection = Rc::clone(self);
+            let number = self.workers.hire();
+            env.spawn(async move { connection.work(number).await });
         }
     }
-}
 
-fn status_extents_max(command: Command) -> usize {
-    if command == (Command::BlockStatus { one: true }) {
-        1
-    } else {
-        STATUS_EXTENTS_MAX
-    }
-}
-
-impl<V: Volume> Connection<V> {
     /// Works until the connection ends.
     pub(super) async fn work(&self, number: usize) {
         self.workers.arrived();
