@@ -3,11 +3,15 @@
 use flaz_engine::router::PIECES_MAX;
 use flaz_engine::volume::{STRIPE_BYTES, Segments};
 
-use crate::limits::STATUS_EXTENTS_MAX;
+use crate::limits::{PAYLOAD_BYTES_MAX, STATUS_EXTENTS_MAX};
 use crate::request::Command;
 
 /// What a request about a range weighs at most, in bytes: the stripes of it that the router has under way at a time.
 const RANGE_WEIGHT_BYTES_MAX: usize = PIECES_MAX * STRIPE_BYTES as usize;
+
+// No request weighs more than a payload, so that each fits the limit of a connection.
+const _: () = assert!(RANGE_WEIGHT_BYTES_MAX <= PAYLOAD_BYTES_MAX as usize);
+const _: () = assert!(STATUS_EXTENTS_MAX * 8 <= PAYLOAD_BYTES_MAX as usize);
 
 /// A request for the volume.
 #[derive(Debug)]

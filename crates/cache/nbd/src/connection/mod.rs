@@ -20,6 +20,7 @@
 mod error;
 mod handshake;
 mod idle;
+mod in_flight;
 mod job;
 mod outbox;
 mod payload;

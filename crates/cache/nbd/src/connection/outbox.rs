@@ -11,8 +11,9 @@ use super::job::Weight;
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     waiting: RefCell<Waiting>,
-    pub(super) ready: Notify,
-    pub(super) sender_rests: Cell<bool>,
+    ready: Notify,
+    /// The sender waits in [`Outbox::ready`].
+    sender_rests: Cell<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -43,8 +44,44 @@ impl Outbox {
         std::mem::take(&mut waiting.weight)
     }
 
+    /// Waits until there is something to send, or [`Outbox::wake`].
+    pub(super) async fn ready(&self) {
+        self.sender_rests.set(true);
+        self.ready.notified().await;
+    }
+
+    /// Whether no reply waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.borrow().weight.requests == 0
+    }
+
     /// Wakes the sender even if there is nothing to send.
     pub(super) fn wake(&self) {
         self.ready.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    #[test]
+    fn replies_gather_and_leave_together() {
+        let outbox = Outbox::default();
+        let mut batch = SendBatch::new();
+        assert_eq!(outbox.take(&mut batch).requests, 0);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut ready = pin!(outbox.ready());
+        assert!(ready.as_mut().poll(&mut context).is_pending());
+        outbox.put(4096, |batch| batch.push_bytes(b"one"));
+        outbox.put(0, |batch| batch.push_bytes(b"two"));
+        assert!(ready.as_mut().poll(&mut context).is_ready());
+        assert!(!outbox.is_empty());
+        let weight = outbox.take(&mut batch);
+        assert_eq!((weight.requests, weight.bytes, batch.bytes()), (2, 4096, 6));
+        assert!(outbox.is_empty());
     }
 }

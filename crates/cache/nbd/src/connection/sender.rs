@@ -21,11 +21,10 @@ impl<V: Volume> Connection<V> {
         loop {
             let weight = self.outbox.take(&mut batch);
             if weight.requests == 0 {
-                if self.closing.get() {
+                if self.is_closing() {
                     return;
                 }
-                self.outbox.sender_rests.set(true);
-                self.outbox.ready.notified().await;
+                self.outbox.ready().await;
                 continue;
             }
             if !broken {
@@ -46,7 +45,7 @@ impl<V: Volume> Connection<V> {
             }
             batch.clear();
             Counters::add(&self.counters().answered, weight.requests as u64);
-            self.release(weight);
+            self.in_flight.release(weight);
         }
     }
 

@@ -32,7 +32,7 @@ impl<V: Volume> Connection<V> {
             let job = self.queue.borrow_mut().pop_front();
             match job {
                 Some(job) => self.execute(job).await,
-                None if self.closing.get() => return,
+                None if self.is_closing() => return,
                 None => self.workers.rest(number).await,
             }
         }
