@@ -21,7 +21,7 @@ use flaz_load::campaign::Keeper;
 use rustix::fs::FlockOperation;
 
 use crate::error::Failure;
-use crate::safety::node::Identity;
+use crate::safety::identity::Identity;
 use crate::safety::{self, Claim, SafetyError};
 
 /// As many links are followed as the kernel follows.

@@ -3,23 +3,17 @@
 //! A block device is held by an exclusive open, which the kernel grants to one holder (a mounted file system is
 //! one), a file by a lock (`flock`), which every flaz asks for.
 
-use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::Seek;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use flaz_control::size::HumanBytes;
-use rustix::fs::{FlockOperation, OFlags};
-use rustix::io::Errno;
-
+use super::error::SafetyError;
+use super::file::{Access, failed, length, lock, open, resize, warn_of_little_room};
 use super::holders::{System, Use};
-use super::probe::{self, Found, Source};
-use super::{Node, SafetyError};
-
-/// How long something else, such as udev, may keep its lock after a device was closed.
-const LOCK: Duration = Duration::from_secs(2);
+use super::node::Node;
+use super::objections::Objections;
+use super::probe::{self, Found};
+use super::source::Source;
 
 /// A cache device that is open and held against others while this lives.
 #[derive(Debug)]
@@ -75,55 +69,12 @@ impl Claim {
         if self.overruled.found.is_empty() {
             return Ok(());
         }
-        let wiped = Source::new(&self.file, self.size_bytes)
-            .wipe_foreign()
-            .map_err(|source| SafetyError::Open {
-                what: "wipe old signatures on",
-                path: self.path().to_owned(),
-                source,
-            })?;
+        let source = Source::new(&self.file, self.size_bytes);
+        let wiped = probe::wipe_foreign(&source).map_err(failed("wipe old signatures on", self.path()))?;
         if !wiped.is_empty() {
             tracing::info!("{}: wiped {}", self.path().display(), probe::list(&wiped));
         }
         Ok(())
-    }
-}
-
-/// What speaks against overwriting something.
-#[derive(Debug, Default)]
-pub struct Objections {
-    /// Who uses it.
-    pub uses: Vec<Use>,
-    /// What it carries.
-    pub found: Vec<Found>,
-}
-
-impl Objections {
-    fn is_empty(&self) -> bool {
-        self.uses.is_empty() && self.found.is_empty()
-    }
-
-    fn is_final(&self) -> bool {
-        self.uses.iter().any(Use::is_final)
-    }
-}
-
-impl fmt::Display for Objections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for usage in &self.uses {
-            write!(f, "\n  - {usage}")?;
-        }
-        for found in &self.found {
-            write!(f, "\n  - {found}")?;
-        }
-        f.write_str(match (self.is_final(), self.uses.is_empty()) {
-            (true, _) => {
-                "\nUnmount it, disable the swap space, or stop the program that uses it; --force does not \
-                 override this"
-            }
-            (false, false) => "\nRelease it first, or, if all of that can be lost, use --force",
-            (false, true) => "\nChoose another CACHE, or, if all of that can be lost, use --force",
-        })
     }
 }
 
@@ -254,25 +205,6 @@ pub fn claim_for_create(
     })
 }
 
-/// What a claim's file may be used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// To look: right on what may not or cannot be written.
-    Read,
-    /// To change it.
-    ReadWrite,
-}
-
-impl Access {
-    /// As errors say it.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::ReadWrite => "read and write",
-        }
-    }
-}
-
 /// Holds a cache that exists already, to serve it or, with [`Access::Read`], to check or dump it.
 ///
 /// # Errors
@@ -324,9 +256,7 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
         uses.push(claim);
     }
     let size_bytes = length(&node, &file)?;
-    let found = Source::new(&file, size_bytes)
-        .signatures()
-        .map_err(failed("read", path))?;
+    let found = probe::signatures(&Source::new(&file, size_bytes)).map_err(failed("read", path))?;
     let list: String = uses
         .iter()
         .map(|usage| format!("\n  - {usage}"))
@@ -347,98 +277,13 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
     })
 }
 
-/// Opens, with the reason if it could not be held.
-fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), SafetyError> {
-    let path = &node.path;
-    let options = || {
-        let mut options = OpenOptions::new();
-        options.read(true).write(access == Access::ReadWrite);
-        options
-    };
-    let mut claimed = None;
-    let opened = if node.is_block_device() {
-        let exclusive = OFlags::EXCL.bits().cast_signed();
-        match options().custom_flags(exclusive).open(path) {
-            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
-                claimed = Some(Use::Claimed);
-                options().open(path)
-            }
-            other => other,
-        }
-    } else {
-        options().open(path)
-    };
-    let file = opened.map_err(|source| not_opened(node, access, source))?;
-    let metadata = file.metadata().map_err(failed("inspect", path))?;
-    if Node::of(path, &metadata)?.identity != node.identity {
-        // Somebody put another file in its place between two system calls.
-        return Err(SafetyError::Changed { path: path.clone() });
-    }
-    if !node.is_block_device() && !lock(&file, access).map_err(failed("lock", path))? {
-        claimed = Some(Use::Locked);
-    }
-    Ok((file, claimed))
-}
-
-fn not_opened(node: &Node, access: Access, source: std::io::Error) -> SafetyError {
-    let path = node.path.clone();
-    let access = access.name();
-    if source.kind() != std::io::ErrorKind::PermissionDenied {
-        return SafetyError::NotOpened { path, access, source };
-    }
-    let advice = if node.is_block_device() {
-        "devices belong to root and a group, usually disk: use sudo, or become a member of that group; in a \
-         container, pass the device through"
-    } else {
-        "run as its owner or as root"
-    };
-    SafetyError::NotAllowed {
-        path,
-        access,
-        advice,
-        source,
-    }
-}
-
-/// Takes the lock that keeps others off; false: somebody has it. Readers share it: NFS has no exclusive one for them.
-fn lock(file: &File, access: Access) -> std::io::Result<bool> {
-    let deadline = Instant::now() + LOCK;
-    let operation = match access {
-        Access::Read => FlockOperation::NonBlockingLockShared,
-        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
-    };
-    loop {
-        match rustix::fs::flock(file, operation) {
-            Ok(()) => return Ok(true),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(20))
-            }
-            Err(Errno::WOULDBLOCK) => return Ok(false),
-            // A file system without locks (some network ones): nothing to take, and nobody to conflict with.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(true),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Size in bytes. The end of a block device is where seeking leads.
-fn length(node: &Node, file: &File) -> Result<u64, SafetyError> {
-    let mut cursor = file;
-    cursor
-        .seek(std::io::SeekFrom::End(0))
-        .map_err(failed("determine the size of", &node.path))
-}
-
 fn signatures(node: &Node, file: &File, size_bytes: u64) -> Result<Vec<Found>, SafetyError> {
     let source = Source::new(file, size_bytes);
     let read = failed("read", &node.path);
-    let mut found = match source.signatures() {
-        Ok(found) => found,
-        Err(error) => return Err(read(error)),
-    };
+    let mut found = probe::signatures(&source).map_err(read)?;
     // Leftovers without a signature are common on devices, but a file was made by somebody for something.
     if found.is_empty() && !node.is_block_device() {
-        found.extend(source.unknown_data().map_err(read)?);
+        found.extend(probe::unknown_data(&source).map_err(read)?);
     }
     Ok(found)
 }
@@ -491,50 +336,14 @@ fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
     })
 }
 
-/// The file is sparse: it takes room as the cache fills.
-fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
-    let Ok(room) = rustix::fs::fstatvfs(file) else {
-        return;
-    };
-    let free = room.f_bavail.saturating_mul(room.f_frsize);
-    if free < size_bytes {
-        tracing::warn!(
-            "{}: the file system has {} free, less than the size of the cache, {}: blocks will not be cached \
-             when it is full",
-            cache.display(),
-            HumanBytes(free),
-            HumanBytes(size_bytes)
-        );
-    }
-}
-
-/// Gives a file its size, which its file system may not have.
-fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
-    file.set_len(bytes).map_err(|error| match error.kind() {
-        std::io::ErrorKind::FileTooLarge => {
-            let found = flaz_control::size::HumanBytes(bytes);
-            let text = format!("expected a size that the file system supports, found {found} ({error})");
-            std::io::Error::new(error.kind(), text)
-        }
-        _ => error,
-    })
-}
-
-fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> SafetyError + Copy + use<'a> {
-    move |source| SafetyError::Open {
-        what,
-        path: path.to_owned(),
-        source,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
 
+    use rustix::fs::OFlags;
+
     use super::*;
-    use crate::safety::node::{DeviceNumber, Identity};
 
     const SIZE: u64 = 8 << 20;
 
@@ -693,33 +502,6 @@ mod tests {
         assert!(error.contains("locked by another process"), "{error}");
         let error = claim_to_overwrite(&scratch.path("none")).unwrap_err().to_string();
         assert!(error.contains("lsblk"), "{error}");
-    }
-
-    #[test]
-    fn missing_permission_is_reported_with_advice() {
-        let denied = |code| std::io::Error::from_raw_os_error(code);
-        let node = |identity| Node {
-            path: "/dev/sdx".into(),
-            identity,
-        };
-        let device = node(Identity::Block(DeviceNumber { major: 8, minor: 0 }));
-        let file = node(Identity::File { device: 1, inode: 2 });
-        for errno in [Errno::ACCESS, Errno::PERM] {
-            let text = not_opened(&device, Access::Read, denied(errno.raw_os_error())).to_string();
-            assert!(
-                text.contains("/dev/sdx: no permission to read it;")
-                    && text.contains("sudo")
-                    && text.contains("group"),
-                "{text}"
-            );
-            let text = not_opened(&file, Access::ReadWrite, denied(errno.raw_os_error())).to_string();
-            assert!(
-                text.contains("to read and write it;") && text.contains("its owner"),
-                "{text}"
-            );
-        }
-        let text = not_opened(&device, Access::Read, denied(Errno::NXIO.raw_os_error())).to_string();
-        assert!(!text.contains("sudo"), "{text}");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::identity::{DeviceNumber, Identity};
 use super::mounts::{Mount, parse_mountinfo, parse_swaps};
-use super::node::{DeviceNumber, Identity};
 
 /// Devices looked at in one stack; a system with more is not understood, and the kernel's own claim is all
 /// that protects then.

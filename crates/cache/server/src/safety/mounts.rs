@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use super::node::DeviceNumber;
+use super::identity::DeviceNumber;
 
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,21 +1,13 @@
 //! Reading signatures: finds what [`super::signatures`] lists on a device or file, and wipes it.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::io;
 
-use super::signatures::{Kind, Place, TABLE};
+use super::signatures::{Kind, TABLE};
+use super::source::Source;
 
 /// Longest stretch of a file without a signature that is searched for data, in bytes.
 const UNKNOWN_SEARCH_BYTES: u64 = 4 << 20;
-
-/// What is looked at.
-#[derive(Debug)]
-pub struct Source<'a> {
-    file: &'a File,
-    size_bytes: u64,
-}
 
 /// A signature that was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,143 +35,92 @@ impl fmt::Display for Found {
     }
 }
 
-impl<'a> Source<'a> {
-    /// The file or device, of so many bytes.
-    #[must_use]
-    pub fn new(file: &'a File, size_bytes: u64) -> Self {
-        Self { file, size_bytes }
-    }
-
-    /// Its size.
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    /// `N` bytes at `offset`, or nothing if the end comes before.
-    ///
-    /// # Errors
-    /// The device cannot be read there.
-    pub fn bytes<const N: usize>(&self, offset: u64) -> io::Result<Option<[u8; N]>> {
-        let mut bytes = [0; N];
-        Ok(self.read(offset, &mut bytes)?.then_some(bytes))
-    }
-
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
-        if offset
-            .checked_add(bytes.len() as u64)
-            .is_none_or(|end| end > self.size_bytes)
-        {
-            return Ok(false);
-        }
-        match self.file.read_exact_at(bytes, offset) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Every signature on it, by offset; two at one offset only if they are of different kinds.
-    ///
-    /// # Errors
-    /// The device cannot be read.
-    pub fn signatures(&self) -> io::Result<Vec<Found>> {
-        let mut found: Vec<Found> = Vec::new();
-        let mut bytes = [0; 32];
-        for signature in TABLE {
-            let bytes = &mut bytes[..signature.magic.len()];
-            for place in signature.places {
-                for offset in self.offsets(*place) {
-                    if !self.read(offset, bytes)? || bytes != signature.magic {
-                        continue;
-                    }
-                    let name = match signature.confirm {
-                        None => signature.name,
-                        Some(confirm) => match confirm(self, offset)? {
-                            Some(name) => name,
-                            None => continue,
-                        },
-                    };
-                    let len_bytes = signature.magic.len() as u64;
-                    let this = Found {
-                        offset,
-                        len_bytes,
-                        name,
-                        kind: signature.kind,
-                    };
-                    if !found
-                        .iter()
-                        .any(|other| (other.offset, other.kind) == (this.offset, this.kind))
-                    {
-                        found.push(this);
-                    }
+/// Every signature on `source`, by offset; two at one offset only if they are of different kinds.
+///
+/// # Errors
+/// The device cannot be read.
+pub fn signatures(source: &Source<'_>) -> io::Result<Vec<Found>> {
+    let mut found: Vec<Found> = Vec::new();
+    let mut bytes = [0; 32];
+    for signature in TABLE {
+        let bytes = &mut bytes[..signature.magic.len()];
+        for place in signature.places {
+            for offset in place.offsets(source.size_bytes()) {
+                if !source.read(offset, bytes)? || bytes != signature.magic {
+                    continue;
+                }
+                let name = match signature.confirm {
+                    None => signature.name,
+                    Some(confirm) => match confirm(source, offset)? {
+                        Some(name) => name,
+                        None => continue,
+                    },
+                };
+                let len_bytes = signature.magic.len() as u64;
+                let this = Found {
+                    offset,
+                    len_bytes,
+                    name,
+                    kind: signature.kind,
+                };
+                if !found
+                    .iter()
+                    .any(|other| (other.offset, other.kind) == (this.offset, this.kind))
+                {
+                    found.push(this);
                 }
             }
         }
-        found.sort_unstable();
-        Ok(found)
     }
+    found.sort_unstable();
+    Ok(found)
+}
 
-    /// The first byte that is not zero in the first 4 MiB that hold data: of a file without a signature, something that
-    /// somebody may want.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn unknown_data(&self) -> io::Result<Option<Found>> {
-        let mut buffer = vec![0; 64 << 10];
-        let mut offset =
-            rustix::fs::seek(self.file, rustix::fs::SeekFrom::Data(0)).unwrap_or(self.size_bytes);
-        let end = self.size_bytes.min(offset.saturating_add(UNKNOWN_SEARCH_BYTES));
-        while offset < end {
-            let piece = (end - offset).min(buffer.len() as u64) as usize;
-            if !self.read(offset, &mut buffer[..piece])? {
-                break;
-            }
-            if let Some(at) = buffer[..piece].iter().position(|byte| *byte != 0) {
-                return Ok(Some(Found {
-                    offset: offset + at as u64,
-                    len_bytes: 0,
-                    name: "unknown",
-                    kind: Kind::Unknown,
-                }));
-            }
-            offset += piece as u64;
+/// The first byte that is not zero in the first 4 MiB that hold data: of a file without a signature, something that
+/// somebody may want.
+///
+/// # Errors
+/// It cannot be read.
+pub fn unknown_data(source: &Source<'_>) -> io::Result<Option<Found>> {
+    let mut buffer = vec![0; 64 << 10];
+    let mut offset = source.data_start();
+    let end = source
+        .size_bytes()
+        .min(offset.saturating_add(UNKNOWN_SEARCH_BYTES));
+    while offset < end {
+        let piece = (end - offset).min(buffer.len() as u64) as usize;
+        if !source.read(offset, &mut buffer[..piece])? {
+            break;
         }
-        Ok(None)
+        if let Some(at) = buffer[..piece].iter().position(|byte| *byte != 0) {
+            return Ok(Some(Found {
+                offset: offset + at as u64,
+                len_bytes: 0,
+                name: "unknown",
+                kind: Kind::Unknown,
+            }));
+        }
+        offset += piece as u64;
     }
+    Ok(None)
+}
 
-    /// Overwrites signatures that are not flaz's own with zeroes, so that nothing takes the device for what it was.
-    ///
-    /// # Errors
-    /// The device cannot be read or written.
-    pub fn wipe_foreign(&self) -> io::Result<Vec<Found>> {
-        let foreign: Vec<Found> = self
-            .signatures()?
-            .into_iter()
-            .filter(|found| found.kind != Kind::Flaz)
-            .collect();
-        for found in &foreign {
-            let zeroes = vec![0; found.len_bytes as usize];
-            self.file.write_all_at(&zeroes, found.offset)?;
-        }
-        if !foreign.is_empty() {
-            self.file.sync_data()?;
-        }
-        Ok(foreign)
+/// Overwrites signatures that are not flaz's own with zeroes, so that nothing takes the device for what it was.
+///
+/// # Errors
+/// The device cannot be read or written.
+pub fn wipe_foreign(source: &Source<'_>) -> io::Result<Vec<Found>> {
+    let foreign: Vec<Found> = signatures(source)?
+        .into_iter()
+        .filter(|found| found.kind != Kind::Flaz)
+        .collect();
+    for found in &foreign {
+        source.zero(found.offset, found.len_bytes)?;
     }
-
-    fn offsets(&self, place: Place) -> Box<dyn Iterator<Item = u64> + '_> {
-        match place {
-            Place::At(offset) => Box::new(std::iter::once(offset)),
-            Place::Back { bytes, align } => {
-                let end = self.size_bytes - self.size_bytes % align;
-                Box::new(end.checked_sub(bytes).into_iter())
-            }
-            Place::Every { first, step, count } => Box::new(
-                self.offsets(*first)
-                    .flat_map(move |first| (0..count).map(move |at| first + at * step)),
-            ),
-        }
+    if !foreign.is_empty() {
+        source.sync()?;
     }
+    Ok(foreign)
 }
 
 /// A short list for one line of the log.
@@ -194,6 +135,9 @@ pub fn list(found: &[Found]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::ErrorKind;
+    use std::os::unix::fs::FileExt;
     use std::path::Path;
     use std::process::{Command, Stdio};
 
@@ -211,8 +155,7 @@ mod tests {
     fn names(path: &Path) -> Vec<&'static str> {
         let file = File::open(path).unwrap();
         let size_bytes = file.metadata().unwrap().len();
-        Source::new(&file, size_bytes)
-            .signatures()
+        signatures(&Source::new(&file, size_bytes))
             .unwrap()
             .iter()
             .map(|found| found.name)
@@ -496,21 +439,21 @@ mod tests {
         file.write_all_at(b"EFI PART", 8 * MIB - 512).unwrap();
         file.write_all_at(b"_BHRfS_M", (64 << 10) + 0x40).unwrap();
         let source = Source::new(file, 8 * MIB);
-        assert_eq!(source.wipe_foreign().unwrap().len(), 2);
+        assert_eq!(wipe_foreign(&source).unwrap().len(), 2);
         assert_eq!(names(image.path()), ["flaz"]);
-        assert!(source.wipe_foreign().unwrap().is_empty());
+        assert!(wipe_foreign(&source).unwrap().is_empty());
     }
 
     #[test]
     fn unknown_data_is_found_behind_holes() {
         let image = image(64 * MIB);
         let source = Source::new(image.as_file(), 64 * MIB);
-        assert_eq!(source.unknown_data().unwrap(), None);
+        assert_eq!(unknown_data(&source).unwrap(), None);
         image.as_file().write_all_at(&[0; 4096], 8 * MIB).unwrap();
-        assert_eq!(source.unknown_data().unwrap(), None, "zeroes are no data");
+        assert_eq!(unknown_data(&source).unwrap(), None, "zeroes are no data");
         image.as_file().write_all_at(b"x", 8 * MIB + 5000).unwrap();
         assert_eq!(
-            source.unknown_data().unwrap().map(|found| found.offset),
+            unknown_data(&source).unwrap().map(|found| found.offset),
             Some(8 * MIB + 5000)
         );
     }

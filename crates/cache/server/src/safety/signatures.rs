@@ -10,7 +10,7 @@
 use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::superblock::{self, Superblock};
 
-use super::probe::Source;
+use super::source::Source;
 
 /// What a signature says the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +71,24 @@ pub enum Place {
 }
 
 use Place::{At, Back, Every};
+
+impl Place {
+    /// The offsets that this means on a device or file of `size_bytes` bytes.
+    pub(super) fn offsets(self, size_bytes: u64) -> Box<dyn Iterator<Item = u64>> {
+        match self {
+            At(offset) => Box::new(std::iter::once(offset)),
+            Back { bytes, align } => {
+                let end = size_bytes - size_bytes % align;
+                Box::new(end.checked_sub(bytes).into_iter())
+            }
+            Every { first, step, count } => Box::new(
+                first
+                    .offsets(size_bytes)
+                    .flat_map(move |first| (0..count).map(move |at| first + at * step)),
+            ),
+        }
+    }
+}
 
 /// Looks at more than the magic, which is at `offset`: the name to show, or nothing if it was chance.
 pub type Confirm = fn(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>>;

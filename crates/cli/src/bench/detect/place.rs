@@ -19,7 +19,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, statvfs};
 use crate::bench::permission;
 use crate::error::Failure;
 use crate::safety::Claim;
-use crate::safety::node::Identity;
+use crate::safety::identity::Identity;
 
 /// Bytes of one write.
 const RECORD_BYTES: usize = 1 << 20;

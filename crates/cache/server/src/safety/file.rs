@@ -1,0 +1,195 @@
+//! Opens, holds and resizes a device or file.
+//!
+//! A block device is held by an exclusive open, a file by a lock: see [`super::claim`].
+
+use std::fs::{File, OpenOptions};
+use std::io::Seek;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use flaz_control::size::HumanBytes;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+
+use super::error::SafetyError;
+use super::holders::Use;
+use super::node::Node;
+
+/// How long something else, such as udev, may keep its lock after a device was closed.
+const LOCK: Duration = Duration::from_secs(2);
+
+/// What a claim's file may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To look: right on what may not or cannot be written.
+    Read,
+    /// To change it.
+    ReadWrite,
+}
+
+impl Access {
+    /// As errors say it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::ReadWrite => "read and write",
+        }
+    }
+}
+
+/// Opens, with the reason if it could not be held.
+pub(super) fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), SafetyError> {
+    let path = &node.path;
+    let options = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::ReadWrite);
+        options
+    };
+    let mut claimed = None;
+    let opened = if node.is_block_device() {
+        let exclusive = OFlags::EXCL.bits().cast_signed();
+        match options().custom_flags(exclusive).open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+                claimed = Some(Use::Claimed);
+                options().open(path)
+            }
+            other => other,
+        }
+    } else {
+        options().open(path)
+    };
+    let file = opened.map_err(|source| not_opened(node, access, source))?;
+    let metadata = file.metadata().map_err(failed("inspect", path))?;
+    if Node::of(path, &metadata)?.identity != node.identity {
+        // Somebody put another file in its place between two system calls.
+        return Err(SafetyError::Changed { path: path.clone() });
+    }
+    if !node.is_block_device() && !lock(&file, access).map_err(failed("lock", path))? {
+        claimed = Some(Use::Locked);
+    }
+    Ok((file, claimed))
+}
+
+fn not_opened(node: &Node, access: Access, source: std::io::Error) -> SafetyError {
+    let path = node.path.clone();
+    let access = access.name();
+    if source.kind() != std::io::ErrorKind::PermissionDenied {
+        return SafetyError::NotOpened { path, access, source };
+    }
+    let advice = if node.is_block_device() {
+        "devices belong to root and a group, usually disk: use sudo, or become a member of that group; in a \
+         container, pass the device through"
+    } else {
+        "run as its owner or as root"
+    };
+    SafetyError::NotAllowed {
+        path,
+        access,
+        advice,
+        source,
+    }
+}
+
+/// Takes the lock that keeps others off; false: somebody has it. Readers share it: NFS has no exclusive one for them.
+pub(super) fn lock(file: &File, access: Access) -> std::io::Result<bool> {
+    let deadline = Instant::now() + LOCK;
+    let operation = match access {
+        Access::Read => FlockOperation::NonBlockingLockShared,
+        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+    };
+    loop {
+        match rustix::fs::flock(file, operation) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20))
+            }
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            // A file system without locks (some network ones): nothing to take, and nobody to conflict with.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Size in bytes. The end of a block device is where seeking leads.
+pub(super) fn length(node: &Node, file: &File) -> Result<u64, SafetyError> {
+    let mut cursor = file;
+    cursor
+        .seek(std::io::SeekFrom::End(0))
+        .map_err(failed("determine the size of", &node.path))
+}
+
+/// The file is sparse: it takes room as the cache fills.
+pub(super) fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
+    let Ok(room) = rustix::fs::fstatvfs(file) else {
+        return;
+    };
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    if free < size_bytes {
+        tracing::warn!(
+            "{}: the file system has {} free, less than the size of the cache, {}: blocks will not be cached \
+             when it is full",
+            cache.display(),
+            HumanBytes(free),
+            HumanBytes(size_bytes)
+        );
+    }
+}
+
+/// Gives a file its size, which its file system may not have.
+pub(super) fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
+    file.set_len(bytes).map_err(|error| match error.kind() {
+        std::io::ErrorKind::FileTooLarge => {
+            let found = HumanBytes(bytes);
+            let text = format!("expected a size that the file system supports, found {found} ({error})");
+            std::io::Error::new(error.kind(), text)
+        }
+        _ => error,
+    })
+}
+
+/// An error of the system as a [`SafetyError`]: what was being done, with which device or file.
+pub(super) fn failed<'a>(
+    what: &'static str,
+    path: &'a Path,
+) -> impl Fn(std::io::Error) -> SafetyError + Copy + use<'a> {
+    move |source| SafetyError::Open {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::safety::identity::{DeviceNumber, Identity};
+
+    #[test]
+    fn missing_permission_is_reported_with_advice() {
+        let denied = |code| std::io::Error::from_raw_os_error(code);
+        let node = |identity| Node {
+            path: "/dev/sdx".into(),
+            identity,
+        };
+        let device = node(Identity::Block(DeviceNumber { major: 8, minor: 0 }));
+        let file = node(Identity::File { device: 1, inode: 2 });
+        for errno in [Errno::ACCESS, Errno::PERM] {
+            let text = not_opened(&device, Access::Read, denied(errno.raw_os_error())).to_string();
+            assert!(
+                text.contains("/dev/sdx: no permission to read it;")
+                    && text.contains("sudo")
+                    && text.contains("group"),
+                "{text}"
+            );
+            let text = not_opened(&file, Access::ReadWrite, denied(errno.raw_os_error())).to_string();
+            assert!(
+                text.contains("to read and write it;") && text.contains("its owner"),
+                "{text}"
+            );
+        }
+        let text = not_opened(&device, Access::Read, denied(Errno::NXIO.raw_os_error())).to_string();
+        assert!(!text.contains("sudo"), "{text}");
+    }
+}

@@ -1,0 +1,93 @@
+//! What makes two paths the same device or file.
+
+use std::fmt;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// A block device's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceNumber {
+    /// Driver's part.
+    pub major: u32,
+    /// Device's part.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// From a `dev_t` as `stat` gives it.
+    #[must_use]
+    pub fn from_raw(raw: u64) -> Self {
+        Self {
+            major: rustix::fs::major(raw),
+            minor: rustix::fs::minor(raw),
+        }
+    }
+
+    /// From `MAJOR:MINOR`, as in sysfs and mountinfo.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.trim().split_once(':')?;
+        Some(Self {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// What makes two paths the same thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Identity {
+    /// A block device, by its number: there may be many device files for it.
+    Block(DeviceNumber),
+    /// A regular file, by file system and inode.
+    File {
+        /// File system.
+        device: u64,
+        /// Inode.
+        inode: u64,
+    },
+}
+
+impl Identity {
+    /// Of the thing that `metadata` describes, if it can hold a cache or an origin.
+    #[must_use]
+    pub fn of(metadata: &Metadata) -> Option<Self> {
+        if metadata.file_type().is_block_device() {
+            Some(Self::Block(DeviceNumber::from_raw(metadata.rdev())))
+        } else if metadata.is_file() {
+            Some(Self::File {
+                device: metadata.dev(),
+                inode: metadata.ino(),
+            })
+        } else {
+            None
+        }
+    }
+
+    /// Of the thing at `path`, links followed; nothing if it is not there or of another kind.
+    #[must_use]
+    pub fn at(path: &Path) -> Option<Self> {
+        Self::of(&std::fs::metadata(path).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_read_back_as_printed() {
+        let number = DeviceNumber { major: 259, minor: 3 };
+        assert_eq!(DeviceNumber::parse(&format!("{number}\n")), Some(number));
+        for text in ["", "259", "259:", "a:b", "1:2:3"] {
+            assert_eq!(DeviceNumber::parse(text), None, "{text}");
+        }
+    }
+}
