@@ -15,7 +15,7 @@ use crate::choice::{choice, names};
 use crate::commands::study::StudyArgs;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
-use crate::number::whole;
+use crate::number::{THREADS_MAX, whole};
 use crate::settings::{Emulation, parse_dirty_limit};
 use crate::size;
 
@@ -134,8 +134,6 @@ pub struct CreateArgs {
 
 /// Maximum number of shards of a cache.
 const SHARDS_MAX: u32 = flaz_engine::format::geometry::SHARDS_MAX;
-/// Maximum number of threads of a daemon.
-pub const THREADS_MAX: u32 = 1024;
 /// Maximum number of NBD addresses of a daemon.
 pub const NBD_ADDRESSES_MAX: usize = 16;
 

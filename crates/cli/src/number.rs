@@ -4,6 +4,9 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+/// Maximum of options that take a number of threads.
+pub const THREADS_MAX: u32 = 1024;
+
 /// Reads a whole number within `bounds`: for the parser of options, which says what was found instead.
 pub fn whole<T>(
     bounds: RangeInclusive<T>,

@@ -24,7 +24,7 @@ use crate::flags;
 use crate::forecast::{Forecast, Status, Surety};
 use crate::plan::{Plan, WARM_UP_MAX};
 use crate::schedule::{self, Visit};
-use crate::target::{Target, Wish};
+use crate::target::Target;
 use crate::test::Test;
 use crate::visit::{Sample, Signals, Visitor};
 use crate::writers::Moved;
@@ -82,19 +82,6 @@ impl Watch {
 
     fn locked(&self) -> MutexGuard<'_, Option<Status>> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What a target has to be for a plan.
-#[must_use]
-pub fn wish(plan: &Plan) -> Wish {
-    let (most, least) = plan.record_bounds();
-    Wish {
-        size_bytes: plan.size_bytes,
-        writers: plan.writers,
-        unit_bytes: most,
-        record_bytes_min: least,
-        io: plan.io,
     }
 }
 

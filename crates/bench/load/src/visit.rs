@@ -355,7 +355,6 @@ fn passes<'p>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::campaign::wish;
     use crate::plan::{Bytes, FamilyWord, Wanted};
     use crate::schedule::round;
     use crate::test::Group;
@@ -382,7 +381,7 @@ mod tests {
         for family in [FamilyWord::Run, FamilyWord::Iozone] {
             let folder = tempfile::tempdir().unwrap();
             let plan = plan(folder.path(), family);
-            let target = Target::new(folder.path(), &wish(&plan)).unwrap();
+            let target = Target::new(folder.path(), &plan.target_options()).unwrap();
             let signals = Signals::default();
             let mut visitor = Visitor::new(&plan, &target, &signals);
             for (number, visit) in round(&plan, 0).into_iter().enumerate() {
@@ -401,7 +400,7 @@ mod tests {
     fn what_is_not_given_back_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), FamilyWord::Run);
-        let target = Target::new(folder.path(), &wish(&plan)).unwrap();
+        let target = Target::new(folder.path(), &plan.target_options()).unwrap();
         let signals = Signals::default();
         let mut visitor = Visitor::new(&plan, &target, &signals);
         let visit = Visit {
@@ -426,7 +425,7 @@ mod tests {
     fn a_level_is_filled_once_and_no_two_passes_write_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), FamilyWord::Run);
-        let target = Target::new(folder.path(), &wish(&plan)).unwrap();
+        let target = Target::new(folder.path(), &plan.target_options()).unwrap();
         let signals = Signals::default();
         let mut visitor = Visitor::new(&plan, &target, &signals);
         let visit = |group, level| Visit {
@@ -458,7 +457,7 @@ mod tests {
     fn a_stop_ends_a_visit_without_a_sample() {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), FamilyWord::Run);
-        let target = Target::new(folder.path(), &wish(&plan)).unwrap();
+        let target = Target::new(folder.path(), &plan.target_options()).unwrap();
         let signals = Signals::default();
         signals.stop.store(true, Ordering::Relaxed);
         let mut visitor = Visitor::new(&plan, &target, &signals);

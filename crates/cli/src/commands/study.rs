@@ -16,9 +16,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output;
 use super::output_file::OutputFiles;
-use crate::args::THREADS_MAX;
 use crate::error::Failure;
-use crate::number::whole;
+use crate::number::{THREADS_MAX, whole};
 use crate::size;
 
 /// Allowed number of threads.

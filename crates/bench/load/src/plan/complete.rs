@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::replay::Replay;
 use super::words::{EngineWord, FamilyWord, Flush};
 use crate::pass::Engine;
-use crate::target::{DropCaches, Io};
+use crate::target::{DropCaches, Io, TargetOptions};
 use crate::test::{IOPS_RECORD_BYTES, Test};
 
 /// Smallest and largest record in bytes; records are powers of two, so that they divide each other.
@@ -114,6 +114,19 @@ impl Plan {
             all().copied().max().unwrap_or(IOPS_RECORD_BYTES),
             all().copied().min().unwrap_or(IOPS_RECORD_BYTES),
         )
+    }
+
+    /// What the plan asks of its target.
+    #[must_use]
+    pub fn target_options(&self) -> TargetOptions {
+        let (most, least) = self.record_bounds();
+        TargetOptions {
+            size_bytes: self.size_bytes,
+            writers: self.writers,
+            unit_bytes: most,
+            record_bytes_min: least,
+            io: self.io,
+        }
     }
 
     /// Number of cells.

@@ -61,9 +61,9 @@ pub struct Target {
     notes: Vec<String>,
 }
 
-/// What is wanted of a target.
+/// What a plan asks of its target.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct TargetOptions {
     /// Bytes of all writers together; twice the memory if not given, as far as there is room.
     pub size_bytes: Option<u64>,
     /// Number of writers.
@@ -81,7 +81,7 @@ impl Target {
     ///
     /// # Errors
     /// There is no room, or no direct I/O that was asked for, or the system refuses.
-    pub fn new(path: &Path, wish: &Wish) -> Result<Self, LoadError> {
+    pub fn new(path: &Path, options: &TargetOptions) -> Result<Self, LoadError> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => Some(metadata),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -109,13 +109,13 @@ impl Target {
         let mut target = Self {
             kind,
             path: path.to_owned(),
-            writers: wish.writers,
+            writers: options.writers,
             bytes_each: 0,
             direct: false,
             notes: Vec::new(),
         };
-        target.bytes_each = target.size(wish, room_bytes)?;
-        target.direct = target.decide(wish)?;
+        target.bytes_each = target.size(options, room_bytes)?;
+        target.direct = target.decide(options)?;
         Ok(target)
     }
 
@@ -177,9 +177,9 @@ impl Target {
     }
 
     /// Bytes of each writer; `room_bytes` is nothing where the file system does not tell.
-    fn size(&mut self, wish: &Wish, room_bytes: Option<u64>) -> Result<u64, LoadError> {
-        let writers = wish.writers as u64;
-        let wanted = match (wish.size_bytes, room_bytes) {
+    fn size(&mut self, options: &TargetOptions, room_bytes: Option<u64>) -> Result<u64, LoadError> {
+        let writers = options.writers as u64;
+        let wanted = match (options.size_bytes, room_bytes) {
             (Some(wanted), _) => wanted,
             (None, Some(room_bytes)) => self.default_size(room_bytes),
             (None, None) => {
@@ -189,7 +189,7 @@ impl Target {
                 )));
             }
         };
-        let each = wanted / writers / wish.unit_bytes * wish.unit_bytes;
+        let each = wanted / writers / options.unit_bytes * options.unit_bytes;
         if let Some(found_bytes) = room_bytes
             && wanted > found_bytes
         {
@@ -202,7 +202,7 @@ impl Target {
         if each == 0 {
             return Err(LoadError::Plan(format!(
                 "a size of {wanted} bytes for {writers} writers: expected at least one record of {} bytes for each",
-                wish.unit_bytes
+                options.unit_bytes
             )));
         }
         Ok(each)
@@ -233,15 +233,15 @@ impl Target {
         twice.min(most)
     }
 
-    fn decide(&mut self, wish: &Wish) -> Result<bool, LoadError> {
-        if wish.io == Io::Buffered {
+    fn decide(&mut self, options: &TargetOptions) -> Result<bool, LoadError> {
+        if options.io == Io::Buffered {
             return Ok(false);
         }
         let alignment = self
             .alignment()
             .map_err(LoadError::at("try direct I/O on", &self.path))?;
         match alignment {
-            None if wish.io == Io::Direct => Err(LoadError::NotDirect {
+            None if options.io == Io::Direct => Err(LoadError::NotDirect {
                 path: self.path.clone(),
             }),
             None => {
@@ -251,11 +251,13 @@ impl Target {
                 );
                 Ok(false)
             }
-            Some(alignment_bytes) if alignment_bytes > wish.record_bytes_min => Err(LoadError::Alignment {
-                path: self.path.clone(),
-                record_bytes: wish.record_bytes_min,
-                alignment_bytes,
-            }),
+            Some(alignment_bytes) if alignment_bytes > options.record_bytes_min => {
+                Err(LoadError::Alignment {
+                    path: self.path.clone(),
+                    record_bytes: options.record_bytes_min,
+                    alignment_bytes,
+                })
+            }
             Some(_) => Ok(true),
         }
     }
@@ -372,8 +374,8 @@ mod tests {
     use super::*;
     use crate::medium::Medium;
 
-    fn wish(size_bytes: Option<u64>, writers: usize) -> Wish {
-        Wish {
+    fn options(size_bytes: Option<u64>, writers: usize) -> TargetOptions {
+        TargetOptions {
             size_bytes,
             writers,
             unit_bytes: 1 << 20,
@@ -386,7 +388,7 @@ mod tests {
     fn a_folder_is_left_as_it_was() {
         let outer = tempfile::tempdir().unwrap();
         fs::write(outer.path().join("mine"), "x").unwrap();
-        let target = Target::new(outer.path(), &wish(Some(5 << 20), 2)).unwrap();
+        let target = Target::new(outer.path(), &options(Some(5 << 20), 2)).unwrap();
         assert_eq!((target.bytes_each(), target.bytes()), (2 << 20, 4 << 20));
         target.make_anew().unwrap();
         target.open(false).unwrap()[1].write(0, b"data").unwrap();
@@ -405,13 +407,13 @@ mod tests {
     fn a_missing_folder_is_made_and_goes_again() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("new");
-        let target = Target::new(&path, &wish(Some(1 << 20), 1)).unwrap();
+        let target = Target::new(&path, &options(Some(1 << 20), 1)).unwrap();
         assert!(path.is_dir());
         drop(target);
         assert!(!path.exists());
-        let refused = Target::new(Path::new("/dev/no-such-disk"), &wish(Some(1 << 20), 1)).unwrap_err();
+        let refused = Target::new(Path::new("/dev/no-such-disk"), &options(Some(1 << 20), 1)).unwrap_err();
         assert!(refused.to_string().contains("lsblk"), "{refused}");
-        assert!(Target::new(&path.join("deeper"), &wish(Some(1 << 20), 1)).is_err());
+        assert!(Target::new(&path.join("deeper"), &options(Some(1 << 20), 1)).is_err());
     }
 
     #[test]
@@ -419,7 +421,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("file");
         File::create(&path).unwrap().set_len((4 << 20) + 5).unwrap();
-        let target = Target::new(&path, &wish(Some(4 << 20), 2)).unwrap();
+        let target = Target::new(&path, &options(Some(4 << 20), 2)).unwrap();
         target.make_anew().unwrap();
         let media = target.open(false).unwrap();
         media[1].write(7, b"second").unwrap();
@@ -436,12 +438,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let outer = tempfile::tempdir().unwrap();
-        let refused = Target::new(outer.path(), &wish(Some(1 << 60), 1)).unwrap_err();
+        let refused = Target::new(outer.path(), &options(Some(1 << 60), 1)).unwrap_err();
         assert!(matches!(refused, LoadError::Room { .. }), "{refused}");
-        let refused = Target::new(outer.path(), &wish(Some(3 << 20), 4)).unwrap_err();
+        let refused = Target::new(outer.path(), &options(Some(3 << 20), 4)).unwrap_err();
         assert!(refused.to_string().contains("at least one record"), "{refused}");
-        let capped = Target::new(outer.path(), &wish(None, 1)).unwrap();
+        let capped = Target::new(outer.path(), &options(None, 1)).unwrap();
         assert_eq!(capped.notes().len(), 1, "the size is said");
-        assert!(Target::new(Path::new("/dev/null"), &wish(Some(1 << 20), 1)).is_err());
+        assert!(Target::new(Path::new("/dev/null"), &options(Some(1 << 20), 1)).is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flaz_bench::campaign_file::Campaign;
-use flaz_load::campaign::{Running, Watch, plan_of, wish};
+use flaz_load::campaign::{Running, Watch, plan_of};
 use flaz_load::error::LoadError;
 use flaz_load::plan::{Plan, Wanted};
 use flaz_load::summary;
@@ -57,7 +57,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     // Held until the end.
     let _held = permission::to_overwrite(&plan.target, args.yes_destroy.as_deref())?;
     let watch = Arc::new(Watch::default());
-    let target = Target::new(&plan.target, &wish(&plan))?;
+    let target = Target::new(&plan.target, &plan.target_options())?;
     preamble(&plan, &target, &output, before.is_some());
     let mut running = match before {
         None => Running::new(&plan, &target, name, started, Box::new(kept))?,
