@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 #[derive(Debug, Parser)]
-#[command(name = "xtask", about = "Chores of the flaz project")]
+#[command(name = "xtask", about = "Development tasks of the flaz project")]
 enum Command {
     /// Compare the hit ratios of the policies with the design's table, on real traces
     PolicyStudy(policy_study::Options),

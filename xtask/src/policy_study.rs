@@ -86,7 +86,7 @@ impl Row {
 /// # Errors
 /// A trace cannot be read.
 pub fn run(options: &Options) -> Result<(), TraceError> {
-    println!("hit ratios; w: blocks written to the SSD for each block asked for");
+    println!("hit ratios; w: blocks written to the SSD per block requested");
     println!(
         "{:12} {:>4} {:>2} {:12}  {:>5}  {:>5} {:>6} {:>5}  {:>5} {:>6} {:>5} {:>8} {:>9}",
         "trace", "size", "", "policy", "table", "ideal", "", "w", "regns", "", "w", "ghost B", "reclaims"

@@ -100,7 +100,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     for part in [SIMULATION, PROGRAM] {
         let built = cargo(&part).arg("--no-run").status()?;
         if !built.success() {
-            return Err(format!("the tests could not be built: {built}").into());
+            return Err(format!("cannot build the tests: {built}").into());
         }
     }
     let begun = Instant::now();
@@ -160,7 +160,7 @@ fn simulate(until: Instant, _minutes: u64, soaked: &Mutex<Soaked>) -> Result<(),
             .env("FLAZ_CRASH_BASE", base.to_string())
             .env_remove("FLAZ_SEED")
             .output()
-            .map_err(|error| format!("the simulation does not start: {error}"))?;
+            .map_err(|error| format!("cannot start the simulation: {error}"))?;
         let text = String::from_utf8_lossy(&output.stderr);
         let states = text.lines().find_map(|line| line.strip_prefix(EXPLORED));
         let states = states.and_then(|count| count.trim().parse::<u64>().ok());
@@ -184,7 +184,7 @@ fn crash_program(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Resul
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("the kills and power cuts do not start: {error}"))?;
+        .map_err(|error| format!("cannot start the kills and power cuts: {error}"))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let mut folders = [String::new(), String::new()];
     std::thread::scope(|scope| {

@@ -64,7 +64,7 @@ fn published_tables_have_the_known_counts() {
     assert!(!page.contains('\x1b'), "no colours in a pipe");
     for part in [
         "Welch 51, after Benjamini-Hochberg 49, after Holm 36",
-        "deviation: 52",
+        "deviation rule: 52",
     ] {
         assert!(page.contains(part), "no '{part}' in\n{page}");
     }
@@ -140,7 +140,7 @@ fn claims_on_the_command_line_and_in_a_file() {
         "Claim: write at 275 MB/s",
         "exaggerated",
         "Claim: read at 200 MB/s (190.7 MiB/s) (the box)",
-        "outside of what was measured",
+        "outside the measured range",
     ] {
         assert!(page.contains(part), "no '{part}' in\n{page}");
     }
@@ -164,7 +164,11 @@ fn invalid_options_are_refused() {
     };
     compare(
         &[],
-        &["sf1222-throughput.csv", "does not say how many runs", "--runs N"],
+        &[
+            "sf1222-throughput.csv",
+            "does not contain the number of runs",
+            "--runs N",
+        ],
     );
     compare(&["--runs", "1"], &["a whole number from 2 to"]);
     compare(&["--runs", "ten"], &["ten"]);
@@ -213,10 +217,7 @@ fn invalid_files_are_refused() {
         FAILURE,
         &["is a table of differences", "mean_kib_per_s"],
     );
-    with(
-        "a,b\n1,2\n",
-        &["bad.csv: is neither a campaign", "begins with 'a,b'"],
-    );
+    with("a,b\n1,2\n", &["bad.csv: is not a campaign", "begins with 'a,b'"]);
     let head = "record_kib,compressibility_pct,test,mean_kib_per_s,stddev_kib_per_s";
     with(
         &head.replace("mean", "avg"),
@@ -240,12 +241,12 @@ fn invalid_files_are_refused() {
     refused(
         &["claim", &means, "--runs", "10", "--claim", "writ=1MB/s"],
         FAILURE,
-        &["about writ has no cell", "measured are", "write"],
+        &["no cell for the claim about writ", "measured are", "write"],
     );
     refused(
         &["claim", &means, "--runs", "10", "--claims", bad],
         FAILURE,
-        &["bad.csv: is not a file of claims: line 1"],
+        &["bad.csv: is not a claims file: line 1"],
     );
 }
 
@@ -349,7 +350,7 @@ fn reports_that_cannot_be() {
 #[test]
 fn output_of_other_programs_is_compared_claimed_and_reported() {
     let (fio, iozone) = (table("fio-runs"), table("iozone-runs"));
-    assert!(succeeded(&["compare", &fio, &fio]).contains("output of fio"));
+    assert!(succeeded(&["compare", &fio, &fio]).contains("fio output"));
     let claim = succeeded(&["claim", &iozone, "--claim", "fwrite=1GB/s"]);
     assert!(claim.contains("98 %") && claim.contains("50 %"), "{claim}");
     assert!(succeeded(&["report", &iozone]).contains("frewrite"));
@@ -357,7 +358,7 @@ fn output_of_other_programs_is_compared_claimed_and_reported() {
     refused(
         &["compare", &one, &one],
         FAILURE,
-        &["put the files of all runs into a folder"],
+        &["put the files of all runs into a directory"],
     );
     assert!(succeeded(&["report", &one]).contains("a single run"));
 }

@@ -85,8 +85,8 @@ fn data_goes_to_a_file_and_its_report_to_standard_output() {
         "lz4",
         "zstd:1",
         "zlib:6",
-        "1 MiB compressed alone",
-        "GB/s a thread",
+        "chunks of 1 MiB",
+        "GB/s per thread",
     ] {
         assert!(page.contains(part), "{part} is missing in\n{page}");
     }
@@ -161,7 +161,7 @@ fn data_that_cannot_be_made_is_refused() {
     scratch.refused(
         "bench data --family replay --distribution bad",
         FAILURE,
-        &["bad is no distribution"],
+        &["bad is not a distribution"],
     );
     scratch.refused("bench data --output no/file", FAILURE, &["no/file"]);
     if File::open("/dev/full").is_ok() {
@@ -216,7 +216,7 @@ fn a_study_is_a_page_without_progress_in_a_pipe() {
     fs::write(scratch.path("folder/zeroes"), vec![0; 1 << 20]).unwrap();
     let page = scratch.succeeded("study folder --exact --cache 512K");
     for part in [
-        "everything",
+        "all data",
         "100.0 % of 4 KiB blocks",
         "a flaz cache holds",
         "a compressing SSD gains",
@@ -234,7 +234,7 @@ fn what_cannot_be_studied_is_refused() {
         FAILURE,
         &["study: cannot read none", "No such file"],
     );
-    scratch.refused("study /dev/null", FAILURE, &["neither a file nor a directory"]);
+    scratch.refused("study /dev/null", FAILURE, &["is not a file, a directory"]);
     scratch.refused("study .", FAILURE, &["nothing to study"]);
     fs::write(scratch.path("file"), [1; 100]).unwrap();
     scratch.refused(

@@ -181,7 +181,7 @@ fn the_share_of_duplicates_is_that_of_what_is_written() {
     );
     assert!((repeated(&bytes) - share("pass_pct")).abs() < 1.0, "{found}");
     assert!(
-        page.contains("Duplicates: asked for 50 %") && page.contains("A pass writes 128 MiB"),
+        page.contains("Duplicates: 50 % requested") && page.contains("A pass writes 128 MiB"),
         "{page}"
     );
 }
@@ -465,7 +465,7 @@ fn refusals_say_what_was_expected() {
     scratch.refused("disk --levels 101", USAGE, &["0 to 100"]);
     scratch.refused("disk --engine sync --depth 4", USAGE, &["io_uring"]);
     scratch.refused("disk --size 4KiB", USAGE, &["at least one record"]);
-    scratch.refused("disk --size 4E", FAILURE, &["expected room", "--size"]);
+    scratch.refused("disk --size 4E", FAILURE, &["of free space, found", "--size"]);
     scratch.refused("/dev/null --size 1MiB", FAILURE, &["character device"]);
     scratch.refused("/dev/no-such-disk", USAGE, &["lsblk"]);
     fs::write(scratch.path("there.json"), "mine").unwrap();

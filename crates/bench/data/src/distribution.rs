@@ -79,7 +79,7 @@ pub enum DistributionError {
         source: io::Error,
     },
     /// Its contents.
-    #[error("{} is no distribution: {reason}; `flaz study --distribution FILE` writes one", path.display())]
+    #[error("{} is not a distribution: {reason}; `flaz study --distribution FILE` writes one", path.display())]
     Contents {
         /// Its path.
         path: PathBuf,

@@ -14,7 +14,7 @@ pub struct Level(f64);
 
 /// A number or text that is no share.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no share: expected a number from 0 to 100, as in 50% or 2.5")]
+#[error("'{0}' is not a percentage: expected a number from 0 to 100, for example 50% or 2.5")]
 pub struct LevelError(String);
 
 impl Level {

@@ -104,7 +104,7 @@ impl DataReport {
         line(
             &mut page,
             "Generator",
-            &format!("{:.2} GB/s a thread, into memory", self.generator_gb_per_s_thread),
+            &format!("{:.2} GB/s per thread, in memory", self.generator_gb_per_s_thread),
         );
         self.table(&mut page);
         page
@@ -113,11 +113,7 @@ impl DataReport {
     fn table(&self, page: &mut String) {
         let mut heading = format!("\n{:<13} ", "Space saved");
         for size in WINDOW_BYTES {
-            let _ = write!(
-                heading,
-                "{:<27} ",
-                format!("{} compressed alone", human::chunk(size))
-            );
+            let _ = write!(heading, "{:<27} ", format!("chunks of {}", human::chunk(size)));
         }
         let _ = writeln!(page, "{}", heading.trim_end());
         let mut codecs: Vec<_> = self.achieved.iter().map(|row| row.codec).collect();
@@ -140,7 +136,7 @@ impl DataReport {
             }
             let _ = writeln!(page, "{}", text.trim_end());
         }
-        page.push_str("mean +- standard deviation over the windows (smallest to largest)\n");
+        page.push_str("mean +- standard deviation over the windows (minimum to maximum)\n");
     }
 }
 
@@ -163,24 +159,24 @@ fn requested(spec: &DataSpec) -> Option<f64> {
 fn note(spec: &DataSpec) -> Option<String> {
     match &spec.family {
         Family::Iozone => Some(format!(
-            "as IOzone fills its records: {:.2} % of each are constant, not {}, and the rest compresses as well; the \
-             true ratios are below",
+            "as IOzone fills its records: {:.2} % of each are constant, not {}, and the rest is also \
+             compressible; the true ratios are below",
             spec.level.share().powi(2) * 100.0,
             spec.level
         )),
         Family::Alphabet => Some(
-            "for codecs with an entropy stage; a codec that only matches, as LZ4, saves less or nothing"
+            "for codecs with an entropy stage; a codec without one, such as LZ4, saves less or nothing"
                 .to_owned(),
         ),
         Family::Copies { distance_bytes } if *distance_bytes > 2048 => Some(format!(
-            "copies from {distance_bytes} bytes before save nothing where less than twice that is compressed alone"
+            "copies at a distance of {distance_bytes} bytes: units below twice that save nothing"
         )),
         Family::Replay(distribution) => {
             let size = distribution.size(spec.chunk_bytes)?;
             let (lz4, zstd) = size.means_percent();
             Some(format!(
-                "as measured of {}: lz4 saved {lz4:.1} %, zstd:1 {zstd:.1} % of chunks of {}; {:.1} % of its blocks were \
-                 duplicates, which --dedup repeats",
+                "as measured on {}: lz4 saved {lz4:.1} %, zstd:1 {zstd:.1} % of chunks of {}; {:.1} % of its \
+                 blocks were duplicates, which --dedup reproduces",
                 distribution.source,
                 human::chunk(spec.chunk_bytes),
                 distribution.duplicate_percent

@@ -70,7 +70,8 @@ pub enum PoolError {
     },
     /// The system has not that much.
     #[error(
-        "no memory for a pool of {bytes} bytes; a smaller one will do if it is larger than the device's cache"
+        "not enough memory for a pool of {bytes} bytes; a smaller one is sufficient if it is larger than the \
+         device's cache"
     )]
     Memory {
         /// Size asked for.

@@ -108,12 +108,12 @@ pub enum SpecError {
     #[error("a chunk of {0} bytes: expected a power of two from 512 bytes to 16 MiB")]
     Chunk(u64),
     /// Too many duplicates.
-    #[error("{0} duplicates: expected at most 99%, for some chunk has to be the first of its kind")]
+    #[error("{0} duplicates: expected at most 99%, because the first chunk of each kind is not a duplicate")]
     Dedup(String),
     /// Copies from outside of the chunk.
     #[error(
-        "copies at a distance of {distance_bytes} bytes in chunks of {chunk_bytes}: expected a distance from 16 bytes \
-         to half a chunk; a larger chunk makes room for it"
+        "copies at a distance of {distance_bytes} bytes in chunks of {chunk_bytes}: expected a distance from \
+         16 bytes to half a chunk; a larger chunk allows a larger one"
     )]
     Distance {
         /// Distance asked for.
@@ -123,7 +123,8 @@ pub enum SpecError {
     },
     /// A distribution that was measured at other sizes.
     #[error(
-        "the distribution was measured at chunks of {measured} bytes, not of {chunk_bytes}: expected one of those"
+        "the distribution was measured at chunks of {measured} bytes, not of {chunk_bytes}: use one of its \
+         sizes"
     )]
     Replay {
         /// Sizes in the file.

@@ -157,7 +157,7 @@ impl<'a> Running<'a> {
     ) -> Result<Self, LoadError> {
         let progress = campaign.progress.clone().ok_or_else(|| {
             LoadError::Plan(format!(
-                "{}: this campaign is done; expected one that was interrupted",
+                "{}: this campaign is complete; expected an interrupted one",
                 output.path().display()
             ))
         })?;
@@ -170,7 +170,7 @@ impl<'a> Running<'a> {
         let known = schedule::round(plan, 0);
         if let Some(visit) = progress.pending.iter().find(|visit| !known.contains(visit)) {
             return Err(LoadError::Plan(format!(
-                "{}: its progress names {visit:?}, which is not in its plan: the file was changed by hand",
+                "{}: its progress contains {visit:?}, which is not in its plan: the file was edited",
                 output.path().display()
             )));
         }
@@ -480,7 +480,7 @@ fn json(value: &impl Serialize) -> Result<serde_json::Value, LoadError> {
 pub fn plan_of(campaign: &Campaign, path: &Path) -> Result<Plan, LoadError> {
     let told = |problem: &str| LoadError::Plan(format!("{}: {problem}", path.display()));
     let value = campaign.plan.clone().ok_or_else(|| {
-        told("expected a campaign of `flaz bench run`, found one without a plan: there is nothing to go on with")
+        told("expected a campaign of `flaz bench run`, found one without a plan, which cannot be continued")
     })?;
     let mut plan: Plan =
         serde_json::from_value(value).map_err(|error| told(&format!("its plan is damaged: {error}")))?;

@@ -37,7 +37,8 @@ pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<
             REPLAY => (replay(plan)?, 50.0),
             _ => {
                 return Err(LoadError::Plan(format!(
-                    "'{name}' is no level: expected a percentage that compression saves, zeros, random, random-level or replay"
+                    "'{name}' is not a level: expected a percentage that compression saves, zeros, random, \
+                     random-level or replay"
                 )));
             }
         },
@@ -54,12 +55,16 @@ pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<
 }
 
 fn replay(plan: &Plan) -> Result<Family, LoadError> {
-    let distribution = plan.replay.as_ref().and_then(Replay::distribution).ok_or_else(|| {
-        LoadError::Plan(
-            "the level replay: expected a --distribution FILE to draw from, which `flaz study PATH --distribution FILE` writes"
+    let distribution = plan
+        .replay
+        .as_ref()
+        .and_then(Replay::distribution)
+        .ok_or_else(|| {
+            LoadError::Plan(
+            "the level replay requires --distribution FILE; `flaz study PATH --distribution FILE` writes one"
                 .to_owned(),
         )
-    })?;
+        })?;
     Ok(Family::Replay(distribution))
 }
 
@@ -73,7 +78,9 @@ fn family(word: FamilyWord) -> Result<Family, LoadError> {
         FamilyWord::Iozone => Family::Iozone,
         FamilyWord::Replay => {
             return Err(LoadError::Plan(
-                "the family replay has no percentages: expected the level replay, or zeros, random or random-level".to_owned(),
+                "the family replay has no percentages: expected the level replay, zeros, random or \
+                 random-level"
+                    .to_owned(),
             ));
         }
     })

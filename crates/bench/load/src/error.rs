@@ -30,7 +30,8 @@ pub enum LoadError {
     Plan(String),
     /// The target is too small.
     #[error(
-        "{}: expected room for {wanted_bytes} bytes, found {found_bytes}: a smaller --size, or room made, will do", path.display()
+        "{}: expected {wanted_bytes} bytes of free space, found {found_bytes}: use a smaller --size, or free \
+         space", path.display()
     )]
     Room {
         /// The target.
@@ -42,7 +43,8 @@ pub enum LoadError {
     },
     /// No direct I/O.
     #[error(
-        "{}: its file system has no direct I/O (O_DIRECT); --io buffered measures through the page cache", path.display()
+        "{}: the file system does not support direct I/O (O_DIRECT); use --io buffered to measure through the \
+         page cache", path.display()
     )]
     NotDirect {
         /// The target.
@@ -50,7 +52,8 @@ pub enum LoadError {
     },
     /// Records that direct I/O cannot do.
     #[error(
-        "records of {}: direct I/O on {} is in multiples of {alignment_bytes} bytes; expected larger records, or --io buffered",
+        "records of {}: direct I/O on {} requires multiples of {alignment_bytes} bytes; use larger records, \
+         or --io buffered",
         WholeBytes(*record_bytes), path.display()
     )]
     Alignment {
@@ -83,7 +86,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The target does not have what was written.
-    #[error("{}, part of writer {writer}: {difference}: the target does not give back what was written", path.display())]
+    #[error("{}, part of writer {writer}: {difference}: the target returned wrong data", path.display())]
     Mismatch {
         /// The target.
         path: PathBuf,

@@ -125,7 +125,7 @@ fn queued(medium: &dyn Medium, pass: &Pass<'_>, depth: usize, ticker: &Ticker<'_
     let (descriptor, base) = medium.descriptor().ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::Unsupported,
-            "io_uring wants a file; this medium is none",
+            "io_uring needs a file, but this medium has none",
         )
     })?;
     let accesses = pass.pattern.accesses();

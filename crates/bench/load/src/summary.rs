@@ -96,7 +96,7 @@ fn environment(campaign: &Campaign) -> String {
             word("target"),
             other("size_bytes")
                 .and_then(serde_json::Value::as_u64)
-                .map(|bytes| format!("{} in all", WholeBytes(bytes))),
+                .map(|bytes| format!("{} in total", WholeBytes(bytes))),
             other("writers")
                 .and_then(serde_json::Value::as_u64)
                 .filter(|writers| *writers > 1)
@@ -106,14 +106,14 @@ fn environment(campaign: &Campaign) -> String {
                 .map(|direct| {
                     match (direct, streams) {
                         (true, false) => "direct I/O",
-                        (true, true) => "direct I/O (fread, fwrite and the like through the page cache)",
-                        (false, _) => "through the page cache",
+                        (true, true) => "direct I/O (streams such as fread and fwrite use the page cache)",
+                        (false, _) => "buffered",
                     }
                     .to_owned()
                 }),
             word("caches_dropped").map(|whose| match whose.as_str() {
-                "system" => "the system's caches dropped between tests (/proc/sys/vm/drop_caches)".to_owned(),
-                "target" => "the target's cached pages dropped between tests (fadvise)".to_owned(),
+                "system" => "system caches dropped between tests (/proc/sys/vm/drop_caches)".to_owned(),
+                "target" => "cached pages of the target dropped between tests (fadvise)".to_owned(),
                 _ => "no caches dropped between tests".to_owned(),
             }),
         ],
@@ -170,13 +170,13 @@ fn notes(cell: &CampaignCell) -> String {
             .map(|place| (place + 1).to_string())
             .collect();
         let s = if runs.len() == 1 { "" } else { "s" };
-        notes.push(format!("run{s} {} far from the others", runs.join(", ")));
+        notes.push(format!("outlier{s}: {}", runs.join(", ")));
     }
     if let Some(drift) = &cell.drift {
         notes.push(format!("drifts by {:+.1} %", drift.change_pct));
     }
     if cell.steady == Some(false) {
-        notes.push("no steady state".to_owned());
+        notes.push("not in steady state".to_owned());
     }
     notes.join("; ")
 }
@@ -198,10 +198,7 @@ fn data(campaign: &Campaign, text: &mut String) {
     }
     seen.sort();
     if !seen.is_empty() {
-        let _ = writeln!(
-            text,
-            "\nData: requested, and what codecs save of 4 KiB in percent"
-        );
+        let _ = writeln!(text, "\nData: requested, and percentage of 4 KiB saved by codec");
     }
     for (level, codecs) in seen {
         let _ = writeln!(text, "  {:<12} {}", level.to_string(), codecs.join(", "));

@@ -244,7 +244,7 @@ impl FromStr for Test {
         Self::all().find(|test| test.name() == text).ok_or_else(|| {
             let names: Vec<&str> = Self::all().map(Self::name).collect();
             format!(
-                "'{text}' is no test: expected throughput, iops, streaming, all, or one of {}",
+                "'{text}' is not a test: expected throughput, iops, streaming, all, or one of {}",
                 names.join(", ")
             )
         })

@@ -127,7 +127,7 @@ fn outcome(result: i32, wanted: usize) -> io::Result<()> {
         Ok(moved) if moved == wanted => Ok(()),
         Ok(moved) => Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            format!("an operation of {wanted} bytes moved {moved}: the file ends, or its device is full"),
+            format!("an operation of {wanted} bytes transferred {moved}: end of file, or device full"),
         )),
     }
 }
@@ -152,8 +152,8 @@ fn build(entries: u32) -> io::Result<IoUring> {
 }
 
 fn explained(error: io::Error) -> io::Error {
-    let advice = "expected a kernel that allows io_uring: see /proc/sys/kernel/io_uring_disabled and the limits of the \
-                  container, or measure with the synchronous engine at depth 1";
+    let advice = "io_uring is not allowed: see /proc/sys/kernel/io_uring_disabled and the limits of the \
+         container, or use the synchronous engine with depth 1";
     io::Error::new(error.kind(), format!("cannot set up io_uring: {error}: {advice}"))
 }
 

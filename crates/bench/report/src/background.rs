@@ -98,7 +98,7 @@ fn notes_of(cells: &[CampaignCell]) -> Vec<String> {
     };
     if let Some((cell, change)) = drifts().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) {
         notes.push(format!(
-            "{} of {} cells drifted from the first run to the last, more than chance would have it; most of all {}, by \
+            "{} of {} cells drifted significantly from the first run to the last; the largest drift is {}, by \
              {change:+.1} %.",
             drifts().count(),
             cells.len(),
@@ -108,7 +108,7 @@ fn notes_of(cells: &[CampaignCell]) -> Vec<String> {
     let restless = cells.iter().filter(|cell| cell.steady == Some(false)).count();
     if restless > 0 {
         notes.push(format!(
-            "{restless} of {} cells were in no steady state (as SNIA defines it) in their last five runs.",
+            "{restless} of {} cells were not in steady state (SNIA) in their last five runs.",
             cells.len()
         ));
     }
@@ -122,8 +122,8 @@ fn notes_of(cells: &[CampaignCell]) -> Vec<String> {
     let naive = cells.iter().filter_map(|cell| Some((cell, excess(cell)?)));
     if let Some((cell, most)) = naive.max_by(|a, b| a.1.total_cmp(&b.1)) {
         notes.push(format!(
-            "Several writers: rates are what all of them moved from the first one's start to the last one's end. The sum of \
-             their own rates (the naive bandwidth) is up to {most:.2} times that, in {}.",
+            "Several writers: rates are all bytes from the first start to the last end. The sum of the \
+             writers' own rates (the naive bandwidth) is up to {most:.2} times that, in {}.",
             cell.key
         ));
     }
@@ -156,7 +156,7 @@ pub fn duplicates_note(cells: &[CampaignCell]) -> Option<String> {
         }
     };
     let mut note = format!(
-        "Duplicates: asked for {} %; {} of the blocks of {} equal an earlier one of the {} that are made",
+        "Duplicates: {} % requested; {} of the blocks of {} equal an earlier one of the {} that are generated",
         first.requested_pct,
         between(|found| found.pool_pct),
         WholeBytes(first.block_bytes),
@@ -164,7 +164,7 @@ pub fn duplicates_note(cells: &[CampaignCell]) -> Option<String> {
     );
     if first.begins_anew() {
         note.push_str(&format!(
-            ". A pass writes {}, for which these begin anew again and again, so that {} of its blocks do: a device that \
+            ". A pass writes {}, which repeats these, so that {} of its blocks are duplicates: a device that \
              deduplicates over that distance finds them all",
             decimal_bytes(first.pass_bytes),
             between(|found| found.pass_pct),
@@ -240,12 +240,12 @@ mod tests {
         let asked = of(20.0, 256 << 20, 19.7, 19.7);
         assert_eq!(
             duplicates_note(&[cell("50", asked)]).unwrap(),
-            "Duplicates: asked for 20 %; 19.7 % of the blocks of 4 KiB equal an earlier one of the 256 MiB that are made."
+            "Duplicates: 20 % requested; 19.7 % of the blocks of 4 KiB equal an earlier one of the 256 MiB that are generated."
         );
         let anew = [of(0.0, 1 << 30, 0.0, 75.0), of(0.0, 1 << 30, 0.5, 75.2)];
         let note = duplicates_note(&[cell("2", anew[0]), cell("98", anew[1]), cell("zeros", zeros)]).unwrap();
         for part in [
-            "asked for 0 %; 0.0 to 0.5 %",
+            " 0 % requested; 0.0 to 0.5 %",
             "writes 1.0 GiB",
             "75.0 to 75.2 % of its blocks",
         ] {

@@ -277,7 +277,7 @@ impl Campaign {
                     return Err(Problem::Value {
                         column: "test",
                         text: quoted(&key.test),
-                        expected: "the name of a test, as in write or random_read",
+                        expected: "a test name, for example write or random_read",
                     });
                 }
                 if key.record_bytes == 0 {
@@ -407,10 +407,10 @@ mod tests {
         campaign
             .cells
             .push(CampaignCell::new("w", 1, "2".parse().unwrap(), vec![1.0]));
-        assert!(refused(&campaign).contains("w of 1 B at 2 %: 1 of the at least 2 runs"));
+        assert!(refused(&campaign).contains("w of 1 B at 2 %: a comparison needs at least 2 runs, found 1"));
         campaign.cells[0].samples.push(2.0);
         campaign.cells.push(campaign.cells[0].clone());
-        assert!(refused(&campaign).contains("is there twice"));
+        assert!(refused(&campaign).contains("occurs twice"));
         campaign.cells[1].key.test = "\u{1b}[31m".to_owned();
         assert!(refused(&campaign).contains("test is '?[31m'"));
         campaign.cells[1].key.test = "r".to_owned();

@@ -168,8 +168,8 @@ impl Cell {
     #[must_use]
     pub fn counts(&self) -> String {
         match self.direction {
-            Direction::HigherIsBetter => format!("{} (more is better)", self.unit),
-            Direction::LowerIsBetter => format!("{} (less is better)", self.unit),
+            Direction::HigherIsBetter => format!("{} (higher is better)", self.unit),
+            Direction::LowerIsBetter => format!("{} (lower is better)", self.unit),
         }
     }
 }
@@ -188,10 +188,10 @@ pub enum Measured {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unfit {
     /// Too few runs.
-    #[error("{0} of the at least 2 runs that a comparison needs: measure more runs")]
+    #[error("a comparison needs at least 2 runs, found {0}: measure more runs")]
     TooFew(usize),
     /// Too many.
-    #[error("{found} runs: at most {max} are understood")]
+    #[error("{found} runs: the maximum is {max}")]
     TooMany {
         /// How many there are.
         found: usize,

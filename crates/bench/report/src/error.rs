@@ -48,12 +48,12 @@ pub enum Problem {
     #[error("is larger than {} MiB: expected results, which are smaller", FILE_BYTES_MAX >> 20)]
     TooLarge,
     /// It is not text.
-    #[error("is not UTF-8 text: expected a campaign (JSON), a table (CSV), JSON of fio or text of IOzone")]
+    #[error("is not UTF-8 text: expected a campaign (JSON), a table (CSV), fio JSON or IOzone text")]
     NotText,
     /// It is neither a campaign nor a table.
     #[error(
-        "is neither a campaign (JSON with \"format\": \"{}\") nor a table (CSV with the columns {} or {}), nor \
-         JSON of fio, nor text of IOzone: it begins with '{found}'", FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(",")
+        "is not a campaign (JSON with \"format\": \"{}\"), a table (CSV with the columns {} or {}), fio JSON \
+         or IOzone text: it begins with '{found}'", FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(",")
     )]
     NotResults {
         /// Its beginning.
@@ -61,7 +61,7 @@ pub enum Problem {
     },
     /// A campaign of another kind, or of a later version.
     #[error(
-        "has the format '{found}': expected '{}'; a later version of flaz may understand it",
+        "has the format '{found}': expected '{}'; a later version of flaz may support it",
         FORMAT
     )]
     Format {
@@ -72,7 +72,7 @@ pub enum Problem {
     #[error("is not a campaign: {0}")]
     Json(String),
     /// A quoted field of a table that does not end, or goes on behind its end.
-    #[error("a double quote is not closed in front of a comma or the end of the line")]
+    #[error("a double quote is not closed before a comma or the end of the line")]
     Quote,
     /// Columns are missing, or have other names.
     #[error(
@@ -109,7 +109,7 @@ pub enum Problem {
         expected: &'static str,
     },
     /// A cell that is there twice.
-    #[error("{key} is there twice{}", earlier(*first_line))]
+    #[error("{key} occurs twice{}", earlier(*first_line))]
     Twice {
         /// Which cell.
         key: CellKey,
@@ -128,19 +128,19 @@ pub enum Problem {
     #[error("has no cells: expected at least one result")]
     NoCells,
     /// Too much in it.
-    #[error("has more than {CELLS_MAX} cells, the most that are understood")]
+    #[error("has more than {CELLS_MAX} cells, the maximum")]
     TooManyCells,
     /// A table, and nobody said over how many runs.
-    #[error("is a table, which does not say how many runs its means are of: add --runs N")]
+    #[error("is a table, which does not contain the number of runs: add --runs N")]
     RunsUnknown,
     /// A table of differences where speeds are needed.
     #[error(
-        "is a table of differences, which has no speeds of its own: expected a campaign or a table with the columns {}",
+        "is a table of differences, without rates: expected a campaign or a table with the columns {}",
         RATE_COLUMNS.join(",")
     )]
     OnlyDifferences,
     /// The output of another program that is not understood.
-    #[error("is not understood as output of {program}: {what}")]
+    #[error("is not valid output of {program}: {what}")]
     Foreign {
         /// Which program.
         program: &'static str,
@@ -149,22 +149,22 @@ pub enum Problem {
     },
     /// One run of another program where two are needed.
     #[error(
-        "{key}: 1 of the at least 2 runs that a comparison needs: put the files of all runs into a folder and give \
-         that"
+        "{key}: a comparison needs at least 2 runs, found 1: put the files of all runs into a directory and use that"
     )]
     OneRun {
         /// Which cell.
         key: CellKey,
     },
     /// A folder without files.
-    #[error("is a folder without files: expected the files of the runs of one campaign")]
+    #[error("is a directory without files: expected the files of the runs of one campaign")]
     EmptyFolder,
     /// A folder with more files than anybody measures.
-    #[error("has {0} files: at most {FILES_MAX} are joined")]
+    #[error("has {0} files: the maximum is {FILES_MAX}")]
     TooManyFiles(usize),
     /// A folder with files of different kinds.
     #[error(
-        "has files of different kinds, {} and {}: expected the files of the runs of one campaign, of one program",
+        "has files of different kinds, {} and {}: expected the files of the runs of one campaign, of one \
+         program",
         first.display(), other.display()
     )]
     Mixed {
@@ -174,10 +174,10 @@ pub enum Problem {
         other: PathBuf,
     },
     /// A folder with a table.
-    #[error("has a table, {}, which is of all runs already: give the table itself", _0.display())]
+    #[error("has a table, {}, which already covers all runs: use the table itself", _0.display())]
     TableInFolder(PathBuf),
     /// A file of claims that is not one.
-    #[error("is not a file of claims: {0}")]
+    #[error("is not a claims file: {0}")]
     Toml(String),
     /// A claim in it that is none.
     #[error("claim {number}: {problem}")]
@@ -198,11 +198,12 @@ fn earlier(line: Option<u64>) -> String {
 pub enum ClaimError {
     /// It has not the form of one.
     #[error(
-        "'{0}' is not a claim: expected TEST=RATE or TEST@RECORD=RATE, as in write=275MB/s or read@4KiB=95000IOPS"
+        "'{0}' is not a claim: expected TEST=RATE or TEST@RECORD=RATE, for example write=275MB/s or \
+         read@4KiB=95000IOPS"
     )]
     Form(String),
     /// Its test has no name.
-    #[error("'{0}' is not the name of a test: expected letters, digits and _-.: behind a first letter")]
+    #[error("'{0}' is not a test name: expected a letter followed by letters, digits and _-.:")]
     Test(String),
     /// Its record size is none.
     #[error("{0}")]
@@ -222,13 +223,13 @@ pub enum BenchError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
     /// No claim at all.
-    #[error("there is no claim: give --claim TEST=RATE, as in --claim write=275MB/s, or --claims FILE")]
+    #[error("no claim is given: use --claim TEST=RATE, for example --claim write=275MB/s, or --claims FILE")]
     NoClaims,
     /// More claims than anybody makes.
-    #[error("{0} claims: at most {CLAIMS_MAX} are understood")]
+    #[error("{0} claims: the maximum is {CLAIMS_MAX}")]
     TooManyClaims(usize),
     /// A claim about what was not measured.
-    #[error("{path}: the claim about {claim} has no cell: measured are {measured}", path = path.display())]
+    #[error("{path}: no cell for the claim about {claim}: measured are {measured}", path = path.display())]
     ClaimUnmeasured {
         /// The results.
         path: PathBuf,
@@ -238,7 +239,7 @@ pub enum BenchError {
         measured: String,
     },
     /// A claim in bytes or operations a second about a cell where less is better.
-    #[error("{path}: {key} counts what should be low: a rate cannot be claimed of it", path = path.display())]
+    #[error("{path}: lower is better for {key}: rates cannot be claimed for it", path = path.display())]
     ClaimDirection {
         /// The results.
         path: PathBuf,
@@ -261,7 +262,7 @@ pub enum BenchError {
         b_example: CellKey,
     },
     /// One cell counts bytes here and operations there.
-    #[error("{key} counts {counts_a} in {} and {counts_b} in {}: measure both alike", a.display(), b.display())]
+    #[error("{key} is in {counts_a} in {} and in {counts_b} in {}: measure both alike", a.display(), b.display())]
     Units {
         /// Which cell.
         key: CellKey,
@@ -276,8 +277,8 @@ pub enum BenchError {
     },
     /// Cells of which the A/A campaign says nothing.
     #[error(
-        "the A/A campaign lacks {missing} of the {cells} cells compared, {example} among them: measure these too, or \
-         give one margin for all with --delta PCT"
+        "the A/A campaign lacks {missing} of the {cells} compared cells, including {example}: measure them \
+         too, or set one margin with --delta PCT"
     )]
     RepeatLacks {
         /// How many it lacks.
@@ -288,10 +289,10 @@ pub enum BenchError {
         example: CellKey,
     },
     /// A margin that is none.
-    #[error("a margin of {0} % is none: expected from 0 to below 100")]
+    #[error("a margin of {0} % is invalid: expected 0 to below 100")]
     Delta(f64),
     /// Fewer or more results than a page can show.
-    #[error("{0} results, the baseline among them: expected from 1 to {SOURCES_MAX}")]
+    #[error("{0} results, including the baseline: expected 1 to {SOURCES_MAX}")]
     Sources(usize),
     /// More A/A campaigns than can be compared.
     #[error(

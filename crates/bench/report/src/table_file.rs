@@ -197,20 +197,22 @@ fn row(form: Form, fields: &[&str; 5], line: u64) -> Result<Row, Problem> {
             .filter(|&number| fits(number))
             .ok_or_else(|| wrong(at, expected))
     };
-    let record_kib = number(0, "a record size in KiB, as in 4 or 1024", |kib| {
+    let record_kib = number(0, "a record size in KiB, for example 4 or 1024", |kib| {
         kib > 0.0 && kib <= 1e9 && (kib * 1024.0).fract() == 0.0
     })?;
     let level = fields[1].parse().map_err(|expected| wrong(1, expected))?;
     if !is_name(fields[2]) {
-        return Err(wrong(2, "the name of a test, as in write or random_read"));
+        return Err(wrong(2, "a test name, for example write or random_read"));
     }
     let value = match form {
-        Form::Rates => number(3, "a positive number, as in 259867.1", |mean| mean > 0.0)?,
-        Form::Differences => number(3, "a number of percent above -100, as in -2.13", |diff| {
+        Form::Rates => number(3, "a positive number, for example 259867.1", |mean| mean > 0.0)?,
+        Form::Differences => number(3, "a percentage above -100, for example -2.13", |diff| {
             diff > -100.0
         })?,
     };
-    let stddev = number(4, "a number, zero or more, as in 0.84", |stddev| stddev >= 0.0)?;
+    let stddev = number(4, "a number, zero or more, for example 0.84", |stddev| {
+        stddev >= 0.0
+    })?;
     Ok(Row {
         line,
         key: CellKey {
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_header_is_to_blame() {
-        assert!(refused("").contains("neither a campaign"));
+        assert!(refused("").contains("is not a campaign"));
         assert!(refused("hello, world\n1,2\n").contains("begins with 'hello, world'"));
         let misspelt = refused(&HEAD.replace("stddev_kib_per_s", "stddev_kb_per_s"));
         assert!(
@@ -303,15 +305,15 @@ mod tests {
                 "1024,150,write,100,1",
                 ["compressibility_pct is '150'", "0 to 100"],
             ),
-            ("1024,50,,100,1", ["test is ''", "name of a test"]),
+            ("1024,50,,100,1", ["test is ''", "test name"]),
             ("1 MiB,50,write,100,1", ["record_kib is '1 MiB'", "in KiB"]),
             ("1024,50,\"write,100,1", ["3: a double quote", "closed"]),
             ("1024,50,\"wri\"te,100,1", ["3: a double quote", "closed"]),
-            ("1024,50,\"a\"\"b\",100,1", ["test is 'a\"b'", "name of a test"]),
+            ("1024,50,\"a\"\"b\",100,1", ["test is 'a\"b'", "test name"]),
             ("1024,50,write,100", ["expected 5 fields", "found 4"]),
             (
                 "1024,98.0,write,100,1",
-                ["3: write of 1 MiB at 98 % is there twice", "line 2"],
+                ["3: write of 1 MiB at 98 % occurs twice", "line 2"],
             ),
         ] {
             let message = second(row);

@@ -22,8 +22,8 @@ pub enum Unit {
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::BytesPerSecond => "bytes a second",
-            Self::OperationsPerSecond => "operations a second",
+            Self::BytesPerSecond => "bytes per second",
+            Self::OperationsPerSecond => "operations per second",
         })
     }
 }
@@ -106,7 +106,8 @@ fn four_digits(value: f64) -> String {
 pub enum RateError {
     /// Not a positive number in front.
     #[error(
-        "'{0}' is not a rate: expected a positive number with a unit, as in 275MB/s, 1.5GiB/s or 95000IOPS"
+        "'{0}' is not a rate: expected a positive number with a unit, for example 275MB/s, 1.5GiB/s or \
+         95000IOPS"
     )]
     Number(String),
     /// An unknown unit behind the number.
@@ -121,7 +122,7 @@ pub enum RateError {
         unit: String,
     },
     /// A lower-case b.
-    #[error("'{0}' counts bits: write the rate in bytes, as in 275MB/s, with a capital B")]
+    #[error("'{0}' is in bits: use bytes, for example 275MB/s, with a capital B")]
     Bits(String),
 }
 
@@ -209,7 +210,8 @@ impl fmt::Display for WholeBytes {
 /// # Errors
 /// What is expected.
 pub fn parse_record(text: &str) -> Result<u64, String> {
-    let expected = || format!("'{text}' is not a record size: expected as in 4096, 4KiB or 1MiB");
+    let expected =
+        || format!("'{text}' is not a record size: expected a size, for example 4096, 4KiB or 1MiB");
     let trimmed = text.trim();
     let number_len = trimmed
         .find(|c: char| !c.is_ascii_digit())

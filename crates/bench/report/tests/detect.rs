@@ -237,7 +237,7 @@ fn a_device_that_compresses_is_found_with_its_unit() {
             assert!(unit.ends_with(&format!("{unit_kib} KiB at a time")), "{case}");
             let window = reason(&found, Question::Window);
             assert!(
-                window.contains(&format!("at least {} KiB back", unit_kib / 2)),
+                window.contains(&format!("at least {} KiB", unit_kib / 2)),
                 "{case}"
             );
         }
@@ -257,7 +257,7 @@ fn a_short_window_is_distinguished_from_a_short_unit() {
         assert_eq!(
             reason(&found, Question::Window),
             format!(
-                "finds copies {window_kib} KiB back, and not {} KiB",
+                "detects copies at a distance of {window_kib} KiB, but not {} KiB",
                 2 * window_kib
             )
         );
@@ -375,7 +375,7 @@ fn what_a_device_says_of_itself_decides() {
     assert_eq!(reason(&found, Question::Unit), "4 KiB at a time");
     assert_eq!(
         reason(&found, Question::Window),
-        "finds copies at least 2 KiB back"
+        "detects copies at a distance of at least 2 KiB"
     );
     assert!(text.contains("25 %: 0.75, 50 %: 0.50, 75 %: 0.25"), "{text}");
     let plain = Model {

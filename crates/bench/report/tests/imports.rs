@@ -128,7 +128,7 @@ fn other_programs_are_compared_like_campaigns() {
         .unwrap_err()
         .to_string();
     assert!(
-        one_run.contains("1.json") && one_run.contains("put the files of all runs into a folder"),
+        one_run.contains("1.json") && one_run.contains("put the files of all runs into a directory"),
         "{one_run}"
     );
     // The one thing that both measured: writes of 64 KiB at 50 %.
@@ -141,9 +141,9 @@ fn folders_that_are_no_campaign() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let refused = || open_results(path, Some(10)).unwrap_err().to_string();
-    assert!(refused().contains("folder without files"));
+    assert!(refused().contains("directory without files"));
     fs::copy(data("sf1222-throughput.csv"), path.join("b.csv")).unwrap();
-    assert!(refused().contains("give the table itself"), "{}", refused());
+    assert!(refused().contains("use the table itself"), "{}", refused());
     fs::copy(data("fio-runs/1.json"), path.join("a.json")).unwrap();
     let mixed = refused();
     assert!(

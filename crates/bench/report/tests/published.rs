@@ -158,7 +158,7 @@ fn the_page_has_a_row_a_cell_and_the_counts() {
     for part in [
         "table of differences from A, 156 cells",
         "Welch 51, after Benjamini-Hochberg 49, after Holm 36",
-        "standard deviation: 52",
+        "Standard deviation rule: 52",
         "78 cells only in B: write of 1 MiB at 75 %",
         "more than 1 %",
     ] {
@@ -219,8 +219,8 @@ fn a_claim_against_the_table() {
     for part in [
         "Claim: write at 275 MB/s (262.3 MiB/s)",
         "exaggerated",
-        "true at no level measured, 2 to 98 %: closest at 98 % with 1.03",
-        "outside of what was measured",
+        "true at no measured level, 2 to 98 %: closest at 98 % with 1.03",
+        "outside the measured range",
         "Claim: write of 4 MiB at 200 MB/s",
         "4 MiB: would be true above 82.5 % (82.2 to 82.9 %",
     ] {

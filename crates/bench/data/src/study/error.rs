@@ -19,7 +19,7 @@ pub enum StudyError {
         source: io::Error,
     },
     /// Neither file nor directory nor block device.
-    #[error("{} is neither a file nor a directory nor a block device", .0.display())]
+    #[error("{} is not a file, a directory or a block device", .0.display())]
     Kind(PathBuf),
     /// Nothing in it.
     #[error("nothing to study in {places}: found no readable file with contents{skipped}")]
@@ -30,16 +30,13 @@ pub enum StudyError {
         skipped: String,
     },
     /// Too many files to keep their names.
-    #[error(
-        "more than {} files: name fewer directories, or the device that they are on",
-        FILES_MAX
-    )]
+    #[error("more than {} files: name fewer directories, or their device", FILES_MAX)]
     TooManyFiles,
     /// Too many codecs.
-    #[error("{0} codecs: expected at most {CODECS_MAX}")]
+    #[error("{0} codecs: the maximum is {CODECS_MAX}")]
     TooManyCodecs(usize),
     /// Not one window could be read.
-    #[error("no part of {places} could be read; the first failure: {first}")]
+    #[error("no part of {places} could be read; the first error: {first}")]
     Unreadable {
         /// The paths.
         places: String,

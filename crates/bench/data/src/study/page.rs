@@ -44,7 +44,7 @@ fn head(page: &mut String, report: &StudyReport) {
     let read = human::bytes(report.studied_bytes);
     let text = if report.exact {
         format!(
-            "{read}, everything, in {:.1} s: no sampling error",
+            "{read}, all data, in {:.1} s: no sampling error",
             report.elapsed_s
         )
     } else {
@@ -61,7 +61,7 @@ fn head(page: &mut String, report: &StudyReport) {
     if skipped.unreadable > 0 {
         line(
             page,
-            "Left out",
+            "Skipped",
             &format!("{} that could not be read:", skipped.unreadable),
         );
         for name in &skipped.named {
@@ -75,13 +75,10 @@ fn head(page: &mut String, report: &StudyReport) {
     );
     let duplicates = &report.duplicates;
     let text = if report.exact {
-        format!(
-            "{:.1} % of the other blocks repeat one of them",
-            duplicates.percent
-        )
+        format!("{:.1} % of the other blocks are duplicates", duplicates.percent)
     } else {
         format!(
-            "about {:.1} % of the other blocks, from {:.1} to {:.1} %; a sample tells no more, --exact does",
+            "about {:.1} % of the other blocks, from {:.1} to {:.1} %; --exact is more precise",
             duplicates.percent, duplicates.low_percent, duplicates.high_percent
         )
     };

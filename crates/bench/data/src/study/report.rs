@@ -213,8 +213,8 @@ fn sizes(histograms: &Histograms) -> Vec<Size> {
 fn assumptions() -> Vec<String> {
     vec![
         format!("windows of {WINDOW_BYTES} bytes are drawn at random and count as one observation each"),
-        "files are laid end to end, each padded to 4 KiB with zeroes".to_owned(),
-        "cache: blocks like those measured, extents of 64 KiB, write-through, nothing kept free".to_owned(),
+        "files are concatenated, each padded to 4 KiB with zeroes".to_owned(),
+        "cache: blocks like those measured, extents of 64 KiB, write-through, no space kept free".to_owned(),
         format!(
             "SSD: compresses blocks of 4 KiB and packs them without loss; {:.0} % spare space; random writes over \
              the whole drive, the oldest flash cleaned first",

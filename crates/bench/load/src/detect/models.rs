@@ -92,7 +92,7 @@ impl Drive {
             Step::Added(more) => writes += more,
         };
         let found = measured(&mut self, &shape, "model", &facts, step);
-        assert_eq!(writes, 0, "each write is told, and no other");
+        assert_eq!(writes, 0, "each write is recorded, and no other");
         found.unwrap().unwrap()
     }
 }
@@ -143,28 +143,22 @@ fn a_plain_drive() {
     ] {
         answers(&found, question, Answer::No, "");
     }
-    assert_eq!(found.findings.len(), 3, "nothing else is asked of it");
+    assert_eq!(found.findings.len(), 3, "nothing else is asked");
     assert_eq!(found.rounds, ROUNDS as usize, "there is nothing to confirm");
 }
 
 #[test]
 fn drives_that_compress() {
     for (codec, unit_kib, entropy_stage, unit, window) in [
-        ("lz4", 4, Answer::No, "4 KiB at a time", "at least 2 KiB back"),
-        (
-            "zstd:1",
-            32,
-            Answer::Yes,
-            "32 KiB at a time",
-            "at least 16 KiB back",
-        ),
-        ("lz4", 64, Answer::No, "64 KiB at a time", "at least 32 KiB back"),
+        ("lz4", 4, Answer::No, "4 KiB at a time", "at least 2 KiB"),
+        ("zstd:1", 32, Answer::Yes, "32 KiB at a time", "at least 16 KiB"),
+        ("lz4", 64, Answer::No, "64 KiB at a time", "at least 32 KiB"),
         (
             "zlib:6",
             256,
             Answer::Yes,
             "at least 128 KiB at a time",
-            "32 KiB back, and not 64 KiB",
+            "32 KiB, but not 64 KiB",
         ),
     ] {
         let found = Drive::compressing(codec, unit_kib).detection();

@@ -39,14 +39,14 @@ impl Plan {
                 Ok(())
             } else {
                 Err(LoadError::plan(format!(
-                    "{what}: expected from {least} to {most}, found {found}"
+                    "{what}: expected {least} to {most}, found {found}"
                 )))
             }
         };
         within("levels", self.levels.len() as u64, 1, LEVELS_MAX as u64)?;
         within("runs", u64::from(self.runs), 1, RUNS_MAX as u64)?;
         within(
-            "the largest number of runs",
+            "the maximum number of runs",
             u64::from(self.runs_max),
             u64::from(self.runs),
             RUNS_MAX as u64,
@@ -62,12 +62,12 @@ impl Plan {
             && !(0.01..=100.0).contains(&percent)
         {
             return Err(LoadError::plan(format!(
-                "within: expected from 0.01 to 100 percent, found {percent}"
+                "within: expected 0.01 to 100 percent, found {percent}"
             )));
         }
         if self.within_pct.is_some() && self.runs < 3 {
             return Err(LoadError::plan(
-                "within: expected at least 3 runs, for an interval of fewer says next to nothing",
+                "within: expected at least 3 runs, because an interval of fewer runs is nearly useless",
             ));
         }
         within("writers", self.writers as u64, 1, WRITERS_MAX as u64)?;
@@ -75,8 +75,8 @@ impl Plan {
         within("pool", self.pool_bytes, 1 << 20, POOL_BYTES_MAX)?;
         if self.dedup_pct > 0.0 && self.pool_bytes < POOL_BYTES_DEDUP_MIN {
             return Err(LoadError::plan(format!(
-                "dedup: expected a pool of {POOL_BYTES_DEDUP_MIN} bytes at least, for the first 4 MiB of it repeat nothing, \
-                 found {}",
+                "dedup: expected a pool of at least {POOL_BYTES_DEDUP_MIN} bytes, because the first 4 MiB \
+                 contain no duplicates, found {}",
                 self.pool_bytes
             )));
         }

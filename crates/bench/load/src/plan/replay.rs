@@ -57,8 +57,8 @@ impl Replay {
         let found = Self::read(&self.path)?;
         if found.sum != self.sum {
             return Err(LoadError::plan(format!(
-                "{}: expected the distribution that the campaign began with (sum {}), found another one (sum {}): put the old one \
-                 back, or begin anew",
+                "{}: expected the distribution with which the campaign started (checksum {}), found another \
+                 one (checksum {}): restore it, or start a new campaign",
                 self.path.display(),
                 self.sum,
                 found.sum
@@ -133,7 +133,7 @@ mod tests {
             .read_again()
             .unwrap_err()
             .to_string();
-        assert!(other.contains("begin anew"), "{other}");
+        assert!(other.contains("start a new campaign"), "{other}");
     }
 
     #[test]

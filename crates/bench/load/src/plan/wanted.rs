@@ -143,12 +143,12 @@ impl Wanted {
     pub fn plan(self) -> Result<Plan, LoadError> {
         if let Some(name) = self.name.filter(|name| name.trim().is_empty()) {
             return Err(LoadError::plan(format!(
-                "--name: expected what to call the campaign in reports, found '{name}', which nobody would see there"
+                "--name: expected a visible name for the campaign, found '{name}'"
             )));
         }
         let target = self
             .target
-            .ok_or_else(|| LoadError::plan("expected a TARGET to measure: a folder, a file or a device"))?;
+            .ok_or_else(|| LoadError::plan("expected a TARGET: a directory, a file or a device"))?;
         let words = self.tests.unwrap_or_else(|| vec!["throughput".to_owned()]);
         let streaming = words.iter().any(|word| word.trim() == "streaming");
         let tests = tests(&words)?;
@@ -173,7 +173,7 @@ impl Wanted {
             (None, None) => runs,
             (None, Some(_)) => {
                 return Err(LoadError::plan(
-                    "a largest number of runs is for --within: expected both, or neither",
+                    "runs-max is for --within: expected both, or neither",
                 ));
             }
             (Some(_), most) => most.unwrap_or_else(|| RUNS_MAX_DEFAULT.max(runs)),

@@ -49,7 +49,7 @@ pub struct Bytes(pub u64);
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged, expecting = "expected a size, as in 4096 or \"4KiB\"")]
+        #[serde(untagged, expecting = "expected a size, for example 4096 or \"4KiB\"")]
         enum Raw {
             Number(u64),
             Text(String),

@@ -85,18 +85,18 @@ impl Target {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => Some(metadata),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(source) => return Err(LoadError::at("look at", path)(source)),
+            Err(source) => return Err(LoadError::at("inspect", path)(source)),
         };
         let (kind, room_bytes) = match &metadata {
             Some(found) if found.is_file() || found.file_type().is_block_device() => {
                 let device = found.file_type().is_block_device();
                 let size = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
-                let bytes = size.map_err(LoadError::at("find the size of", path))?;
+                let bytes = size.map_err(LoadError::at("determine the size of", path))?;
                 (Kind::InPlace { device }, Some(bytes))
             }
             Some(found) if !found.is_dir() => {
                 let message = format!(
-                    "{}: expected a folder, a file or a block device, found something else",
+                    "{}: expected a directory, a file or a block device",
                     path.display()
                 );
                 return Err(LoadError::Plan(message));
@@ -184,7 +184,7 @@ impl Target {
             (None, Some(room_bytes)) => self.default_size(room_bytes),
             (None, None) => {
                 return Err(LoadError::Plan(format!(
-                    "{}: its file system does not say how much room it has: expected a --size",
+                    "{}: the file system does not report its free space: --size is required",
                     self.path.display()
                 )));
             }
@@ -221,9 +221,9 @@ impl Target {
                 "size: {}, {}, and not twice the memory ({})",
                 short(most),
                 if self.is_folder() {
-                    "for there is no more room"
+                    "limited by free space"
                 } else {
-                    "all of the target"
+                    "the whole target"
                 },
                 short(twice)
             )
@@ -246,7 +246,7 @@ impl Target {
             }),
             None => {
                 self.notes.push(
-                    "I/O: buffered, for there is no direct I/O here; figures include the page cache"
+                    "I/O: buffered, because direct I/O is not supported here; results include the page cache"
                         .to_owned(),
                 );
                 Ok(false)

@@ -25,23 +25,23 @@ impl Scratch {
         let absolute = std::path::absolute(path).map_err(LoadError::at("find", path))?;
         if missing && absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
             let message = format!(
-                "{}: no such device; a folder is not made under /dev, and `lsblk` lists the devices there are",
+                "{}: no such device; directories are not created under /dev, and `lsblk` lists the devices",
                 path.display()
             );
             return Err(LoadError::Plan(message));
         }
         let made = if missing {
-            fs::create_dir(path).map_err(LoadError::at("make the folder", path))?;
+            fs::create_dir(path).map_err(LoadError::at("create the directory", path))?;
             Some(Made(path.to_owned()))
         } else {
             None
         };
         let room = rustix::fs::statvfs(path)
-            .map_err(|error| LoadError::at("find the free space of", path)(error.into()))?;
+            .map_err(|error| LoadError::at("determine the free space of", path)(error.into()))?;
         let folder = tempfile::Builder::new()
             .prefix("flaz-bench-")
             .tempdir_in(path)
-            .map_err(LoadError::at("make a folder in", path))?;
+            .map_err(LoadError::at("create a directory in", path))?;
         // Some, as ramfs, have no size at all.
         let free = (room.f_blocks > 0).then(|| room.f_bavail.saturating_mul(room.f_frsize));
         Ok((Self { folder, _made: made }, free))

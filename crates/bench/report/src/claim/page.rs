@@ -25,9 +25,10 @@ impl ClaimsReport {
             .flat_map(|claim| &claim.curves)
             .any(|curve| curve.levels == Levels::Asked);
         let reading = if asked {
-            "BS ratio: claimed / measured, with the 95 % interval. Levels are those asked for when measuring."
+            "BS ratio: claimed / measured, with the 95 % interval. Levels are requested levels."
         } else {
-            "BS ratio: claimed / measured, with the 95 % interval. Below the tables levels are what was achieved, not what was asked."
+            "BS ratio: claimed / measured, with the 95 % interval. Levels below the tables are achieved, not \
+             requested."
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "\n{}", paint(reading, Style::Dim, colour));
@@ -125,7 +126,7 @@ fn sentence(curve: &CurveReport) -> String {
     match &curve.true_at {
         TrueAt::Everywhere { from_pct, to_pct } => {
             format!(
-                "true at every level measured, {} to {} %",
+                "true at every measured level, {} to {} %",
                 plain(*from_pct),
                 plain(*to_pct)
             )
@@ -142,18 +143,18 @@ fn sentence(curve: &CurveReport) -> String {
             extrapolated_pct,
         } => {
             let beyond = extrapolated_pct.map_or_else(
-                || "and none from 0 to 100 % if the line went on".to_owned(),
-                |level| format!("and at {level:.1} % if the line went on, outside of what was measured"),
+                || "and nowhere from 0 to 100 % by extrapolation".to_owned(),
+                |level| format!("and at {level:.1} % by extrapolation, outside the measured range"),
             );
             format!(
-                "true at no level measured, {} to {} %: closest at {} % with {best_ratio:.2}, {beyond}",
+                "true at no measured level, {} to {} %: closest at {} % with {best_ratio:.2}, {beyond}",
                 plain(*from_pct),
                 plain(*to_pct),
                 plain(*best_pct)
             )
         }
         TrueAt::Unknown => {
-            "fewer than two levels are percentages: measure more to see where it is true".to_owned()
+            "fewer than two levels are percentages: measure more levels to find where it is true".to_owned()
         }
     }
 }

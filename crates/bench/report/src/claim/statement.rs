@@ -90,9 +90,9 @@ mod tests {
     fn what_is_no_claim() {
         let refused = |text: &str| text.parse::<Claim>().unwrap_err().to_string();
         assert!(refused("275MB/s").contains("expected TEST=RATE"));
-        assert!(refused("=275MB/s").contains("not the name of a test"));
+        assert!(refused("=275MB/s").contains("not a test name"));
         assert!(refused("write@=1MB/s").contains("not a record size"));
         assert!(refused("write=fast").contains("not a rate"));
-        assert!(refused("write=275Mb/s").contains("counts bits"));
+        assert!(refused("write=275Mb/s").contains("is in bits"));
     }
 }

@@ -74,9 +74,8 @@ impl Comparison {
             .mann_whitney
             .map_or_else(String::new, |count| format!(", Mann-Whitney {count}"));
         format!(
-            "{}: {}\n\
-             Below {} in {} {}: Welch {}, after Benjamini-Hochberg {}, after Holm {}{ranks}. Rule of the standard \
-             deviation: {}.\n",
+            "{}: {}\nBelow {} in {} {}: Welch {}, after Benjamini-Hochberg {}, after Holm {}{ranks}. Standard \
+             deviation rule: {}.\n",
             plural(counts.cells, "cell"),
             parts.join(", "),
             self.alpha,
@@ -99,7 +98,7 @@ impl Comparison {
                 .map(|note| format!("{}: {}.", note.letter(), note.text())),
         );
         if self.counts.mann_whitney.is_some() && self.stddev_rule.runs.0.min(self.stddev_rule.runs.1) < 4 {
-            remarks.push("U p cannot fall below 0.05 with fewer than 4 runs a side.".to_owned());
+            remarks.push("U p cannot fall below 0.05 with fewer than 4 runs per side.".to_owned());
         }
         remarks.extend(only("A", &self.only_in_a));
         remarks.extend(only("B", &self.only_in_b));
@@ -112,17 +111,18 @@ impl Comparison {
             MarginReport::Repeats { floor_pct, .. } => {
                 let margins = self.cells.iter().map(|cell| cell.delta_pct);
                 let most = margins.fold(0.0, f64::max);
-                format!("what the A/A campaign shows, {floor_pct} to {most:.1} %")
+                format!("the margin measured by the A/A campaign, {floor_pct} to {most:.1} %")
             }
         };
         match self.rule {
             Rule::Welch => format!(
-                "Faster, slower: adj. p below {} and a difference of more than {margin}. Equivalent: proven to be less.",
+                "Faster, slower: adj. p below {} and a difference of more than {margin}. Equivalent: shown to \
+                 be less.",
                 self.alpha
             ),
             Rule::Stddev => format!(
-                "The rule of the standard deviation has no fixed error: where nothing differs it calls {:.1} % of cells \
-                 with {} and {} runs meaningful, and more where A is noisier than B.",
+                "The standard deviation rule has no fixed error rate: without a difference it calls {:.1} % \
+                 of cells with {} and {} runs meaningful, and more if A is noisier than B.",
                 self.stddev_rule.false_alarms_pct, self.stddev_rule.runs.0, self.stddev_rule.runs.1
             ),
         }

@@ -98,12 +98,12 @@ impl Note {
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
-            Self::Small => "a proven difference, not larger than the margin",
+            Self::Small => "significant, but not larger than the margin",
             Self::MediansDisagree => "mean and median changed in opposite directions",
-            Self::RanksDisagree => "the test of ranks (Mann-Whitney) does not see the difference",
-            Self::NoVariation => "no run differs from another: are these rounded numbers?",
-            Self::Outliers => "has runs far from the others; they are counted in",
-            Self::FewRuns => "fewer than 6 runs on a side: the interval is too narrow",
+            Self::RanksDisagree => "not significant by ranks (Mann-Whitney)",
+            Self::NoVariation => "all runs are equal: are the numbers rounded?",
+            Self::Outliers => "outliers, which are included",
+            Self::FewRuns => "fewer than 6 runs per side: the interval is too narrow",
         }
     }
 }

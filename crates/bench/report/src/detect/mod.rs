@@ -54,10 +54,10 @@ pub struct Detection {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DetectError {
     /// Too few rounds in which everything was written.
-    #[error("{0} whole rounds: expected at least {ROUNDS_MIN}")]
+    #[error("{0} complete rounds: expected at least {ROUNDS_MIN}")]
     Rounds(usize),
     /// A rate that is none.
-    #[error("round {round}: {pattern} was written at {value} bytes a second: expected a positive number")]
+    #[error("round {round}: {pattern} was written at {value} bytes per second: expected a positive number")]
     Rate {
         /// Which round, from 0.
         round: usize,

@@ -23,7 +23,7 @@ impl Detection {
         let told = self.effects.iter().any(|effect| effect.kept.is_some());
         let mut heads = vec![
             ("data", Align::Left),
-            ("against random", Align::Right),
+            ("relative to random", Align::Right),
             ("95 % interval", Align::Left),
             ("adj. p", Align::Right),
         ];
@@ -67,7 +67,7 @@ impl Detection {
                 finding.reason
             );
         }
-        text.push_str("\nWhat could fool this:\n");
+        text.push_str("\nPossible confounders:\n");
         for caveat in &self.caveats {
             let (word, style) = match caveat.state {
                 CaveatState::RuledOut => ("ruled out", Style::Plain),
@@ -84,14 +84,14 @@ impl Detection {
         }
         let reading = if told {
             format!(
-                "Kept: the share that the device says it stores; it decides, for rates of a device in memory are those of the \
-                 processor. Less: below {:.2}.",
+                "Kept: the share that the device reports as stored, which decides, because rates of a memory \
+                 device are those of the processor. Less: below {:.2}.",
                 1.0 / (1.0 + MARGIN_PCT / 100.0)
             )
         } else {
             format!(
-                "Faster: a gain above {MARGIN_PCT} % is proven, with all kinds of data taken together (Holm, below 1 %), and once \
-                 more in as many rounds again. The same: a gain above {SMALL_PCT} % is excluded."
+                "Faster: a gain above {MARGIN_PCT} % is significant over all kinds of data (Holm, below 1 %), \
+                 and again in as many further rounds. The same: a gain above {SMALL_PCT} % is excluded."
             )
         };
         let _ = writeln!(text, "\n{}", paint(&reading, Style::Dim, colour));
@@ -110,7 +110,7 @@ fn percent(confidence: f64) -> String {
 fn words(question: Question) -> &'static str {
     match question {
         Question::Compresses => "Compresses",
-        Question::ElidesZeros => "Leaves out zeros",
+        Question::ElidesZeros => "Elides zeros",
         Question::Deduplicates => "Deduplicates",
         Question::EntropyStage => "Has an entropy stage",
         Question::Unit => "Unit of compression",

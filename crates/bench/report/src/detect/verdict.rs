@@ -136,7 +136,7 @@ pub(super) fn findings(effects: &[Effect]) -> Vec<Finding> {
         simple(
             Question::Deduplicates,
             find(effects, Pattern::Duplicates),
-            "random blocks that come many times, far apart",
+            "random blocks that are repeated often, far apart",
         ),
     ];
     if is_compressing {
@@ -152,7 +152,7 @@ fn find(effects: &[Effect], pattern: Pattern) -> Option<Effect> {
 
 fn says(effect: &Effect) -> String {
     match effect.kept {
-        Some(kept) => format!("the device says that it keeps {kept:.2} of them"),
+        Some(kept) => format!("the device reports that it keeps {kept:.2} of them"),
         None => format!(
             "{:.2} times the rate of random data ({:.2} to {:.2})",
             effect.ratio, effect.low, effect.high
@@ -220,7 +220,7 @@ fn compresses(effects: &[Effect]) -> Finding {
     }
     let told = levels.iter().any(|effect| effect.kept.is_some());
     let of = if told {
-        "the device says that it keeps, of"
+        "the device reports that it keeps, of"
     } else {
         "times the rate of random data,"
     };
@@ -244,7 +244,7 @@ fn elides_zeros(effects: &[Effect], is_compressing: bool) -> Finding {
         finding.confidence = None;
         finding
             .reason
-            .push_str("; compression alone would do that as well");
+            .push_str("; compression alone would also cause this");
     }
     finding
 }
@@ -305,7 +305,7 @@ fn unit_and_window(effects: &[Effect]) -> [Finding; 2] {
         return match missed {
             Some(distance) => {
                 let reason = format!(
-                    "less than {} at a time, or no farther back than {}",
+                    "less than {} at a time, or a window below {}",
                     kib(2 * distance),
                     kib(distance)
                 );
@@ -315,7 +315,7 @@ fn unit_and_window(effects: &[Effect]) -> [Finding; 2] {
                 ]
             }
             None => {
-                let reason = || "no copies were clearly found or missed".to_owned();
+                let reason = || "no copies were clearly detected or missed".to_owned();
                 [
                     finding(Question::Unit, Answer::Unclear, None, reason()),
                     finding(Question::Window, Answer::Unclear, None, reason()),
@@ -334,9 +334,13 @@ fn unit_and_window(effects: &[Effect]) -> [Finding; 2] {
     };
     let window = match (across, missed) {
         (Answer::Yes, Some(missed)) => {
-            format!("finds copies {} back, and not {}", kib(distance), kib(missed))
+            format!(
+                "detects copies at a distance of {}, but not {}",
+                kib(distance),
+                kib(missed)
+            )
         }
-        _ => format!("finds copies at least {} back", kib(distance)),
+        _ => format!("detects copies at a distance of at least {}", kib(distance)),
     };
     [
         finding(Question::Unit, Answer::Yes, Some(effect), unit),
@@ -360,11 +364,11 @@ pub(super) fn caveats(effects: &[Effect], random: &[f64], facts: &Facts) -> Vec<
 
 fn page_cache(facts: &Facts) -> Caveat {
     let (state, reason) = if facts.direct {
-        (CaveatState::RuledOut, "writes went past it (O_DIRECT)")
+        (CaveatState::RuledOut, "writes bypassed it (O_DIRECT)")
     } else {
         (
             CaveatState::Possible,
-            "writes may have gone through it; each was flushed within the time measured",
+            "writes may have used it; each was flushed within the measured time",
         )
     };
     Caveat {
@@ -377,12 +381,18 @@ fn page_cache(facts: &Facts) -> Caveat {
 fn file_system(facts: &Facts) -> Caveat {
     let name = &facts.file_system;
     let (state, reason) = match facts.compression {
-        FileSystem::None => (CaveatState::RuledOut, "the device was written as such".to_owned()),
+        FileSystem::None => (
+            CaveatState::RuledOut,
+            "the device was written directly".to_owned(),
+        ),
         FileSystem::Cannot => (CaveatState::RuledOut, format!("{name} does not compress")),
-        FileSystem::Off => (CaveatState::RuledOut, format!("{name} could, and is not told to")),
+        FileSystem::Off => (
+            CaveatState::RuledOut,
+            format!("{name} supports it, but it is not enabled"),
+        ),
         FileSystem::On => (
             CaveatState::Present,
-            format!("{name} compresses here: the answers are about it and the device together"),
+            format!("{name} compresses here: the answers apply to it and the device together"),
         ),
         FileSystem::Unknown => (
             CaveatState::Possible,
@@ -406,16 +416,16 @@ fn layers(facts: &Facts) -> Caveat {
         (false, _) => (
             CaveatState::Present,
             format!(
-                "{}: compresses; the answers are about that and the device together",
+                "{}: compresses; the answers apply to it and the device together",
                 compress.join("; ")
             ),
         ),
         (true, false) => (
             CaveatState::Possible,
-            format!("{}: what that does to data is not known", unknown.join("; ")),
+            format!("{}: its effect on data is unknown", unknown.join("; ")),
         ),
         (true, true) if facts.layers.is_empty() => {
-            (CaveatState::RuledOut, "none that the system knows of".to_owned())
+            (CaveatState::RuledOut, "none known to the system".to_owned())
         }
         (true, true) => (
             CaveatState::RuledOut,
@@ -441,12 +451,12 @@ fn drift(random: &[f64]) -> Caveat {
     };
     let reason = if change < DRIFT {
         format!(
-            "random data fell to {:.0} % of its first rate: a cache has filled meanwhile. Kinds are compared within rounds, so \
-             that none is favoured; measure more rounds to see the device behind it",
+            "random data fell to {:.0} % of its first rate: a write cache has filled. Kinds are compared \
+             within rounds, so none is favoured; use more rounds to measure the device behind it",
             100.0 * change
         )
     } else {
-        "random data did not get slower; what fits into such a cache altogether is not told from the device"
+        "random data did not become slower; a cache larger than the data written cannot be detected"
             .to_owned()
     };
     Caveat {
@@ -465,9 +475,9 @@ fn zero_detection(effects: &[Effect]) -> Caveat {
     let (state, reason) = match (zeros, levels) {
         (true, false) => (
             CaveatState::Present,
-            "zeros alone are faster: whoever tests with zeros would take this for compression",
+            "only zeros are faster: a test with zeros would report this as compression",
         ),
-        (true, true) => (CaveatState::RuledOut, "data that is not all zeros is faster, too"),
+        (true, true) => (CaveatState::RuledOut, "data other than zeros is faster as well"),
         (false, _) => (CaveatState::RuledOut, "zeros are not faster"),
     };
     Caveat {

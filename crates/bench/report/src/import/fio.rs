@@ -98,7 +98,7 @@ pub(super) fn read(text: &str) -> Result<Imported, (Option<u64>, Problem)> {
     if imported.runs.is_empty() {
         return Err((
             None,
-            foreign("no job with one record size has moved any bytes".to_owned()),
+            foreign("no job with a single record size transferred any bytes".to_owned()),
         ));
     }
     Ok(imported)
@@ -154,7 +154,7 @@ fn take(output: &Output, imported: &mut Imported) -> Result<(), Problem> {
             }
             let Some(record_bytes) = options.record_bytes(reads) else {
                 imported.note(format!(
-                    "Job {}: left out, its records are of several sizes.",
+                    "Job {}: ignored, because its records have several sizes.",
                     quoted(name)
                 ));
                 continue;
@@ -246,7 +246,10 @@ impl Options<'_> {
         if is_name(&test) {
             Ok(test)
         } else {
-            Err(foreign(format!("rw={}: expected as in randread", quoted(&rw))))
+            Err(foreign(format!(
+                "rw={}: expected for example randread",
+                quoted(&rw)
+            )))
         }
     }
 
@@ -404,7 +407,7 @@ mod tests {
         let refused = |text: &str| read(text).unwrap_err().1.to_string();
         let failed = output(&job(0, "", 1, 0)).replace("\"error\": 0", "\"error\": 5");
         assert!(refused(&failed).contains("job 'j' failed with error 5"));
-        assert!(refused(&output("")).contains("has moved any bytes"));
+        assert!(refused(&output("")).contains("transferred any bytes"));
         assert!(
             refused(&output(&job(0, r#""rw": "read", "bsrange": "4k-8k""#, 1, 0))).contains("record size")
         );

@@ -81,7 +81,7 @@ pub(super) fn read(text: &str) -> Result<Imported, (Option<u64>, Problem)> {
     if imported.runs.is_empty() {
         return Err((
             None,
-            foreign("no table and no list with results: was it interrupted?".to_owned()),
+            foreign("no table and no list of results: was it interrupted?".to_owned()),
         ));
     }
     Ok(imported)
@@ -135,7 +135,7 @@ fn take(lines: &[&str], first_line: u64, imported: &mut Imported) -> Result<(), 
     let level = level(command, imported).map_err(|problem| (None, problem))?;
     if entries.iter().any(|entry| entry.file_kib < largest) {
         imported.note(format!(
-            "IOzone measured files of several sizes; only those of {largest} KiB are taken."
+            "IOzone measured files of several sizes; only those of {largest} KiB are used."
         ));
     }
     for entry in entries.iter().filter(|entry| entry.file_kib == largest) {
@@ -158,7 +158,7 @@ fn take(lines: &[&str], first_line: u64, imported: &mut Imported) -> Result<(), 
 /// What the data was, by the command line.
 fn level(command: Option<&str>, imported: &mut Imported) -> Result<Level, Problem> {
     let Some(command) = command else {
-        imported.note("IOzone's command line is not in the file, so that the data is not known.".to_owned());
+        imported.note("The file does not contain IOzone's command line, so the data is unknown.".to_owned());
         return Ok(Level::Named("unknown".to_owned()));
     };
     let words: Vec<&str> = command.split_whitespace().collect();
@@ -175,15 +175,15 @@ fn level(command: Option<&str>, imported: &mut Imported) -> Result<Level, Proble
     if let Some(found) = percent("-+w") {
         let level = found.and_then(Percent::new).ok_or_else(|| {
             foreign(format!(
-                "-+w in '{}': expected 0 to 100 behind it",
+                "-+w in '{}': expected 0 to 100 after it",
                 quoted(command)
             ))
         })?;
         let asked = level.get();
         if [percent("-+y"), percent("-+C")] == [Some(Some(asked)), Some(Some(asked))] {
             imported.note(format!(
-                "IOzone's {asked} % (-+w {asked} -+y {asked} -+C {asked}) makes only {:.2} % of each record constant; the \
-                 rest is weakly random, and compresses by what that gives.",
+                "IOzone's {asked} % (-+w {asked} -+y {asked} -+C {asked}) makes only {:.2} % of each record \
+                 constant; the rest is weakly random and also compressible.",
                 asked * asked / 100.0
             ));
         }
@@ -290,7 +290,7 @@ fn places(values: &[(u64, usize)], ends: &[usize]) -> Result<Vec<usize>, String>
             Some(test) => places.push(test),
             None => {
                 return Err(format!(
-                    "{value} stands below none of the headings, so that its test is not known"
+                    "{value} is not below any heading, so its test is unknown"
                 ));
             }
         }
@@ -400,7 +400,7 @@ mod tests {
         let moved = "            4096      64   318530   492319 1 2\n";
         let (line, problem) = read(&output("iozone", &format!("{HEAD_489}{moved}"))).unwrap_err();
         assert!(
-            line == Some(5) && problem.to_string().contains("none of the headings"),
+            line == Some(5) && problem.to_string().contains("not below any heading"),
             "{problem}"
         );
     }

@@ -65,8 +65,8 @@ pub(super) fn charts(report: &Report, test: &str, unit: Unit) -> Vec<Chart> {
             Chart {
                 id: slug(&format!("difference-{title}-{}", unit_word(unit))),
                 caption: format!(
-                    "Difference of the median from {}, with its 95 % interval. Filled up: faster; filled down: slower; \
-                     square: equivalent; hollow: inconclusive. The band is the margin.",
+                    "Difference of the medians from {}, with its 95 % interval. Triangle up: faster; triangle \
+                     down: slower; square: equivalent; hollow: inconclusive. The band is the margin.",
                     baseline.label
                 ),
                 section: Section::Differences,
@@ -100,7 +100,7 @@ fn draw(layout: &Layout, title: &str, test: &str, shown: &[(usize, usize, &Sourc
     grid.band(
         "margin",
         (y.at(margin), y.at(-margin)),
-        &format!("a difference of up to {margin:.2} % does not matter"),
+        &format!("differences up to {margin:.2} % are ignored"),
     );
     grid.level_line("axis", y.at(0.0));
     for (category, series, source, cell) in shown {

@@ -79,13 +79,11 @@ pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit) -> Vec<Chart> 
                         .text("value", "middle", (middle, top - 4.0), &three_digits(mean));
                 }
             }
-            let better = if least_better { " Less is better." } else { "" };
+            let better = if least_better { " Lower is better." } else { "" };
             Chart {
                 id: slug(&format!("rate-{title}-{}", unit_word(unit))),
                 title,
-                caption: format!(
-                    "Mean of the runs; the whiskers are one standard deviation up and down.{better}"
-                ),
+                caption: format!("Mean of the runs; whiskers are one standard deviation.{better}"),
                 section: Section::Rates,
                 drawing: grid.drawing,
                 csv: csv.finish(),

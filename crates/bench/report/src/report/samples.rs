@@ -79,8 +79,9 @@ pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit) -> Vec<Chart> 
                 id: slug(&format!("samples-{title}-{}", unit_word(unit))),
                 title,
                 caption: format!(
-                    "Each run against the median of its cell, from left to right in the order of the runs; cells of more \
-                     than {DOTS_MAX} runs as boxes with whiskers to the last run within 1.5 times their height."
+                    "Each run relative to the median of its cell, in the order of the runs; cells with more \
+                     than {DOTS_MAX} runs as box plots with whiskers to the last run within 1.5 times the box \
+                     height."
                 ),
                 section: Section::Samples,
                 drawing: grid.drawing,

@@ -61,7 +61,7 @@ impl Report {
                 .iter()
                 .any(|(_, _, cell)| cell.direction == Direction::LowerIsBetter);
             let title = if less {
-                format!("{test} (less is better)")
+                format!("{test} (lower is better)")
             } else {
                 test
             };

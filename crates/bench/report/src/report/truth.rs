@@ -108,8 +108,8 @@ fn chart(source: &Source, chunk_bytes: u64, truths: &[&Truth], named: bool) -> C
         &codecs,
         &names,
         false,
-        "asked for",
-        &format!("{title}: requested against achieved"),
+        "requested",
+        &format!("{title}: requested and achieved"),
     );
     let y = grid.y_axis((0.0, 100.0), "saved", &|value| format!("{} %", plain(value)));
     let mut csv = Csv::new(&COLUMNS);
@@ -131,7 +131,7 @@ fn chart(source: &Source, chunk_bytes: u64, truths: &[&Truth], named: bool) -> C
         let (from, slot) = grid.slot(category, series, codecs.len());
         let place = y.at(truth.saved_pct);
         let tip = format!(
-            "{}: {:.1} % of {size} saved, spread {:.1} points; asked for: {}",
+            "{}: {:.1} % of {size} saved, spread {:.1} points; requested: {}",
             truth.codec, truth.saved_pct, truth.spread_pct, truth.level.0
         );
         grid.drawing.rectangle(
@@ -158,8 +158,8 @@ fn chart(source: &Source, chunk_bytes: u64, truths: &[&Truth], named: bool) -> C
     Chart {
         id: slug(&format!("data-{}-{chunk_bytes}", source.label)),
         title,
-        caption: "Share that codecs save of the data, each chunk compressed alone; whiskers: standard deviation over the \
-                  chunks; dashed: what was asked for."
+        caption: "Share saved by each codec, each chunk compressed separately; whiskers: standard deviation \
+             over the chunks; dashed: requested."
             .to_owned(),
         section: Section::Truth,
         drawing: grid.drawing,

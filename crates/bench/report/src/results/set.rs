@@ -33,8 +33,8 @@ impl Kind {
             Self::Campaign => "campaign",
             Self::RateTable => "table of means",
             Self::DifferenceTable => "table of differences from A",
-            Self::Fio => "output of fio",
-            Self::Iozone => "output of IOzone",
+            Self::Fio => "fio output",
+            Self::Iozone => "IOzone output",
         }
     }
 }
