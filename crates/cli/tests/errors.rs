@@ -331,7 +331,7 @@ fn serve_with_invalid_options() {
     serve("--nbd tcp:host").refused(USAGE, &["tcp:host:10809", "--insecure-tcp"]);
     serve("--nbd tcp:host:0").refused(USAGE, &["expected a number from 1 to 65535"]);
     let long = format!("--nbd unix:/{}", "x".repeat(120));
-    serve(&long).refused(USAGE, &["has 121 bytes", "allows 107"]);
+    serve(&long).refused(USAGE, &["has 121 bytes", "maximum is 107"]);
     serve("--nbd tcp:127.0.0.1:10809").refused(USAGE, &["TCP without TLS", "--insecure-tcp"]);
     serve("--nbd unix:a --nbd unix:a").refused(USAGE, &["unix:a is given twice"]);
     serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["the maximum is 16"]);
@@ -400,7 +400,7 @@ fn an_origin_that_is_smaller_or_missing_or_another_one() {
     refuse(
         &[
             "other is not the origin that this cache was created for",
-            "name the right one with --origin",
+            "specify the right origin with --origin",
             "--discard-cache",
         ],
         "--origin other",
@@ -412,7 +412,7 @@ fn an_origin_that_is_smaller_or_missing_or_another_one() {
         "--origin small",
     );
     refuse(
-        &["none", "No such file", "present place with --origin"],
+        &["none", "No such file", "current path with --origin"],
         "--origin none",
     );
     origin.set_len(SIZE / 2).unwrap();

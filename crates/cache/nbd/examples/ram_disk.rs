@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p flaz-nbd --example ram_disk -- unix:/tmp/ram.sock 1024`
 //!
-//! A third argument makes every request take so many microseconds longer, as a device would.
+//! A third argument delays every request by this many microseconds, as a device would.
 
 #[path = "../tests/support/ram_volume.rs"]
 mod ram_volume;
@@ -31,7 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", address.uri(""));
     runtime.block_on(async {
         let volume = RamVolume::new(size);
-        // Memory that was never written would be read from holes, which is too easy.
+        // Write all memory first: pages that were never written would be read from holes, which is unrealistically
+        // fast.
         for stripe in 0..size / STRIPE_BYTES {
             let mut data = IoBuf::new(STRIPE_BYTES as usize);
             data.fill(stripe as u8 | 1);

@@ -1,4 +1,4 @@
-//! Where an NBD server is reached: `unix:PATH` or `tcp:HOST:PORT`.
+//! Addresses of an NBD server: `unix:PATH` or `tcp:HOST:PORT`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use crate::protocol::DEFAULT_PORT;
 
-/// Bytes that fit into the address of a Unix socket (`sun_path` with its final NUL).
+/// Maximum length of a path in the address of a Unix socket (`sun_path` with its final NUL).
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// Where an NBD server listens.
+/// The address of an NBD server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NbdAddress {
     /// A Unix socket.
@@ -23,33 +23,33 @@ pub enum NbdAddress {
     },
 }
 
-/// Text that is no address.
+/// Text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Neither `unix:` nor `tcp:`.
-    #[error("`{0}` is no NBD address: expected unix:PATH or tcp:HOST[:PORT]")]
+    #[error("`{0}` is not an NBD address: expected unix:PATH or tcp:HOST[:PORT]")]
     Scheme(String),
-    /// No path or host.
+    /// The path or host is missing.
     #[error("`{0}` lacks its {1}")]
     Missing(String, &'static str),
     /// The path does not fit into a socket address.
-    #[error("the socket path has {0} bytes; the system allows {UNIX_PATH_BYTES_MAX}: use a shorter one")]
+    #[error("the socket path has {0} bytes: the maximum is {UNIX_PATH_BYTES_MAX}")]
     PathTooLong(usize),
     /// Not a port.
-    #[error("`{0}` is no port: expected a number from 1 to 65535")]
+    #[error("`{0}` is not a port: expected a number from 1 to 65535")]
     Port(String),
 }
 
-/// TCP was asked for without TLS and without the switch that allows it.
+/// TCP was requested without TLS and without the option that allows it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0}: TCP without TLS is refused, because anybody who reaches the port could read and change the device; \
-     pass --insecure-tcp if the network is trusted, or use unix:PATH"
+    "{0}: TCP without TLS is refused, because anyone who can reach the port could read and change the device; \
+     use --insecure-tcp if the network is trusted, or unix:PATH"
 )]
 pub struct InsecureTcp(pub NbdAddress);
 
 impl NbdAddress {
-    /// Lets Unix sockets pass always and TCP only with the switch.
+    /// Accepts Unix sockets always, and TCP only with the option.
     ///
     /// # Errors
     /// [`InsecureTcp`].
@@ -60,7 +60,7 @@ impl NbdAddress {
         }
     }
 
-    /// The address as NBD clients take it, for the export `name` (empty: the default).
+    /// The address as a URI for NBD clients, for the export `name` (empty: the default).
     #[must_use]
     pub fn uri(&self, name: &str) -> String {
         match self {
@@ -120,7 +120,7 @@ impl FromStr for NbdAddress {
     }
 }
 
-/// Splits `HOST[:PORT]`, where an IPv6 number stands in brackets.
+/// Splits `HOST[:PORT]`; an IPv6 number is in brackets.
 fn split_host(text: &str) -> (&str, Option<&str>) {
     if let Some((host, rest)) = text.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
         return (
@@ -138,7 +138,7 @@ fn split_host(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Percent-encodes what URIs do not allow, except for the bytes in `keep`.
+/// Percent-encodes the bytes that URIs do not allow, except for those in `keep`.
 fn escape(text: &str, keep: &[u8]) -> String {
     use fmt::Write;
     let mut out = String::with_capacity(text.len());
@@ -184,10 +184,10 @@ mod tests {
             ("unix:", "lacks its path"),
             ("tcp:", "lacks its host"),
             ("tcp::10809", "lacks its host"),
-            ("tcp:h:0", "`0` is no port"),
-            ("tcp:h:65536", "`65536` is no port"),
-            ("tcp:h:", "`` is no port"),
-            ("tcp:[::1]x", "`x` is no port"),
+            ("tcp:h:0", "`0` is not a port"),
+            ("tcp:h:65536", "`65536` is not a port"),
+            ("tcp:h:", "`` is not a port"),
+            ("tcp:[::1]x", "`x` is not a port"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(message), "{text}: {error}");

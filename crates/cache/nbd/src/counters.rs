@@ -1,7 +1,6 @@
-//! What a status page shows of the server.
+//! Counters of the server for the status report.
 //!
-//! A host keeps one [`Counters`] a thread, so that threads do not fight for cache lines, and adds their
-//! [`Snapshot`]s up.
+//! A host keeps one [`Counters`] per thread, so that threads do not share cache lines, and adds up their [`Snapshot`]s.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +17,7 @@ macro_rules! counters {
             $($(#[$peak_doc])+ pub(crate) $peak: AtomicU64,)+
         }
 
-        /// What the counters were at one moment.
+        /// Values of the counters at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])+ pub $name: u64,)+
@@ -26,7 +25,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The values now. Each is right; together they may be of slightly different moments.
+            /// The current values. Each is exact; together they may be from slightly different moments.
             #[must_use]
             pub fn snapshot(&self) -> Snapshot {
                 Snapshot {
@@ -46,11 +45,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that came to this thread.
+    /// Connections accepted by this thread.
     connections_total,
     /// Connections that have ended.
     connections_ended,
-    /// Connections that ended because the client broke the rules or was too slow in the handshake.
+    /// Connections that ended because the client violated the protocol or was too slow in the handshake.
     connections_failed,
     /// READ requests.
     reads,
@@ -68,31 +67,31 @@ counters! {
     block_statuses,
     /// Requests that were refused before they reached the volume.
     refused,
-    /// Requests that the volume failed.
+    /// Requests that failed in the volume.
     errors,
-    /// READ requests of them.
+    /// READ requests among them.
     read_errors,
-    /// WRITE requests of them.
+    /// WRITE requests among them.
     write_errors,
-    /// FLUSH requests of them.
+    /// FLUSH requests among them.
     flush_errors,
-    /// TRIM requests of them.
+    /// TRIM requests among them.
     trim_errors,
-    /// CACHE requests of them.
+    /// CACHE requests among them.
     prefetch_errors,
-    /// WRITE_ZEROES requests of them.
+    /// WRITE_ZEROES requests among them.
     write_zeroes_errors,
-    /// Requests that were answered, well or badly.
+    /// Requests that were answered, with success or error.
     answered,
     /// Bytes received.
     bytes_in,
     /// Bytes sent.
     bytes_out,
-    /// System calls that sent replies; `answered / sends` replies shared one.
+    /// System calls that sent replies: `answered / sends` is the number of replies per call.
     sends,
-    /// Times that a connection had as many requests, or bytes of them, in flight as it may, and was read no further.
+    /// How often a connection reached its limit of requests or bytes in flight, so that no more was read from it.
     requests_full;
-    /// Most requests in flight on the connections of one thread.
+    /// Maximum number of requests in flight on the connections of one thread.
     requests_in_flight_peak,
 }
 
@@ -116,7 +115,7 @@ impl Counters {
         self.note_requests();
     }
 
-    /// Counts a request that the volume failed.
+    /// Counts a request that failed in the volume.
     pub(crate) fn count_failed(&self, command: Command) {
         Self::add(&self.errors, 1);
         let counter = match command {
@@ -136,7 +135,7 @@ impl Counters {
         self.note_requests();
     }
 
-    /// Keeps the peak. Plain loads of the thread's own lines: cheaper than one more counter.
+    /// Updates the peak. Plain loads of the thread's own cache lines cost less than another counter.
     fn note_requests(&self) {
         let now = self.snapshot().requests_in_flight();
         if now > self.requests_in_flight_peak.load(Ordering::Relaxed) {
@@ -146,13 +145,13 @@ impl Counters {
 }
 
 impl Snapshot {
-    /// Connections that are open.
+    /// Open connections.
     #[must_use]
     pub fn connections_now(&self) -> u64 {
         self.connections_total.saturating_sub(self.connections_ended)
     }
 
-    /// Requests, refused ones included.
+    /// Requests, including refused ones.
     #[must_use]
     pub fn requests_total(&self) -> u64 {
         self.reads
@@ -165,7 +164,7 @@ impl Snapshot {
             + self.refused
     }
 
-    /// Requests that wait for their answer.
+    /// Requests that have not been answered yet.
     #[must_use]
     pub fn requests_in_flight(&self) -> u64 {
         self.requests_total().saturating_sub(self.answered)

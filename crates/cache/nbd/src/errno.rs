@@ -1,11 +1,11 @@
-//! Error numbers of NBD, and which of them a failed request gets.
+//! Error numbers of NBD, and the mapping of a failed request to one of them.
 
 use std::io;
 
 use flaz_engine::volume::IoError;
 use rustix::io::Errno as Os;
 
-/// The error numbers that the protocol allows. Their values are fixed by NBD, whatever `errno` is here.
+/// The error numbers that the protocol allows. NBD defines their values, independent of `errno` on this system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Errno {
@@ -13,9 +13,9 @@ pub enum Errno {
     Perm = 1,
     /// A device failed.
     Io = 5,
-    /// The request makes no sense or reaches over the end.
+    /// The request is invalid or exceeds the device.
     Inval = 22,
-    /// A write over the end, or the origin is full.
+    /// A write beyond the end, or the origin is full.
     NoSpc = 28,
     /// The server is stopping.
     Shutdown = 108,
@@ -28,21 +28,21 @@ impl Errno {
         self as u32
     }
 
-    /// The error number of a volume's error; `writes` says whether the request would have changed data.
+    /// The error number for a volume's error; `writes` says whether the request would have changed data.
     #[must_use]
     pub fn of(error: &IoError, writes: bool) -> Self {
         match error {
             IoError::OutOfRange { .. } if writes => Self::NoSpc,
             IoError::OutOfRange { .. } => Self::Inval,
             IoError::Stopping => Self::Shutdown,
-            // A virtual machine is paused then, until there is room, instead of losing its file system.
+            // With ENOSPC, a virtual machine is paused until there is space, instead of losing its file system.
             IoError::Origin(device) if is_full(&device.source) => Self::NoSpc,
             _ => Self::Io,
         }
     }
 }
 
-/// What a file on a full file system, over its quota or at its greatest length says.
+/// The errors of a file on a full file system, over its quota or at its maximum size.
 fn is_full(error: &io::Error) -> bool {
     let full = [Os::NOSPC, Os::DQUOT, Os::FBIG].map(Os::raw_os_error);
     error.raw_os_error().is_some_and(|number| full.contains(&number))

@@ -1,14 +1,14 @@
-//! What the server tells a client about the one device that it serves.
+//! The export: what the server reports to a client about the device that it serves.
 
 use crate::limits::{PAYLOAD_BYTES_MAX, STRING_BYTES_MAX};
 use crate::protocol::transmission;
 
-/// Smallest unit of requests in bytes: any byte can be addressed.
+/// Minimum unit of requests in bytes: any byte can be addressed.
 pub const BLOCK_BYTES_MIN: u32 = 1;
-/// Unit in which requests are served best, in bytes.
+/// Preferred unit of requests, in bytes.
 pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
 
-/// The one export of a server. Clients get it by its name or by the empty name.
+/// The one export of a server. Clients select it by its name or by the empty name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     name: String,
@@ -20,14 +20,14 @@ pub struct Export {
 
 /// A name or description that cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the export's {what} has {len} bytes; NBD allows at most {STRING_BYTES_MAX} and no NUL")]
+#[error("the export's {what} has {len} bytes: the maximum is {STRING_BYTES_MAX}, without NUL")]
 pub struct ExportError {
     what: &'static str,
     len: usize,
 }
 
 impl Export {
-    /// An export of `size` bytes that can be written, with the empty name.
+    /// A writable export of `size` bytes, with the empty name.
     #[must_use]
     pub fn new(size: u64) -> Self {
         Self {
@@ -39,45 +39,45 @@ impl Export {
         }
     }
 
-    /// Gives the export a name.
+    /// Sets the name of the export.
     ///
     /// # Errors
-    /// If the name is longer than 4096 bytes or has a NUL in it.
+    /// The name is longer than 4096 bytes or contains a NUL.
     pub fn with_name(mut self, name: &str) -> Result<Self, ExportError> {
         self.name = sendable("name", name)?;
         Ok(self)
     }
 
-    /// Gives the export a text for people.
+    /// Sets the description of the export.
     ///
     /// # Errors
-    /// If the text is longer than 4096 bytes or has a NUL in it.
+    /// The text is longer than 4096 bytes or contains a NUL.
     pub fn with_description(mut self, text: &str) -> Result<Self, ExportError> {
         self.description = sendable("description", text)?;
         Ok(self)
     }
 
-    /// Refuses everything that changes data.
+    /// Makes the export read-only.
     #[must_use]
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
 
-    /// Says that zeroing is always faster than writing zeroes; false unless the host knows better.
+    /// Announces that zeroing is always faster than writing zeroes; false unless the host knows better.
     #[must_use]
     pub fn fast_zero(mut self, yes: bool) -> Self {
         self.fast_zero = yes;
         self
     }
 
-    /// The name in lists.
+    /// The name in lists of exports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The text for people; may be empty.
+    /// The description; may be empty.
     #[must_use]
     pub fn description(&self) -> &str {
         &self.description
@@ -89,25 +89,25 @@ impl Export {
         self.size
     }
 
-    /// Whether everything that changes data is refused.
+    /// Whether the export is read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Whether FAST_ZERO is understood.
+    /// Whether FAST_ZERO is supported.
     #[must_use]
     pub fn has_fast_zero(&self) -> bool {
         self.fast_zero && !self.read_only
     }
 
-    /// Whether a client that asks for `name` gets this export.
+    /// Whether a client that requests `name` gets this export.
     #[must_use]
     pub fn answers_to(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The transmission flags, which depend on whether structured replies were agreed on.
+    /// The transmission flags. They depend on whether structured replies were negotiated.
     #[must_use]
     pub fn transmission_flags(&self, structured: bool) -> u16 {
         let mut flags = transmission::HAS_FLAGS
@@ -130,7 +130,7 @@ impl Export {
         flags
     }
 
-    /// Minimum and preferred block size, maximum payload, in bytes.
+    /// Minimum and preferred block size and maximum payload, in bytes.
     #[must_use]
     pub fn block_sizes(&self) -> [u32; 3] {
         [BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, PAYLOAD_BYTES_MAX]

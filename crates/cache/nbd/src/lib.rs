@@ -3,13 +3,13 @@
 //! Fixed newstyle negotiation, structured replies, flush, FUA, trim, write-zeroes, cache, block status
 //! (`base:allocation`), several connections; no TLS yet. One server has one export.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`address`], [`socket`] | `unix:PATH`, `tcp:HOST:PORT`, and listening on them |
+//! | [`address`], [`socket`] | `unix:PATH`, `tcp:HOST:PORT`, and listening sockets |
 //! | [`protocol`] | numbers and fixed layouts |
 //! | [`export`], [`negotiation`], [`option_data`] | the handshake, without I/O |
 //! | [`request`], [`reply`], [`errno`] | the transmission phase, without I/O |
-//! | [`shutdown`], [`counters`] | stopping, and what a status page shows |
+//! | [`shutdown`], [`counters`] | stopping, and the counters for the status report |
 //! | [`limits`] | every maximum |
 //! | [`connection`] | one client: receiver, workers, sender |
 //! | [`server`] | the accept loop |

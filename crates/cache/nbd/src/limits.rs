@@ -1,64 +1,64 @@
-//! Every maximum of server and client, in one place: what the peer can make this side hold, wait for or compute.
+//! All limits of server and client: what the peer can make this side hold, wait for or compute.
 
 use std::time::Duration;
 
-/// Time a client has from its connection to the end of the handshake.
+/// Time limit of the handshake, from the connection on.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections served at a time; further ones are closed at once.
+/// Maximum number of connections; further ones are closed at once.
 pub const CONNECTIONS_MAX: usize = 64;
-/// Options of one handshake. Real clients send fewer than ten.
+/// Maximum number of options in one handshake. Real clients send fewer than ten.
 pub const OPTIONS_MAX: u32 = 128;
-/// Bytes of one option's data that are looked at; a longer option is skipped and refused as too big.
+/// Maximum length of an option's data, in bytes; a longer option is skipped and refused as too big.
 pub const OPTION_BYTES_MAX: usize = 64 << 10;
-/// Bytes of one option's data that are skipped; a longer option ends the connection.
+/// Maximum length of skipped option data, in bytes; a longer option ends the connection.
 pub const OPTION_SKIP_BYTES_MAX: u32 = 32 << 20;
-/// Bytes of any string of the protocol (names, descriptions, messages).
+/// Maximum length of any string of the protocol (names, descriptions, messages), in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
-/// Bytes of data in one read or write.
+/// Maximum length of the data of one read or write, in bytes.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
-/// Requests of one connection between the parsing of their header and the sending of their reply.
+/// Maximum number of requests in flight on one connection: from the parsing of the header to the sending of the reply.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 256;
-/// Bytes of data of these requests: of writes since their header was read, of reads until their reply was
-/// sent. Must be at least [`PAYLOAD_BYTES_MAX`].
+/// Maximum number of data bytes of these requests: for writes since their header was read, for reads until their reply
+/// was sent. Must be at least [`PAYLOAD_BYTES_MAX`].
 pub const BYTES_IN_FLIGHT_MAX: usize = 64 << 20;
-/// Extents of one block-status reply: 8 bytes each.
+/// Maximum number of extents in one block-status reply, 8 bytes each.
 pub const STATUS_EXTENTS_MAX: usize = 8 << 10;
-/// Bytes of a connection's receive buffer. Must hold an option and many requests.
+/// Size of a connection's receive buffer in bytes. It must hold an option and many requests.
 pub const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// A write's data goes through the receive buffer when at most this many bytes of it are still to come;
-/// otherwise the rest is received straight into the buffers that go to the volume.
+/// A write's data goes through the receive buffer if at most this many bytes of it are still missing. Otherwise the
+/// rest is received straight into the buffers for the volume.
 pub const BUFFERED_PAYLOAD_BYTES_MAX: usize = 32 << 10;
-/// Time without a word from a client on TCP after which its machine is asked whether it is still there.
+/// Idle time of a TCP connection before the first keep-alive probe.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// Time between two of these questions.
+/// Time between two probes.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Questions without an answer after which the connection ends.
+/// Number of unanswered probes after which the connection ends.
 pub const KEEPALIVE_PROBES_MAX: u32 = 4;
-/// Clients that may wait to be accepted.
+/// Maximum number of clients that wait to be accepted.
 pub const LISTEN_BACKLOG: i32 = 128;
-/// How long a socket may go on listening after the process that had it was killed: the kernel takes requests apart that
-/// were in an io_uring, the accept among them, when the process is gone already.
+/// How long a socket may stay in the listening state after its process was killed. The kernel completes io_uring
+/// requests, among them the accept, after the process has ended.
 pub const SOCKET_LINGER_MAX: Duration = Duration::from_secs(30);
-/// How long a server waits for others that make their sockets in the same directory.
+/// How long a server waits for other servers that create their sockets in the same directory.
 pub const SOCKET_LOCK_MAX: Duration = Duration::from_secs(5);
-/// Time between two looks at either.
+/// Interval between two checks for either.
 pub const SOCKET_LINGER_POLL: Duration = Duration::from_millis(5);
-/// Pause after the system refused to accept (no more file descriptors, as a rule).
+/// Pause after a failed accept (usually because there are no more file descriptors).
 pub const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// How long a client waits for the server: longer than an emulated disk with a full queue takes, or a server that is
-/// started again behind a proxy.
+/// Timeout of a client: longer than an emulated disk with a full queue takes, or a server that is restarted behind a
+/// proxy.
 pub const CLIENT_REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of an option's reply or of an error chunk that a client reads.
+/// Maximum length of an option's reply or of an error chunk that a client reads, in bytes.
 pub const CLIENT_MESSAGE_BYTES_MAX: u32 = 64 << 10;
-/// Replies to one option that a client reads.
+/// Maximum number of replies to one option that a client reads.
 pub const CLIENT_OPTION_REPLIES_MAX: u32 = 64;
-/// Chunks with data that a client puts together for one read.
+/// Maximum number of data chunks that a client accepts for one read.
 pub const CLIENT_CHUNKS_MAX: usize = 1024;
 
 const _: () = assert!(BYTES_IN_FLIGHT_MAX >= PAYLOAD_BYTES_MAX as usize);
 const _: () = assert!(RECEIVE_BUFFER_BYTES >= OPTION_BYTES_MAX + BUFFERED_PAYLOAD_BYTES_MAX + 64);
 
-/// The maxima that a host may change. The default is what the constants of this module say.
+/// The limits that a host may change. The defaults are the constants of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// See [`CONNECTIONS_MAX`].
@@ -67,7 +67,7 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// See [`REQUESTS_IN_FLIGHT_MAX`].
     pub requests_in_flight_max: usize,
-    /// See [`BYTES_IN_FLIGHT_MAX`]; less than one payload is taken as one payload.
+    /// See [`BYTES_IN_FLIGHT_MAX`]; a value below one payload counts as one payload.
     pub bytes_in_flight_max: usize,
 }
 

@@ -1,10 +1,10 @@
 //! Fixed newstyle negotiation, without any I/O: bytes in, bytes out.
 //!
 //! Invariants:
-//! - nothing is allocated for a client's bytes: an option is looked at only when it lies in the receive
-//!   buffer as a whole, and one that would not fit is skipped and refused;
+//! - nothing is allocated for a client's bytes: an option is processed only when all of it is in the receive buffer,
+//!   and one that would not fit is skipped and refused;
 //! - every option gets exactly one final reply (EXPORT_NAME, which has none, ends the handshake);
-//! - options and the bytes that are skipped are limited ([`crate::limits`]), time by the caller;
+//! - options and skipped bytes are limited ([`crate::limits`]); the caller limits the time;
 //! - the volume is not touched before the handshake is over.
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -17,37 +17,37 @@ use crate::protocol::{
     OPTION_REPLY_MAGIC, OptionHeader, OptionReplyHeader, handshake, info, opt, rep,
 };
 
-/// What was agreed on.
+/// The result of the negotiation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Replies come in chunks.
+    /// Replies are structured.
     pub structured: bool,
-    /// `base:allocation` was chosen, so that block status may be asked for.
+    /// `base:allocation` was selected, so block status may be requested.
     pub allocation_context: bool,
 }
 
-/// How far a handshake has come.
+/// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// More bytes are needed.
     NeedMore,
-    /// The transmission phase begins with the byte after those that were taken.
+    /// The transmission phase begins with the byte after the consumed ones.
     Transmission(Session),
-    /// The client gave up in the orderly way.
+    /// The client aborted the handshake.
     Aborted,
 }
 
-/// Why a handshake ended without a transmission phase. The connection is to be closed.
+/// Why a handshake ended without a transmission phase. The caller closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {
     /// Flags that were not offered.
-    #[error("client flags {0:#x} are not known; expected bits 0 and 1 at most")]
+    #[error("unknown client flags {0:#x}: only bits 0 and 1 are defined")]
     ClientFlags(u32),
-    /// Something else than an option.
-    #[error("an option begins with {0:#018x}; expected IHAVEOPT")]
+    /// Not an option.
+    #[error("an option begins with {0:#018x}: expected IHAVEOPT")]
     OptionMagic(u64),
-    /// More data than anybody needs.
-    #[error("option {option} announces {len} bytes of data; at most {OPTION_SKIP_BYTES_MAX} are skipped")]
+    /// More data than any valid option has.
+    #[error("option {option} has {len} bytes of data: the maximum is {OPTION_SKIP_BYTES_MAX}")]
     OptionLength {
         /// Number of the option.
         option: u32,
@@ -57,8 +57,8 @@ pub enum NegotiationError {
     /// Too many options.
     #[error("the client sent more than {OPTIONS_MAX} options")]
     TooManyOptions,
-    /// EXPORT_NAME for an export that does not exist; the protocol has no way to say so.
-    #[error("the client wants an export that does not exist (a name of {0} bytes)")]
+    /// EXPORT_NAME for an export that does not exist; the protocol has no reply for this case.
+    #[error("the client requested an export that does not exist (a name of {0} bytes)")]
     UnknownExport(usize),
 }
 
@@ -67,14 +67,14 @@ pub enum NegotiationError {
 enum State {
     ClientFlags,
     Option,
-    /// Data of an option that is refused for its length.
+    /// Data of an option that is refused because of its length.
     Skip {
         left: u32,
         option: u32,
     },
 }
 
-/// What an option leads to.
+/// The effect of an option.
 enum Outcome {
     Haggle,
     Start,
@@ -92,7 +92,7 @@ pub struct Negotiation<'e> {
 }
 
 impl<'e> Negotiation<'e> {
-    /// A handshake that has just begun; `out` gets the server's greeting.
+    /// A new handshake; the server's greeting is appended to `out`.
     #[must_use]
     pub fn new(export: &'e Export, out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(&INIT_MAGIC.to_be_bytes());
@@ -107,9 +107,9 @@ impl<'e> Negotiation<'e> {
         }
     }
 
-    /// Takes bytes from the front of `input` and puts replies into `out`. Returns how many bytes were taken;
-    /// the caller sends `out`, keeps the rest and, at [`Progress::NeedMore`], calls again when there is more
-    /// of it. An input of [`OPTION_BYTES_MAX`] + 16 bytes always leads to progress.
+    /// Consumes bytes from the front of `input` and appends replies to `out`. Returns the number of consumed bytes. The
+    /// caller sends `out`, keeps the rest of the input and, at [`Progress::NeedMore`], calls again when there is more.
+    /// An input of [`OPTION_BYTES_MAX`] + 16 bytes always makes progress.
     ///
     /// # Errors
     /// [`NegotiationError`]: `out` may still be sent, then the connection is to be closed.
@@ -139,7 +139,7 @@ impl<'e> Negotiation<'e> {
                         };
                         return Ok((taken, Progress::NeedMore));
                     }
-                    refuse(out, option, rep::ERR_TOO_BIG, "the option's data are too long");
+                    refuse(out, option, rep::ERR_TOO_BIG, "the option's data is too long");
                     self.state = State::Option;
                 }
                 State::Option => {
@@ -153,7 +153,7 @@ impl<'e> Negotiation<'e> {
                     if len as usize > OPTION_BYTES_MAX {
                         self.count_option()?;
                         if option == opt::EXPORT_NAME {
-                            // It has no reply that could refuse it.
+                            // EXPORT_NAME has no error reply.
                             return Err(NegotiationError::UnknownExport(len as usize));
                         }
                         if len > OPTION_SKIP_BYTES_MAX {
@@ -235,13 +235,8 @@ impl<'e> Negotiation<'e> {
                 self.session.structured = true;
                 reply(out, option, rep::ACK, &[]);
             }
-            opt::STARTTLS => refuse(out, option, rep::ERR_UNSUP, "this server has no TLS"),
-            _ => refuse(
-                out,
-                option,
-                rep::ERR_UNSUP,
-                "this server does not know the option",
-            ),
+            opt::STARTTLS => refuse(out, option, rep::ERR_UNSUP, "this server does not support TLS"),
+            _ => refuse(out, option, rep::ERR_UNSUP, "unknown option"),
         }
         Ok(Outcome::Haggle)
     }
@@ -273,7 +268,7 @@ impl<'e> Negotiation<'e> {
             }
         };
         if !self.export.answers_to(query.name) {
-            refuse(out, option, rep::ERR_UNKNOWN, "there is no such export");
+            refuse(out, option, rep::ERR_UNKNOWN, "no such export");
             return false;
         }
         let export = ExportInfo {
@@ -304,7 +299,7 @@ impl<'e> Negotiation<'e> {
     fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) {
         let set = option == opt::SET_META_CONTEXT;
         if set {
-            // Whatever comes of it, the earlier choice is gone.
+            // The earlier selection is lost in any case.
             self.session.allocation_context = false;
         }
         if !self.session.structured {
@@ -312,7 +307,7 @@ impl<'e> Negotiation<'e> {
                 out,
                 option,
                 rep::ERR_INVALID,
-                "metadata contexts need structured replies first",
+                "metadata contexts require structured replies",
             );
             return;
         }
@@ -321,7 +316,7 @@ impl<'e> Negotiation<'e> {
             Err(malformed) => return refuse_malformed(out, option, &malformed),
         };
         if !self.export.answers_to(queries.name) {
-            refuse(out, option, rep::ERR_UNKNOWN, "there is no such export");
+            refuse(out, option, rep::ERR_UNKNOWN, "no such export");
             return;
         }
         let mut found = !set && queries.is_empty();

@@ -1,4 +1,4 @@
-//! Options and their data: parsed in place, every length checked against the data; and put together for a client.
+//! Options and their data: parses them in place, checking every length against the data, and encodes them for a client.
 
 use zerocopy::IntoBytes;
 
@@ -8,18 +8,18 @@ use crate::protocol::{OPTION_MAGIC, OptionHeader};
 /// What is wrong with an option's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// A length reaches over the end of the data.
-    #[error("a length in the option reaches over its data")]
+    /// A length exceeds the data.
+    #[error("a length in the option exceeds its data")]
     Truncated,
     /// There is more data than the lengths say.
-    #[error("the option has data after its end")]
+    #[error("the option has trailing data")]
     Trailing,
     /// A string is longer than the protocol allows.
     #[error("a name is longer than 4096 bytes")]
     NameTooLong,
 }
 
-/// Data of INFO and GO: a name, and what the client wants to know.
+/// Data of INFO and GO: a name, and the requested information.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportQuery<'d> {
     /// Name of the export.
@@ -28,7 +28,7 @@ pub struct ExportQuery<'d> {
 }
 
 impl<'d> ExportQuery<'d> {
-    /// Reads the data of INFO or GO.
+    /// Parses the data of INFO or GO.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -43,7 +43,7 @@ impl<'d> ExportQuery<'d> {
         }
     }
 
-    /// Whether the client asked for this information.
+    /// Whether the client requested this information.
     #[must_use]
     pub fn wants(&self, kind: u16) -> bool {
         self.wanted.chunks_exact(2).any(|pair| pair == kind.to_be_bytes())
@@ -60,7 +60,7 @@ pub struct MetaQueries<'d> {
 }
 
 impl<'d> MetaQueries<'d> {
-    /// Reads the data of LIST_META_CONTEXT or SET_META_CONTEXT.
+    /// Parses the data of LIST_META_CONTEXT or SET_META_CONTEXT.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -68,7 +68,7 @@ impl<'d> MetaQueries<'d> {
         let (name, rest) = string(data)?;
         let (count, queries) = rest.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
         let count = u32::from_be_bytes(*count);
-        // Each query takes at least 4 bytes, so that the loop ends with the data, whatever `count` says.
+        // Each query takes at least 4 bytes, so the loop ends with the data for any `count`.
         let mut left = queries;
         for _ in 0..count {
             left = string(left)?.1;
@@ -108,7 +108,7 @@ pub fn put_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// Appends the data of INFO or GO: the export's name, and which information is wanted.
+/// Appends the data of INFO or GO: the export's name and the requested information.
 pub fn put_export_query(out: &mut Vec<u8>, name: &[u8], wanted: &[u16]) {
     put_string(out, name);
     out.extend_from_slice(&(wanted.len() as u16).to_be_bytes());
@@ -131,7 +131,7 @@ fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// A 32-bit length and as many bytes from the front of `data`, and the rest.
+/// Splits a 32-bit length and that many bytes from the front of `data`.
 fn string(data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let (len, rest) = data.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
     let len = u32::from_be_bytes(*len) as usize;
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(queries.name, b"d");
         assert_eq!(queries.iter().collect::<Vec<_>>(), [&b"base:"[..], b"x:"]);
         assert!(MetaQueries::parse(b"\0\0\0\0\0\0\0\0").unwrap().is_empty());
-        // A count far beyond the data ends at once.
+        // A count far larger than the data ends at once.
         let error = MetaQueries::parse(b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0").unwrap_err();
         assert_eq!(error, Malformed::Truncated);
         assert_eq!(

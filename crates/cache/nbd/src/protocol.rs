@@ -1,7 +1,7 @@
 //! Numbers and fixed layouts of the NBD protocol: fixed newstyle negotiation and the transmission phase.
 //!
-//! Follows doc/proto.md of the NetworkBlockDevice project. All numbers are big-endian on the wire; the
-//! structs below are the bytes themselves, so they are read and written without copying field by field.
+//! Follows doc/proto.md of the NetworkBlockDevice project. All numbers are big-endian on the wire. The structs below
+//! have the layout of the wire, so they are read and written without copying single fields.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -18,16 +18,16 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First in each chunk of a structured reply.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
-/// The port that IANA gave to NBD.
+/// The port that IANA assigned to NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 /// Zeroes after the answer to [`opt::EXPORT_NAME`], unless the client opted out.
 pub const EXPORT_NAME_PADDING: usize = 124;
-/// Name of the one metadata context that is served.
+/// Name of the only metadata context that is served.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// Number by which block-status replies refer to [`BASE_ALLOCATION`].
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// Handshake flags of server and client (the same bits both ways).
+/// Handshake flags of server and client (the same bits in both directions).
 pub mod handshake {
     /// Fixed newstyle: options have replies.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
@@ -37,7 +37,7 @@ pub mod handshake {
 
 /// Options that a client can send.
 pub mod opt {
-    /// Choose an export, without a way to refuse it, and start transmission.
+    /// Select an export, with no way to refuse it, and start transmission.
     pub const EXPORT_NAME: u32 = 1;
     /// Give up.
     pub const ABORT: u32 = 2;
@@ -53,7 +53,7 @@ pub mod opt {
     pub const STRUCTURED_REPLY: u32 = 8;
     /// List the metadata contexts of an export.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Choose the metadata contexts of block-status replies.
+    /// Select the metadata contexts of block-status replies.
     pub const SET_META_CONTEXT: u32 = 10;
     /// 64-bit lengths: not supported.
     pub const EXTENDED_HEADERS: u32 = 11;
@@ -65,23 +65,23 @@ pub mod rep {
     pub const ACK: u32 = 1;
     /// An export's name and description.
     pub const SERVER: u32 = 2;
-    /// One information about an export.
+    /// One piece of information about an export.
     pub const INFO: u32 = 3;
     /// A metadata context.
     pub const META_CONTEXT: u32 = 4;
     /// Set in every type that refuses the option.
     pub const ERROR_FLAG: u32 = 1 << 31;
-    /// The option is not known.
+    /// The option is unknown.
     pub const ERR_UNSUP: u32 = ERROR_FLAG + 1;
-    /// The option is known and not allowed.
+    /// The option is not allowed.
     pub const ERR_POLICY: u32 = ERROR_FLAG + 2;
-    /// The option's data make no sense.
+    /// The option's data is invalid.
     pub const ERR_INVALID: u32 = ERROR_FLAG + 3;
-    /// There is no such export.
+    /// The export does not exist.
     pub const ERR_UNKNOWN: u32 = ERROR_FLAG + 6;
     /// The server is stopping.
     pub const ERR_SHUTDOWN: u32 = ERROR_FLAG + 7;
-    /// The option's data are too long.
+    /// The option's data is too long.
     pub const ERR_TOO_BIG: u32 = ERROR_FLAG + 9;
 }
 
@@ -91,13 +91,13 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// The export's name.
     pub const NAME: u16 = 1;
-    /// Text for people.
+    /// Description.
     pub const DESCRIPTION: u16 = 2;
     /// Minimum and preferred block size, maximum payload.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do, sent at the end of the handshake.
+/// Capabilities of an export, sent at the end of the handshake.
 pub mod transmission {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -105,19 +105,19 @@ pub mod transmission {
     pub const READ_ONLY: u16 = 1 << 1;
     /// FLUSH works.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// The FUA flag works.
+    /// The FUA flag is supported.
     pub const SEND_FUA: u16 = 1 << 3;
     /// TRIM works.
     pub const SEND_TRIM: u16 = 1 << 5;
     /// WRITE_ZEROES works.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// The DF flag of reads works; only with structured replies.
+    /// The DF flag of reads is supported; only with structured replies.
     pub const SEND_DF: u16 = 1 << 7;
-    /// A flush on one connection covers the writes of all.
+    /// A flush on one connection covers the writes of all connections.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// CACHE works.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// The FAST_ZERO flag is understood.
+    /// The FAST_ZERO flag is supported.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -131,13 +131,13 @@ pub mod cmd {
     pub const DISC: u16 = 2;
     /// Make completed writes stable.
     pub const FLUSH: u16 = 3;
-    /// Give a range up.
+    /// Discard a range.
     pub const TRIM: u16 = 4;
     /// Prefetch a range.
     pub const CACHE: u16 = 5;
     /// Make a range read as zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Ask what a range holds.
+    /// Report which parts of a range are allocated.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
@@ -151,7 +151,7 @@ pub mod cmd_flag {
     pub const DF: u16 = 1 << 2;
     /// BLOCK_STATUS must give one extent.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// WRITE_ZEROES must fail where it is not faster than a write.
+    /// WRITE_ZEROES must fail if it is not faster than a write.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
@@ -179,27 +179,27 @@ pub mod chunk {
     pub const STATE_ZERO: u32 = 1 << 1;
 }
 
-/// Head of an option of the client; `len` bytes of data follow.
+/// Header of an option of the client; `len` bytes of data follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct OptionHeader {
     /// [`OPTION_MAGIC`].
     pub magic: U64,
-    /// One of [`opt`].
+    /// An option of [`opt`].
     pub option: U32,
     /// Bytes of data that follow.
     pub len: U32,
 }
 
-/// Head of a reply to an option; `len` bytes of data follow.
+/// Header of a reply to an option; `len` bytes of data follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct OptionReplyHeader {
     /// [`OPTION_REPLY_MAGIC`].
     pub magic: U64,
-    /// The option that is answered.
+    /// The option that this replies to.
     pub option: U32,
-    /// One of [`rep`].
+    /// A reply type of [`rep`].
     pub kind: U32,
     /// Bytes of data that follow.
     pub len: U32,
@@ -211,7 +211,7 @@ pub struct OptionReplyHeader {
 pub struct ExportInfo {
     /// Size of the export in bytes.
     pub size: U64,
-    /// Some of [`transmission`].
+    /// Flags of [`transmission`].
     pub flags: U16,
 }
 
@@ -221,15 +221,15 @@ pub struct ExportInfo {
 pub struct RequestHeader {
     /// [`REQUEST_MAGIC`].
     pub magic: U32,
-    /// Some of [`cmd_flag`].
+    /// Flags of [`cmd_flag`].
     pub flags: U16,
-    /// One of [`cmd`].
+    /// A command of [`cmd`].
     pub command: U16,
-    /// Comes back in the reply.
+    /// Returned in the reply.
     pub cookie: U64,
-    /// First byte of the device that is meant.
+    /// Offset of the first byte.
     pub offset: U64,
-    /// How many bytes are meant.
+    /// Number of bytes.
     pub len: U32,
 }
 
@@ -245,15 +245,15 @@ pub struct SimpleReplyHeader {
     pub cookie: U64,
 }
 
-/// Head of a chunk of a structured reply; `len` bytes follow.
+/// Header of a chunk of a structured reply; `len` bytes follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ChunkHeader {
     /// [`CHUNK_MAGIC`].
     pub magic: U32,
-    /// [`chunk::DONE`] or nothing.
+    /// [`chunk::DONE`] or 0.
     pub flags: U16,
-    /// One of [`chunk`].
+    /// A chunk type of [`chunk`].
     pub kind: U16,
     /// The request's cookie.
     pub cookie: U64,
@@ -261,13 +261,13 @@ pub struct ChunkHeader {
     pub len: U32,
 }
 
-/// Head of an OFFSET_DATA chunk with its offset; the data follow.
+/// Header of an OFFSET_DATA chunk with its offset; the data follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct OffsetDataHeader {
-    /// The chunk; its length counts the 8 bytes of the offset too.
+    /// The chunk header; its length includes the 8 bytes of the offset.
     pub chunk: ChunkHeader,
-    /// Where on the device the data begin.
+    /// Device offset of the data.
     pub offset: U64,
 }
 
@@ -277,7 +277,7 @@ pub struct OffsetDataHeader {
 pub struct ExtentDescriptor {
     /// Length in bytes, never zero.
     pub len: U32,
-    /// Some of the states in [`chunk`].
+    /// States of [`chunk`].
     pub state: U32,
 }
 
@@ -294,7 +294,7 @@ const _: () = assert!(size_of::<ExtentDescriptor>() == 8);
 mod tests {
     use super::*;
 
-    /// Client and server share these numbers, so that a wrong one would not show between the two.
+    /// Client and server share these numbers, so tests between the two would not show a wrong one.
     #[test]
     fn numbers_are_those_of_the_specification() {
         assert_eq!(INIT_MAGIC.to_be_bytes(), *b"NBDMAGIC");

@@ -1,7 +1,7 @@
-//! Replies of the transmission phase, as bytes.
+//! Encodes replies of the transmission phase.
 //!
-//! Where structured replies were agreed on, every reply is structured: errors then carry words. A read is
-//! one chunk, sent when all its data are there, so that nothing can fail after its header.
+//! If structured replies were negotiated, every reply is structured, so that errors carry a message. A read is one
+//! chunk, sent when all its data is available, so that nothing can fail after its header.
 
 use std::{fmt, io};
 
@@ -15,14 +15,14 @@ use crate::protocol::{
     SimpleReplyHeader, chunk,
 };
 
-/// An error with which a server answers a request.
+/// An error reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Error number of the protocol; the numbers are those of Linux.
     pub errno: u32,
     /// The server's explanation; may be empty.
     pub message: String,
-    /// First byte of the device that is concerned, where the server says so.
+    /// Offset of the first byte concerned, if the server reports it.
     pub offset: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A simple reply: success if `errno` is none.
+/// A simple reply: success if `errno` is `None`.
 #[must_use]
 pub fn simple(cookie: u64, errno: Option<Errno>) -> SimpleReplyHeader {
     SimpleReplyHeader {
@@ -47,25 +47,25 @@ pub fn simple(cookie: u64, errno: Option<Errno>) -> SimpleReplyHeader {
     }
 }
 
-/// A structured reply that only says "done".
+/// A structured reply that only signals success.
 #[must_use]
 pub fn done(cookie: u64) -> ChunkHeader {
     last_chunk(cookie, chunk::NONE, 0)
 }
 
-/// Head of the one chunk of a read; `len` bytes of data from `offset` on follow.
+/// Header of the single chunk of a read; `len` bytes of data from `offset` on follow.
 ///
-/// `len` must not be zero (such a read is answered by [`done`]) and leave room for 8 bytes more.
+/// `len` must not be zero (such a read is answered by [`done`]) and must leave room for 8 more bytes.
 #[must_use]
 pub fn offset_data(cookie: u64, offset: u64, len: u32) -> OffsetDataHeader {
-    debug_assert!(len > 0, "an empty data chunk is against the protocol");
+    debug_assert!(len > 0, "the protocol forbids an empty data chunk");
     OffsetDataHeader {
         chunk: last_chunk(cookie, chunk::OFFSET_DATA, len + 8),
         offset: offset.into(),
     }
 }
 
-/// Appends an error, with its place on the device if it is known.
+/// Appends an error, with its device offset if it is known.
 pub fn error(out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str, offset: Option<u64>) {
     let message = &message[..message.floor_char_boundary(STRING_BYTES_MAX)];
     let kind = if offset.is_some() {
@@ -83,7 +83,7 @@ pub fn error(out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str, offset
     }
 }
 
-/// Reads the body of an error chunk of type `kind`: number, message, and a place if the type has one.
+/// Parses the body of an error chunk of type `kind`: number, message, and an offset if the type has one.
 #[must_use]
 pub fn parse_error(kind: u16, body: &[u8]) -> Option<Failure> {
     let (errno, rest) = body.split_first_chunk::<4>()?;
@@ -102,9 +102,8 @@ pub fn parse_error(kind: u16, body: &[u8]) -> Option<Failure> {
 
 /// Appends a block-status reply for a range of `len` bytes.
 ///
-/// Makes of a volume's answer what the protocol allows, whatever the answer is: neighbours of equal state
-/// are joined, at most `extents_max` extents are sent, none is empty, together they are no longer than
-/// `len`, and there is at least one.
+/// Converts any answer of a volume to one that the protocol allows: adjacent extents of equal state are joined, at most
+/// `extents_max` extents are sent, none is empty, together they are no longer than `len`, and there is at least one.
 pub fn block_status(out: &mut Vec<u8>, cookie: u64, extents: &[StatusExtent], len: u32, extents_max: usize) {
     let header_at = out.len();
     out.extend_from_slice(last_chunk(cookie, chunk::BLOCK_STATUS, 0).as_bytes());
@@ -133,7 +132,7 @@ pub fn block_status(out: &mut Vec<u8>, cookie: u64, extents: &[StatusExtent], le
         }
         left -= part;
     }
-    // A volume that says nothing: allocated, contents unknown. That is always true.
+    // The volume returned nothing: reply "allocated, contents unknown", which is always true.
     push_extent(out, pending.unwrap_or((len, 0)));
     let payload = out.len() - header_at - size_of::<ChunkHeader>();
     let header = last_chunk(cookie, chunk::BLOCK_STATUS, payload as u32);

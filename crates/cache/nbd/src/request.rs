@@ -1,8 +1,8 @@
-//! Requests of the transmission phase: reading their header and deciding whether they may be served.
+//! Requests of the transmission phase: parses their header and decides whether they may be served.
 //!
-//! Two steps, because they fail differently: a header without the magic number means that the stream cannot
-//! be understood any more and ends the connection; a request that makes no sense gets an error reply, after
-//! its payload (if it has one) was taken off the stream.
+//! There are two steps, because they fail differently. A header without the magic number means that the stream is out
+//! of step and ends the connection. An invalid request gets an error reply, after its payload (if it has one) was read
+//! from the stream.
 
 use zerocopy::FromBytes;
 
@@ -18,24 +18,24 @@ pub const REQUEST_BYTES: usize = size_of::<RequestHeader>();
 /// A request as it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Some of [`cmd_flag`].
+    /// Flags of [`cmd_flag`].
     pub flags: u16,
-    /// One of [`cmd`], or something unknown.
+    /// A command of [`cmd`], or an unknown one.
     pub command: u16,
-    /// Comes back in the reply.
+    /// Returned in the reply.
     pub cookie: u64,
-    /// First byte that is meant.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Number of bytes that are meant.
+    /// Number of bytes.
     pub len: u32,
 }
 
-/// The stream cannot be understood: the connection is to be closed.
+/// The stream is out of step: the caller closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a request begins with {0:#010x}; expected {REQUEST_MAGIC:#010x}")]
+#[error("a request begins with {0:#010x}: expected {REQUEST_MAGIC:#010x}")]
 pub struct BadMagic(pub u32);
 
-/// Why a request is refused: the number for the client, and words for people.
+/// Why a request is refused: the error number and a message for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The error number.
@@ -47,18 +47,18 @@ pub struct Refusal {
 /// A request that may be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Send `len` bytes from `offset`.
+    /// Read `len` bytes at `offset`.
     Read,
-    /// Take `len` bytes to `offset`.
+    /// Write `len` bytes at `offset`.
     Write {
         /// Stable before the reply.
         fua: bool,
     },
-    /// Finish what is in flight, then close.
+    /// Complete the requests in flight, then close.
     Disconnect,
     /// Make acknowledged writes stable.
     Flush,
-    /// Give a range up.
+    /// Discard a range.
     Trim {
         /// Stable before the reply.
         fua: bool,
@@ -72,7 +72,7 @@ pub enum Command {
         /// The range may be deallocated.
         may_unmap: bool,
     },
-    /// Say what a range holds.
+    /// Report which parts of a range are allocated.
     BlockStatus {
         /// Only the first extent.
         one: bool,
@@ -89,7 +89,7 @@ impl Command {
         )
     }
 
-    /// The name for messages.
+    /// Name of the command for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ impl Command {
         }
     }
 
-    /// One of [`cmd`], and some of [`cmd_flag`].
+    /// The command of [`cmd`], and its flags of [`cmd_flag`].
     fn numbers(self) -> (u16, u16) {
         let flag = |set, flag| if set { flag } else { 0 };
         match self {
@@ -124,7 +124,7 @@ impl Command {
 }
 
 impl Request {
-    /// A request as a client sends it.
+    /// A request to be sent by a client.
     #[must_use]
     pub fn new(command: Command, cookie: u64, offset: u64, len: u32) -> Self {
         let (command, flags) = command.numbers();
@@ -137,7 +137,7 @@ impl Request {
         }
     }
 
-    /// The request's header as it is sent.
+    /// Encodes the header of the request.
     #[must_use]
     pub fn header(&self) -> RequestHeader {
         RequestHeader {
@@ -150,10 +150,10 @@ impl Request {
         }
     }
 
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// [`BadMagic`] if this is no request.
+    /// [`BadMagic`] if this is not a request.
     pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, BadMagic> {
         let header = RequestHeader::ref_from_bytes(bytes).map_err(|_| BadMagic(0))?;
         if header.magic.get() != REQUEST_MAGIC {
@@ -168,7 +168,7 @@ impl Request {
         })
     }
 
-    /// Bytes that follow the header, whether the request makes sense or not.
+    /// Bytes that follow the header, for valid and invalid requests.
     #[must_use]
     pub fn payload_len(&self) -> u32 {
         if self.command == cmd::WRITE { self.len } else { 0 }
@@ -177,10 +177,10 @@ impl Request {
     /// Decides whether the request may be served.
     ///
     /// # Errors
-    /// [`Refusal`]: what to answer.
+    /// [`Refusal`]: the error reply.
     pub fn check(&self, export: &Export, session: Session) -> Result<Command, Refusal> {
         let fua = self.flags & cmd_flag::FUA != 0;
-        // FUA is accepted everywhere, as the specification wants, and means something for writes only.
+        // FUA is accepted on every command, as the specification requires, and has an effect on writes only.
         let (command, flags) = match self.command {
             cmd::READ if session.structured => (Command::Read, cmd_flag::DF),
             cmd::READ => (Command::Read, 0),
@@ -201,7 +201,7 @@ impl Request {
             cmd::BLOCK_STATUS => {
                 if !session.allocation_context {
                     return Err(inval(
-                        "block status needs a metadata context, and none was negotiated",
+                        "block status requires a metadata context, but none was negotiated",
                     ));
                 }
                 (
@@ -214,7 +214,7 @@ impl Request {
             _ => return Err(inval("unknown command")),
         };
         if self.flags & !(flags | cmd_flag::FUA) != 0 {
-            return Err(inval("a flag that this command does not have"));
+            return Err(inval("the command does not support this flag"));
         }
         if command.writes() && export.is_read_only() {
             return Err(Refusal {
@@ -224,13 +224,13 @@ impl Request {
         }
         match command {
             Command::Flush if self.offset != 0 || self.len != 0 => {
-                return Err(inval("flush takes no offset and no length"));
+                return Err(inval("flush requires offset and length 0"));
             }
             Command::Read | Command::Write { .. } if self.len > PAYLOAD_BYTES_MAX => {
                 return Err(inval("more data than the maximum payload of 32 MiB"));
             }
             Command::BlockStatus { .. } if self.len == 0 => {
-                return Err(inval("block status of nothing"));
+                return Err(inval("block status of an empty range"));
             }
             _ => {}
         }
@@ -243,7 +243,7 @@ impl Request {
                 };
                 Err(Refusal {
                     errno,
-                    reason: "the range reaches over the end of the device",
+                    reason: "the range exceeds the device",
                 })
             }
         }
@@ -418,7 +418,7 @@ mod tests {
             errno(request(cmd::WRITE, 0, 0, (32 << 20) + 1), &export, ALL),
             Some(22)
         );
-        // No payload, no limit.
+        // Commands without a payload have no limit.
         assert_eq!(errno(request(cmd::TRIM, 0, 0, 1 << 30), &export, ALL), None);
     }
 

@@ -1,4 +1,4 @@
-//! Accepting connections and handing them to whoever serves them.
+//! Accepts connections and passes them to the threads that serve them.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use crate::limits::{ACCEPT_RETRY_PAUSE, Limits};
 use crate::shutdown::{Shutdown, Unregistered};
 use crate::socket::{ListenError, ListenSocket};
 
-/// Accepts connections of one address.
+/// Accepts connections on one address.
 #[derive(Debug)]
 pub struct Server {
     socket: ListenSocket,
@@ -25,7 +25,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens. Clients can connect from now on; they are answered once [`Server::run`] runs.
+    /// Listens. Clients can connect from now on; they are answered when [`Server::run`] runs.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -39,23 +39,23 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> &NbdAddress {
         self.socket.address()
     }
 
-    /// Number of connections that were closed at once because there were too many.
+    /// Number of connections that were closed at once because the maximum was reached.
     #[must_use]
     pub fn refused(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.refused)
     }
 
-    /// Accepts connections and hands each to `hand_over`, until the server is stopped. Then removes the
-    /// socket. Needs the io_uring runtime of this thread; what is handed over may go to another one.
+    /// Accepts connections and passes each to `hand_over`, until the server is stopped. Then removes the socket.
+    /// Requires the io_uring runtime of this thread; a passed connection may go to another thread.
     ///
     /// # Errors
-    /// If the socket cannot be used at all.
+    /// The socket cannot be used.
     pub async fn run<E: Env>(self, env: &E, mut hand_over: impl FnMut(Incoming)) -> io::Result<()> {
         let fd = self.socket.try_clone_fd()?;
         let listener = match self.socket.address() {
@@ -74,7 +74,7 @@ impl Server {
                 }
                 Err(_) if self.shutdown.is_stopping() => break,
                 Err(error) => {
-                    // Too many open files, as a rule; a client that has gone already, at times.
+                    // Usually too many open files; sometimes the client has already gone.
                     tracing::warn!(%error, address = %self.address(), "cannot accept a connection");
                     env.sleep(ACCEPT_RETRY_PAUSE).await;
                 }
@@ -89,7 +89,7 @@ impl Server {
                 .shutdown
                 .register_connection(second, self.limits.connections_max),
             Err(error) => {
-                tracing::warn!(%error, "cannot keep a connection");
+                tracing::warn!(%error, "cannot register a connection");
                 return None;
             }
         };

@@ -1,8 +1,7 @@
-//! Stopping a server from any thread, idle clients included.
+//! Stops a server from any thread, including idle clients.
 //!
-//! A connection that waits for its client cannot look at a flag; so stopping shuts the receiving side of
-//! every socket, which ends the wait in the kernel, whatever thread it belongs to. That costs nothing
-//! while the server runs.
+//! A connection that waits for its client cannot check a flag. Stopping therefore shuts down the receiving side of
+//! every socket, which ends the wait in the kernel on any thread. This costs nothing while the server runs.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,17 +28,17 @@ struct Sockets {
 }
 
 impl Shutdown {
-    /// A handle for a server that runs.
+    /// A handle for a running server.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins an orderly stop: no new connections, no new requests; requests in flight are finished and
-    /// answered, and what the server has not looked at yet gets ESHUTDOWN.
+    /// Begins a clean stop: no new connections and no new requests. Requests in flight are completed and answered;
+    /// requests that the server has not read yet get ESHUTDOWN.
     pub fn stop(&self) {
         let sockets = self.lock();
-        // Under the lock, so that nobody registers a socket in between and misses the stop.
+        // Under the lock, so that no socket is registered in between and misses the stop.
         self.inner.stopping.store(true, Ordering::Release);
         for fd in sockets.listeners.values() {
             hang_up(fd, rustix::net::Shutdown::Both);
@@ -49,7 +48,7 @@ impl Shutdown {
         }
     }
 
-    /// Ends all connections now: for clients that do not read their replies, after a while.
+    /// Ends all connections now, for clients that have not read their replies for a while.
     pub fn cut(&self) {
         self.stop();
         for fd in self.lock().connections.values() {
@@ -69,13 +68,13 @@ impl Shutdown {
         self.lock().connections.len()
     }
 
-    /// Notes a listening socket; `None` if the server is stopping.
+    /// Registers a listening socket; `None` if the server is stopping.
     pub(crate) fn register_listener(&self, fd: OwnedFd) -> Option<Registration> {
         self.register(fd, usize::MAX, |sockets| &mut sockets.listeners)
             .ok()
     }
 
-    /// Notes a connection, if there are fewer than `connections_max` and the server runs.
+    /// Registers a connection, if there are fewer than `connections_max` and the server runs.
     pub(crate) fn register_connection(
         &self,
         fd: OwnedFd,
@@ -107,19 +106,19 @@ impl Shutdown {
     }
 
     fn lock(&self) -> MutexGuard<'_, Sockets> {
-        // The maps are whole after every statement, so a panic elsewhere does not matter.
+        // The maps are consistent after every statement, so a panic elsewhere does no harm.
         self.inner.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why a socket was not taken.
+/// Why a socket was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unregistered {
     Stopping,
     TooMany,
 }
 
-/// Keeps a socket in the list; dropping it, after the socket was closed, takes it off.
+/// Keeps a socket in the list. Dropping this, after the socket was closed, removes it.
 #[derive(Debug)]
 pub(crate) struct Registration {
     shutdown: Shutdown,
@@ -145,7 +144,7 @@ impl Drop for Registration {
 }
 
 fn hang_up(fd: &OwnedFd, how: rustix::net::Shutdown) {
-    // Fails only if the peer has gone already.
+    // Fails only if the peer has already gone.
     let _ = rustix::net::shutdown(fd.as_fd(), how);
 }
 

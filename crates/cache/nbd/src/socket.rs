@@ -1,7 +1,7 @@
-//! Listening sockets: made safely, removed at the end.
+//! Listening sockets: created safely, removed at the end.
 //!
-//! A Unix socket is made with mode 0600 from its first moment (the mode is set before it gets its name). A
-//! socket file that is in the way is replaced only if it is a socket and no process listens on it.
+//! A Unix socket has mode 0600 from its first moment (the mode is set before the file appears). An existing file is
+//! replaced only if it is a socket and no process listens on it.
 
 use std::fs;
 use std::io;
@@ -23,31 +23,31 @@ use crate::limits::{
     SOCKET_LINGER_POLL, SOCKET_LOCK_MAX,
 };
 
-/// Mode of Unix sockets: only their owner can connect.
+/// Mode of Unix sockets: only the owner can connect.
 pub const SOCKET_MODE: u32 = 0o600;
 
 /// Why a server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another server is there.
-    #[error("{0}: another server listens on this socket; stop it or use another path")]
+    /// Another server listens there.
+    #[error("{0}: another server listens on this socket: stop it, or use another path")]
     InUse(PathBuf),
-    /// Something that is not a socket is there.
-    #[error("{0}: exists and is not a socket; it is not replaced, use another path")]
+    /// A file that is not a socket exists there.
+    #[error("{0}: exists and is not a socket: use another path")]
     NotASocket(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("{address}: cannot listen: {what}: {source}")]
     System {
         /// The address.
         address: NbdAddress,
-        /// What was tried.
+        /// The failed action.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A socket that listens. Removes its file when dropped, if the file is still its own.
+/// A listening socket. Removes its file when dropped, if the file is still its own.
 #[derive(Debug)]
 pub struct ListenSocket {
     fd: OwnedFd,
@@ -62,8 +62,7 @@ struct SocketFile {
 }
 
 impl ListenSocket {
-    /// Listens on an address. The caller has checked that TCP is wanted
-    /// ([`NbdAddress::check_insecure`]).
+    /// Listens on an address. The caller has checked that TCP is allowed ([`NbdAddress::check_insecure`]).
     ///
     /// # Errors
     /// [`ListenError`].
@@ -78,8 +77,8 @@ impl ListenSocket {
         };
         match address {
             NbdAddress::Unix(path) => {
-                // Two servers that start at the same moment would both find the same stale socket, and one remove what the
-                // other has put in its place.
+                // Without the lock, two servers that start at the same moment would both find the same stale socket,
+                // and one would remove the new socket of the other.
                 let _lock = lock_directory(path);
                 clear_the_way(path, address)?;
                 let fd = bind_unix(path).map_err(|errno| failed("bind")(errno.into()))?;
@@ -102,7 +101,7 @@ impl ListenSocket {
                     .next()
                     .ok_or_else(|| failed("resolve the host")(io::Error::other("the name has no address")))?;
                 let listener = TcpListener::bind(first).map_err(failed("bind"))?;
-                keep_alive(&listener).map_err(|errno| failed("set the socket up")(errno.into()))?;
+                keep_alive(&listener).map_err(|errno| failed("set up the socket")(errno.into()))?;
                 Ok(Self {
                     fd: listener.into(),
                     address: address.clone(),
@@ -112,7 +111,7 @@ impl ListenSocket {
         }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> &NbdAddress {
         &self.address
@@ -121,7 +120,7 @@ impl ListenSocket {
     /// A second descriptor of the same socket.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
@@ -136,7 +135,7 @@ impl AsFd for ListenSocket {
 impl Drop for ListenSocket {
     fn drop(&mut self) {
         let Some(file) = &self.file else { return };
-        // Another server may have put its own socket there.
+        // Another server may have created its own socket there.
         let own =
             fs::symlink_metadata(&file.path).is_ok_and(|found| (found.dev(), found.ino()) == file.identity);
         if own && let Err(error) = fs::remove_file(&file.path) {
@@ -152,15 +151,15 @@ fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // Linux gives the file the mode of the socket (less the umask), so it is never open to others.
+    // Linux gives the file the mode of the socket (minus the umask), so others can never connect.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(SOCKET_MODE))?;
     rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&fd, LISTEN_BACKLOG)?;
     Ok(fd)
 }
 
-/// Lets connections end whose client's machine or network has gone without a word: each would keep one of the places
-/// for connections for ever. Accepted sockets inherit it.
+/// Ends connections whose client machine or network disappeared without closing them; each would occupy one of the
+/// connections for ever. Accepted sockets inherit the option.
 fn keep_alive(listener: &TcpListener) -> Result<(), Errno> {
     sockopt::set_socket_keepalive(listener, true)?;
     sockopt::set_tcp_keepidle(listener, KEEPALIVE_IDLE)?;
@@ -168,10 +167,10 @@ fn keep_alive(listener: &TcpListener) -> Result<(), Errno> {
     sockopt::set_tcp_keepcnt(listener, KEEPALIVE_PROBES_MAX)
 }
 
-/// Locks the directory of `path` among those who listen in it, until the descriptor is closed.
+/// Locks the directory of `path` among servers that listen in it, until the descriptor is closed.
 ///
-/// Without it for long, or where it cannot be had, the server starts all the same: a directory is locked by anybody who may
-/// read it, and one stale socket for two servers is rare.
+/// If the lock takes long or cannot be taken, the server starts without it: any process that may read a directory can
+/// lock it, and it is rare that two servers meet one stale socket.
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -188,7 +187,7 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
     Some(fd)
 }
 
-/// Removes a socket file on which nobody listens.
+/// Removes a socket file that no process listens on.
 fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
     let failed = |what, source| ListenError::System {
         address: address.clone(),
@@ -207,15 +206,15 @@ fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
     loop {
         match probe(path) {
             Err(Errno::CONNREFUSED) => {
-                tracing::info!(path = %path.display(), "replacing a socket that nobody listens on");
+                tracing::info!(path = %path.display(), "replacing a stale socket");
                 return fs::remove_file(path).map_err(|error| failed("remove the stale socket", error));
             }
-            // On one connection, for a queue that is full of them says no more whose it is.
+            // Checked on one connection, because a queue that is full of them no longer shows who listens.
             Ok(connection) if listener_is_dead(&connection) && hangs_up(&connection, give_up) => {}
             Err(Errno::AGAIN) if Instant::now() < give_up => thread::sleep(SOCKET_LINGER_POLL),
-            // Full (AGAIN) for so long means that somebody listens as well.
+            // A queue that stays full (AGAIN) for so long also means that a process listens.
             Ok(_) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
-            Err(errno) => return Err(failed("see whether somebody listens there", errno.into())),
+            Err(errno) => return Err(failed("determine whether a server listens there", errno.into())),
         }
     }
 }
@@ -228,7 +227,7 @@ fn probe(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Whether the process that began to listen has ended, as when it was killed a moment ago.
+/// Whether the process that began to listen has ended, for example because it was just killed.
 fn listener_is_dead(connection: &OwnedFd) -> bool {
     sockopt::socket_peercred(connection).is_ok_and(|peer| {
         let process = format!("/proc/{}", peer.pid.as_raw_nonzero());
@@ -236,8 +235,8 @@ fn listener_is_dead(connection: &OwnedFd) -> bool {
     })
 }
 
-/// Waits until the other end goes, and says whether it did. It does not if somebody else has the socket of a process that has
-/// ended, and answers.
+/// Waits until the other end closes, and returns whether it did. It does not if another process inherited the socket of
+/// an ended process, and answers.
 fn hangs_up(connection: &OwnedFd, give_up: Instant) -> bool {
     loop {
         let left = give_up.saturating_duration_since(Instant::now());
@@ -264,8 +263,8 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::{Barrier, Mutex, PoisonError};
 
-    /// A process that is being started holds a copy of every descriptor of this one until its program runs: a socket
-    /// that another test has closed is then still listened on.
+    /// A child process holds a copy of every descriptor until it executes its program. A socket that another test has
+    /// closed is still listening during that time.
     static STARTING: Mutex<()> = Mutex::new(());
 
     fn unix(dir: &tempfile::TempDir) -> (PathBuf, NbdAddress) {
@@ -326,14 +325,14 @@ mod tests {
         drop(socket);
     }
 
-    /// After a kill the kernel goes on listening until it has taken the io_uring apart.
+    /// After a kill the kernel keeps listening until it has cleaned up the io_uring.
     #[test]
     fn the_socket_of_a_server_that_is_dead_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
         let Some(lingering) = lingering(&path) else { return };
         let successor = thread::spawn(move || ListenSocket::bind(&address).map(drop));
-        // It has looked, and found somebody.
+        // The check ran and found a listener.
         let (found, _) = lingering.accept().unwrap();
         drop((lingering, found));
         successor.join().unwrap().unwrap();
@@ -349,7 +348,7 @@ mod tests {
         thread::sleep(SOCKET_LINGER_POLL * 100);
         drop(lingering);
         successor.join().unwrap().unwrap();
-        // Clients that try again and again fill the queue as well.
+        // Clients that retry again and again also fill the queue.
         let (path, address) = (dir.path().join("full"), NbdAddress::Unix(dir.path().join("full")));
         let Some(lingering) = self::lingering(&path) else {
             return;
@@ -361,7 +360,7 @@ mod tests {
         successor.join().unwrap().unwrap();
     }
 
-    /// Some programs listen, and leave that to a child of theirs.
+    /// Some programs listen, and let a child process accept.
     #[test]
     fn a_live_listener_on_an_inherited_socket_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
@@ -374,7 +373,7 @@ mod tests {
         assert!(matches!(outcome, Err(ListenError::InUse(_))), "{outcome:?}");
     }
 
-    /// A socket at `path` on which a process listens that has ended: who listens is who said so last.
+    /// A socket at `path` on which an ended process listens: the listener is the process that called listen last.
     fn lingering(path: &Path) -> Option<UnixListener> {
         let flags = SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
@@ -422,7 +421,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
         let socket = ListenSocket::bind(&address).unwrap();
-        // The successor must not get the inode number back, so the first file is kept under another name.
+        // The new file must not reuse the inode number, so the first file is kept under another name.
         fs::rename(&path, dir.path().join("old")).unwrap();
         let _successor = UnixListener::bind(&path).unwrap();
         drop(socket);

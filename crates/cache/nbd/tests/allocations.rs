@@ -1,6 +1,6 @@
-//! What a hit allocates: nothing, from the request's header to the last byte of the reply.
+//! A cache hit allocates nothing, from the request's header to the last byte of the reply.
 //!
-//! A test binary of its own, because its allocator counts. It counts on the thread that serves alone.
+//! This is a separate test binary, because its allocator counts. It counts only on the thread that serves.
 
 mod support;
 
@@ -33,7 +33,7 @@ thread_local! {
     static COUNTED: Cell<bool> = const { Cell::new(false) };
 }
 
-// SAFETY: every call is handed on to the system's allocator as it came; counting neither allocates nor unwinds.
+// SAFETY: every call is passed unchanged to the system's allocator; counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if COUNTED.try_with(Cell::get).unwrap_or(false) {
@@ -62,7 +62,7 @@ impl Platform for OnFiles {
 
 const ORIGIN_LEN: u64 = 8 * MIB;
 const BLOCK: u64 = 4096;
-/// Blocks that are read again and again: their extents are full, so they come from the device.
+/// Blocks that are read repeatedly. Their extents are full, so they are read from the device.
 const HOT_BLOCKS: u64 = 64;
 const HITS: u64 = 1024;
 
@@ -72,7 +72,7 @@ fn device(path: &std::path::Path, len: u64) -> Rc<FileDevice> {
     Rc::new(FileDevice::open(path, OpenMode::default()).expect("opens"))
 }
 
-/// Serves a cache on this thread until `shutdown`; gives what it counted.
+/// Serves a cache on this thread until `shutdown`, and returns the count.
 async fn serve(dir: &std::path::Path, server: Server, shutdown: Shutdown) -> StatsSnapshot {
     let (origin, disk) = (
         device(&dir.join("origin"), ORIGIN_LEN),
@@ -124,7 +124,7 @@ fn block(number: u64) -> Vec<u8> {
     std::iter::repeat_with(next).take(BLOCK as usize).collect()
 }
 
-/// Reads hot blocks `HITS` times, `depth` at a time.
+/// Reads hot blocks `HITS` times, `depth` requests at a time.
 async fn hit(client: &mut Client, depth: u64) {
     for round in 0..HITS / depth {
         for at in 0..depth {
@@ -170,7 +170,7 @@ fn a_hit_allocates_nothing() {
             hit(&mut client, depth).await;
             assert!(before > 0, "opening the cache allocates: the counter counts");
             let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            // Something else may be due on that thread now and then; a hit is not.
+            // Other work may run on that thread now and then; a cost per hit would exceed this.
             assert!(
                 allocated < HITS / 20 || on_threads,
                 "{allocated} allocations for {HITS} hits, {depth} at a time"

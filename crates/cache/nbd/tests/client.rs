@@ -1,4 +1,4 @@
-//! The client against the real server, and against a foreign one.
+//! The client against flaz's own server and against nbdkit.
 
 mod support;
 

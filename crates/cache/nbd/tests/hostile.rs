@@ -1,4 +1,4 @@
-//! Hostile bytes through the parsers: no panic, no loop, no memory in proportion to what a client claims.
+//! Hostile bytes through the parsers: no panic, no endless loop, no memory in proportion to a claimed length.
 
 use flaz_nbd::export::Export;
 use flaz_nbd::limits::{OPTION_BYTES_MAX, OPTIONS_MAX};
@@ -16,10 +16,10 @@ fn export() -> Export {
         .unwrap()
 }
 
-/// Most bytes that one option's replies can have: every info or context once, with short strings.
+/// Maximum length of the replies to one option: every information or context once, with short strings.
 const REPLY_BYTES_MAX: usize = 512;
 
-/// Feeds `input` in pieces, as a connection would, and checks the promises of the state machine.
+/// Feeds `input` in pieces, as a connection would, and checks the invariants of the state machine.
 fn feed(input: &[u8], piece: usize) {
     let export = export();
     let mut out = vec![];
@@ -31,7 +31,7 @@ fn feed(input: &[u8], piece: usize) {
             Ok((taken, Progress::NeedMore)) => held.start += taken,
         }
         assert!(held.start <= held.end, "took more than there was");
-        // An option that fits is never waited for once it is there; one that does not is skipped.
+        // An option that fits is processed when it is complete; one that does not fit is skipped.
         assert!(
             held.len() < OPTION_BYTES_MAX + 16,
             "no progress over {} bytes",

@@ -1,4 +1,4 @@
-//! The handshake, byte by byte as the specification gives it.
+//! The handshake, byte by byte, as the specification defines it.
 
 use flaz_nbd::export::Export;
 use flaz_nbd::negotiation::{Negotiation, NegotiationError, Progress, Session};
@@ -107,7 +107,7 @@ fn go_gives_what_was_asked_for_and_starts() {
         reply(7, ACK, b""),
     ];
     assert_eq!(out, expected.concat());
-    // Nothing is asked for: size and flags come all the same.
+    // Nothing is requested: size and flags are sent anyway.
     let (out, _) = haggle(3, &[option(7, &[0; 6])]);
     assert_eq!(kinds(&out), [3, ACK]);
 }
@@ -156,7 +156,7 @@ fn metadata_contexts_are_listed_and_chosen() {
         ]
         .concat()
     };
-    // Not before structured replies.
+    // Refused before structured replies are negotiated.
     let (out, _) = haggle(3, &[option(9, &[0; 8]), option(10, &query("base:allocation"))]);
     assert_eq!(kinds(&out), [INVALID, INVALID]);
 
@@ -186,7 +186,7 @@ fn metadata_contexts_are_listed_and_chosen() {
         )
     );
 
-    // Wildcards list and do not choose; so does everything unknown.
+    // Wildcards list but do not select; unknown queries do neither.
     let (out, end) = haggle(
         3,
         &[
@@ -208,7 +208,7 @@ fn metadata_contexts_are_listed_and_chosen() {
         }))
     );
 
-    // A later choice replaces the earlier one, also when it fails.
+    // A later selection replaces the earlier one, even if it fails.
     for spoil in [
         query("base:other"),
         b"\0\0\0\x01x\0\0\0\0".to_vec(),
@@ -246,7 +246,7 @@ fn long_options_are_skipped_and_longer_ones_end_the_connection() {
         ],
     );
     assert_eq!(kinds(&out), [TOO_BIG, UNSUP, TOO_BIG]);
-    // An export's name has no reply but the start of the transmission phase.
+    // EXPORT_NAME has no reply other than the start of the transmission phase.
     let (out, end) = haggle(3, &[option(1, &vec![b'n'; 65537])]);
     assert_eq!(
         (kinds(&out), end),

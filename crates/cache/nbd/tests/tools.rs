@@ -1,4 +1,4 @@
-//! Other people's clients against the server: what they show, copy and verify.
+//! Clients of other projects against the server: what they show, copy and verify.
 
 mod support;
 
@@ -202,7 +202,7 @@ b.flush()
 assert b.pread(6, 77) == b"across"
 "#;
     let socket = format!("FLAZ_SOCKET={}", server.dir.path().join("s").display());
-    // Debian's python3, which has the module, and not one that somebody has put before it.
+    // Debian's python3, which has the module, and not another one in PATH.
     let path = "PATH=/usr/bin:/bin:/usr/local/bin";
     output("env", &[&socket, path, "nbdsh", "-n", "-c", script]);
     assert_eq!(server.counters.snapshot().connections_failed, 0);
@@ -254,7 +254,7 @@ fn qemu_io_writes_and_verifies() {
     );
     assert!(!text.to_lowercase().contains("fail"), "{text}");
     assert_eq!(text.matches("wrote ").count(), 6, "{text}");
-    // What is wrong is seen.
+    // fio detects wrong data.
     let text = failure(
         "qemu-io",
         &["-f", "raw", &server.uri(), "-c", "read -P 0xaa 0 1M"],
@@ -339,7 +339,7 @@ fn fio_verifies_what_it_wrote() {
             "--fsync=64",
         ];
         if name != "--name=trim" {
-            // Without the last one fio leaves files in the folder that it runs in.
+            // Without this option fio leaves files in its working directory.
             arguments.extend([
                 "--verify=crc32c",
                 "--verify_fatal=1",

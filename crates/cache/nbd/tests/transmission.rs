@@ -1,4 +1,4 @@
-//! The transmission phase against a raw client: what is answered, and what a misbehaving client gets.
+//! The transmission phase against a raw client: replies, and the treatment of clients that misbehave.
 
 mod support;
 
@@ -29,7 +29,7 @@ fn data_comes_back_with_simple_and_structured_replies() {
         let server = start();
         for structured in [false, true] {
             let mut client = server.client(structured).await;
-            // Small, unaligned, over stripes, too long for the receive buffer.
+            // Small, unaligned, across stripes, longer than the receive buffer.
             for (offset, len) in [
                 (0, 4096),
                 (511, 1),
@@ -203,7 +203,7 @@ fn refused_requests_are_answered_and_their_data_skipped() {
             assert_eq!(errno(&mut client, FLUSH, 0, 1, 0).await, 22);
             assert_eq!(client.write(0, b"still here").await, Reply::Done);
             assert_eq!(client.read(0, 10).await.bytes(), b"still here");
-            // Nothing at all succeeds, but for a status of it.
+            // Requests of length zero succeed, except for block status.
             for command in [READ, WRITE, TRIM, CACHE, WRITE_ZEROES] {
                 assert_eq!(errno(&mut client, command, 0, 7, 0).await, 0);
             }
@@ -263,7 +263,7 @@ fn block_status_tells_holes() {
         let mib = MIB as u32;
         let all = client.ask(BLOCK_STATUS, 0, 0, 8 * mib, b"").await;
         assert_eq!(all, Reply::Status(vec![(2 * mib, 3), (mib, 0), (5 * mib, 3)]));
-        // The volume was asked for one extent, so that what it joins is shorter; the client may not tell.
+        // The volume was asked for one extent, so the joined extents are shorter; the client cannot tell.
         let one = client.ask(BLOCK_STATUS, 8, 0, 8 * mib, b"").await;
         assert_eq!(one, Reply::Status(vec![(mib, 3)]));
         assert_eq!(client.ask(BLOCK_STATUS, 0, SIZE, 1, b"").await.errno(), 22);
@@ -359,7 +359,7 @@ fn requests_in_flight_are_limited() {
         let server = start();
         let mut client = server.client(true).await;
         server.volume.probe.closed.set(true);
-        // In one piece: a thousand small ones would not fit into the socket while the server does not read.
+        // In one piece: a thousand small writes would not fit into the socket while the server does not read.
         let mut bytes = vec![];
         for cookie in 0..1000 {
             bytes.extend(request(READ, 0, cookie, 0, 16, b""));
@@ -376,7 +376,7 @@ fn requests_in_flight_are_limited() {
     });
 }
 
-/// Over dirty blocks all of these hold buffers, however short the requests are.
+/// Over dirty blocks all of these hold buffers, even if the requests are short.
 #[test]
 fn bytes_of_ranges_in_flight_are_limited() {
     run(async {
@@ -398,7 +398,7 @@ fn bytes_of_ranges_in_flight_are_limited() {
             for _ in 0..40 {
                 assert_eq!(client.reply().await.unwrap().1, Reply::Done);
             }
-            // Small ones weigh little.
+            // Small requests count for little.
             probe.closed.set(true);
             for _ in 0..40 {
                 client.start(command, 0, 0, 4096, b"").await;
@@ -429,13 +429,13 @@ fn a_client_that_does_not_read_stalls_no_other() {
         for _ in 0..100 {
             assert_eq!(good.read(0, 4096).await.bytes().len(), 4096);
         }
-        // 64 MiB in flight, and what the socket's own buffer lets through.
+        // 64 MiB in flight, plus what the socket's own buffer holds.
         let reads = server.counters.snapshot().reads - 100;
         assert!(reads <= 18, "{reads} reads of 4 MiB were taken");
         for _ in 0..200 {
             assert_eq!(lazy.reply().await.unwrap().1.bytes().len(), 4 << 20);
         }
-        // And one that never reads can be thrown out.
+        // A client that never reads can be disconnected.
         for _ in 0..50 {
             lazy.start(READ, 0, 0, 4 << 20, b"").await;
         }
@@ -456,7 +456,7 @@ fn the_handshake_has_its_time() {
         let slow = server.connect();
         slow.expect_end().await;
         assert_eq!(server.counters.snapshot().connections_failed, 1);
-        // The time is for the handshake alone.
+        // The time limit is for the handshake only.
         Rt.sleep(Duration::from_millis(200)).await;
         assert_eq!(good.read(0, 1).await.bytes(), [0]);
     });
@@ -517,7 +517,7 @@ fn requests_during_a_stop_are_answered() {
         server.volume.probe.closed.set(true);
         let first = client.start(READ, 0, 0, 1, b"").await;
         until("a request waits", || server.volume.probe.waiting.get() == 1).await;
-        // Neither was looked at when the stop came: one is, because it waits for its turn, and one is not.
+        // The server had read neither request when the stop came: one waits for its turn, the other is unread.
         client.start(READ, 0, 0, 1, b"").await;
         until("the second is received", || server.counters.snapshot().reads == 2).await;
         client.start(READ, 0, 0, 1, b"").await;
@@ -555,7 +555,7 @@ fn a_write_cut_off_by_a_stop_is_answered() {
     });
 }
 
-/// A small generator, so that a failing seed can be run again.
+/// A small generator with a seed, so that a failing run can be repeated.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -593,7 +593,7 @@ fn mutated_streams_do_not_harm_the_server() {
                 bytes[at] = random(&mut state) as u8;
             }
             let client = server.client(seed % 2 == 0).await;
-            // The server may hang up before it has taken everything.
+            // The server may close the connection before it has read everything.
             let _ = client.try_send(&bytes).await;
             drop(client);
         }

@@ -1,4 +1,4 @@
-//! A cache being served: opening it, the threads, and closing it in order.
+//! The running cache: how it is opened, the threads that drive it, and how it is closed.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,18 +32,18 @@ use crate::state::{StateFile, StateRecords};
 use crate::status::{Facts, cache_report, live};
 use crate::threads::{ThreadParts, Threads};
 
-/// How long clients have to read their last replies at a stop.
+/// How long clients have to read their last replies when the daemon stops.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
-/// How long the threads have to bring all that is dirty to the origin: a slow disk and a large cache take hours.
+/// How long the threads have to write all dirty blocks to the origin: a slow disk and a large cache take hours.
 pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
-/// Times that a detach cleans again what came while it began.
+/// Maximum number of further writeback passes in a detach, for writes that arrive while it begins.
 const CLEAN_TURNS_MAX: u32 = 3;
 
-/// A cache being served. Dropping it without [`Daemon::shutdown`] is a crash, on purpose.
+/// A cache being served. Dropping it without [`Daemon::shutdown`] counts as a crash, on purpose.
 pub struct Daemon {
     spec: ServeSpec,
     settings: Mutex<Settings>,
-    /// The cache device and what is fixed about the cache.
+    /// The cache device and the fixed properties of the cache.
     cache_report: CacheReport,
     origin_report: OriginReport,
     started: Instant,
@@ -62,7 +62,7 @@ struct Devices {
     cache: HostDevice,
     origin: HostDevice,
     state: Arc<StateFile>,
-    /// Limit of an operation of the cache device; `None`: no limit.
+    /// Time limit of a cache device operation; `None`: no limit.
     device_timeout: Option<Duration>,
 }
 
@@ -85,10 +85,10 @@ impl std::fmt::Debug for Daemon {
     }
 }
 
-/// Opens the devices and the cache, starts the threads, binds the NBD sockets: ready on return.
+/// Opens the devices and the cache, starts the threads and binds the NBD sockets. Clients can connect on return.
 ///
 /// # Errors
-/// Something of that failed; everything is closed again.
+/// One of these steps failed; everything that was open is closed again.
 pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
     let claim = safety::claim_existing(&spec.cache, safety::Access::ReadWrite)?;
     let cache_file = open_cache(&spec.cache, false)?;
@@ -102,7 +102,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         .clone()
         .unwrap_or_else(|| superblock.origin_path.clone().into());
     let origin_file = open_origin(spec, &origin_path, &mut superblock)?;
-    // A command that opens a cache for a moment need not report this.
+    // Only here: a command that opens a cache for a moment does not report this.
     if !spec.nbd.is_empty() {
         warn_if_buffered("cache device", &cache_file);
         warn_if_buffered("origin", &origin_file);
@@ -111,7 +111,7 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     let geometry = &superblock.geometry;
     let thread_count = thread_count(spec.threads, geometry.shard_count);
     let export = Export::new(geometry.origin_len).read_only(spec.read_only);
-    // Bound before anything is marked: a socket in use leaves a clean cache clean.
+    // Bind the sockets before the superblock is marked open: if a socket is in use, a clean cache stays clean.
     let front_ends: Vec<Box<dyn FrontEnd>> =
         vec![Box::new(NbdFrontEnd::bind(&spec.nbd, export, thread_count)?)];
     let devices = Devices {
@@ -173,25 +173,25 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     })
 }
 
-/// How many threads drive `shards` shards.
+/// Number of threads that drive `shards` shards.
 fn thread_count(wanted: Option<u32>, shards: u32) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     // A second daemon in one process keeps the first one's pool.
     let _ = compute::configure(cores);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > shards) {
         tracing::warn!(
-            "--threads {wanted}: expected at most one for each shard, found {shards} shards, so {shards} threads are started \
-             (the number of shards is set by flaz create --shards)"
+            "--threads {wanted}: the maximum is one thread per shard; starting {shards} threads (`flaz create \
+             --shards` sets the number of shards)"
         );
     }
     wanted
-        // The other half is for the kernel's side of the sockets, codecs and clients: on a small machine a second thread
-        // costs every other request at depth 1 two hand-overs, and gains nothing at depth 32.
+        // The other half of the cores serves the kernel's side of the sockets, codecs and clients. On a small machine a
+        // second thread adds two hand-overs to every other request at depth 1, and gains nothing at depth 32.
         .unwrap_or(cores.div_ceil(2) as u32)
         .clamp(1, shards)
 }
 
-/// Opens a cache device that is already held.
+/// Opens a cache device that this process already holds.
 pub(crate) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
     Ok(FileDevice::open(
         path,
@@ -203,35 +203,35 @@ pub(crate) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<File
     )?)
 }
 
-/// Says so where a device is used through the page cache.
+/// Warns if a device is used through the page cache.
 fn warn_if_buffered(what: &str, device: &FileDevice) {
     if !device.is_direct() {
         tracing::warn!(
-            "{what} {}: no direct I/O, because its file system refuses it. Going through the page cache: data is held in \
-             memory twice, and writes may wait for the kernel's write-back",
+            "{what} {}: no direct I/O on this file system; using the page cache, which keeps data in memory \
+             twice and can delay writes until the kernel writes pages back",
             device.path().display()
         );
     }
 }
 
-/// Which clients a stop does not wait for any longer: nobody can tell from here what they wait for themselves.
+/// The warning about clients that a stop no longer waits for. The daemon cannot tell what these clients wait for.
 fn cut_off(connections: usize) -> String {
     format!(
-        "{connections} connections have requests under way after {} s: disconnected (a device takes long over them, or the \
-         client does not read its replies); what was acknowledged is kept",
+        "disconnected {connections} connections with requests in flight after {} s (a device is slow, or a \
+         client does not read its replies); acknowledged writes are safe",
         CLIENTS_LEAVE_WITHIN.as_secs()
     )
 }
 
-/// Why dirty blocks are left by a cleaner that has met no error, and what to do: nothing may be given up for those that
-/// are merely written again and again.
+/// Why writeback left dirty blocks although it met no error, and what to do. Blocks that are merely rewritten again and
+/// again must not be discarded.
 fn left_dirty(left: u64, damaged_blocks: u64) -> HostError {
     if damaged_blocks > 0 {
         return damaged(damaged_blocks);
     }
     format!(
-        "{left} blocks are written again as fast as they are brought to the origin: try again when its clients write less, or \
-         stop them first"
+        "{left} blocks are still dirty because clients rewrite them as fast as they are written back: try \
+         again when the clients write less, or stop them first"
     )
     .into()
 }
@@ -239,18 +239,18 @@ fn left_dirty(left: u64, damaged_blocks: u64) -> HostError {
 /// What to do about dirty blocks that cannot be read.
 fn damaged(blocks: u64) -> HostError {
     format!(
-        "{blocks} blocks cannot be brought to the origin, because copies of them on the cache device are damaged: `flaz check` \
-         says which bytes of the origin; write those anew on the served disk, or give up all that is not on the origin with \
-         `flaz serve --discard-cache --discard-dirty`"
+        "{blocks} blocks cannot be written to the origin because they are damaged on the cache device: `flaz \
+         check` lists their byte ranges; overwrite these through the served device, or discard all dirty \
+         blocks with `flaz serve --discard-cache --discard-dirty`"
     )
     .into()
 }
 
 impl Daemon {
-    /// Everything it knows about itself, at any time until shutdown returns.
+    /// The state of the daemon, at any time until shutdown returns.
     ///
     /// # Errors
-    /// A thread does not answer: without it nothing is known of what is dirty.
+    /// A thread does not answer: without its counts the amount of dirty data is unknown.
     pub fn status(&self) -> Result<StatusReport, HostError> {
         let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
         let (mut total, mut cleaning) = (StatsSnapshot::default(), Vec::new());
@@ -283,13 +283,13 @@ impl Daemon {
         Ok(live(&facts, &total, &cleaning, &counts))
     }
 
-    /// What clients reach the volume by, for the log.
+    /// The addresses of the front ends, for the log.
     #[must_use]
     pub fn front_ends(&self) -> Vec<String> {
         self.front_ends.iter().map(|front_end| front_end.name()).collect()
     }
 
-    /// Changes settings; returns those then in force.
+    /// Changes settings; returns the settings then in force.
     ///
     /// # Errors
     /// A thread does not answer.
@@ -297,13 +297,13 @@ impl Daemon {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = patch.applied_to(&settings);
         if next.mode == Mode::WriteBack && self.detaching.load(Ordering::Relaxed) {
-            return Err("the cache is being detached: write-back is not allowed any more".into());
+            return Err("the cache is being detached: write-back is no longer allowed".into());
         }
         if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
             let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
             if self.stopping.load(Ordering::SeqCst) {
-                // The stop closes the cache, or has closed it.
-                return Err("the server is stopping: set the mode after the next start".into());
+                // A stop is closing the cache, or has closed it.
+                return Err("the daemon is stopping: set the mode after the next start".into());
             }
             let around = self.devices.surroundings();
             let permit = lifecycle.permit_write_back(&around, &self.threads);
@@ -315,11 +315,11 @@ impl Daemon {
         Ok(next)
     }
 
-    /// Brings everything that is dirty to the origin. Gives the number of dirty blocks that are left: written
-    /// meanwhile, or damaged.
+    /// Writes all dirty blocks to the origin. Returns the number of blocks that are still dirty: written in the
+    /// meantime, or damaged.
     ///
     /// # Errors
-    /// The cleaner cannot.
+    /// Writeback fails.
     pub fn clean(&self) -> Result<u64, HostError> {
         let cleaned = self.threads.ask(CLEAN_WITHIN, Order::Clean)?;
         let left = self.dirty_blocks()?;
@@ -332,18 +332,18 @@ impl Daemon {
     /// Why blocks stay dirty, and what to do.
     fn not_clean(&self, left: u64, error: &IoError) -> HostError {
         let cache = self.spec.cache.display();
-        // Those that are damaged now: some may have been written anew since.
+        // Counted now, because some of the damaged blocks may have been overwritten since.
         if let Ok(damaged_blocks @ 1..) = self.only_damage_left() {
             return damaged(damaged_blocks);
         }
         let why = match error {
-            // Its first words are for a request, and would say the same twice here.
+            // The variant's own prefix is meant for a request and would repeat this message.
             IoError::CacheFailed(why) => why.clone(),
             _ => error.to_string(),
         };
         format!(
-            "{left} blocks stay dirty, their latest contents on {cache} alone: {why}; keep it, and try again when that is \
-             fixed"
+            "{left} blocks are still dirty and only on {cache}: {why}; keep that device, and try again when \
+             the problem is fixed"
         )
         .into()
     }
@@ -353,7 +353,7 @@ impl Daemon {
         Ok(parts.iter().map(|part| part.dirty_blocks).sum())
     }
 
-    /// Damaged dirty blocks, if nothing else keeps writeback from its work; else 0.
+    /// Number of damaged dirty blocks, if nothing else hinders writeback; else 0.
     fn only_damage_left(&self) -> Result<u64, HostError> {
         let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
         let failing = parts.iter().any(|part| part.total.holdings.cleaners_failing > 0);
@@ -366,21 +366,22 @@ impl Daemon {
         Ok(parts.iter().map(|part| part.total.holdings.damaged_blocks).sum())
     }
 
-    /// Makes the origin complete: no more writes are kept back, and all that were are brought there. The next stop
-    /// leaves an empty cache.
+    /// Makes the origin complete: stops write-back and writes all dirty blocks to the origin. The next stop leaves an
+    /// empty cache.
     ///
     /// # Errors
-    /// Something cannot be brought to the origin; the cache is then still needed.
+    /// Some blocks cannot be written to the origin; the cache is then still needed.
     pub fn detach(&self) -> Result<(), HostError> {
-        // From now on nobody sets write-back again.
+        // From here on, `set` refuses write-back.
         self.detaching.store(true, Ordering::SeqCst);
         let before = self.settings.lock().unwrap_or_else(PoisonError::into_inner).mode;
-        // A stop that had begun may not have seen that, and leave the cache as it is: one of the two sees the other.
+        // A stop that has already begun may have missed the flag and left the cache as it is. Both sides set their flag
+        // first and then read the other's, so that one of the two sees the other.
         let done = self.bring_all().and_then(|()| self.not_stopping());
         if done.is_err() {
             self.detaching.store(false, Ordering::Relaxed);
         }
-        // What stays dirty does not grow, so the mode is not changed back.
+        // The mode is not changed back: write-through adds no dirty blocks.
         done.map_err(|error| match before {
             Mode::WriteBack => format!("{error} (the mode is write-through now)").into(),
             _ => error,
@@ -390,7 +391,9 @@ impl Daemon {
     fn not_stopping(&self) -> Result<(), HostError> {
         if self.stopping.load(Ordering::SeqCst) {
             return Err(
-                "the server is being stopped: the cache may still be needed; serve it again, and detach it then".into(),
+                "the daemon is stopping: the cache may still contain dirty blocks; serve it again, then \
+                 detach it"
+                    .into(),
             );
         }
         Ok(())
@@ -406,7 +409,7 @@ impl Daemon {
             if left == 0 {
                 break;
             }
-            // A write of the same moment, when the mode had not reached its shard yet.
+            // A write that was in progress when its shard had not yet seen the new mode.
             left = self.clean()?;
         }
         if left > 0 {
@@ -415,11 +418,11 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes no more requests, finishes those in flight, writes the index and the clean mark, joins threads. Gives the
-    /// number of dirty blocks: the origin lacks them.
+    /// Stops accepting requests, completes those in flight, writes the index and the clean mark, and joins the threads.
+    /// Returns the number of dirty blocks, which the origin lacks.
     ///
     /// # Errors
-    /// The cache could not be closed cleanly; the next start is that after a crash.
+    /// The cache could not be closed cleanly; the next start will run crash recovery.
     pub fn shutdown(&self) -> Result<u64, HostError> {
         self.stopping.store(true, Ordering::SeqCst);
         self.front_ends.iter().for_each(|front_end| front_end.stop());
@@ -441,7 +444,7 @@ impl Daemon {
 
     /// Closes the cache. Returns the number of dirty blocks.
     fn close(&self) -> Result<u64, HostError> {
-        // A detach that begins after this sees `stopping`, and fails.
+        // A detach that begins after this point sees `stopping` and fails.
         let detaching = self.detaching.load(Ordering::SeqCst);
         let leave = if detaching { Leave::Empty } else { Leave::Contents };
         let around = self.devices.surroundings();
@@ -453,17 +456,17 @@ impl Daemon {
         }
         let bytes = HumanBytes(dirty * BLOCK_BYTES as u64);
         if detaching {
-            // A write that had begun before the mode was changed, and was acknowledged after the last pass of writeback.
+            // A write that began before the mode changed and was acknowledged after the last writeback pass.
             return Err(format!(
-                "{bytes} of writes arrived while the cache was being detached and are on {} alone: keep it, serve it again, \
-                 and detach it once more",
+                "{bytes} of writes arrived during the detach and are only on {}: keep it, serve it again, and \
+                 detach it again",
                 self.spec.cache.display()
             )
             .into());
         }
         tracing::warn!(
-            "{bytes} of writes have not reached the origin: it is complete only together with this cache (`flaz flush` \
-             writes them to the origin)"
+            "{bytes} of dirty data is only on the cache device: the origin is incomplete without it (write it \
+             back with `flaz flush`)"
         );
         Ok(dirty)
     }

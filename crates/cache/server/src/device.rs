@@ -1,4 +1,4 @@
-//! The devices of the host: files and block devices, made slow on request.
+//! The devices of the host: files and block devices, slowed down on request.
 
 use flaz_device::deadline::Deadline;
 use flaz_device::{Device, DeviceError, IoBuf};
@@ -9,7 +9,7 @@ use flaz_runtime::file::FileDevice;
 
 use flaz_control::settings::Emulation;
 
-/// What the engine runs on in production.
+/// The environment that the engine runs in in production.
 pub struct Production;
 
 impl Platform for Production {
@@ -18,15 +18,15 @@ impl Platform for Production {
     type Origin = HostDevice;
 }
 
-/// The cache device, as one thread uses it: it must answer in time.
+/// The cache device as one thread uses it: operations have a time limit.
 pub type CacheDevice = Deadline<HostDevice, Rt>;
 
-/// A device as it is, or slowed down. Clones, on whatever threads, are the same device.
+/// A device, possibly slowed down. Clones, on any thread, are the same device.
 #[derive(Clone, Debug)]
 pub enum HostDevice {
-    /// As it is.
+    /// At full speed.
     Plain(FileDevice),
-    /// With the time behaviour of another.
+    /// Slowed down to the speed of an emulated device.
     Slow(Emulated<FileDevice, Rt>),
 }
 

@@ -1,12 +1,12 @@
-//! What the first bytes of an origin say about the file system on it: whether somebody mounted or wrote it.
+//! Reads the file system's counters from the first bytes of an origin, which show whether it was mounted or written.
 //!
-//! | file system | what it counts in its superblock | what cannot be told |
+//! | file system | counted in its superblock | not detectable |
 //! |---|---|---|
-//! | ext2, ext3, ext4 | mounts, time of the last mount and of the last write, KiB written, where it was mounted | a mount without any write at all, as of read-only media |
-//! | xfs | place in the log of the superblock's last write (version 5), free and used inodes, free blocks | when, and how often it was mounted: xfs counts neither. Before a clean unmount the log alone changes, and that is elsewhere |
-//! | btrfs | generation: one for each commit; bytes used | when, and how often it was mounted |
+//! | ext2, ext3, ext4 | mounts, time of the last mount and of the last write, KiB written, where it was mounted | a mount without any write, for example of read-only media |
+//! | xfs | place in the log of the superblock's last write (version 5), free and used inodes, free blocks | when and how often it was mounted: xfs counts neither. Before a clean unmount only the log changes, which is elsewhere |
+//! | btrfs | generation: one for each commit; bytes used | when and how often it was mounted |
 //!
-//! Everything else is told by the checksum of these bytes alone. Layouts: the kernel's `fs/ext4/ext4.h`,
+//! For everything else only the checksum of these bytes shows a change. Layouts: the kernel's `fs/ext4/ext4.h`,
 //! `fs/xfs/libxfs/xfs_format.h`, `include/uapi/linux/btrfs_tree.h`.
 
 use serde::{Deserialize, Serialize};
@@ -14,28 +14,28 @@ use serde::{Deserialize, Serialize};
 /// Byte offsets of the superblocks.
 const EXT_AT: usize = 1024;
 const BTRFS_AT: usize = 64 << 10;
-/// Longest name or value that is kept, in characters: what is on an origin may be anything.
+/// Longest name or value that is kept, in characters, because an origin may contain anything.
 const VALUE_CHARS_MAX: usize = 64;
 
-/// Partitions of an origin whose file systems are described.
+/// Maximum number of partitions of an origin whose file systems are described.
 pub const FILE_SYSTEMS_MAX: usize = 16;
 
-/// A file system as its superblock describes it; those in the partitions of an origin as one.
+/// A file system as its superblock describes it. The file systems in the partitions of an origin are combined into one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSystem {
     /// `ext4`, `xfs`, ..
     pub kind: String,
-    /// What it counts: name and value, in words.
+    /// Its counters: name and value as text.
     pub counters: Vec<(String, String)>,
 }
 
-/// The file system that begins with these bytes, if it is a known one.
+/// The file system that begins with these bytes, if it is known.
 #[must_use]
 pub fn recognise(start: &[u8]) -> Option<FileSystem> {
     ext(start).or_else(|| xfs(start)).or_else(|| btrfs(start))
 }
 
-/// The file systems in numbered partitions, as one; none where there is none.
+/// Combines the file systems in numbered partitions into one; `None` if there are none.
 #[must_use]
 pub fn in_partitions(parts: impl Iterator<Item = (u32, FileSystem)>) -> Option<FileSystem> {
     let (mut kinds, mut counters) = (Vec::new(), Vec::new());
@@ -53,7 +53,7 @@ pub fn in_partitions(parts: impl Iterator<Item = (u32, FileSystem)>) -> Option<F
     })
 }
 
-/// What became of an origin, from what it held and what it holds: a sentence without a full stop.
+/// Describes the change of an origin as a sentence without a full stop.
 #[must_use]
 pub fn what_changed(before: Option<&FileSystem>, now: Option<&FileSystem>) -> String {
     match (before, now) {
@@ -68,16 +68,16 @@ pub fn what_changed(before: Option<&FileSystem>, now: Option<&FileSystem>) -> St
                 .collect();
             if changes.is_empty() {
                 format!(
-                    "its {} file system counts nothing that differs, other bytes of it do",
+                    "the counters of its {} file system are unchanged, but other bytes differ",
                     now.kind
                 )
             } else {
                 format!("its {} file system: {}", now.kind, changes.join("; "))
             }
         }
-        (Some(before), Some(now)) => format!("it held {}, and holds {} now", before.kind, now.kind),
+        (Some(before), Some(now)) => format!("it contained {}, and now contains {}", before.kind, now.kind),
         (Some(before), None) => format!(
-            "it held {}, and holds no file system that is known now",
+            "it contained {}, and now contains no known file system",
             before.kind
         ),
         (None, Some(now)) => {
@@ -86,9 +86,9 @@ pub fn what_changed(before: Option<&FileSystem>, now: Option<&FileSystem>) -> St
                 .iter()
                 .map(|(name, value)| format!("{name} {value}"))
                 .collect();
-            format!("it holds {} now: {}", now.kind, values.join("; "))
+            format!("it now contains {}: {}", now.kind, values.join("; "))
         }
-        (None, None) => "it holds no file system that is known".to_owned(),
+        (None, None) => "it contains no known file system".to_owned(),
     }
 }
 
@@ -112,7 +112,7 @@ fn be64(from: &[u8], at: usize) -> Option<u64> {
     bytes(from, at).map(u64::from_be_bytes)
 }
 
-/// A text that ends at a zero, with everything that a terminal might obey replaced.
+/// A zero-terminated text, with control characters replaced, which a terminal might obey.
 fn text(from: &[u8]) -> String {
     let end = from.iter().position(|&byte| byte == 0).unwrap_or(from.len());
     String::from_utf8_lossy(&from[..end])
@@ -244,11 +244,11 @@ mod tests {
         );
         let alone = what_changed(None, Some(&now));
         assert!(
-            alone.contains("it holds ext4 now: mount count 4; last mount never"),
+            alone.contains("it now contains ext4: mount count 4; last mount never"),
             "{alone}"
         );
         assert!(alone.contains("last mounted on /mnt/?x"), "{alone}");
-        assert!(what_changed(Some(&now), Some(&now)).contains("nothing that differs"));
+        assert!(what_changed(Some(&now), Some(&now)).contains("counters of its"));
     }
 
     #[test]
@@ -281,9 +281,9 @@ mod tests {
         let other = recognise(&ext4(1, 1));
         assert_eq!(
             what_changed(Some(&before), other.as_ref()),
-            "it held btrfs, and holds ext4 now"
+            "it contained btrfs, and now contains ext4"
         );
-        assert!(what_changed(Some(&before), None).contains("no file system that is known now"));
+        assert!(what_changed(Some(&before), None).contains("now contains no known file system"));
     }
 
     #[test]

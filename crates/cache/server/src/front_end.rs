@@ -1,8 +1,8 @@
-//! Where front ends plug in: the ways in which clients reach the volume.
+//! The interface of front ends, through which clients reach the volume.
 //!
-//! A front end is made before the cache is opened, so that what it cannot have (a socket in use) leaves a clean cache
-//! clean. It is started once the volume can be served, and gets the threads of the server. For each client, or each queue
-//! of a device, it gives one of the threads a [`Session`], which runs there with that thread's volume. NBD is the only
+//! A front end is created before the cache is opened, so that a failure (a socket in use) leaves a clean cache clean.
+//! It is started when the volume can be served, and receives the threads of the server. For each client, or each queue
+//! of a device, it passes a [`Session`] to one of the threads, which runs it with that thread's volume. NBD is the only
 //! front end so far.
 
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::order::{Order, post};
 
 pub use crate::order::{Session, ThreadVolume};
 
-/// What is told of a failure that ends the server.
+/// Called when a failure ends the server.
 pub type Failed = Arc<dyn Fn(HostError) + Send + Sync>;
 
-/// The threads of a server, to which a front end gives its sessions.
+/// The threads of a server, which run the sessions of front ends.
 #[derive(Clone)]
 pub struct SessionThreads {
     mailboxes: Vec<Sender<Order>>,
@@ -38,10 +38,10 @@ impl SessionThreads {
         self.mailboxes.len()
     }
 
-    /// Runs `session` on the thread with this number. Waits while the thread takes no orders.
+    /// Runs `session` on the thread with this number. Waits while the thread's mailbox is full.
     ///
     /// # Errors
-    /// The thread has ended, or takes no orders for seconds.
+    /// The thread has ended, or its mailbox stays full for seconds.
     ///
     /// # Panics
     /// If there is no such thread.
@@ -50,28 +50,28 @@ impl SessionThreads {
     }
 }
 
-/// A way in which clients reach the volume.
+/// A way for clients to reach the volume.
 pub trait FrontEnd: Send + Sync {
-    /// What this is, for the log: `NBD on unix:/run/flaz/nbd.sock`.
+    /// Its name for the log, for example `NBD on unix:/run/flaz/nbd.sock`.
     fn name(&self) -> String;
 
-    /// Begins to serve clients. Called once, when the volume can be served. The threads returned end after
-    /// [`FrontEnd::stop`], and are joined when the server has closed the cache.
+    /// Begins to serve clients. Called once, when the volume can be served. The returned threads end after
+    /// [`FrontEnd::stop`] and are joined when the server has closed the cache.
     ///
     /// # Errors
     /// A thread cannot be started.
     fn start(&self, threads: SessionThreads, failed: Failed) -> Result<Vec<JoinHandle<()>>, HostError>;
 
-    /// Takes no more clients and no more requests; requests in flight are finished.
+    /// Accepts no more clients and no more requests; requests in flight are completed.
     fn stop(&self);
 
-    /// Clients that have not left yet.
+    /// Number of clients that are still connected.
     fn clients(&self) -> usize;
 
-    /// Ends the clients that are left, after [`FrontEnd::stop`] and a while.
+    /// Disconnects the remaining clients. Called some time after [`FrontEnd::stop`].
     fn cut(&self);
 
-    /// What the sessions on each thread counted.
+    /// The counts of the sessions on each thread.
     fn counts(&self) -> Vec<Snapshot>;
 
     /// The addresses of this front end, for `flaz status`.

@@ -1,23 +1,23 @@
 //! A server of caches, without a command line: devices, threads, the engine's assembly, front ends.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `device` | files and block devices, made slow on request |
+//! | `device` | files and block devices, slowed down on request |
 //! | `threads` | starting, asking and ending the threads that drive shards |
 //! | `worker` | the threads that drive shards |
-//! | `patience` | when the cache device must answer in time, and when it is waited for |
-//! | `timed` | how long flushes and prefetches take |
+//! | `patience` | whether cache device operations have a time limit |
+//! | `timed` | latency of flushes and prefetches |
 //! | `daemon` | opening, serving and closing a cache |
 //! | [`serve()`], `life` | the life of a server: signals, systemd, the control socket |
-//! | [`front_end`], `nbd` | where front ends plug in; the one for NBD |
-//! | `order` | what the threads are asked to do, and the volume that each has |
-//! | [`safety`] | what must be known about a device before it is overwritten |
-//! | `process` | what a server asks of the kernel for its own process |
-//! | `origin` | whether an origin is the right one, and how far its cache can be believed |
-//! | `state` | what the host remembers about a cache apart from the cache device |
-//! | `filesystem` | what an origin's file system says about mounts and writes |
+//! | [`front_end`], `nbd` | the interface of front ends; the front end for NBD |
+//! | `order` | orders to the threads, and the volume of each thread |
+//! | [`safety`] | checks before a device is overwritten |
+//! | `process` | process settings of a server |
+//! | `origin` | whether an origin belongs to the cache |
+//! | `state` | per-host state of a cache |
+//! | `filesystem` | mount and write counters of an origin's file system |
 //! | `status` | from the engine's counters to the status report |
-//! | `offline` | creating, identifying, checking and dumping a cache that nobody serves |
+//! | `offline` | creating, identifying, checking and dumping a cache that is not running |
 
 mod daemon;
 mod device;

@@ -1,4 +1,4 @@
-//! The way of a daemon from starting over serving to stopped, watched by several threads.
+//! The life cycle of a daemon: starting, serving, stopped. Several threads wait for its changes.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::error::HostError;
 use flaz_control::chain;
 
-/// What somebody hears who asks too early.
+/// The reply to a request that arrives too early.
 pub const STILL_STARTING: &str = "the cache is still starting: try again later";
 
 /// Why the daemon stops.
@@ -20,7 +20,7 @@ pub enum Reason {
     Asked,
     /// `flaz detach`.
     Detached,
-    /// The host cannot go on.
+    /// The daemon cannot continue.
     Failed(HostError),
 }
 
@@ -38,7 +38,7 @@ impl Reason {
     }
 }
 
-/// The way from serving to stopped, watched by several threads.
+/// The life cycle from starting to stopped; several threads wait for its changes.
 #[derive(Debug, Default)]
 pub struct Life {
     stage: Mutex<Stage>,
@@ -52,11 +52,11 @@ struct Stage {
     /// The first reason to stop, until taken.
     reason: Option<Reason>,
     stopping: bool,
-    /// How it ended: the blocks that are dirty, or what went wrong.
+    /// The result of the stop: the number of dirty blocks, or the error.
     ended: Option<Result<u64, String>>,
 }
 
-/// How long a question waits for a daemon that is starting; less than a client waits for an answer.
+/// How long a request waits for a daemon that is starting; shorter than the client's timeout.
 const START_WAIT: Duration = Duration::from_secs(8);
 
 impl Life {
@@ -70,7 +70,7 @@ impl Life {
         self.changed.notify_all();
     }
 
-    /// Begins the stop; later reasons are only logged.
+    /// Begins the stop. Later reasons are only logged.
     pub fn ask_to_stop(&self, reason: Reason) {
         let mut stage = self.lock();
         if stage.stopping {
@@ -82,7 +82,7 @@ impl Life {
         self.changed.notify_all();
     }
 
-    /// Waits until somebody wants a stop.
+    /// Waits until a stop is requested.
     pub fn wait_for_reason(&self) -> Reason {
         let mut stage = self.lock();
         loop {
@@ -93,13 +93,13 @@ impl Life {
         }
     }
 
-    /// The host has stopped, with so many dirty blocks, or failed to, or could not start.
+    /// The host has stopped, with this number of dirty blocks, or failed to start or to stop.
     pub fn end(&self, end: Result<u64, String>) {
         self.lock().ended = Some(end);
         self.changed.notify_all();
     }
 
-    /// Waits until the host has started; the reason if there is none to ask.
+    /// Waits until the host has started. Returns the reason if it will not.
     pub fn wait_for_begin(&self) -> Result<(), String> {
         let waiting = |stage: &mut Stage| !stage.begun && stage.ended.is_none();
         let (stage, _) = self
@@ -114,7 +114,7 @@ impl Life {
         }
     }
 
-    /// Waits for the end: the blocks that are dirty, or what went wrong.
+    /// Waits for the end. Returns the number of dirty blocks, or the error.
     pub fn wait_for_end(&self) -> Result<u64, String> {
         let mut stage = self.lock();
         loop {

@@ -1,4 +1,5 @@
-//! The front end for NBD: sockets, a thread that accepts on all of them, and connections dealt out to the threads.
+//! The NBD front end: sockets, one thread that accepts connections on all of them, and the distribution of connections
+//! to the threads.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
 use crate::threads::watched;
 
-/// NBD on some addresses.
+/// NBD on one or more addresses.
 pub(crate) struct NbdFrontEnd {
     addresses: Vec<NbdAddress>,
     /// The bound sockets, until they are served.
     servers: std::sync::Mutex<Vec<Server>>,
     export: Arc<Export>,
-    /// What the connections of each thread count.
+    /// The counts of the connections on each thread.
     counters: Vec<Arc<Counters>>,
     shutdown: Shutdown,
 }
@@ -30,7 +31,7 @@ impl NbdFrontEnd {
     /// Binds the sockets. Clients can connect from now on, and are answered when the front end is started.
     ///
     /// # Errors
-    /// A socket is in use, or cannot be made.
+    /// A socket is in use, or cannot be created.
     pub(crate) fn bind(addresses: &[NbdAddress], export: Export, threads: u32) -> Result<Self, HostError> {
         let shutdown = Shutdown::new();
         let bind = |address| Ok::<_, HostError>(Server::bind(address, Limits::default(), shutdown.clone())?);
@@ -43,7 +44,7 @@ impl NbdFrontEnd {
         })
     }
 
-    /// Gives a connection to a thread.
+    /// Passes a connection to a thread.
     fn serve(&self, threads: &SessionThreads, thread: usize) -> impl Fn(Incoming) + use<> {
         let service = Service {
             export: Arc::clone(&self.export),
@@ -58,7 +59,7 @@ impl NbdFrontEnd {
                     as futures_util::future::LocalBoxFuture<'_, ()>
             });
             if threads.run(thread, session).is_err() {
-                tracing::warn!("a connection was closed: its thread takes no more orders");
+                tracing::warn!("a connection was closed: its thread accepts no more orders");
             }
         }
     }
@@ -131,7 +132,7 @@ impl FrontEnd for NbdFrontEnd {
         for thread in self.counts() {
             all += thread;
         }
-        // Connections are counted for all addresses together; the first line has them.
+        // Connections are counted for all addresses together, so only the first line shows them.
         let first = |at, count| if at == 0 { count } else { 0 };
         self.addresses
             .iter()

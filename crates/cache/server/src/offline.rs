@@ -1,4 +1,4 @@
-//! A cache that nobody serves: creating, identifying, checking, dumping.
+//! Commands on a cache that is not running: create, identify, check, dump.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -41,7 +41,7 @@ pub fn identify(cache: &Path) -> Result<Uuid, HostError> {
     Ok(superblock_of(cache)?.uuid)
 }
 
-/// Formats a cache device. All safety checks have passed.
+/// Formats a cache device. The caller has run all safety checks.
 ///
 /// # Errors
 /// The origin is not usable, the geometry does not fit, or a device failed.
@@ -58,7 +58,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
     warn_if_weak(&origin);
     let origin_path = std::fs::canonicalize(&spec.origin).map_err(|error| {
         format!(
-            "origin {}: its full path cannot be found: {error}",
+            "origin {}: cannot determine its full path: {error}",
             spec.origin.display()
         )
     })?;
@@ -80,7 +80,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
             .to_str()
             .ok_or_else(|| {
                 format!(
-                    "origin path {} is not UTF-8: expected UTF-8; use a link",
+                    "origin path {} is not UTF-8: use a symbolic link with a UTF-8 name",
                     origin_path.display()
                 )
             })?
@@ -98,10 +98,10 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
     })
 }
 
-/// What the superblock says, for a cache that nobody serves; `live` is absent.
+/// The status of a cache that is not running, from its superblock; `live` is absent.
 ///
 /// # Errors
-/// The device cannot be read, holds no valid superblock, or is in use: then what it says is of the past.
+/// The device cannot be read, has no valid superblock, or is in use, so that its superblock is out of date.
 pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
     let superblock = superblock_of(cache)?;
     let state = match superblock.state {
@@ -113,20 +113,20 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
         && let Some(holder) = locked_by(cache)
     {
         return Err(format!(
-            "{} is in use by {holder}, which was not found where it would listen: if it is served with --control, name \
-             that socket with --control",
+            "{} is in use by {holder}, but no daemon listens on the default control socket: if the daemon was \
+             started with --control PATH, use the same option here",
             cache.display()
         )
         .into());
     }
     let mut warnings = Vec::new();
     if state == CacheState::Unclean {
-        warnings.push("the cache was not stopped in order: the next start reads its log back".to_owned());
+        warnings.push("the cache was not stopped cleanly: the next start will run crash recovery".to_owned());
     }
     if superblock.dirty {
         warnings.push(
-            "there are, or may be, writes that have not reached the origin: it is complete only together with this \
-             cache (`flaz flush` brings them there)"
+            "the cache contains, or may contain, dirty blocks: the origin is incomplete without it (write \
+             them back with `flaz flush`)"
                 .to_owned(),
         );
     }
@@ -158,10 +158,10 @@ fn walk_device(path: &Path, visit: &mut impl FnMut(Finding, u64, u64)) -> Result
     Ok(walked?)
 }
 
-/// Verifies a cache that nobody serves; `progress` is told bytes done and bytes in all.
+/// Verifies a cache that is not running. `progress` receives the bytes done and the bytes in total.
 ///
 /// # Errors
-/// The check could not be made. Problems found are no error but part of the report.
+/// The check could not be made. Problems that it finds are part of the report, not errors.
 pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, HostError> {
     let _claim = safety::claim_existing(cache, safety::Access::Read)?;
     let started = Instant::now();
@@ -205,10 +205,10 @@ pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckRe
     })
 }
 
-/// Lists what is on a cache device, in the order of the device.
+/// Lists the contents of a cache device in device order.
 ///
 /// # Errors
-/// The device cannot be read, or what `emit` returned.
+/// The device cannot be read, or `emit` failed.
 pub fn dump(
     cache: &Path,
     emit: &mut dyn FnMut(&DumpRecord) -> Result<(), HostError>,

@@ -1,6 +1,6 @@
-//! What the threads are asked to do, and the volume that each of them has.
+//! Orders to the threads, and the volume of each thread.
 //!
-//! Whoever wants something of a thread puts an [`Order`] into its mailbox: other threads, the front ends, the daemon.
+//! Other threads, the front ends and the daemon put an [`Order`] into the mailbox of a thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::device::{HostDevice, Production};
 use crate::status::Cleaning;
 use crate::timed::Timed;
 
-/// How long a thread has to answer a question.
+/// How long a thread has to answer.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Requests and orders that wait in one mailbox, at most.
+/// Maximum number of requests and orders that wait in one mailbox.
 pub const MAILBOX_MAX: usize = 1024;
 
-/// What a thread is asked to do.
+/// An order to a thread.
 pub enum Order {
-    /// Carry out a piece on one of its shards.
+    /// Serve a part of a request on one of its shards.
     Piece {
         shard: u32,
         piece: Piece,
@@ -45,12 +45,12 @@ pub enum Order {
         superblock: Arc<Superblock>,
         reply: OneSender<()>,
     },
-    /// Load the index images of the clean stop that ended `epoch`. Gives the entries that were refused.
+    /// Load the index images of the clean stop that ended `epoch`. Returns the number of refused entries.
     Load {
         epoch: Epoch,
         reply: OneSender<Result<u64, ImageError>>,
     },
-    /// Read the log back after a crash.
+    /// Recover the log after a crash.
     Recover {
         trust: Trust,
         progress: ProgressBar,
@@ -64,11 +64,11 @@ pub enum Order {
     Start(OneSender<()>),
     /// Report counts and holdings.
     Stats(OneSender<ThreadStats>),
-    /// Report dirty blocks, and whether the cache device is still used.
+    /// Report the number of dirty blocks, and whether the cache device is in use.
     State(OneSender<ShardsState>),
     /// Change settings.
     Set(Settings, OneSender<()>),
-    /// Stop the shards: everything admitted is on the cache device on return.
+    /// Stop the shards. On return everything admitted is on the cache device.
     Stop(OneSender<()>),
     /// Write the index images.
     Save(OneSender<Result<(), ImageError>>),
@@ -76,25 +76,26 @@ pub enum Order {
     Exit,
 }
 
-/// What a thread and its shards counted.
+/// The counts of a thread and its shards.
 pub struct ThreadStats {
     /// Added up.
     pub total: StatsSnapshot,
-    /// Of each shard, for they clean at a pace of their own.
+    /// One for each shard, because each writes back at its own pace.
     pub cleaning: Vec<Cleaning>,
 }
 
-/// The cached volume, as one thread has it. It stays on that thread.
+/// The cached volume of one thread. It stays on that thread.
 pub type ThreadVolume = Timed<CachedVolume<HostShards, HostDevice>>;
 
-/// What a front end runs on a thread: given that thread's volume, serves a client (or a queue of a device) until it ends.
+/// A session of a front end. It runs on a thread, with that thread's volume, and serves a client (or a queue of a
+/// device) until it ends.
 pub type Session = Box<dyn FnOnce(ThreadVolume) -> LocalBoxFuture<'static, ()> + Send>;
 
 /// The shards of the whole process, as one thread reaches them.
 #[derive(Clone)]
 pub struct HostShards(pub(crate) Rc<Reach>);
 
-/// How one thread reaches all shards.
+/// The way of one thread to all shards.
 pub struct Reach {
     pub(crate) thread: u32,
     pub(crate) threads: u32,
@@ -137,7 +138,7 @@ impl Shards for HostShards {
     }
 }
 
-/// Puts an order into a mailbox from an ordinary thread, waiting while the mailbox is full.
+/// Puts an order into a mailbox from an ordinary thread, and waits while the mailbox is full.
 pub(crate) fn post(mailbox: &Sender<Order>, order: Order) -> Reached<()> {
     let deadline = Instant::now() + ANSWER_WITHIN;
     let mut order = order;
@@ -148,7 +149,7 @@ pub(crate) fn post(mailbox: &Sender<Order>, order: Order) -> Reached<()> {
             Err(back) if Instant::now() < deadline => order = back,
             Err(_) => {
                 return Err(ShardsUnreachable(
-                    "a thread takes no orders: its mailbox stays full".to_owned(),
+                    "a thread accepts no orders: its mailbox stays full".to_owned(),
                 ));
             }
         }

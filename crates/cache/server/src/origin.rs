@@ -1,4 +1,4 @@
-//! The origin of a cache: whether it is the one that the cache belongs to, and what file systems it has.
+//! The origin of a cache: checks that it is the right one, and reads its file systems.
 
 use flaz_device::Device;
 use flaz_engine::cache::CacheError;
@@ -13,7 +13,7 @@ use crate::filesystem::{FILE_SYSTEMS_MAX, FileSystem, in_partitions, recognise, 
 use crate::safety;
 use crate::spec::ServeSpec;
 
-/// Opens the origin and checks that it is the one that the cache belongs to.
+/// Opens the origin and checks that it belongs to the cache.
 pub(crate) fn open_origin(
     spec: &ServeSpec,
     path: &std::path::Path,
@@ -26,8 +26,8 @@ pub(crate) fn open_origin(
     };
     if let Some(uses) = safety::final_uses_text(path) {
         return Err(format!(
-            "origin {} is {uses}: what is written there does not go through the cache; unmount it first, and mount \
-             what flaz serves instead",
+            "origin {} is {uses}: writes to it bypass the cache; unmount it first, and mount the device that \
+             flaz serves instead",
             path.display()
         )
         .into());
@@ -35,21 +35,22 @@ pub(crate) fn open_origin(
     let origin = FileDevice::open(path, mode).map_err(|error| {
         let way_out = match &error {
             OpenError::Io { source, .. } if is_protected(source) && !spec.read_only => {
-                "if it is to be read alone, serve it with --read-only"
+                "use --read-only if it need not be written"
             }
-            OpenError::Io { .. } => "give its present place with --origin",
+            OpenError::Io { .. } => "specify its current path with --origin",
             _ => "nothing was changed",
         };
         format!("origin: {error} ({way_out})")
     })?;
-    // First: what another origin's size is says nothing.
+    // Check the identity before the size: the size of another device means nothing.
     let identity = origin.identity();
     warn_if_weak(&origin);
     if identity.id != superblock.origin_identity {
         if !spec.discard_cache {
             return Err(format!(
-                "{} is not the origin that this cache was created for: expected {} ({}), found {} ({}); name the right \
-                 one with --origin, or give the cached data up with `flaz serve --discard-cache`",
+                "{} is not the origin that this cache was created for: expected {} ({}), found {} ({}); \
+                 specify the right origin with --origin, or discard the cached data with `flaz serve \
+                 --discard-cache`",
                 path.display(),
                 superblock.origin_path,
                 superblock.origin_identity,
@@ -68,17 +69,17 @@ pub(crate) fn open_origin(
             path.display(),
             origin.len(),
             if superblock.dirty {
-                "make it as large again: the cache may hold writes that it lacks"
+                "restore its size: the cache may contain dirty blocks for the missing part"
             } else {
-                "make it as large again, or create the cache anew"
+                "restore its size, or recreate the cache"
             }
         )
         .into());
     }
     if origin.len() > expected {
         tracing::warn!(
-            "origin {} has grown from {expected} to {} bytes: the first {expected} are served; create the cache anew to \
-             serve all of it",
+            "origin {} has grown from {expected} to {} bytes: only the first {expected} bytes are served; \
+             recreate the cache to serve all of it",
             path.display(),
             origin.len()
         );
@@ -91,18 +92,18 @@ fn is_protected(error: &std::io::Error) -> bool {
     matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
-/// Says so where another origin could be taken for this one.
+/// Warns if the identity of the origin is weak, so that another device could be mistaken for it.
 pub(crate) fn warn_if_weak(origin: &FileDevice) {
     if let Some(why) = origin.identity().weak {
         tracing::warn!(
-            "origin {} could be mistaken for another one: {why}; see to it that it is always the same, or its cache may \
-             serve the data of another",
+            "origin {} has no reliable identity: {why}; if another device takes its place, flaz does not \
+             notice and serves cached data of the wrong device",
             origin.path().display()
         );
     }
 }
 
-/// The file systems on the origin and in its partitions, as one, if there are known ones and they can be read.
+/// The known file systems on the origin and in its partitions, combined into one, if they can be read.
 pub(crate) async fn file_system(origin: &HostDevice) -> Option<FileSystem> {
     let mut known = Vec::new();
     for part in partitions(origin).await.unwrap_or_default() {
@@ -122,7 +123,7 @@ async fn file_system_at(origin: &HostDevice, start: u64) -> Option<FileSystem> {
     recognise(&read_start(origin, start, FINGERPRINT_BYTES).await.ok()?)
 }
 
-/// Adds to the error of an origin that was changed what its file system says about the change.
+/// Adds the change of the origin's file system to the error about a changed origin.
 pub(crate) fn explain(
     error: CacheError,
     runtime: &Runtime,

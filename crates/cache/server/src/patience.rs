@@ -1,7 +1,8 @@
-//! When the cache device must answer in time, and when it is waited for.
+//! Whether cache device operations have a time limit.
 //!
-//! Dirty blocks are nowhere else: while there are some, or writes may become so, a device that stalls is waited for. When
-//! the mode is another than write-back and nothing is dirty any more, it has its limit again and can be bypassed.
+//! Dirty blocks exist only on the cache device. While there are dirty blocks, or writes may make some, the engine waits
+//! for a stalled device. When the mode is not write-back and nothing is dirty, the time limit applies again and the
+//! device can be bypassed.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -14,9 +15,10 @@ use flaz_runtime::Rt;
 
 use crate::device::{CacheDevice, Production};
 
-/// Between two looks at what is dirty.
+/// Interval between two checks for dirty blocks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks that must have found nothing dirty before the limit is back: a write may be under way that began in write-back.
+/// Number of consecutive checks that must find nothing dirty before the limit applies again: a write that began in
+/// write-back may be in flight.
 const CLEAN_LOOKS: u32 = 3;
 
 /// How long one thread waits for the cache device.
@@ -27,12 +29,12 @@ struct State {
     limit: Option<Duration>,
     /// Whether the mode is write-back.
     writes_back: Cell<bool>,
-    /// Which task looks, if one does: a later one takes the place of an earlier one.
+    /// Number of the task that checks, if one does. A later task replaces an earlier one.
     turn: Cell<u64>,
 }
 
 impl Patience {
-    /// The device has its limit until it is told otherwise.
+    /// The time limit applies until the mode says otherwise.
     pub(crate) fn new(cache: Rc<CacheDevice>, limit: Option<Duration>) -> Self {
         Self(Rc::new(State {
             cache,
@@ -42,19 +44,19 @@ impl Patience {
         }))
     }
 
-    /// Notes a mode. With write-back [`Patience::be`] is called as well.
+    /// Records a mode. With write-back, [`Patience::be`] is called as well.
     pub(crate) fn set_mode(&self, mode: Mode) {
         self.0.writes_back.set(mode == Mode::WriteBack);
     }
 
-    /// Blocks of these shards may be dirty from now on: the device is waited for until that is over.
+    /// Blocks of these shards may become dirty from now on: waits for the device without a limit until none are.
     pub(crate) fn be(&self, shards: &[Rc<Shard<Production>>]) {
         let state = Rc::clone(&self.0);
         let Some(limit) = state.limit else { return };
         let turn = state.turn.get() + 1;
         state.turn.set(turn);
         state.cache.set_limit(None);
-        // Shards end with their thread, whoever looks at them.
+        // The shards end with their thread, even if this task still checks them.
         let shards: Vec<Weak<_>> = shards.iter().map(Rc::downgrade).collect();
         Rt.spawn(async move {
             let mut clean = 0;
@@ -70,7 +72,10 @@ impl Patience {
                 clean = if keeps { 0 } else { clean + 1 };
             }
             state.cache.set_limit(Some(limit));
-            tracing::info!("nothing is dirty: the cache device has {limit:?} for an operation again");
+            tracing::info!(
+                "nothing is dirty: the time limit of {limit:?} for cache device operations applies \
+                again"
+            );
         });
     }
 }

@@ -1,25 +1,25 @@
-//! What a server asks of the kernel for its own process.
+//! Process settings of a server.
 
 use rustix::process::{DumpableBehavior, configure_io_flusher_behavior, set_dumpable_behavior};
 
-/// Prepares the process for serving. To be called before any thread is started, for these inherit it.
+/// Prepares the process for serving. Call this before any thread is started, because threads inherit the settings.
 ///
-/// - No core dump: memory holds the data of whoever is served, and a dump would be a copy of it that nobody guards.
-///   (Nor may other processes of the same user look into this one.)
-/// - Memory is given to this process without writing to a file system or swap first: if the exported device is mounted
-///   here, that write would wait for this process. See `PR_SET_IO_FLUSHER` in prctl(2); it needs `CAP_SYS_RESOURCE`.
+/// - No core dump, because it would contain cached data and nothing protects it. The setting also keeps other processes
+///   of the same user from reading this one's memory.
+/// - Memory allocation does not write to a file system or swap first. If the exported device is mounted here, that
+///   write would wait for this process. See `PR_SET_IO_FLUSHER` in prctl(2); it needs `CAP_SYS_RESOURCE`.
 ///
-/// Neither stops a server that cannot have it.
+/// A server that cannot have one of them runs without it.
 pub fn prepare() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "core dumps of this process cannot be turned off: they would hold cached data");
+        tracing::warn!(%error, "cannot disable core dumps of this process, which would contain cached data");
     }
     match configure_io_flusher_behavior(true) {
-        Ok(()) => tracing::debug!("memory comes without waiting for file systems (PR_SET_IO_FLUSHER)"),
+        Ok(()) => tracing::debug!("memory allocation does not wait for file systems (PR_SET_IO_FLUSHER)"),
         Err(error) => tracing::debug!(
             %error,
-            "not marked as a process that I/O waits for (PR_SET_IO_FLUSHER needs CAP_SYS_RESOURCE): if memory gets \
-             short where the exported device is mounted or swapped to, both may wait for each other"
+            "cannot set PR_SET_IO_FLUSHER (requires CAP_SYS_RESOURCE): if the exported device is mounted or \
+             used for swap on this machine, low memory can cause a deadlock"
         ),
     }
 }
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn a_server_leaves_no_core_dump_and_is_an_io_flusher() {
-        // A thread of its own, so that other tests are left as they are.
+        // Runs on its own thread, so that other tests are not affected.
         let before = std::thread::spawn(is_io_flusher).join().expect("ends");
         let of_threads = std::thread::spawn(|| {
             prepare();
@@ -42,7 +42,7 @@ mod tests {
         assert!(matches!(dumpable_behavior(), Ok(DumpableBehavior::NotDumpable)));
         match before {
             Ok(before) => assert_eq!((before, after), (false, Ok(true))),
-            // Without CAP_SYS_RESOURCE a server does without.
+            // Without CAP_SYS_RESOURCE, the server runs without this setting.
             Err(error) => assert_eq!(after, Err(error)),
         }
     }

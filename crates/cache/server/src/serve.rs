@@ -1,11 +1,11 @@
-//! The life of a server, from its options to its end.
+//! The life cycle of a server, from its options to its end.
 //!
 //! ```text
-//! control socket -> cache opens -> READY=1 -> wait -> STOPPING=1 -> cache closes -> control socket goes
+//! control socket -> cache opens -> READY=1 -> wait -> STOPPING=1 -> cache closes -> control socket is removed
 //! ```
 //!
-//! Invariants: the control socket is there before the first client can be, and as long as the last one;
-//! whoever asked for the stop is answered only after the shutdown has ended, with its result.
+//! Invariants: the control socket exists from before the first client can connect until the last one has left. A stop
+//! request is answered only after the shutdown has ended, with its result.
 
 use std::io;
 use std::path::Path;
@@ -25,25 +25,25 @@ use crate::life::{Life, Reason, STILL_STARTING};
 use crate::process::prepare;
 use crate::spec::ServeSpec;
 
-/// Exit status at the second signal.
+/// Exit status after the second signal.
 const EXIT_FAILURE: i32 = 1;
 
 /// Why a server ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The cache cannot be served, or failed while it was.
+    /// The cache cannot be served, or failed while it was being served.
     #[error("serve")]
     Serve(#[source] HostError),
     /// The cache could not be closed cleanly.
     #[error("stopping")]
     Stop(#[source] HostError),
-    /// The control socket cannot be made.
+    /// The control socket cannot be created.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// A part of the system failed.
+    /// A system call failed.
     #[error("{what}")]
     System {
-        /// What was being done.
+        /// The failed action.
         what: &'static str,
         /// The system's error.
         source: io::Error,
@@ -56,7 +56,8 @@ impl ServeError {
     }
 }
 
-/// Handles signals: the first SIGTERM or SIGINT is a clean stop, also during the start; the second ends the process.
+/// Handles signals. The first SIGTERM or SIGINT requests a clean stop, also during the start; the second ends the
+/// process.
 #[derive(Debug, Default)]
 pub struct Watch(Arc<Life>);
 
@@ -73,16 +74,16 @@ impl Watch {
     }
 }
 
-/// Serves a cache until it is asked to stop, with its control socket at `control`. `ready` is called once clients can
-/// come.
+/// Serves a cache until a stop is requested, with its control socket at `control`. `ready` is called when clients can
+/// connect.
 ///
 /// # Errors
-/// The server could not start, failed on its way, or could not stop cleanly.
+/// The server could not start, failed while running, or could not stop cleanly.
 pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce()) -> Result<(), ServeError> {
     let life = watch.0;
     warn_of_emulation(spec);
-    // Before the start: a client that finds the NBD socket finds the control socket too, and a second daemon for
-    // this cache stops here, with a message that says where the first one is.
+    // Created before the cache is opened: a client that finds the NBD socket also finds the control socket, and a
+    // second daemon for this cache fails here, with a message that says where the first one listens.
     let handler = Arc::new(Handler {
         daemon: OnceLock::new(),
         life: Arc::clone(&life),
@@ -132,7 +133,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     }
 }
 
-/// Tells the log and systemd that clients can come.
+/// Reports to the log and to systemd that clients can connect.
 fn announce(spec: &ServeSpec, daemon: &Daemon, control: &Path, took: Duration) {
     let front_ends = daemon.front_ends().join(", ");
     tracing::info!(
@@ -158,14 +159,14 @@ fn warn_of_emulation(spec: &ServeSpec) {
     }
 }
 
-/// Tells systemd, if it started us.
+/// Notifies systemd, if systemd started this process.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("cannot notify systemd: {error}");
     }
 }
 
-/// The first SIGTERM or SIGINT asks for a clean stop; the second ends the process at once.
+/// The first SIGTERM or SIGINT requests a clean stop; the second ends the process at once.
 fn watch_signals(life: &Arc<Life>) -> Result<(), ServeError> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(ServeError::system("handling signals"))?;
     let life = Arc::clone(life);
@@ -185,7 +186,7 @@ fn watch_signals(life: &Arc<Life>) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Answers control requests with the daemon's means.
+/// Answers control requests by calling the daemon.
 struct Handler {
     daemon: OnceLock<Daemon>,
     life: Arc<Life>,

@@ -1,4 +1,4 @@
-//! What a command asks of the host, after options were checked and defaults found.
+//! The options of `create` and `serve`, after they were checked and defaults were filled in.
 
 use std::path::PathBuf;
 
@@ -10,29 +10,29 @@ use flaz_nbd::NbdAddress;
 
 use crate::safety::Claim;
 
-/// A cache to be made.
+/// A cache to create.
 #[derive(Debug)]
 pub struct CreateSpec {
-    /// The cache device, open for reading and writing, checked, and held against others while this lives.
+    /// The cache device: open for reading and writing, checked, and held exclusively while this lives.
     pub cache: Claim,
-    /// The origin: exists, is a file or a block device, and is not the cache.
+    /// The origin: exists, is a file or a block device, and is not the cache device.
     pub origin: PathBuf,
-    /// Codec for new blocks, kept in the superblock.
+    /// Codec for new blocks, stored in the superblock.
     pub codec: CodecSpec,
     /// Size of a full extent in bytes: a power of two, 32 KiB to 256 KiB.
     pub extent_bytes: u64,
-    /// Size of a region in bytes, or what suits the cache's size.
+    /// Size of a region in bytes; by default it depends on the size of the cache.
     pub region_bytes: Option<u64>,
-    /// Number of shards, or what suits the cache's size.
+    /// Number of shards; by default it depends on the size of the cache.
     pub shards: Option<u32>,
 }
 
-/// A cache to be served.
+/// A cache to serve.
 #[derive(Clone, Debug)]
 pub struct ServeSpec {
     /// The cache device.
     pub cache: PathBuf,
-    /// Where the origin is, if not where the superblock says.
+    /// Path of the origin, if it differs from the one in the superblock.
     pub origin: Option<PathBuf>,
     /// At least one address.
     pub nbd: Vec<NbdAddress>,
@@ -42,23 +42,23 @@ pub struct ServeSpec {
     pub policy: PolicyKind,
     /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
     pub sequential_cutoff: u64,
-    /// Most of the cache device that dirty blocks may take, in percent.
+    /// Maximum share of the cache device for dirty blocks, in percent.
     pub dirty_percent: u8,
-    /// When the mark of a flush is stable.
+    /// When the stable mark that follows a flush is written.
     pub strict_flush: flaz_engine::settings::StrictFlush,
-    /// Codec for new blocks, or what the superblock says.
+    /// Codec for new blocks; by default the one in the superblock.
     pub codec: Option<CodecSpec>,
-    /// Threads that drive shards, or one for every two cores.
+    /// Threads that drive shards; by default one for every two cores.
     pub threads: Option<u32>,
-    /// Start empty where the cached data may not belong to the origin.
+    /// Start with an empty cache if the cached data may not belong to the origin.
     pub discard_cache: bool,
-    /// Give up writes that have not reached the origin.
+    /// Discard writes that have not reached the origin.
     pub discard_dirty: bool,
-    /// What a crash leaves.
+    /// What the cache contains after a crash.
     pub after_crash: AfterCrash,
-    /// How long the cache device has for an operation; `None`: as long as it takes.
+    /// Time limit of a cache device operation; `None`: no limit.
     pub device_timeout: Option<std::time::Duration>,
-    /// Where this host remembers how far the cache device had come, if anywhere.
+    /// Directory for per-host state, if any.
     pub state_dir: Option<PathBuf>,
     /// Refuse writes.
     pub read_only: bool,
@@ -69,7 +69,7 @@ pub struct ServeSpec {
 }
 
 impl ServeSpec {
-    /// The settings to start with, given the codec in the superblock.
+    /// The settings at the start, given the codec in the superblock.
     #[must_use]
     pub fn settings(&self, superblock_codec: CodecSpec) -> Settings {
         Settings {

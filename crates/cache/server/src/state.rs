@@ -1,14 +1,15 @@
-//! What this host remembers about a cache: a small file named by the cache's UUID, in the state directory.
+//! Per-host state of a cache: a small file in the state directory, named by the UUID of the cache.
 //!
-//! It outlives the cache device, and so it can say what the device cannot: that it was given up and has missed writes,
-//! or that it is older than it was, or, after a crash, what its origin began with. `flaz_engine::host_record` has the rules.
-//! It also says which file system the origin had at the last clean stop, to tell the user what changed. Without it
-//! everything works; a warning says what is then not found.
+//! The file outlives the cache device, so it records facts that the device itself cannot: that the device was fenced
+//! and has missed writes, that it was rolled back to an older state, or, after a crash, what the origin began with. The
+//! rules are in `flaz_engine::host_record`. The file also describes the origin's file system at the last clean stop, to
+//! tell the user what changed. flaz works without the file; a warning says which conditions are then not detected.
 //!
-//! A second file, named by the origin's identity, says which cache served that origin last: with two caches of one origin,
-//! what one holds is out of date once the other was used.
+//! A second file, named by the origin's identity, records which cache served that origin last. If an origin has two
+//! caches, one becomes out of date when the other is used.
 //!
-//! Invariant: the file is replaced whole, and stable before a call returns, so that it is always the old or the new one.
+//! Invariant: the file is replaced as a whole and is stable before a call returns, so a reader sees either the old or
+//! the new contents.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -31,18 +32,18 @@ use crate::device::HostDevice;
 use crate::filesystem::FileSystem;
 use crate::origin::file_system;
 
-/// Version of the file.
+/// Format version of the file.
 const VERSION: u32 = 2;
-/// Longest file that is read, in bytes; a real one has some hundred.
+/// Maximum length of the file in bytes; a real one has a few hundred.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Notes of the origin that are under way at a time, each on a thread.
+/// Maximum number of concurrent origin records; each is written on its own thread.
 const NOTES_MAX: usize = 16;
 
-/// Characters of an origin's identity in the name of its file; a checksum of all of it follows.
+/// Number of characters of an origin's identity in the name of its file. A checksum of the whole identity follows.
 const IDENTITY_CHARS_MAX: usize = 80;
 
-/// What the file holds.
+/// Contents of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Record {
     version: u32,
@@ -50,43 +51,43 @@ struct Record {
     generation: u64,
     epoch: u32,
     fenced: bool,
-    /// It may hold blocks that are newer than the origin.
+    /// The cache may contain blocks that are newer than the origin.
     #[serde(default)]
     dirty: bool,
-    /// What the origin began with, as a checksum, at the opening of `epoch` or since.
+    /// Checksum of the first bytes of the origin, at the opening of `epoch` or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin_fingerprint: Option<NonZeroU32>,
-    /// That is the origin's at a stop.
+    /// The origin checksum is that of a stop.
     #[serde(default)]
     stopped: bool,
-    /// What the origin held at the last stop.
+    /// The origin's file system at the last stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<FileSystem>,
 }
 
-/// The memory of one cache.
+/// The state file of one cache.
 #[derive(Debug)]
 pub struct StateFile {
     uuid: Uuid,
-    /// `None`: there is nowhere to keep it.
+    /// `None` if there is no state directory.
     path: Option<PathBuf>,
     held: Mutex<Held>,
-    /// Notes of the origin under way.
+    /// Number of origin records in progress.
     noting: AtomicUsize,
 }
 
-/// What was noted last.
+/// The record written last.
 #[derive(Debug, Default)]
 struct Held {
     record: Option<Record>,
-    /// Of the last note of the origin since the cache was opened.
+    /// Number of the last origin record since the cache was opened.
     ticket: u64,
-    /// The last note failed, which has been said. What the file holds is not known.
+    /// The last write failed and the failure was logged. The contents of the file are unknown.
     failing: bool,
 }
 
-/// Where state is kept if the user does not say: `$STATE_DIRECTORY` (systemd), `/var/lib/flaz` for root, else
-/// `$XDG_STATE_HOME/flaz` or `~/.local/state/flaz`.
+/// Default state directory: `$STATE_DIRECTORY` (systemd), `/var/lib/flaz` for root, else `$XDG_STATE_HOME/flaz` or
+/// `~/.local/state/flaz`.
 #[must_use]
 pub fn default_directory() -> Option<PathBuf> {
     let absolute = |name: &str| {
@@ -94,7 +95,7 @@ pub fn default_directory() -> Option<PathBuf> {
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    // systemd separates several by colons; the first is ours.
+    // systemd separates several directories by colons; the first one is used.
     let systemd = std::env::var("STATE_DIRECTORY")
         .ok()
         .and_then(|list| list.split(':').next().map(PathBuf::from))
@@ -111,7 +112,7 @@ pub fn default_directory() -> Option<PathBuf> {
 }
 
 impl StateFile {
-    /// What is remembered about the cache `uuid`. A directory that cannot be used is a warning.
+    /// Opens the state file of the cache `uuid`. A directory that cannot be used causes a warning.
     #[must_use]
     pub fn open(directory: Option<&Path>, uuid: Uuid) -> Self {
         let nothing = Self {
@@ -120,23 +121,22 @@ impl StateFile {
             held: Mutex::default(),
             noting: AtomicUsize::new(0),
         };
-        let without =
-            "a cache device that comes back after a failure, or from an old copy, will not be recognised";
+        let without = "a cache device that returns after a failure, or that was rolled back, is not detected";
         let Some(directory) = directory else {
-            tracing::warn!("there is no state directory (give one with --state-dir): {without}");
+            tracing::warn!("no state directory (set one with --state-dir): {without}");
             return nothing;
         };
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         if let Err(error) = made {
             tracing::warn!(
-                "the state directory {} cannot be made: {error} (give another with --state-dir): {without}",
+                "cannot create the state directory {}: {error} (use another with --state-dir): {without}",
                 directory.display()
             );
             return nothing;
         }
         let path = directory.join(file_name(uuid));
         let record = read(&path, uuid).unwrap_or_else(|error| {
-            tracing::warn!("{} is not usable and is written anew: {error}", path.display());
+            tracing::warn!("{} is not valid and will be replaced: {error}", path.display());
             None
         });
         Self {
@@ -154,13 +154,13 @@ impl StateFile {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is somewhere to keep it.
+    /// Whether there is a state directory.
     #[must_use]
     pub fn has_place(&self) -> bool {
         self.path.is_some()
     }
 
-    /// What was noted, if anything.
+    /// The last record, if any.
     #[must_use]
     pub fn recall(&self) -> Option<HostRecord> {
         self.held().record.as_ref().map(|record| HostRecord {
@@ -173,14 +173,14 @@ impl StateFile {
         })
     }
 
-    /// The file system that the origin had at the last stop, if it is known.
+    /// The origin's file system at the last stop, if it is known.
     #[must_use]
     pub fn origin(&self) -> Option<FileSystem> {
         let held = self.held();
         held.record.as_ref().and_then(|record| record.origin.clone())
     }
 
-    /// The cache through which an origin was served last, if it is known.
+    /// The cache that served an origin last, if it is known.
     #[must_use]
     pub fn last_cache_of(&self, identity: &str) -> Option<Uuid> {
         let file = File::open(self.origin_path(identity)?).ok()?;
@@ -189,19 +189,19 @@ impl StateFile {
         text.trim().parse().ok()
     }
 
-    /// Notes that an origin is served through this cache. False, with a warning: it could not be noted.
+    /// Records that this cache serves an origin. Returns false and warns if the record cannot be written.
     pub fn note_cache_of(&self, identity: &str) -> bool {
         let Some(path) = self.origin_path(identity) else {
             return false;
         };
         let written = replace(&path, format!("{}\n", self.uuid).as_bytes());
         if let Err(error) = &written {
-            tracing::warn!("{} cannot be written: {error}", path.display());
+            tracing::warn!("cannot write {}: {error}", path.display());
         }
         written.is_ok()
     }
 
-    /// Whether another cache may hold blocks that are newer than its origin, as far as it is known.
+    /// Whether another cache may contain blocks that are newer than its origin, as far as the host knows.
     #[must_use]
     pub fn is_dirty(&self, other: Uuid) -> bool {
         let Some(path) = &self.path else { return false };
@@ -209,7 +209,7 @@ impl StateFile {
         match read(&path, other) {
             Ok(record) => record.is_some_and(|record| record.dirty),
             Err(error) => {
-                tracing::warn!("{} is not usable: {error}", path.display());
+                tracing::warn!("{} is not valid: {error}", path.display());
                 false
             }
         }
@@ -222,8 +222,8 @@ impl StateFile {
         Some(self.path.as_ref()?.with_file_name(name))
     }
 
-    /// Notes how far the superblock has come and what the origin begins with, and at a stop what it holds. False,
-    /// with a warning: it could not be noted.
+    /// Records the generation of the superblock and the first bytes of the origin, and at a stop its file system.
+    /// Returns false and warns if the record cannot be written.
     pub fn note(&self, memory: HostRecord, origin: Option<FileSystem>) -> bool {
         let held = &mut *self.held();
         held.ticket = 0;
@@ -238,8 +238,8 @@ impl StateFile {
         })
     }
 
-    /// Notes that the shards have stopped without leaving a superblock that says so, and what the origin begins with and
-    /// holds then. False, with a warning: it could not be noted.
+    /// Records that the shards have stopped without a superblock that says so, and the state of the origin at that
+    /// time. Returns false and warns if the record cannot be written.
     pub fn note_stopped(&self, fingerprint: Option<NonZeroU32>, origin: Option<FileSystem>) -> bool {
         self.change(&mut self.held(), |record| {
             record.origin_fingerprint = fingerprint;
@@ -248,13 +248,14 @@ impl StateFile {
         })
     }
 
-    /// Notes that the cache device must never be believed again. False, with a warning: it could not be noted.
+    /// Records that the cache device must never be trusted again. Returns false and warns if the record cannot be
+    /// written.
     pub fn note_fenced(&self) -> bool {
         self.change(&mut self.held(), |record| record.fenced = true)
     }
 
-    /// Notes that the cache, which is served, may hold blocks that are newer than the origin from now on. False, with a
-    /// warning: it could not be noted.
+    /// Records that the cache being served may contain blocks that are newer than the origin from now on. Returns false
+    /// and warns if the record cannot be written.
     pub fn note_dirty(&self, generation: u64) -> bool {
         self.change(&mut self.held(), |record| {
             record.generation = generation;
@@ -262,14 +263,14 @@ impl StateFile {
         })
     }
 
-    /// Notes what the origin begins with now, unless somebody who looked later has done so. False, with a warning the
-    /// first time: it could not be noted.
+    /// Records the first bytes of the origin, unless a later reading was recorded already. Returns false if the record
+    /// cannot be written, and warns the first time.
     pub fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> bool {
         let held = &mut *self.held();
         if ticket < held.ticket {
             return true;
         }
-        // One that was held up for long.
+        // This reading was delayed for long, and a later one was recorded.
         if held.record.as_ref().is_some_and(|record| record.stopped) {
             return false;
         }
@@ -283,7 +284,7 @@ impl StateFile {
         true
     }
 
-    /// Changes the file. `held` is locked while it is written: one writer at a time.
+    /// Changes the file. `held` stays locked during the write, so that there is one writer at a time.
     fn change(&self, held: &mut Held, change: impl FnOnce(&mut Record)) -> bool {
         let Some(path) = &self.path else { return false };
         let mut record = held.record.clone().unwrap_or(Record {
@@ -299,7 +300,7 @@ impl StateFile {
         });
         change(&mut record);
         let written = write(path, &record);
-        // Also what could not be written: the next one that can be must not say the opposite.
+        // Kept although the write failed: the next successful write must not contradict it.
         held.record = Some(record);
         match written {
             Ok(()) => {
@@ -307,9 +308,9 @@ impl StateFile {
                 true
             }
             Err(error) => {
-                // The origin is noted again and again.
+                // The origin is recorded repeatedly, so only the first failure is logged.
                 if !std::mem::replace(&mut held.failing, true) {
-                    tracing::warn!("{} cannot be written: {error}", path.display());
+                    tracing::warn!("cannot write {}: {error}", path.display());
                 }
                 false
             }
@@ -346,7 +347,7 @@ fn write(path: &Path, record: &Record) -> io::Result<()> {
     replace(path, &text)
 }
 
-/// Replaces a file whole; it is stable on return.
+/// Replaces a file as a whole; the file is stable on return.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::options()
@@ -365,21 +366,21 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The state file as an engine thread reaches it, without blocking the thread.
+/// The state file for an engine thread: writes do not block the thread.
 pub struct StateRecords {
     state: Arc<StateFile>,
-    /// Where the lifecycle's records of a stop find the file systems; shards make no such records.
+    /// The source of the file systems for the lifecycle's records at a stop; shards make no such records.
     origin: Option<HostDevice>,
 }
 
 impl StateRecords {
-    /// For shards; `None` if there is no place for records.
+    /// For shards; `None` if there is no state directory.
     #[must_use]
     pub fn of_shards(state: &Arc<StateFile>) -> Option<Rc<dyn HostRecords>> {
         Self::over(state, None)
     }
 
-    /// For the lifecycle; `None` if there is no place for records.
+    /// For the lifecycle; `None` if there is no state directory.
     #[must_use]
     pub fn of_lifecycle(state: &Arc<StateFile>, origin: &HostDevice) -> Option<Rc<dyn HostRecords>> {
         Self::over(state, Some(origin.clone()))
@@ -398,22 +399,22 @@ impl StateRecords {
 }
 
 impl StateRecords {
-    /// Makes a note on a thread of its own: notes are rare, and one that a file system holds up must not hold up anything
-    /// else.
+    /// Writes a record on its own thread. Records are rare, and a write that the file system delays must not delay
+    /// anything else.
     fn note_by(&self, note: impl FnOnce(&StateFile) -> bool + Send + 'static) -> LocalBoxFuture<'_, bool> {
         let state = Arc::clone(&self.state);
         let (reply, answer) = oneshot();
         let thread = std::thread::Builder::new()
             .name("flaz-note".to_owned())
             .spawn(move || {
-                // Whoever asked may have gone on without.
+                // The caller may not have waited for the answer.
                 let _ = reply.send(note(&state));
             });
         async move {
             match thread {
                 Ok(_) => answer.recv().await.unwrap_or(false),
                 Err(error) => {
-                    tracing::warn!("a note cannot be made: {error}");
+                    tracing::warn!("cannot write the host record: {error}");
                     false
                 }
             }
@@ -422,7 +423,7 @@ impl StateRecords {
     }
 }
 
-/// A note of the origin that is under way. Shards make them again and again, and a file system may hold them up for long.
+/// An origin record in progress. Shards write them repeatedly, and a file system may delay them for long.
 struct Turn(Arc<StateFile>);
 
 impl Turn {
@@ -531,14 +532,14 @@ mod tests {
             assert!(state.note_origin(ticket, print(value)));
             assert_eq!(noted(), Some(expected), "ticket {ticket}");
         }
-        // The next opening counts anew, and forgets.
+        // The next opening begins a new count and forgets the old one.
         assert!(state.note(memory(2), None));
         assert_eq!(noted(), None);
         assert!(state.note_origin(1, print(60)));
         assert_eq!(noted(), Some(60));
     }
 
-    /// What failed may have been written: what is known to be in the file is nothing then.
+    /// A failed write may have reached the file, so its contents are unknown.
     #[test]
     fn after_a_failed_record_the_next_is_always_written() {
         let directory = tempfile::tempdir().unwrap();
@@ -593,7 +594,7 @@ mod tests {
             ..memory(12)
         };
         assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(lost));
-        // Another cache is another matter.
+        // Another cache is independent of this one.
         assert_eq!(StateFile::open(Some(&place), Uuid::from_u128(8)).recall(), None);
         assert!(state.note(memory(14), None));
         assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(memory(14)));

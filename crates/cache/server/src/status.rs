@@ -1,4 +1,4 @@
-//! From what the engine and the NBD server count to the status report.
+//! Converts the counters of the engine and the NBD server to the status report.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::spec::ServeSpec;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// The cache device as its superblock describes it.
+/// The cache device, from its superblock.
 pub(crate) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport {
     let geometry = &superblock.geometry;
     CacheReport {
@@ -39,7 +39,7 @@ pub(crate) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport 
     }
 }
 
-/// What one shard has to clean, and how far it has come with that in which time.
+/// Writeback of one shard: blocks left, blocks written, and time taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cleaning {
     dirty_blocks: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Cleaning {
 }
 
 impl Cleaning {
-    /// From what the shard counts.
+    /// From the counters of the shard.
     pub(crate) fn of(stats: &StatsSnapshot) -> Self {
         Self {
             dirty_blocks: stats.holdings.dirty_blocks,
@@ -57,15 +57,15 @@ impl Cleaning {
         }
     }
 
-    /// Seconds that a block has taken so far, if any has. Time is counted at the end of a batch, and not in reclaim: until
-    /// then blocks alone say nothing.
+    /// Seconds per block so far, if any block was written. Time is counted at the end of a batch and not during
+    /// reclaim; until then the number of blocks alone does not give a rate.
     fn seconds_each(&self) -> Option<f64> {
         let measured = self.cleaned_blocks > 0 && self.clean_ns > 0;
         measured.then(|| self.clean_ns as f64 / 1e9 / self.cleaned_blocks as f64)
     }
 }
 
-/// What is known of a server besides what it counts.
+/// Facts about a server other than its counters.
 pub(crate) struct Facts<'a> {
     pub spec: &'a ServeSpec,
     pub settings: Settings,
@@ -76,11 +76,11 @@ pub(crate) struct Facts<'a> {
     pub stopping: bool,
     /// Number of threads that drive shards.
     pub threads: u32,
-    /// Where clients come in.
+    /// The addresses that clients connect to.
     pub listeners: Vec<NbdReport>,
 }
 
-/// Everything about a cache that is being served. `nbd`: what each thread's connections counted.
+/// The status of a running cache. `nbd`: the counts of each thread's connections.
 pub(crate) fn live(
     facts: &Facts<'_>,
     stats: &StatsSnapshot,
@@ -110,28 +110,28 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
     let mut warnings = Vec::new();
     if stats.holdings.cleaners_failing > 0 {
         warnings.push(
-            "the origin does not take what is dirty: it is kept on the cache device and tried again; mend the origin, \
-             and do not part it from this cache"
+            "writeback to the origin fails: dirty blocks stay on the cache device and writeback is retried; \
+             fix the origin, and keep it with this cache device"
                 .to_owned(),
         );
     }
     if stats.holdings.damaged_blocks > 0 {
         warnings.push(
-            "blocks that had not reached the origin are damaged on the cache device: requests for them fail; `flaz \
-             check` names them, and writing them anew makes them usable"
+            "dirty blocks on the cache device are damaged: requests for them fail; `flaz check` lists them, \
+             and overwriting them makes them usable again"
                 .to_owned(),
         );
     }
     if failed && stats.holdings.dirty_blocks > 0 {
         warnings.push(format!(
-            "{} blocks that have not reached the origin are on the failed cache device alone: keep it",
+            "{} dirty blocks are only on the failed cache device: keep it",
             stats.holdings.dirty_blocks
         ));
     }
     if failed {
         warnings.push(
-            "the cache device failed or does not answer, and is not used (or only in part): I/O goes to the origin; \
-             start again when the device is well, or create the cache anew on another"
+            "the cache device failed or does not answer and is bypassed, at least in part: I/O goes to the \
+             origin; restart when the device works again, or create a new cache on another device"
                 .to_owned(),
         );
     }
@@ -141,7 +141,7 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
     ] {
         if let Some(emulation) = emulation {
             warnings.push(format!(
-                "the {device} is slowed down to an emulated {emulation}: for demos and tests only"
+                "the {device} is slowed down to emulate '{emulation}': for demos and tests only"
             ));
         }
     }
@@ -233,8 +233,8 @@ fn write_back(stats: &StatsSnapshot, cleaning: &[Cleaning]) -> WriteBackReport {
     }
 }
 
-/// Seconds until all shards are clean. They clean side by side, each at its own pace, so that the one that takes longest
-/// tells; one that has none yet is taken to be as fast as the others are on average.
+/// Seconds until all shards are clean. Shards write back in parallel, each at its own pace, so the slowest one
+/// determines the result. A shard without a rate yet gets the average rate of the others.
 fn clean_s(shards: &[Cleaning]) -> Option<f64> {
     let (mut blocks, mut ns) = (0, 0);
     for shard in shards.iter().filter(|shard| shard.seconds_each().is_some()) {
@@ -268,7 +268,7 @@ fn daemon_report(facts: &Facts<'_>) -> DaemonReport {
 }
 
 fn latency(summary: LatencySummary) -> Option<LatencyReport> {
-    // A clock tells a microsecond at least.
+    // The resolution of the clock is assumed to be at least a microsecond.
     (summary.max_us > 0.0).then_some(LatencyReport {
         mean: summary.mean_us,
         p50: summary.p50_us,
@@ -279,8 +279,8 @@ fn latency(summary: LatencySummary) -> Option<LatencyReport> {
     })
 }
 
-/// Requests as clients sent them, and those that failed, are counted by the NBD server; their latency inside the engine by
-/// the shards, and by the host where all shards are concerned.
+/// The NBD server counts requests as clients sent them, and failures. The shards count the latency inside the engine;
+/// the host counts that of operations on all shards.
 fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
     let (counts, latencies) = (&stats.counts, &stats.latencies);
     let mut reads = latencies.read_hit.clone();
@@ -420,7 +420,7 @@ fn memory(stats: &StatsSnapshot) -> MemoryReport {
     }
 }
 
-/// The process's resident set, from /proc/self/status.
+/// Resident set size of the process, from /proc/self/status.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -428,7 +428,8 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// How full the queues are. Depth and peak are of the fullest of a kind: sums of peaks would be of no moment.
+/// How full the queues are. Depth and peak are those of the fullest queue of a kind, because a sum of peaks has no
+/// meaning.
 fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], facts: &Facts<'_>) -> Vec<QueueReport> {
     let (holdings, counts) = (&stats.holdings, &stats.counts);
     let shards = u64::from(facts.cache.shards);
@@ -440,7 +441,7 @@ fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], facts: &Facts<'_>) -> Vec<Que
         });
     }
     let requests_full = nbd.iter().map(|thread| thread.requests_full).sum();
-    // Each connection is read one request further before it waits.
+    // Each connection reads one request more before it waits.
     let requests_max = (CONNECTIONS_MAX * (REQUESTS_IN_FLIGHT_MAX + 1)) as u64;
     let one = |name: &str, queues, depth: QueueDepth, depth_max, full_count| QueueReport {
         name: name.to_owned(),
@@ -494,7 +495,7 @@ fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], facts: &Facts<'_>) -> Vec<Que
 mod tests {
     use super::*;
 
-    /// So many blocks are dirty, so many were cleaned in so many seconds.
+    /// Dirty blocks, and blocks written in a number of seconds.
     fn shard(dirty_blocks: u64, cleaned_blocks: u64, seconds: u64) -> Cleaning {
         Cleaning {
             dirty_blocks,
@@ -507,20 +508,20 @@ mod tests {
     fn writeback_time_is_unknown_before_any_writeback() {
         assert_eq!(clean_s(&[]), None);
         assert_eq!(clean_s(&[shard(1000, 0, 0), shard(0, 0, 0)]), None);
-        // An origin that takes nothing takes time.
+        // An origin that accepts no writes still takes time.
         assert_eq!(clean_s(&[shard(1000, 0, 30), shard(0, 0, 0)]), None);
-        // What a batch that is under way has done, or reclaim, has no time yet.
+        // Blocks of a batch in progress, or of reclaim, have no time yet.
         assert_eq!(clean_s(&[shard(1000, 50, 0), shard(0, 0, 0)]), None);
     }
 
-    /// At a hundred blocks a second, however many shards there are beside it.
+    /// At 100 blocks per second, with any number of shards beside it.
     #[test]
     fn a_shard_that_cleans_alone_is_as_fast_as_it_is() {
         let alone = shard(1000, 200, 2);
         assert_eq!(clean_s(&[alone]), Some(10.0));
         assert_eq!(clean_s(&[alone, shard(0, 0, 0)]), Some(10.0));
         assert_eq!(clean_s(&[shard(0, 0, 0), shard(0, 0, 0), alone]), Some(10.0));
-        // The other one is taken to be as fast.
+        // The other shard is assumed to be as fast.
         assert_eq!(clean_s(&[alone, shard(3000, 0, 0)]), Some(30.0));
         assert_eq!(clean_s(&[alone, shard(3000, 50, 0)]), Some(30.0));
         assert_eq!(clean_s(&[alone, shard(3000, 0, 5)]), Some(30.0));
@@ -528,11 +529,11 @@ mod tests {
 
     #[test]
     fn of_shards_that_have_cleaned_the_one_that_takes_longest_tells() {
-        // Much at a thousand a second, little at ten a second.
+        // Many blocks at 1000 per second, few at 10 per second.
         let (fast, slow) = (shard(5000, 4000, 4), shard(200, 10, 1));
         assert_eq!(clean_s(&[fast, slow]), Some(20.0));
         assert_eq!(clean_s(&[slow, fast, shard(0, 100, 1)]), Some(20.0));
-        // Together 4010 blocks in 5 seconds.
+        // 4010 blocks in 5 seconds in total.
         assert_eq!(clean_s(&[fast, slow, shard(40_100, 0, 0)]), Some(50.0));
         assert_eq!(clean_s(&[shard(0, 4000, 4), shard(0, 10, 1)]), Some(0.0));
     }

@@ -1,4 +1,4 @@
-//! The threads that drive shards, as the rest of the process reaches them: started, asked, ended.
+//! The threads that drive shards, as the rest of the process uses them: start, ask, end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -20,12 +20,12 @@ use crate::order::{ANSWER_WITHIN, MAILBOX_MAX, Order, post};
 use crate::state::StateFile;
 use crate::worker::{self, WorkerParts};
 
-/// How long a thread has to store admitted blocks, or to read or write its index.
+/// Time limit for a thread to store admitted blocks, or to read or write its index.
 const STOP_WITHIN: Duration = Duration::from_secs(300);
-/// Longest time for the threads to read the log back after a crash.
+/// Time limit for the threads to recover the log after a crash.
 const RECOVER_WITHIN: Duration = Duration::from_secs(3600);
 
-/// What every thread is started with.
+/// The parameters that are common to all threads.
 pub(crate) struct ThreadParts<'a> {
     pub cache: &'a HostDevice,
     pub origin: &'a HostDevice,
@@ -37,7 +37,7 @@ pub(crate) struct ThreadParts<'a> {
 
 /// The threads that drive shards.
 ///
-/// Invariant: a thread that was started ends when this is dropped, or with [`Threads::end`].
+/// Invariant: every thread that was started ends when this is dropped, or with [`Threads::end`].
 pub(crate) struct Threads {
     mailboxes: Vec<Sender<Order>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
@@ -58,7 +58,7 @@ impl Threads {
     /// Starts `count` threads.
     ///
     /// # Errors
-    /// A thread cannot be started; those that run end.
+    /// A thread cannot be started; those that are running end.
     pub(crate) fn start(count: u32, parts: &ThreadParts<'_>) -> Result<Self, HostError> {
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) = (0..count).map(|_| channel(MAILBOX_MAX)).unzip();
         let threads = Self {
@@ -85,7 +85,7 @@ impl Threads {
                 worker::run(worker, ready)
             })?;
             threads.add(join);
-            told.recv().map_err(|_| "a thread ended before it began")??;
+            told.recv().map_err(|_| "a thread ended during its start")??;
         }
         Ok(threads)
     }
@@ -95,12 +95,12 @@ impl Threads {
         self.mailboxes.len() as u32
     }
 
-    /// A sender for every thread's mailbox, in the order of their numbers.
+    /// Senders to the mailboxes of all threads, in the order of their numbers.
     pub(crate) fn mailboxes(&self) -> Vec<Sender<Order>> {
         self.mailboxes.clone()
     }
 
-    /// Adds a thread that is joined with the others.
+    /// Adds a thread, to be joined with the others.
     pub(crate) fn add(&self, join: JoinHandle<()>) {
         self.joins
             .lock()
@@ -108,7 +108,7 @@ impl Threads {
             .push(join);
     }
 
-    /// Asks every thread at once and collects the answers.
+    /// Sends an order to every thread at once and collects the answers.
     ///
     /// # Errors
     /// A thread has ended, or does not answer in time.
@@ -130,7 +130,7 @@ impl Threads {
             .map(|answer| {
                 answer
                     .recv_blocking(within)
-                    .map_err(|error| ShardsUnreachable(format!("a thread gave no answer: {error}")))
+                    .map_err(|error| ShardsUnreachable(format!("a thread did not answer: {error}")))
             })
             .collect()
     }
@@ -150,8 +150,7 @@ impl Threads {
     }
 }
 
-/// The shards on all threads. The calling thread waits for each step: it has nothing else to do, as it is not one of those
-/// that drive shards.
+/// The shards on all threads. The calling thread waits for each step, because it drives no shard itself.
 impl ShardSet for Threads {
     async fn build(&self, superblock: &Superblock) -> Reached<()> {
         let geometry = &superblock.geometry;
@@ -220,10 +219,10 @@ impl ShardSet for Threads {
     }
 }
 
-/// A bar for reading the log back, on a terminal; nothing in a pipe.
+/// A progress bar for crash recovery on a terminal; nothing in a pipe.
 fn recovery_bar(regions: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
-    // The template is a constant of this program; a bar in the default style is no reason to fail.
+    // The template is a constant of this program. If it were wrong, a bar in the default style would do.
     if let Ok(style) =
         ProgressStyle::with_template("recovering the cache {bar:28.cyan/dim} {percent:>3}%  {eta}")
     {
@@ -232,7 +231,7 @@ fn recovery_bar(regions: u64) -> ProgressBar {
     bar
 }
 
-/// A thread whose panic ends the daemon instead of leaving half of it.
+/// Ends the daemon if its thread panics, instead of leaving it without one of its threads.
 pub(crate) fn watched(
     name: String,
     failed: Arc<dyn Fn(HostError) + Send + Sync>,

@@ -1,4 +1,5 @@
-//! The volume of one thread, with the time that flushes and prefetches take: they concern all shards, so none can tell.
+//! The volume of one thread, with the latency of flushes and prefetches. They concern all shards, so no shard can
+//! measure them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use flaz_engine::stats::{Latencies, Latency};
 use flaz_engine::volume::{IoError, Segments, StatusExtent, Volume};
 use flaz_runtime::Rt;
 
-/// A volume whose flushes and prefetches are timed. Clones count together.
+/// A volume that measures its flushes and prefetches. Clones share their counts.
 #[derive(Clone)]
 pub struct Timed<V> {
     volume: V,
@@ -16,7 +17,7 @@ pub struct Timed<V> {
 }
 
 impl<V: Volume> Timed<V> {
-    /// Times `volume`, and adds to what `latencies` has.
+    /// Measures `volume`, and adds to the counts in `latencies`.
     pub(crate) fn new(volume: V, latencies: Rc<RefCell<Latencies>>) -> Self {
         Self { volume, latencies }
     }

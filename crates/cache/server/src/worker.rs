@@ -1,7 +1,7 @@
-//! The threads that drive shards: each has a runtime, some shards, and a mailbox.
+//! The threads that drive shards: each has a runtime, some of the shards, and a mailbox.
 //!
-//! A request for a shard of this thread is a plain call; one for another thread's shard goes through that
-//! thread's mailbox. The command line's own threads use the same mailboxes.
+//! A request for a shard of the same thread is a plain call. A request for another thread's shard goes through that
+//! thread's mailbox. Threads without shards use the same mailboxes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,19 +28,19 @@ use crate::state::{StateFile, StateRecords};
 use crate::status::Cleaning;
 use crate::timed::Timed;
 
-/// What a thread is made from.
+/// The parameters of a thread.
 pub struct WorkerParts {
     pub number: u32,
     pub threads: u32,
     pub cache: HostDevice,
     pub origin: HostDevice,
-    /// How long the cache device has for an operation; `None`: as long as it takes.
+    /// Time limit of a cache device operation; `None`: no limit.
     pub device_timeout: Option<Duration>,
     pub state: Arc<StateFile>,
     pub mailboxes: Vec<Sender<Order>>,
-    /// Of the whole process.
+    /// Shared by the whole process.
     pub origin_writes: OriginWrites,
-    /// Settings to start with.
+    /// Settings at the start.
     pub settings: Settings,
     pub inbox: Receiver<Order>,
 }
@@ -48,12 +48,12 @@ pub struct WorkerParts {
 /// Runs one thread until it is told to exit.
 ///
 /// # Errors
-/// The runtime could not be made; `ready` is told.
+/// The runtime could not be created; `ready` receives the error.
 pub fn run(parts: WorkerParts, ready: std::sync::mpsc::Sender<Result<(), HostError>>) {
     let runtime = match Runtime::new(Config::default()) {
         Ok(runtime) => runtime,
         Err(error) => {
-            // The starter is waiting for the answer; it cannot be gone.
+            // The starter is still waiting for the answer.
             let _ = ready.send(Err(error.into()));
             return;
         }
@@ -101,8 +101,8 @@ async fn serve(parts: WorkerParts) {
     }));
     let mut volume: Option<CachedVolume<HostShards, HostDevice>> = None;
     let latencies = Rc::new(RefCell::new(Latencies::default()));
-    /// Runs a step of all shards of this thread beside the orders that follow, and sends its outcome. Whoever asked may
-    /// have gone.
+    /// Runs a step of all shards of this thread concurrently with the orders that follow, and sends its outcome. The
+    /// receiver may have gone.
     macro_rules! step {
         ($reply:ident, $group:ident => $step:expr) => {{
             let shards = shards.clone();
@@ -123,7 +123,7 @@ async fn serve(parts: WorkerParts) {
                         Some(shard) => run_piece(&shard, piece).await,
                         None => Err(IoError::Stopping),
                     };
-                    // The asker may be gone with its connection.
+                    // The receiver may have gone with its connection.
                     let _ = reply.send(result);
                 });
             }
@@ -165,7 +165,7 @@ async fn serve(parts: WorkerParts) {
                 Rt.spawn(async move {
                     let all = shards.iter().map(Shard::clean_all);
                     let all = futures_util::future::join_all(all).await;
-                    // The asker may have gone.
+                    // The receiver may have gone.
                     let _ = reply.send(all.into_iter().collect());
                 });
             }

@@ -80,13 +80,17 @@ fn a_damaged_dirty_block_is_named_with_safe_advice() {
             .find(|line| line.starts_with("flaz: "))
             .unwrap_or(&said);
         for part in [
-            "1 blocks cannot be brought to the origin",
+            "1 blocks cannot be written to the origin",
             "`flaz check` says which",
             "--discard-cache --discard-dirty",
         ] {
             assert!(said.contains(part), "{command}: no '{part}' in {said}");
         }
-        assert_eq!(said.matches("cannot be brought").count(), 1, "{command}: {said}");
+        assert_eq!(
+            said.matches("cannot be written to the origin").count(),
+            1,
+            "{command}: {said}"
+        );
         assert!(
             !said.contains("the latest data of this range"),
             "{command}: {said}"
@@ -100,7 +104,10 @@ fn a_damaged_dirty_block_is_named_with_safe_advice() {
         .call(Command::Read, at, 4096)
         .expect_err("the only copy is damaged");
     let said = server.detach_fails();
-    for part in ["1 blocks cannot be brought", "the mode is write-through now"] {
+    for part in [
+        "1 blocks cannot be written to the origin",
+        "the mode is write-through now",
+    ] {
         assert!(said.contains(part), "no '{part}' in {said}");
     }
     client.flush().expect("flushes");

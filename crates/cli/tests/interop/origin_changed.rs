@@ -123,7 +123,7 @@ fn a_mount_past_the_cache_is_refused(kind: &FileSystem, end: End) {
         }
         End::Kill => {
             assert!(said.contains("has been changed since the crash"), "{said}");
-            assert!(said.contains(&format!("it holds {} now", kind.name)), "{said}");
+            assert!(said.contains(&format!("it now contains {}", kind.name)), "{said}");
             assert_eq!(serve(&scratch, &cache, "").fails(), said, "asked again");
         }
     }
@@ -150,7 +150,7 @@ fn its_notes_are_not_needed(scratch: &Scratch, cache: &Cache, kind: &FileSystem)
         .arg(scratch.place("refused-control.sock"))
         .limit_s(30)
         .fails();
-    assert!(said.contains(&format!("it holds {} now", kind.name)), "{said}");
+    assert!(said.contains(&format!("it now contains {}", kind.name)), "{said}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and a server.
+//! Errors between a client and a server.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::reply::Failure;
 /// Why a connection or a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens on the socket, or it cannot be reached.
+    /// Nothing listens on the socket, or it cannot be reached.
     #[error("cannot connect to the NBD socket {}: {source}", path.display())]
     Connect {
         /// The socket.
@@ -16,26 +16,26 @@ pub enum ClientError {
         /// The system's error.
         source: io::Error,
     },
-    /// The connection ended, or no reply came in time. Nothing more can be received.
+    /// The connection ended, or no reply came in time. No more replies can be received.
     #[error("NBD {during}: {source}")]
     Io {
-        /// The part of the protocol.
+        /// The phase of the protocol.
         during: &'static str,
         /// The system's error.
         source: io::Error,
     },
-    /// The server does not keep to the protocol. Nothing more can be received.
-    #[error("NBD server breaks the protocol: expected {expected}, found {found:#x}")]
+    /// The server violates the protocol. No more replies can be received.
+    #[error("the NBD server violated the protocol: expected {expected}, found {found:#x}")]
     Protocol {
-        /// What the protocol demands.
+        /// What the protocol requires.
         expected: &'static str,
         /// The number found instead.
         found: u64,
     },
     /// The server refused an option of the handshake.
-    #[error("NBD server refuses to open the export: reply type {reply:#x} {message}")]
+    #[error("the NBD server refused to open the export: reply type {reply:#x} {message}")]
     Refused {
-        /// One of [`rep`](crate::protocol::rep).
+        /// A reply type of [`rep`](crate::protocol::rep).
         reply: u32,
         /// The server's explanation.
         message: String,
@@ -52,29 +52,29 @@ pub enum ClientError {
         /// The server's answer.
         failure: Failure,
     },
-    /// A request that this client does not send.
-    #[error("NBD client has {found} {what} at a time, at most {most} are allowed")]
+    /// A request that this client does not send because it exceeds a limit.
+    #[error("too many {what} in flight: {found}, the maximum is {most}")]
     Limit {
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
-        /// How many there would be.
+        /// How many there would be with this request.
         found: u64,
-        /// How many there may be.
+        /// The limit.
         most: u64,
     },
-    /// A reply was asked for, and every request has been answered.
+    /// A reply was requested, but no request is in flight.
     #[error("no NBD request is in flight")]
     Idle,
 }
 
 impl ClientError {
-    /// Whether the connection ended or timed out, as opposed to a server that answers wrongly.
+    /// Whether the connection ended or timed out, as opposed to a server that sends wrong replies.
     #[must_use]
     pub fn is_disconnect(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Io { .. })
     }
 
-    /// The error number with which the server answered a request.
+    /// The error number in the server's reply to a request.
     #[must_use]
     pub fn errno(&self) -> Option<u32> {
         match self {

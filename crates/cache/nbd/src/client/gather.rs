@@ -1,7 +1,7 @@
 //! The data of a read, which may arrive in several chunks.
 //!
-//! Invariant: the parts lie inside the request and do not overlap; together with [`Gather::is_complete`] each byte was
-//! sent once.
+//! Invariant: the parts are inside the request and do not overlap. When [`Gather::is_complete`] is true, the server has
+//! sent each byte exactly once.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use crate::limits::CLIENT_CHUNKS_MAX;
 /// The data of one read.
 #[derive(Debug)]
 pub(super) struct Gather {
-    /// Where the read begins on the device.
+    /// Device offset of the read.
     offset: u64,
     data: Vec<u8>,
-    /// The parts that have been sent, in any order.
+    /// The parts that have arrived, in any order.
     parts: Vec<Range<usize>>,
 }
 
@@ -27,7 +27,7 @@ impl Gather {
         }
     }
 
-    /// Space for a chunk of `length` bytes at `start` of the device; the caller fills it.
+    /// Space for a chunk of `length` bytes at device offset `start`; the caller fills it.
     pub fn part(&mut self, start: u64, length: u32) -> Result<&mut [u8], ClientError> {
         let refused = |expected, found| ClientError::Protocol { expected, found };
         let range = start
@@ -54,7 +54,7 @@ impl Gather {
     pub fn finish(self) -> Result<Vec<u8>, ClientError> {
         let sent: usize = self.parts.iter().map(Range::len).sum();
         expect(
-            "as many bytes as were asked for",
+            "as many bytes as were requested",
             sent as u64,
             self.data.len() as u64,
         )?;

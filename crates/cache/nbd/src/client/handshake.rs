@@ -1,4 +1,4 @@
-//! The client's half of the handshake.
+//! The client side of the handshake.
 
 use std::io::{Read, Write};
 
@@ -20,12 +20,12 @@ const DURING: &str = "handshake";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     pub size_bytes: u64,
-    /// Some of [`transmission`].
+    /// Flags of [`transmission`].
     pub flags: u16,
     pub structured: bool,
 }
 
-/// Opens the export `name`, with structured replies if they are wanted and the server has them.
+/// Opens the export `name`, with structured replies if they are requested and the server supports them.
 pub(super) fn negotiate<S: Read + Write>(
     wire: &mut Wire<S>,
     name: &str,
@@ -60,7 +60,7 @@ fn ask_for_structured_replies<S: Read + Write>(wire: &mut Wire<S>) -> Result<boo
     }
 }
 
-/// Size and transmission flags of the export, with which the transmission phase begins.
+/// Size and transmission flags of the export. The transmission phase begins after them.
 fn open<S: Read + Write>(wire: &mut Wire<S>, name: &str) -> Result<(u64, u16), ClientError> {
     let mut query = Vec::new();
     put_export_query(&mut query, name.as_bytes(), &[]);

@@ -4,11 +4,11 @@
 //! [`Client::write`], [`Client::call`]) or several in flight ([`Client::send`], [`Client::receive`]).
 //!
 //! Invariants:
-//! - a reply belongs to a request in flight, and each request is answered once;
-//! - nothing that the server sends is trusted: a length is checked before it is used, a message that does not fit is an
-//!   error, and after one nothing more is received;
-//! - requests in flight and their bytes are limited to what a server must take ([`crate::limits`]), so that client and
-//!   server never wait for each other.
+//! - each reply belongs to a request in flight, and each request gets one reply;
+//! - the server is not trusted: a length is checked before it is used, an invalid message is an error, and nothing is
+//!   received after one;
+//! - requests in flight and their bytes are limited to what a server must accept ([`crate::limits`]), so that client
+//!   and server never wait for each other.
 
 mod error;
 mod gather;
@@ -34,14 +34,14 @@ use error::expect;
 use gather::Gather;
 use wire::Wire;
 
-/// How a client connects.
+/// Options of a connection.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// Name of the export; empty for the default.
     pub export: String,
     /// Ask for structured replies.
     pub structured: bool,
-    /// Longest wait for the server, for each read and write of the socket.
+    /// Timeout of each read and write of the socket.
     pub timeout: Duration,
 }
 
@@ -58,9 +58,9 @@ impl Default for ClientOptions {
 /// The reply to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// What [`Client::send`] returned.
+    /// The cookie that [`Client::send`] returned.
     pub cookie: u64,
-    /// The data of a read, nothing for other requests; or the server's error.
+    /// The data of a read, empty for other requests; or the server's error.
     pub outcome: Result<Vec<u8>, Failure>,
 }
 
@@ -68,9 +68,9 @@ pub struct Reply {
 #[derive(Debug)]
 struct Sent {
     request: Request,
-    /// Only of a read.
+    /// Only for a read.
     data: Option<Gather>,
-    /// The first error of a reply that is not complete.
+    /// The first error of an incomplete reply.
     failure: Option<Failure>,
 }
 
@@ -89,12 +89,12 @@ impl Client {
     /// Connects to the default export of the server that listens at `path`.
     ///
     /// # Errors
-    /// When nobody listens, the server does not speak NBD, or it refuses the export.
+    /// Nothing listens there, the server does not speak NBD, or it refuses the export.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         Self::connect_with(path, &ClientOptions::default())
     }
 
-    /// The same with options.
+    /// Connects with options.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -111,7 +111,7 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Opens an export over a stream that is connected; its time limits are the caller's.
+    /// Opens an export over a connected stream. The caller sets the timeouts of the stream.
     ///
     /// # Errors
     /// As [`connect`](Client::connect).
@@ -133,7 +133,7 @@ impl<S: Read + Write> Client<S> {
         self.agreed.size_bytes
     }
 
-    /// What the export can do: some of [`transmission`](crate::protocol::transmission).
+    /// Transmission flags of the export: see [`transmission`](crate::protocol::transmission).
     #[must_use]
     pub fn flags(&self) -> u16 {
         self.agreed.flags
@@ -148,11 +148,11 @@ impl<S: Read + Write> Client<S> {
     /// Sends a request without data and returns its cookie.
     ///
     /// # Errors
-    /// When the connection has ended, or the request is beyond a limit.
+    /// The connection has ended, or the request exceeds a limit.
     ///
     /// # Panics
     /// On a write ([`send_write`](Self::send_write) sends it), a disconnect (dropping the client sends it) and a
-    /// block-status request, whose replies this client does not read.
+    /// block-status request, because this client does not read its replies.
     pub fn send(&mut self, command: Command, offset: u64, length: u32) -> Result<u64, ClientError> {
         assert!(
             !matches!(
@@ -206,10 +206,10 @@ impl<S: Read + Write> Client<S> {
         Ok(request.cookie)
     }
 
-    /// Waits for the next complete reply, to whichever request.
+    /// Waits for the next complete reply to any request.
     ///
     /// # Errors
-    /// When the connection has ended, the server breaks the protocol, or nothing is in flight.
+    /// The connection has ended, the server violates the protocol, or nothing is in flight.
     pub fn receive(&mut self) -> Result<Reply, ClientError> {
         if self.in_flight.is_empty() {
             return Err(ClientError::Idle);
@@ -226,10 +226,10 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends one request without data, and waits for its reply: the data of a read, nothing otherwise.
+    /// Sends one request without data and waits for its reply: the data of a read, empty otherwise.
     ///
     /// # Errors
-    /// When the server answers with an error, breaks the protocol, or the connection ends.
+    /// The server replies with an error, violates the protocol, or the connection ends.
     ///
     /// # Panics
     /// If other requests are in flight, and as [`send`](Self::send).
@@ -286,7 +286,7 @@ impl<S: Read + Write> Client<S> {
         })
     }
 
-    /// Reads a simple reply or a chunk; a reply once it is complete.
+    /// Reads a simple reply or a chunk. Returns a reply when it is complete.
     fn next_message(&mut self) -> Result<Option<Reply>, ClientError> {
         let magic = self.wire.get::<U32>("reply")?;
         match magic.get() {
@@ -355,7 +355,7 @@ impl<S: Read + Write> Client<S> {
         self.finish(cookie).map(Some)
     }
 
-    /// The request has been answered.
+    /// The request is complete.
     fn finish(&mut self, cookie: u64) -> Result<Reply, ClientError> {
         let sent = self.in_flight.remove(&cookie).ok_or(unknown(cookie))?;
         self.bytes_in_flight -= data_bytes(&sent.request);
@@ -370,7 +370,7 @@ impl<S: Read + Write> Client<S> {
 
 impl<S: Read + Write> Drop for Client<S> {
     fn drop(&mut self) {
-        // The server copes with a closed socket as well. With requests in flight it might not take another one now.
+        // The server accepts a closed socket as well. With requests in flight it might not read a disconnect now.
         if self.in_flight.is_empty() && !self.wire.is_lost() {
             let request = Request::new(Command::Disconnect, 0, 0, 0);
             let _ = self.wire.put("disconnect", &[request.header().as_bytes()]);
@@ -378,7 +378,7 @@ impl<S: Read + Write> Drop for Client<S> {
     }
 }
 
-/// Bytes of the device's data that go over the connection with this request or its reply.
+/// Bytes of device data that this request or its reply transfers.
 fn data_bytes(request: &Request) -> u64 {
     match request.command {
         cmd::READ | cmd::WRITE => request.len.into(),

@@ -1,4 +1,4 @@
-//! The client against scripted servers, most of which lie.
+//! The client against scripted servers, most of which violate the protocol.
 
 use std::io::{self, Cursor};
 
@@ -8,7 +8,7 @@ use crate::protocol::{
     opt, rep, transmission,
 };
 
-/// A server whose words are known before it is asked, and what it was sent.
+/// A server with a fixed script. It records what the client sends.
 #[derive(Debug)]
 struct Script {
     says: Cursor<Vec<u8>>,
@@ -17,7 +17,7 @@ struct Script {
 
 impl Read for Script {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        // In small pieces, as a socket may give them.
+        // In small pieces, as a socket may deliver them.
         let most = bytes.len().min(7);
         self.says.read(&mut bytes[..most])
     }

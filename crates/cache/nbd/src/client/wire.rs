@@ -1,4 +1,4 @@
-//! Bytes to and from the server.
+//! Sends bytes to the server and receives its bytes.
 
 use std::io::{self, BufReader, Read, Write};
 
@@ -7,13 +7,13 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::error::ClientError;
 use crate::limits::CLIENT_MESSAGE_BYTES_MAX;
 
-/// A connection: buffered in one direction, each message sent in one call in the other.
+/// A connection: receiving is buffered; each message is sent in one call.
 #[derive(Debug)]
 pub(super) struct Wire<S> {
     stream: BufReader<S>,
-    /// Space for the message that is sent; kept, so that a request allocates nothing.
+    /// Buffer of the message that is sent. It is reused, so that a request allocates nothing.
     out: Vec<u8>,
-    /// Receiving failed in the middle of a message: the next bytes have no meaning.
+    /// Receiving failed in the middle of a message, so the next bytes have no meaning.
     lost: bool,
 }
 
@@ -26,7 +26,7 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// Receives nothing any more.
+    /// Disables receiving.
     pub fn lose(&mut self) {
         self.lost = true;
     }
@@ -65,7 +65,7 @@ impl<S: Read + Write> Wire<S> {
         Ok(value)
     }
 
-    /// A header whose first bytes, `begin`, have been received already.
+    /// A header whose first bytes, `begin`, were already received.
     pub fn get_rest<T: FromBytes + IntoBytes>(
         &mut self,
         during: &'static str,
@@ -78,7 +78,7 @@ impl<S: Read + Write> Wire<S> {
         Ok(value)
     }
 
-    /// `length` bytes that are not data of the device.
+    /// `length` bytes that are not device data.
     pub fn message(&mut self, during: &'static str, length: u32) -> Result<Vec<u8>, ClientError> {
         if length > CLIENT_MESSAGE_BYTES_MAX {
             return Err(ClientError::Protocol {

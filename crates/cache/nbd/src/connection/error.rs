@@ -6,16 +6,16 @@ use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::negotiation::NegotiationError;
 use crate::request::BadMagic;
 
-/// Why a connection ended otherwise than by the client's wish.
+/// Why a connection ended other than by a disconnect request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
-    #[error("the handshake was not over after {0} s")]
+    #[error("the handshake was not complete after {0} s")]
     HandshakeTimeout(u64),
     #[error("handshake: {0}")]
     Negotiation(#[from] NegotiationError),
     #[error("{0}")]
     BadMagic(#[from] BadMagic),
-    #[error("a write of {0} bytes; at most {PAYLOAD_BYTES_MAX} are taken")]
+    #[error("a write of {0} bytes: the maximum is {PAYLOAD_BYTES_MAX}")]
     OversizedWrite(u32),
     #[error("connection lost: {0}")]
     Socket(#[from] io::Error),

@@ -1,4 +1,4 @@
-//! The handshake over a socket, within its time.
+//! The handshake over a socket, with its time limit.
 
 use std::pin::pin;
 
@@ -13,7 +13,7 @@ use super::service::Service;
 use crate::counters::Counters;
 use crate::negotiation::{Negotiation, Progress, Session};
 
-/// Runs the handshake; `None` if the client gave up.
+/// Runs the handshake; `None` if the client aborted it.
 pub(super) async fn run<E: Env>(
     stream: &Stream,
     receiver: &mut Receiver,

@@ -1,10 +1,10 @@
-//! Workers without a job: the one that rested last is called first, because its memory is still warm.
+//! Idle workers: the one that became idle last is woken first, because its memory is still in the CPU cache.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// The workers of a connection and which of them rest.
+/// The workers of a connection and which of them are idle.
 #[derive(Debug, Default)]
 pub(super) struct IdleWorkers {
     inner: RefCell<Inner>,
@@ -12,16 +12,16 @@ pub(super) struct IdleWorkers {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By worker: how to wake it, once it has rested.
+    /// By worker: its waker, once it has been idle.
     wakers: Vec<Option<Waker>>,
-    /// Workers that rest, the last one on top.
+    /// Idle workers, the last one on top.
     resting: Vec<usize>,
-    /// Workers that were woken and have not run since; each will look at the queue.
+    /// Workers that were woken and have not run since; each of them will check the queue.
     called: usize,
 }
 
 impl IdleWorkers {
-    /// The number of a new worker, which counts as called until it has run.
+    /// The number of a new worker, which counts as woken until it has run.
     pub(super) fn hire(&self) -> usize {
         let mut inner = self.inner.borrow_mut();
         inner.wakers.push(None);
@@ -29,13 +29,13 @@ impl IdleWorkers {
         inner.wakers.len() - 1
     }
 
-    /// Notes that a called worker runs.
+    /// Records that a woken worker runs.
     pub(super) fn arrived(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.called = inner.called.saturating_sub(1);
     }
 
-    /// Makes sure that as many workers are on their way as jobs wait. False if one is missing and none rests.
+    /// Makes sure that as many workers are woken as jobs wait. False if there are too few and none is idle.
     pub(super) fn wake_for(&self, jobs: usize) -> bool {
         let mut inner = self.inner.borrow_mut();
         if inner.called >= jobs {
@@ -45,19 +45,19 @@ impl IdleWorkers {
             return false;
         };
         inner.called += 1;
-        // Waking only queues the task, so nothing comes back here while the list is borrowed.
+        // Waking only queues the task, so nothing re-enters while the list is borrowed.
         if let Some(waker) = &inner.wakers[number] {
             waker.wake_by_ref();
         }
         true
     }
 
-    /// Wakes every worker that rests.
+    /// Wakes every idle worker.
     pub(super) fn wake_all(&self) {
         while self.wake_for(usize::MAX) {}
     }
 
-    /// Rests until called.
+    /// Becomes idle until woken.
     pub(super) async fn rest(&self, number: usize) {
         let mut entered = false;
         poll_fn(|context| {
@@ -73,7 +73,7 @@ impl IdleWorkers {
                 inner.resting.push(number);
                 return Poll::Pending;
             }
-            // Still in the list: woken by somebody else's leftover waker.
+            // Still in the list: an outdated waker woke this task.
             if inner.resting.contains(&number) {
                 Poll::Pending
             } else {
@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn the_last_to_rest_is_called_first_and_only_when_needed() {
         let workers = IdleWorkers::default();
-        assert!(!workers.wake_for(1), "nobody is there");
+        assert!(!workers.wake_for(1), "no worker is idle");
         assert_eq!((workers.hire(), workers.hire()), (0, 1));
-        assert!(workers.wake_for(2), "two are on their way");
+        assert!(workers.wake_for(2), "two are woken");
         assert!(!workers.wake_for(3));
         workers.arrived();
         workers.arrived();
@@ -106,7 +106,10 @@ mod tests {
         let mut second = pin!(workers.rest(1));
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(second.as_mut().poll(&mut context).is_pending());
-        assert!(workers.wake_for(1) && workers.wake_for(1), "one call for one job");
+        assert!(
+            workers.wake_for(1) && workers.wake_for(1),
+            "one wake-up for one job"
+        );
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(second.as_mut().poll(&mut context).is_ready());
         workers.wake_all();

@@ -24,7 +24,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Nothing in flight. A maximum that would let no request through counts as one request, or as one payload.
+    /// Nothing in flight. A limit too small for any request counts as one request, or as one payload.
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             requests_max: limits.requests_in_flight_max.max(1),
@@ -35,7 +35,7 @@ impl InFlight {
         }
     }
 
-    /// Whether a request of `bytes` bytes has to wait.
+    /// Whether a request of `bytes` bytes must wait.
     pub(super) fn is_full_for(&self, bytes: usize) -> bool {
         let now = self.now.get();
         now.requests >= self.requests_max || now.bytes + bytes > self.bytes_max

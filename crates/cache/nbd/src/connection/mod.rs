@@ -4,18 +4,16 @@
 //! socket -> receiver -> queue of jobs -> workers (volume) -> outbox -> sender -> socket
 //! ```
 //!
-//! The receiver takes as much as there is into one buffer and turns it into jobs. Workers are tasks that
-//! live as long as the connection; each takes the next job when it is free, so that a request costs no task
-//! and no allocation of its own. Replies gather in the outbox while the sender is busy, and leave with one
-//! system call.
+//! The receiver reads all available bytes into one buffer and turns them into jobs. Workers are tasks that live as long
+//! as the connection; each takes the next job when it is free, so that a request costs no task and no allocation of its
+//! own. Replies collect in the outbox while the sender is busy, and one system call sends them.
 //!
 //! Invariants:
-//! - a request is *in flight* from its header to the moment its reply was sent; requests and their bytes are
-//!   limited, and the receiver waits at the limit. So a client that does not read its replies stops its own
-//!   connection, holds no more than the limit, and disturbs nobody else;
-//! - the bytes of one reply lie together in the outbox;
-//! - a connection ends only when every request that reached the volume has come back: the volume's futures
-//!   are never dropped.
+//! - a request is *in flight* from its header to the moment its reply was sent; requests and their bytes are limited,
+//!   and the receiver waits at the limit. A client that does not read its replies stops only its own connection and
+//!   holds no more than the limit;
+//! - the bytes of one reply are contiguous in the outbox;
+//! - a connection ends only when the volume has completed every request: the volume's futures are never dropped.
 
 mod error;
 mod handshake;
@@ -47,10 +45,10 @@ use crate::counters::Counters;
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::shutdown::{Registration, Shutdown};
 
-/// An accepted connection, on its way to the thread that serves it.
+/// An accepted connection that has not reached its thread yet.
 #[derive(Debug)]
 pub struct Incoming {
-    // Closed before the registration ends.
+    // Dropped before the registration, so that the socket is closed first.
     fd: OwnedFd,
     registration: Registration,
 }
@@ -61,8 +59,8 @@ impl Incoming {
     }
 }
 
-/// Serves one client until it leaves, breaks the rules, or the server stops. Needs the io_uring runtime of
-/// this thread; `env` must be its handle.
+/// Serves one client until it leaves, violates the protocol, or the server stops. Requires the io_uring runtime of this
+/// thread; `env` must be its handle.
 pub async fn serve_connection<V: Volume, E: Env>(incoming: Incoming, volume: V, env: E, service: Service) {
     let Incoming { fd, registration } = incoming;
     let counters = Arc::clone(&service.counters);
@@ -90,7 +88,7 @@ async fn serve<V: Volume, E: Env>(
     service: Service,
     shutdown: &Shutdown,
 ) -> Result<(), ConnectionError> {
-    // Has an effect on TCP only.
+    // Only has an effect on TCP.
     let _ = rustix::net::sockopt::set_tcp_nodelay(&stream, true);
     let mut receiver = Receiver::new(IoBuf::new(RECEIVE_BUFFER_BYTES));
     let Some(session) = handshake::run(&stream, &mut receiver, &env, &service).await? else {

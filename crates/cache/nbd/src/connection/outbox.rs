@@ -23,7 +23,7 @@ struct Waiting {
 }
 
 impl Outbox {
-    /// Puts one reply in, which `write` appends to the batch.
+    /// Adds one reply, which `write` appends to the batch.
     pub(super) fn put(&self, bytes: usize, write: impl FnOnce(&mut SendBatch)) {
         let mut waiting = self.waiting.borrow_mut();
         write(&mut waiting.batch);
@@ -35,7 +35,8 @@ impl Outbox {
         }
     }
 
-    /// Swaps the replies that wait for the empty `batch`; what they weigh is nothing if there are none.
+    /// Swaps the waiting replies for the empty `batch`. Returns their share of the limits, which is zero if there are
+    /// none.
     pub(super) fn take(&self, batch: &mut SendBatch) -> Weight {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.weight.requests > 0 {

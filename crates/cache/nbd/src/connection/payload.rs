@@ -1,9 +1,9 @@
-//! Data of writes: into buffers that are cut as the volume wants them.
+//! Write data: buffers cut as the volume requires.
 
 use flaz_device::IoBuf;
 use flaz_engine::volume::{Segments, segment_lens};
 
-/// Buffers for `len` bytes at `offset`, with `front` as their first bytes.
+/// Buffers for `len` bytes at `offset`. `front` becomes their first bytes.
 pub(super) fn segments(offset: u64, len: u32, front: &[u8]) -> Segments {
     let mut front = front;
     segment_lens(offset, u64::from(len))

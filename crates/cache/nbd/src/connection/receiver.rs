@@ -1,4 +1,4 @@
-//! The receiver: one buffer, out of which requests are read, each into a job.
+//! The receiver: reads requests out of one buffer and turns each into a job.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +19,7 @@ use crate::limits::{BUFFERED_PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::request::{Command, REQUEST_BYTES, Refusal, Request};
 use crate::shutdown::Shutdown;
 
-/// Below this many free bytes at the end of the buffer, what is unread moves to its front.
+/// With fewer free bytes than this at the end of the buffer, the unread bytes move to its front.
 const FREE_BYTES_MIN: usize = 64 << 10;
 
 const STOPPING: Refusal = Refusal {
@@ -28,25 +28,25 @@ const STOPPING: Refusal = Refusal {
 };
 const CUT_OFF: Refusal = Refusal {
     errno: Errno::Io,
-    reason: "the data were cut off",
+    reason: "the data was cut off",
 };
 
-/// Bytes of a client: `buf[start..end]` were received and not read yet.
+/// Bytes from a client: `buf[start..end]` were received and not read yet.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    /// Lent to the kernel during a receive, and gone if that receive was dropped.
+    /// Owned by the kernel during a receive, and lost if that receive was dropped.
     buf: Option<IoBuf>,
     start: usize,
     end: usize,
 }
 
-/// What came of looking at the unread bytes.
+/// The result of examining the unread bytes.
 enum Next {
     /// A request was handled.
     Handled,
-    /// Not all of it is there.
+    /// The request is incomplete.
     NeedMore,
-    /// The client leaves.
+    /// The client disconnects.
     Disconnect,
 }
 
@@ -59,7 +59,7 @@ impl Receiver {
         }
     }
 
-    /// Bytes that were not read yet.
+    /// The unread bytes.
     pub(super) fn unread(&self) -> &[u8] {
         match &self.buf {
             Some(buf) => &buf[self.start..self.end],
@@ -70,13 +70,13 @@ impl Receiver {
     /// Marks the next `count` bytes as read.
     pub(super) fn take(&mut self, count: usize) {
         self.start += count;
-        assert!(self.start <= self.end, "more was read than received");
+        assert!(self.start <= self.end, "more bytes were read than received");
     }
 
-    /// Receives what there is; 0 if the client has ended.
+    /// Receives the available bytes; 0 if the client has closed the connection.
     pub(super) async fn receive(&mut self, stream: &Stream, counters: &Counters) -> io::Result<usize> {
         let Some(mut buf) = self.buf.take() else {
-            return Err(io::Error::other("an earlier receive was given up"));
+            return Err(io::Error::other("an earlier receive was dropped"));
         };
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -97,7 +97,7 @@ impl Receiver {
         Ok(received)
     }
 
-    /// Handles requests until the client leaves or the server stops.
+    /// Handles requests until the client disconnects or the server stops.
     pub(super) async fn run<V: Volume, E: Env>(
         &mut self,
         connection: &Rc<Connection<V>>,
@@ -184,8 +184,8 @@ impl Receiver {
         }
     }
 
-    /// Whether to handle a request now: its payload is here, or so much of it is to come that it is better
-    /// received straight into its buffers.
+    /// Whether to handle a request now: its payload is complete, or so much of it is missing that it is better received
+    /// straight into its own buffers.
     fn worth_reading(&self, request: &Request) -> bool {
         let whole = REQUEST_BYTES + request.payload_len() as usize;
         let missing = whole.saturating_sub(self.unread().len());
@@ -193,8 +193,8 @@ impl Receiver {
         missing == 0 || missing > BUFFERED_PAYLOAD_BYTES_MAX || whole + FREE_BYTES_MIN > capacity
     }
 
-    /// The data of a write whose header was just read. A client that ends in the middle of it gets its
-    /// request taken back.
+    /// The data of a write whose header was just read. If the client closes the connection in the middle, the request
+    /// is withdrawn.
     async fn take_payload<V: Volume>(
         &mut self,
         request: &Request,
@@ -223,7 +223,8 @@ impl Receiver {
                     other => {
                         let error = other.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
                         let weight = Job::weight_bytes(Command::Write { fua: false }, request.len);
-                        // A stop ends the receiving, not the client: it hears of that, and of no device that failed.
+                        // A stop ends the receiving but not the client: it gets ESHUTDOWN, not the error of a failed
+                        // device.
                         let Refusal { errno, reason } =
                             if shutdown.is_stopping() { STOPPING } else { CUT_OFF };
                         connection.reply_error(request.cookie, errno, reason, None, weight);
@@ -237,7 +238,7 @@ impl Receiver {
         Ok(segments)
     }
 
-    /// Reads and forgets `count` bytes.
+    /// Reads and discards `count` bytes.
     async fn skip<V: Volume>(
         &mut self,
         mut count: usize,
@@ -257,9 +258,8 @@ impl Receiver {
     }
 }
 
-/// Goes to the end of the line twice: behind the workers that were just called, and behind the sender that
-/// the first of them calls. So an answer that needs no device is handed to the kernel before the next
-/// receive, which as a rule finds nothing and only arms a wait.
+/// Yields twice: the workers that were just woken run first, and then the sender that the first of them wakes. A reply
+/// that needs no device is thus sent before the next receive, which usually finds nothing and only arms a wait.
 async fn let_replies_pass() {
     let mut turns_left = 2;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Replies: written into the outbox, and sent from there by one system call for all that wait.
+//! Writes replies into the outbox, and sends all that wait with one system call.
 
 use flaz_device::IoBuf;
 use flaz_engine::volume::{Segments, Volume};
@@ -10,11 +10,11 @@ use crate::counters::Counters;
 use crate::errno::Errno;
 use crate::reply;
 
-/// Replies up to this many bytes are copied into the batch; longer ones bring a buffer of their own.
+/// Replies up to this many bytes are copied into the batch; longer ones are sent from their own buffer.
 const INLINE_REPLY_BYTES_MAX: usize = 1024;
 
 impl<V: Volume> Connection<V> {
-    /// Sends what is in the outbox until the connection ends.
+    /// Sends the replies in the outbox until the connection ends.
     pub(super) async fn send(&self) {
         let mut batch = SendBatch::new();
         let mut broken = false;
@@ -49,7 +49,7 @@ impl<V: Volume> Connection<V> {
         }
     }
 
-    /// Answers a request that succeeded and has no data to send.
+    /// Replies to a successful request without data.
     pub(super) fn reply_done(&self, cookie: u64, weight_bytes: usize) {
         self.outbox.put(weight_bytes, |batch| {
             if self.session.structured {
@@ -60,7 +60,7 @@ impl<V: Volume> Connection<V> {
         });
     }
 
-    /// Answers a read of `len` bytes, which `segments` hold.
+    /// Replies to a read of `len` bytes with the data in `segments`.
     pub(super) fn reply_data(&self, cookie: u64, offset: u64, len: u32, segments: Segments) {
         self.outbox.put(len as usize, |batch| {
             if self.session.structured {
@@ -74,7 +74,7 @@ impl<V: Volume> Connection<V> {
         });
     }
 
-    /// Sends a structured reply that is ready as it is.
+    /// Sends a structured reply that is already encoded.
     pub(super) fn reply_bytes(&self, bytes: &[u8], weight_bytes: usize) {
         self.outbox.put(weight_bytes, |batch| {
             if bytes.len() > INLINE_REPLY_BYTES_MAX {
@@ -85,7 +85,7 @@ impl<V: Volume> Connection<V> {
         });
     }
 
-    /// Answers a request that failed.
+    /// Replies to a failed request.
     pub(super) fn reply_error(
         &self,
         cookie: u64,

@@ -1,4 +1,4 @@
-//! What the connections of a server have in common.
+//! State shared by the connections of a server.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use crate::counters::Counters;
 use crate::export::Export;
 use crate::limits::Limits;
 
-/// What connections have in common; cheap to clone, one a thread.
+/// State shared by connections. Cheap to clone; each thread has one.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// What is served.
+    /// The export.
     pub export: Arc<Export>,
     /// The maxima.
     pub limits: Limits,
-    /// Where requests are counted: one a thread is best.
+    /// Where requests are counted; best one per thread.
     pub counters: Arc<Counters>,
 }

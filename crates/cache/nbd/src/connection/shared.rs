@@ -15,7 +15,7 @@ use crate::counters::Counters;
 use crate::export::Export;
 use crate::negotiation::Session;
 
-/// What the tasks of one connection share.
+/// State shared by the tasks of one connection.
 pub(super) struct Connection<V> {
     pub(super) stream: Stream,
     pub(super) volume: V,
@@ -66,7 +66,7 @@ impl<V: Volume> Connection<V> {
         self.in_flight.admit(bytes).await;
     }
 
-    /// Waits for all requests in flight, then ends workers and sender, and hangs up.
+    /// Waits for all requests in flight, then ends workers and sender, and closes the connection.
     pub(super) async fn finish(&self) {
         self.in_flight.drained().await;
         assert!(

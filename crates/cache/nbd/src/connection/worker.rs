@@ -1,4 +1,4 @@
-//! Workers: take a job, ask the volume, leave the reply in the outbox.
+//! Workers: take a job, call the volume, put the reply into the outbox.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::reply;
 use crate::request::Command;
 
 impl<V: Volume> Connection<V> {
-    /// Hands a job to a worker, a new one if none is free. [`Connection::admit`] limits their number.
+    /// Passes a job to an idle worker, or to a new one. [`Connection::admit`] limits their number.
     pub(super) fn start<E: Env>(self: &Rc<Self>, env: &E, job: Job) {
         let mut queue = self.queue.borrow_mut();
         queue.push_back(job);
@@ -49,7 +49,7 @@ impl<V: Volume> Connection<V> {
         let weight = Job::weight_bytes(command, len);
         let range = u64::from(len);
         let result = match command {
-            // The specification leaves requests for nothing open; they succeed.
+            // The specification leaves requests of length zero undefined; here they succeed.
             _ if len == 0 && command != Command::Flush => Ok(()),
             Command::Read => match self.volume.read(offset, len).await {
                 Ok(segments) => return self.finish_read(cookie, offset, len, segments),
@@ -83,10 +83,10 @@ impl<V: Volume> Connection<V> {
 
     fn finish_read(&self, cookie: u64, offset: u64, len: u32, segments: Segments) {
         let got: usize = segments.iter().map(|segment| segment.len()).sum();
-        // Another length would make the client take data for headers.
+        // With another length, the client would take data for headers.
         assert!(
             got == len as usize,
-            "the volume gave {got} bytes for a read of {len} at {offset}"
+            "the volume returned {got} bytes for a read of {len} at {offset}"
         );
         self.reply_data(cookie, offset, len, segments);
     }
@@ -94,7 +94,7 @@ impl<V: Volume> Connection<V> {
     fn fail(&self, error: &IoError, command: Command, cookie: u64, offset: u64, range: u64, weight: usize) {
         self.counters().count_failed(command);
         let errno = Errno::of(error, command.writes());
-        // Where the device failed, if that is inside of the request, as the protocol demands.
+        // The offset at which the device failed, if it is inside the request, as the protocol requires.
         let at = match error {
             IoError::Origin(device) if command == Command::Read => {
                 Some(device.offset).filter(|at| (offset..offset + range).contains(at))

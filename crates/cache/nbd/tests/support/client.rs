@@ -1,4 +1,4 @@
-//! A client that sends raw bytes, on the runtime of the test: for what [`flaz_nbd::Client`] does not send.
+//! A client on the test's runtime that sends raw bytes, for requests that [`flaz_nbd::Client`] does not send.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ use super::within;
 /// Both flags of a client.
 pub const CLIENT_FLAGS: u32 = (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES) as u32;
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Done,
@@ -97,7 +97,7 @@ impl Reply {
 pub struct Client {
     stream: Stream,
     structured: bool,
-    /// Reads in flight by cookie: their lengths, which simple replies do not tell.
+    /// Reads in flight by cookie, with their lengths, which simple replies do not contain.
     reads: HashMap<u64, usize>,
     pub cookie: u64,
 }
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// Sends bytes; an error means that the server has hung up.
+    /// Sends bytes; an error means that the server has closed the connection.
     pub async fn try_send(&self, bytes: &[u8]) -> std::io::Result<()> {
         let mut batch = SendBatch::new();
         batch.push_bytes(bytes);
@@ -129,7 +129,7 @@ impl Client {
         self.try_send(bytes).await.unwrap();
     }
 
-    /// Exactly `len` bytes, or `None` if the server has hung up before the first.
+    /// Exactly `len` bytes, or `None` if the server closed the connection before the first.
     pub async fn try_recv(&self, len: usize) -> Option<Vec<u8>> {
         let mut buf = IoBuf::new(len);
         let mut filled = 0;
@@ -150,7 +150,7 @@ impl Client {
         self.try_recv(len).await.expect("the server hung up")
     }
 
-    /// Waits for the server to hang up, whatever it sends before.
+    /// Waits for the server to close the connection, and ignores what it sends before.
     pub async fn expect_end(&self) {
         while self.try_recv(1).await.is_some() {}
     }
@@ -194,7 +194,7 @@ impl Client {
         self.cookie
     }
 
-    /// Notes a read that was sent by hand.
+    /// Records a read that the test encoded itself.
     pub fn expect_read(&mut self, cookie: u64, len: usize) {
         self.reads.insert(cookie, len);
     }
@@ -229,7 +229,7 @@ impl Client {
         Some((head.cookie.get(), reply))
     }
 
-    /// One request and its reply.
+    /// Sends one request and returns its reply.
     pub async fn ask(&mut self, command: u16, flags: u16, offset: u64, len: u32, data: &[u8]) -> Reply {
         let cookie = self.start(command, flags, offset, len, data).await;
         let (answered, reply) = self.reply().await.expect("the server hung up");
@@ -246,7 +246,7 @@ impl Client {
     }
 }
 
-/// A request with any numbers, right or wrong.
+/// A request with any numbers, valid or invalid.
 pub fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u32, data: &[u8]) -> Vec<u8> {
     let request = Request {
         flags,

@@ -1,4 +1,4 @@
-//! What several test files need: servers with a RAM disk, and a client that speaks raw bytes.
+//! Shared by several test files: servers with a RAM disk, and a client that sends raw bytes.
 #![allow(
     dead_code,
     unused_imports,
@@ -27,7 +27,7 @@ use ram_volume::RamVolume;
 
 pub const MIB: u64 = 1 << 20;
 
-/// A server on the runtime of the test, so that the test can reach into its volume.
+/// A server on the test's runtime, so that the test can change its volume.
 pub struct Local {
     pub dir: tempfile::TempDir,
     pub volume: RamVolume,
@@ -87,7 +87,7 @@ impl Local {
     }
 }
 
-/// Runs a test on a runtime of its own; a test that hangs fails.
+/// Runs a test on its own runtime; a test that hangs fails.
 pub fn run(test: impl Future<Output = ()>) {
     let runtime = Runtime::new(Config::default()).expect("io_uring");
     runtime.block_on(within(Duration::from_secs(60), test));
@@ -101,7 +101,7 @@ pub async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if condition() {
@@ -112,7 +112,7 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     panic!("{what}: not so after 10 s");
 }
 
-/// A server on a thread of its own, for clients that are other programs.
+/// A server on its own thread, for clients that are separate programs.
 pub struct Remote {
     pub dir: tempfile::TempDir,
     pub shutdown: Shutdown,

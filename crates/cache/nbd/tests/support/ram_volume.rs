@@ -1,4 +1,4 @@
-//! A volume in memory: for tests, and for measuring the front end without anything behind it.
+//! A volume in memory, for tests and for measuring the front end alone.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,32 +9,32 @@ use flaz_device::{DeviceError, DeviceOp, Env, IoBuf};
 use flaz_engine::volume::{IoError, STRIPE_BYTES, Segments, StatusExtent, Volume, segment_lens};
 use flaz_runtime::Rt;
 
-/// A stripe, or nothing where nothing was written.
+/// A stripe; `None` if it was never written.
 type Stripe = Option<Box<[u8]>>;
 
-/// A disk in memory. Memory is allocated a stripe at a time, when it is first written.
+/// A disk in memory. A stripe is allocated when it is first written.
 #[derive(Clone)]
 pub struct RamVolume {
     size: u64,
     stripes: Rc<RefCell<Vec<Stripe>>>,
-    /// What tests change and look at.
+    /// What tests change and inspect.
     pub probe: Rc<Probe>,
 }
 
-/// Faults to inject, and what happened.
+/// Faults to inject, and counts.
 #[derive(Default)]
 pub struct Probe {
-    /// Reads over this offset fail, at this offset.
+    /// Reads that cover this offset fail, and report this offset.
     pub bad_offset: Cell<Option<u64>>,
-    /// Everything fails as if the cache were stopping.
+    /// Every request fails as if the cache were stopping.
     pub stopping: Cell<bool>,
     /// Requests wait for `gate` before they are served.
     pub closed: Cell<bool>,
-    /// Woken when `closed` is taken back.
+    /// Notified when `closed` is cleared.
     pub gate: Notify,
     /// Requests that wait at the gate.
     pub waiting: Cell<usize>,
-    /// Every request takes this much longer.
+    /// Every request is delayed by this much.
     pub delay: Cell<Duration>,
     /// Flushes, and writes with FUA.
     pub flushes: Cell<usize>,
@@ -90,7 +90,7 @@ impl RamVolume {
         Ok(())
     }
 
-    /// Calls `each` with a stripe and the range in it, for every piece of a range of the disk.
+    /// Calls `each` with a stripe and the range in it, for every part of a range of the disk.
     fn pieces(&self, offset: u64, len: u64, mut each: impl FnMut(&mut Stripe, std::ops::Range<usize>)) {
         let mut stripes = self.stripes.borrow_mut();
         let mut at = offset;

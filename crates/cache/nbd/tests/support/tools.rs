@@ -1,8 +1,8 @@
-//! Other people's programs.
+//! Runs programs of other projects.
 
 use std::process::Command;
 
-/// Whether a program is there. If not: skips the test, or fails it if `FLAZ_REQUIRE_TOOLS=1`.
+/// Whether a program is installed. If not, the test is skipped, or fails if `FLAZ_REQUIRE_TOOLS=1`.
 pub fn have(tool: &str, package: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file()));
@@ -17,14 +17,14 @@ pub fn have(tool: &str, package: &str) -> bool {
     found
 }
 
-/// Runs a program for at most a minute and a half; what it printed, if it succeeded.
+/// Runs a program for at most 90 seconds and returns its output. Panics if it fails.
 pub fn output(program: &str, arguments: &[&str]) -> String {
     let (succeeded, text) = run(program, arguments);
     assert!(succeeded, "{program} {arguments:?} failed:\n{text}");
     text
 }
 
-/// What a program printed that must fail.
+/// Runs a program that must fail and returns its output.
 pub fn failure(program: &str, arguments: &[&str]) -> String {
     let (succeeded, text) = run(program, arguments);
     assert!(!succeeded, "{program} {arguments:?} succeeded:\n{text}");

@@ -8,7 +8,7 @@ use flaz_engine::settings::AfterCrash;
 use super::*;
 use crate::threads::watched;
 
-/// Half a daemon would hold requests up for ever.
+/// A daemon without one of its threads would block requests for ever.
 #[test]
 fn a_thread_panic_is_reported_at_shutdown() {
     let (tell, told) = mpsc::channel();
@@ -76,27 +76,30 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
     };
     let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
     daemon.stopping.store(true, Ordering::SeqCst);
-    let refused = daemon.detach().expect_err("the stop may not have seen it");
-    assert!(refused.to_string().contains("may still be needed"), "{refused}");
-    // The detach has set write-through.
+    let refused = daemon.detach().expect_err("the stop may have missed it");
+    assert!(
+        refused.to_string().contains("may still contain dirty blocks"),
+        "{refused}"
+    );
+    // The detach has already set write-through.
     let back = SettingsPatch {
         mode: Some(Mode::WriteBack),
         ..SettingsPatch::default()
     };
     let refused = daemon.set(&back).expect_err("the stop may have marked the cache");
-    assert!(refused.to_string().contains("server is stopping"), "{refused}");
+    assert!(refused.to_string().contains("daemon is stopping"), "{refused}");
     daemon.stopping.store(false, Ordering::SeqCst);
     daemon.detach().expect("nothing is dirty");
     daemon.shutdown().expect("it stops");
-    // Its threads have ended: what they do not say is not to be taken for nothing.
+    // Its threads have ended: a missing answer must not count as "nothing is dirty".
     let unknown = daemon
         .status()
         .map(|report| report.live.map(|live| live.write_back));
-    let unknown = unknown.expect_err("nobody can tell what is dirty");
+    let unknown = unknown.expect_err("the amount of dirty data is unknown");
     assert!(unknown.to_string().contains("ended"), "{unknown}");
 }
 
-/// After a crash what is dirty is on the cache device alone: who is told that it will be given up may do so.
+/// After a crash, dirty blocks are only on the cache device. A user who was told that they will be discarded may do so.
 #[test]
 fn a_panic_is_not_said_to_cost_the_cache() {
     let (tell, told) = mpsc::channel();
@@ -114,7 +117,7 @@ fn a_panic_is_not_said_to_cost_the_cache() {
 fn a_stop_does_not_blame_clients_for_a_slow_device() {
     let told = cut_off(3);
     assert!(
-        told.starts_with("3 connections") && told.contains("a device takes long"),
+        told.starts_with("disconnected 3 connections") && told.contains("a device is slow"),
         "{told}"
     );
 }
@@ -122,8 +125,14 @@ fn a_stop_does_not_blame_clients_for_a_slow_device() {
 #[test]
 fn no_advice_discards_intact_blocks() {
     let told = left_dirty(3, 0).to_string();
-    assert!(told.starts_with("3 blocks are written again"), "{told}");
+    assert!(
+        told.starts_with("3 blocks are still dirty because clients rewrite"),
+        "{told}"
+    );
     assert!(!told.contains("damaged") && !told.contains("--discard"), "{told}");
     let told = left_dirty(3, 2).to_string();
-    assert!(told.starts_with("2 blocks cannot be brought"), "{told}");
+    assert!(
+        told.starts_with("2 blocks cannot be written to the origin"),
+        "{told}"
+    );
 }

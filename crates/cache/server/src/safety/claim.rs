@@ -1,7 +1,7 @@
-//! Holding a device or file: so that it is ours alone, and nothing that somebody needs.
+//! Holds a device or file exclusively, after checking that nobody uses it.
 //!
-//! A block device is held by an exclusive open, which the kernel grants to one holder (a mounted file system is
-//! one), a file by a lock (`flock`), which every flaz asks for.
+//! A block device is held by an exclusive open, which the kernel grants to one holder (a mounted file system is one). A
+//! file is held by a lock (`flock`), which every flaz process requests.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,14 +15,14 @@ use super::objections::Objections;
 use super::probe::{self, Found};
 use super::source::Source;
 
-/// A cache device that is open and held against others while this lives.
+/// A cache device that is open and held exclusively while this lives.
 #[derive(Debug)]
 pub struct Claim {
     node: Node,
     file: File,
     size_bytes: u64,
     made: bool,
-    /// What is known to be lost, because `--force` said so.
+    /// The objections that `--force` overrides.
     overruled: Objections,
 }
 
@@ -33,15 +33,15 @@ impl Claim {
         &self.node.path
     }
 
-    /// What it is.
+    /// Kind of the device or file.
     #[must_use]
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// Open, buffered, for what was asked. The hold ends when the claim is dropped, and not before: a file
-    /// that is opened anew (with O_DIRECT, say) needs no hold of its own, and a block device must be opened anew
-    /// without O_EXCL.
+    /// The file, open and buffered, with the requested access. The hold ends when the claim is dropped, and not before:
+    /// a file that is reopened (for example with O_DIRECT) needs no hold of its own, and a block device must be
+    /// reopened without O_EXCL.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -59,9 +59,9 @@ impl Claim {
         self.made
     }
 
-    /// Wipes signatures of what was there before, after the cache was made, so that nothing takes the device for
-    /// what it was: a RAID member's at the end of the device, for example, which the cache's own metadata does not
-    /// cover.
+    /// Wipes the signatures of previous contents after the cache was created, so that no program mistakes the device
+    /// for them. Example: the signature of a RAID member at the end of the device, which the cache's own metadata does
+    /// not cover.
     ///
     /// # Errors
     /// The device cannot be read or written.
@@ -78,10 +78,10 @@ impl Claim {
     }
 }
 
-/// Looks at the origin.
+/// Checks the origin.
 ///
 /// # Errors
-/// It is missing, or neither block device nor regular file.
+/// It is missing, or is not a block device or regular file.
 pub fn origin(path: &Path) -> Result<Node, SafetyError> {
     Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
@@ -90,10 +90,10 @@ pub fn origin(path: &Path) -> Result<Node, SafetyError> {
     })
 }
 
-/// Looks at a cache device.
+/// Checks a cache device.
 ///
 /// # Errors
-/// It is missing, or neither block device nor regular file.
+/// It is missing, or is not a block device or regular file.
 pub fn cache(path: &Path) -> Result<Node, SafetyError> {
     Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
@@ -102,7 +102,8 @@ pub fn cache(path: &Path) -> Result<Node, SafetyError> {
     })
 }
 
-/// Who uses the thing at `path`, on one line, for a message; nothing if nobody does, or nothing is there.
+/// The users of the device or file at `path`, on one line, for a message; `None` if there are none or the path does not
+/// exist.
 #[must_use]
 pub fn uses_text(path: &Path) -> Option<String> {
     let node = Node::find(path).ok().flatten()?;
@@ -115,7 +116,7 @@ pub fn uses_text(path: &Path) -> Option<String> {
     (!list.is_empty()).then_some(list)
 }
 
-/// Who uses the thing at `path` in a way that nothing else may be done with it: mounts, swap space. As [`uses_text`].
+/// The users of the device or file at `path` that no option overrides: mounts, swap space. Format as in [`uses_text`].
 #[must_use]
 pub fn final_uses_text(path: &Path) -> Option<String> {
     let node = Node::find(path).ok().flatten()?;
@@ -129,10 +130,10 @@ pub fn final_uses_text(path: &Path) -> Option<String> {
     (!list.is_empty()).then_some(list)
 }
 
-/// Checks that `cache` may be overwritten, and holds it. A file that is missing is made, of `size_bytes` bytes.
+/// Checks that `cache` may be overwritten, and holds it. A missing file is created with `size_bytes` bytes.
 ///
 /// # Errors
-/// What speaks against it. Nothing was written or made then.
+/// The objections. Nothing was written or created in that case.
 pub fn claim_for_create(
     cache: &Path,
     origin: &Node,
@@ -155,7 +156,8 @@ pub fn claim_for_create(
     };
     let (file, claimed) = open(&node, Access::ReadWrite)?;
     let held = claimed.is_none();
-    // A holder explains why the kernel refuses an exclusive open; without one, it may be a mount that only others see.
+    // A known holder explains why the kernel refuses an exclusive open. Without one, the device may be mounted in
+    // another namespace.
     if let Some(claim) = claimed
         && (objections.uses.is_empty() || claim == Use::Locked)
     {
@@ -205,10 +207,10 @@ pub fn claim_for_create(
     })
 }
 
-/// Holds a cache that exists already, to serve it or, with [`Access::Read`], to check or dump it.
+/// Holds an existing cache, to serve it or, with [`Access::Read`], to check or dump it.
 ///
 /// # Errors
-/// It is missing, cannot be opened, or somebody else holds it.
+/// It is missing, cannot be opened, or another process holds it.
 pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError> {
     let node = self::cache(cache)?;
     let (file, claimed) = open(&node, access)?;
@@ -237,11 +239,11 @@ pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError
     })
 }
 
-/// Checks that nobody uses what is at `path`, a device or file, and that it carries no file system, partition table or the
-/// like, and holds it. There is no force.
+/// Checks that nobody uses the device or file at `path` and that it contains no file system, partition table or
+/// similar, and holds it. `--force` does not apply.
 ///
 /// # Errors
-/// It is missing, cannot be opened, or something speaks against it. Nothing was written then.
+/// It is missing, cannot be opened, or there are objections. Nothing was written in that case.
 pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
     let node = Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
@@ -281,14 +283,14 @@ fn signatures(node: &Node, file: &File, size_bytes: u64) -> Result<Vec<Found>, S
     let source = Source::new(file, size_bytes);
     let read = failed("read", &node.path);
     let mut found = probe::signatures(&source).map_err(read)?;
-    // Leftovers without a signature are common on devices, but a file was made by somebody for something.
+    // Data without a signature is common on devices, but somebody created a file on purpose.
     if found.is_empty() && !node.is_block_device() {
         found.extend(probe::unknown_data(&source).map_err(read)?);
     }
     Ok(found)
 }
 
-/// Makes the file of a new cache.
+/// Creates the file of a new cache.
 fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
     let absolute = std::path::absolute(cache).map_err(failed("find", cache))?;
     if absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
@@ -331,7 +333,7 @@ fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
         })
     };
     claim().inspect_err(|_| {
-        // It was made a moment ago and holds nothing; what failed is reported already.
+        // The file was created a moment ago and is empty. The original error is reported already.
         let _ = std::fs::remove_file(cache);
     })
 }
@@ -468,7 +470,7 @@ mod tests {
         scratch.claim(&path, None, false).unwrap();
     }
 
-    /// A copy that lies on something read-only, or that is another user's, can be looked at.
+    /// A read-only copy, or one that belongs to another user, can still be checked.
     #[test]
     fn what_is_only_read_is_not_opened_for_writing() {
         let scratch = Scratch::new();

@@ -6,47 +6,47 @@ use flaz_control::size::HumanBytes;
 
 use super::objections::Objections;
 
-/// Why a device or file is not to be touched, or cannot be.
+/// Why a device or file cannot or must not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SafetyError {
-    /// Cannot be opened, read or looked at.
+    /// It cannot be opened, read or inspected.
     #[error("cannot {what} {}", path.display())]
     Open {
-        /// What was being done.
+        /// The failed action.
         what: &'static str,
-        /// With which device or file.
+        /// The device or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Cannot be opened.
+    /// It cannot be opened.
     #[error("cannot open {} to {access}", path.display())]
     NotOpened {
-        /// Which device or file.
+        /// The device or file.
         path: PathBuf,
-        /// What it was to be opened for.
+        /// The requested access.
         access: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Only others may open it.
+    /// No permission to open it.
     #[error("{}: no permission to {access} it; {advice}", path.display())]
     NotAllowed {
-        /// Which device or file.
+        /// The device or file.
         path: PathBuf,
-        /// What it was to be opened for.
+        /// The requested access.
         access: &'static str,
         /// Who may.
         advice: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Neither a block device nor a regular file.
+    /// It is not a block device or a regular file.
     #[error("{}: expected a block device or a regular file, found {found}", path.display())]
     Kind {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// What was found.
         found: &'static str,
     },
     /// Not there.
@@ -56,10 +56,10 @@ pub enum SafetyError {
         path: PathBuf,
         /// `cache device` or `origin`.
         role: &'static str,
-        /// What to do.
+        /// Advice to the user.
         advice: &'static str,
     },
-    /// Replaced while it was being looked at.
+    /// It was replaced during the checks.
     #[error("{}: was just replaced by another file: try again", path.display())]
     Changed {
         /// The path.
@@ -77,15 +77,15 @@ pub enum SafetyError {
         /// The origin.
         origin: PathBuf,
     },
-    /// Somebody needs it.
+    /// It is in use.
     #[error("{} is not free; nothing was written:{objections}", path.display())]
     Refused {
         /// The cache device.
         path: PathBuf,
-        /// What speaks against it.
+        /// The objections.
         objections: Objections,
     },
-    /// Somebody may need what it carries.
+    /// It contains data that may be needed.
     #[error(
         "{} is not free; nothing was written:{list}\nNo option overrides this: choose another target, or free \
          this one first (umount, swapoff, losetup --detach; wipefs --all removes signatures, and the data \
@@ -95,10 +95,10 @@ pub enum SafetyError {
     Kept {
         /// The device or file.
         path: PathBuf,
-        /// What speaks against it, a line each.
+        /// The objections, one per line.
         list: String,
     },
-    /// Somebody else holds it.
+    /// Another process holds it.
     #[error("{} is in use: {list}: stop that first", path.display())]
     Busy {
         /// The cache device.
@@ -106,7 +106,7 @@ pub enum SafetyError {
         /// By whom.
         list: String,
     },
-    /// `--size` on something that has another size.
+    /// `--size` differs from the size of an existing device or file.
     #[error(
         "{}: expected {} ({wanted} bytes, from --size), found a {what} of {} ({found} bytes): omit --size to \
          use it as it is", path.display(), HumanBytes(*wanted), HumanBytes(*found)
@@ -114,9 +114,9 @@ pub enum SafetyError {
     OtherSize {
         /// The cache device.
         path: PathBuf,
-        /// As asked for, in bytes.
+        /// The requested size in bytes.
         wanted: u64,
-        /// As it is, in bytes.
+        /// The size found, in bytes.
         found: u64,
         /// `device` or `file`.
         what: &'static str,

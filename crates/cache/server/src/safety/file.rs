@@ -16,20 +16,20 @@ use super::error::SafetyError;
 use super::holders::Use;
 use super::node::Node;
 
-/// How long something else, such as udev, may keep its lock after a device was closed.
+/// How long another program, such as udev, may keep its lock after a device was closed.
 const LOCK: Duration = Duration::from_secs(2);
 
-/// What a claim's file may be used for.
+/// The access that a claim requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To look: right on what may not or cannot be written.
+    /// To read: also works on read-only media and without write permission.
     Read,
-    /// To change it.
+    /// To read and write.
     ReadWrite,
 }
 
 impl Access {
-    /// As errors say it.
+    /// The access as error messages name it.
     const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -38,7 +38,7 @@ impl Access {
     }
 }
 
-/// Opens, with the reason if it could not be held.
+/// Opens the file. If it could not be held, the reason is returned with it.
 pub(super) fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), SafetyError> {
     let path = &node.path;
     let options = || {
@@ -62,7 +62,7 @@ pub(super) fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), S
     let file = opened.map_err(|source| not_opened(node, access, source))?;
     let metadata = file.metadata().map_err(failed("inspect", path))?;
     if Node::of(path, &metadata)?.identity != node.identity {
-        // Somebody put another file in its place between two system calls.
+        // Another process replaced the file between two system calls.
         return Err(SafetyError::Changed { path: path.clone() });
     }
     if !node.is_block_device() && !lock(&file, access).map_err(failed("lock", path))? {
@@ -91,7 +91,8 @@ fn not_opened(node: &Node, access: Access, source: std::io::Error) -> SafetyErro
     }
 }
 
-/// Takes the lock that keeps others off; false: somebody has it. Readers share it: NFS has no exclusive one for them.
+/// Takes the lock that excludes other processes; false if another process has it. Readers share the lock, because NFS
+/// has no exclusive lock for them.
 pub(super) fn lock(file: &File, access: Access) -> std::io::Result<bool> {
     let deadline = Instant::now() + LOCK;
     let operation = match access {
@@ -105,14 +106,14 @@ pub(super) fn lock(file: &File, access: Access) -> std::io::Result<bool> {
                 std::thread::sleep(Duration::from_millis(20))
             }
             Err(Errno::WOULDBLOCK) => return Ok(false),
-            // A file system without locks (some network ones): nothing to take, and nobody to conflict with.
+            // The file system has no locks (some network file systems), so there is nothing to take and no conflict.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(true),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Size in bytes. The end of a block device is where seeking leads.
+/// Size in bytes. A seek to the end gives the size of a block device.
 pub(super) fn length(node: &Node, file: &File) -> Result<u64, SafetyError> {
     let mut cursor = file;
     cursor
@@ -120,7 +121,7 @@ pub(super) fn length(node: &Node, file: &File) -> Result<u64, SafetyError> {
         .map_err(failed("determine the size of", &node.path))
 }
 
-/// The file is sparse: it takes room as the cache fills.
+/// The file is sparse: it allocates space as the cache fills.
 pub(super) fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
     let Ok(room) = rustix::fs::fstatvfs(file) else {
         return;
@@ -137,7 +138,7 @@ pub(super) fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
     }
 }
 
-/// Gives a file its size, which its file system may not have.
+/// Sets the size of a file, which its file system may not support.
 pub(super) fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
     file.set_len(bytes).map_err(|error| match error.kind() {
         std::io::ErrorKind::FileTooLarge => {
@@ -149,7 +150,7 @@ pub(super) fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
     })
 }
 
-/// An error of the system as a [`SafetyError`]: what was being done, with which device or file.
+/// A system error as a [`SafetyError`], with the failed action and the device or file.
 pub(super) fn failed<'a>(
     what: &'static str,
     path: &'a Path,

@@ -1,7 +1,7 @@
-//! Who uses a device or file: mounts, swap, and devices stacked on it, however deep.
+//! Finds the users of a device or file: mounts, swap space and stacked devices at any depth.
 //!
-//! A disk is used through its partitions, through dm and md devices that hold it, through loop devices over
-//! it, and through what is stacked on those in turn. sysfs knows all of these relations
+//! A disk is used through its partitions, through dm and md devices that contain it, through loop devices backed by it,
+//! and through devices stacked on those in turn. sysfs has all of these relations
 //! (Documentation/ABI/testing/sysfs-block in the kernel's tree).
 
 use std::collections::BTreeSet;
@@ -12,28 +12,28 @@ use std::path::{Path, PathBuf};
 use super::identity::{DeviceNumber, Identity};
 use super::mounts::{Mount, parse_mountinfo, parse_swaps};
 
-/// Devices looked at in one stack; a system with more is not understood, and the kernel's own claim is all
-/// that protects then.
+/// Maximum number of devices that are visited in one stack. In a larger stack only the kernel's own claim protects the
+/// data.
 const STACK_MAX: usize = 4096;
 
-/// One way in which something is used.
+/// One use of a device or file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Use {
-    /// A file system is mounted from it or from what is stacked on it.
+    /// A file system on it, or on a device stacked on it, is mounted.
     Mounted {
         /// Where.
         point: PathBuf,
         /// `ext4`, ..
         kind: String,
-        /// Device that is mounted, if it is not the thing itself.
+        /// The mounted device, if it is not the device itself.
         through: Option<String>,
     },
-    /// The system swaps to it, or to what is stacked on it.
+    /// It, or a device stacked on it, is swap space.
     Swap {
-        /// Path of the swap.
+        /// Path of the swap space.
         path: PathBuf,
     },
-    /// The kernel has claimed it for a reason that cannot be seen from here.
+    /// The kernel has claimed it; the reason is not visible from here.
     Claimed,
     /// Another process has locked the file.
     Locked,
@@ -42,7 +42,7 @@ pub enum Use {
         /// Name of the device, with its dm name if it has one.
         name: String,
     },
-    /// A loop device is over it.
+    /// A loop device is backed by it.
     Loop {
         /// Name of the loop device.
         name: String,
@@ -50,7 +50,7 @@ pub enum Use {
 }
 
 impl Use {
-    /// Whether `--force` is of no use against it.
+    /// Whether `--force` does not override it.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Holder { .. } | Self::Loop { .. })
@@ -79,7 +79,7 @@ impl fmt::Display for Use {
     }
 }
 
-/// The kernel's tables; tests have their own.
+/// Paths of the kernel's tables; tests use their own.
 #[derive(Clone, Debug)]
 pub struct System {
     proc: PathBuf,
@@ -95,18 +95,18 @@ impl Default for System {
     }
 }
 
-/// How a device belongs to the thing that is looked at.
+/// The relation of a device to the device in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Itself,
-    /// The whole disk that contains it: used as such, but its other partitions do not matter.
+    /// The whole disk that contains it. Uses of the disk count, but not those of its other partitions.
     Whole,
     Partition,
     Holder,
     Loop,
 }
 
-/// A device that stores its data on the thing that is looked at, or the other way round.
+/// A device that stores its data on the device in question, or the reverse.
 #[derive(Clone, Debug)]
 struct Related {
     number: DeviceNumber,
@@ -115,7 +115,7 @@ struct Related {
 }
 
 impl System {
-    /// Everything that uses the thing, sorted: what `--force` cannot overrule first.
+    /// All users, sorted: those that `--force` does not override come first.
     #[must_use]
     pub fn uses(&self, identity: Identity) -> Vec<Use> {
         let related = self.related(identity);
@@ -167,8 +167,8 @@ impl System {
         uses.into_iter().collect()
     }
 
-    /// Whether the two share bytes: the same thing, a disk and its partition, a file and a loop device over it,
-    /// a device and one stacked on it.
+    /// Whether the two share bytes: the same device or file, a disk and its partition, a file and a loop device backed
+    /// by it, a device and one stacked on it.
     #[must_use]
     pub fn overlap(&self, one: Identity, other: Identity) -> bool {
         let reaches = |from: Identity, to: Identity| {
@@ -189,7 +189,7 @@ impl System {
         }
     }
 
-    /// The thing itself, its partitions, its disk, and all that is stacked on these.
+    /// The device itself, its partitions, its disk, and all devices stacked on these.
     fn related(&self, identity: Identity) -> Vec<Related> {
         let mut related: Vec<Related> = Vec::new();
         let add = |related: &mut Vec<Related>, number, name: String, link| {
@@ -265,14 +265,14 @@ impl System {
     fn holders(&self, number: DeviceNumber) -> Vec<(DeviceNumber, String)> {
         entries(&self.directory(number).join("holders"))
             .filter_map(|entry| {
-                // The entries are links; a name that leads nowhere is looked up by class.
+                // The entries are links. A name whose link is broken is looked up by class.
                 let class = self.sys.join("class/block").join(entry.file_name()?);
                 number_and_name(&entry).or_else(|| number_and_name(&class))
             })
             .collect()
     }
 
-    /// Loop devices over a file or device.
+    /// Loop devices backed by a file or device.
     fn loops_over(&self, identity: Identity) -> Vec<(DeviceNumber, String)> {
         entries(&self.sys.join("block"))
             .filter(|entry| {
@@ -284,7 +284,7 @@ impl System {
             .collect()
     }
 
-    /// Members of btrfs file systems that are mounted anywhere, in other mount namespaces too.
+    /// Members of btrfs file systems that are mounted anywhere, including other mount namespaces.
     fn btrfs_members(&self) -> Vec<(DeviceNumber, PathBuf)> {
         entries(&self.sys.join("fs/btrfs"))
             .flat_map(|file_system| {
@@ -339,7 +339,7 @@ mod tests {
 
     use super::*;
 
-    /// A made-up system: disk sda with partitions sda1, sda2; dm-0 on sda2; loop0 over a real file.
+    /// A fake system: disk sda with partitions sda1 and sda2; dm-0 on sda2; loop0 backed by a real file.
     struct Fake {
         scratch: tempfile::TempDir,
         system: System,

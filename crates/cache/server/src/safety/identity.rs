@@ -1,4 +1,4 @@
-//! What makes two paths the same device or file.
+//! The identity of a device or file: equal for all paths that name it.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -41,10 +41,10 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// What makes two paths the same thing.
+/// The identity of a device or file: two paths with equal nodes name the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
-    /// A block device, by its number: there may be many device files for it.
+    /// A block device, by its number, because several device files may name it.
     Block(DeviceNumber),
     /// A regular file, by file system and inode.
     File {
@@ -56,7 +56,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// Of the thing that `metadata` describes, if it can hold a cache or an origin.
+    /// The node that `metadata` describes, if it can be a cache device or an origin.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Option<Self> {
         if metadata.file_type().is_block_device() {
@@ -71,7 +71,7 @@ impl Identity {
         }
     }
 
-    /// Of the thing at `path`, links followed; nothing if it is not there or of another kind.
+    /// The node at `path`, following links; `None` if there is none or it has another type.
     #[must_use]
     pub fn at(path: &Path) -> Option<Self> {
         Self::of(&std::fs::metadata(path).ok()?)

@@ -1,15 +1,15 @@
-//! What must be known about a device before it is overwritten.
+//! Checks before a device is overwritten.
 //!
 //! | module | question |
 //! |---|---|
-//! | [`identity`], [`node`] | what does a path lead to, and do two lead to the same thing |
+//! | [`identity`], [`node`] | which device or file does a path name, and do two paths name the same one |
 //! | [`mounts`], [`holders`] | who uses it: mounts, swap, devices stacked on it |
-//! | [`source`], [`signatures`], [`probe`] | what does it carry |
-//! | [`objections`], [`error`] | what speaks against using it |
-//! | [`file`], [`claim`] | may it be ours, and is it |
+//! | [`source`], [`signatures`], [`probe`] | what does it contain |
+//! | [`objections`], [`error`] | what are the objections to using it |
+//! | [`file`], [`claim`] | may flaz overwrite it, and does flaz hold it |
 //!
-//! Invariants: nothing is written, not even a file made, before every check has passed; what is mounted, swapped
-//! to or claimed by others is refused whatever the user says.
+//! Invariants: nothing is written, and no file is created, before every check has passed. A device that is mounted,
+//! used for swap or claimed by others is refused, with any option.
 
 mod claim;
 mod error;

@@ -1,6 +1,7 @@
-//! What the kernel says is mounted and swapped on.
+//! The mounts and swap spaces that the kernel reports.
 //!
-//! Formats: proc_pid_mountinfo(5) and proc_swaps(5). Paths in both have spaces and the like as octal escapes.
+//! Formats: proc_pid_mountinfo(5) and proc_swaps(5). Both escape spaces and similar characters in paths as octal
+//! numbers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -11,17 +12,17 @@ use super::identity::DeviceNumber;
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Number of its device; one of the kernel's own for file systems over several devices or none.
+    /// Number of its device. File systems on several devices or none have a number of their own from the kernel.
     pub device: DeviceNumber,
     /// Where it is mounted.
     pub point: PathBuf,
     /// `ext4`, `btrfs`, ..
     pub kind: String,
-    /// What was given to mount(8): a device file, as a rule.
+    /// The source given to mount(8): usually a device file.
     pub source: PathBuf,
 }
 
-/// Reads `/proc/self/mountinfo`. Lines of another form are left out.
+/// Reads `/proc/self/mountinfo`. Lines in another format are skipped.
 #[must_use]
 pub fn parse_mountinfo(text: &str) -> Vec<Mount> {
     text.lines().filter_map(parse_mount).collect()
@@ -44,7 +45,7 @@ fn parse_mount(line: &str) -> Option<Mount> {
     })
 }
 
-/// Reads `/proc/swaps`: paths of devices and files swapped on.
+/// Reads `/proc/swaps`: paths of the devices and files that are swap space.
 #[must_use]
 pub fn parse_swaps(text: &str) -> Vec<PathBuf> {
     text.lines()
@@ -54,7 +55,7 @@ pub fn parse_swaps(text: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// `\040` and the like as the bytes they stand for.
+/// Decodes escapes such as `\040`.
 fn unescape(text: &str) -> PathBuf {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! A path and the device or file that it leads to.
+//! A path and the device or file that it names.
 
 use std::fs::Metadata;
 use std::os::unix::fs::FileTypeExt;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use super::error::SafetyError;
 use super::identity::Identity;
 
-/// A path and what it leads to.
+/// A path and the node that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// As the user wrote it.
+    /// As specified by the user.
     pub path: PathBuf,
-    /// What it leads to.
+    /// The node.
     pub identity: Identity,
 }
 
 impl Node {
-    /// Looks at `path`; nothing if nothing is there.
+    /// Inspects `path`; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be looked at, or is neither block device nor regular file.
+    /// It cannot be inspected, or is not a block device or regular file.
     pub fn find(path: &Path) -> Result<Option<Self>, SafetyError> {
         let metadata = match std::fs::metadata(path) {
             Ok(metadata) => metadata,
@@ -39,7 +39,7 @@ impl Node {
     /// The node that `metadata` describes.
     ///
     /// # Errors
-    /// Neither block device nor regular file.
+    /// It is not a block device or regular file.
     pub fn of(path: &Path, metadata: &Metadata) -> Result<Self, SafetyError> {
         match Identity::of(metadata) {
             Some(identity) => Ok(Self {

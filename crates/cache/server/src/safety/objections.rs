@@ -1,26 +1,26 @@
-//! What speaks against overwriting a device or file.
+//! Objections to overwriting a device or file.
 
 use std::fmt;
 
 use super::holders::Use;
 use super::probe::Found;
 
-/// What speaks against overwriting something.
+/// The objections to overwriting a device or file.
 #[derive(Debug, Default)]
 pub struct Objections {
-    /// Who uses it.
+    /// Its users.
     pub uses: Vec<Use>,
-    /// What it carries.
+    /// Its contents.
     pub found: Vec<Found>,
 }
 
 impl Objections {
-    /// Whether nothing speaks against it.
+    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.uses.is_empty() && self.found.is_empty()
     }
 
-    /// Whether `--force` does not help.
+    /// Whether `--force` does not override them.
     pub(super) fn is_final(&self) -> bool {
         self.uses.iter().any(Use::is_final)
     }

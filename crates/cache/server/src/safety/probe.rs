@@ -1,4 +1,4 @@
-//! Reading signatures: finds what [`super::signatures`] lists on a device or file, and wipes it.
+//! Searches a device or file for the signatures that [`super::signatures`] lists, and wipes them.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use super::signatures::{Kind, TABLE};
 use super::source::Source;
 
-/// Longest stretch of a file without a signature that is searched for data, in bytes.
+/// Maximum length, in bytes, of the part of a file without a signature that is searched for data.
 const UNKNOWN_SEARCH_BYTES: u64 = 4 << 20;
 
 /// A signature that was found.
@@ -16,9 +16,9 @@ pub struct Found {
     pub offset: u64,
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// Name as in the table, or as confirmed.
+    /// Name from the table, or from `confirm`.
     pub name: &'static str,
-    /// What it is.
+    /// Kind of contents.
     pub kind: Kind,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// Every signature on `source`, by offset; two at one offset only if they are of different kinds.
+/// All signatures on `source`, sorted by offset. Two at one offset are listed only if their kinds differ.
 ///
 /// # Errors
 /// The device cannot be read.
@@ -76,8 +76,8 @@ pub fn signatures(source: &Source<'_>) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// The first byte that is not zero in the first 4 MiB that hold data: of a file without a signature, something that
-/// somebody may want.
+/// The first byte that is not zero in the first 4 MiB of data: a file without a signature may still contain data that
+/// somebody needs.
 ///
 /// # Errors
 /// It cannot be read.
@@ -105,7 +105,8 @@ pub fn unknown_data(source: &Source<'_>) -> io::Result<Option<Found>> {
     Ok(None)
 }
 
-/// Overwrites signatures that are not flaz's own with zeroes, so that nothing takes the device for what it was.
+/// Overwrites all signatures except flaz's own with zeroes, so that no program mistakes the device for its previous
+/// contents.
 ///
 /// # Errors
 /// The device cannot be read or written.
@@ -162,7 +163,7 @@ mod tests {
             .collect()
     }
 
-    /// Runs a tool on a fresh image; nothing if the tool is not installed.
+    /// Runs a tool on a fresh image; `None` if the tool is not installed.
     fn made_by(size_bytes: u64, tool: &str, arguments: &[&str], input: &str) -> Option<Vec<&'static str>> {
         let image = image(size_bytes);
         let path = image.path().to_str().unwrap();
@@ -196,7 +197,7 @@ mod tests {
         Some(names(image.path()))
     }
 
-    /// Runs a tool and expects a name among the signatures found.
+    /// Runs a tool and expects this name among the signatures found.
     fn expect(name: &str, size_bytes: u64, tool: &str, arguments: &[&str], input: &str) {
         if let Some(names) = made_by(size_bytes, tool, arguments, input) {
             assert!(names.contains(&name), "{tool} made {names:?}, expected {name}");
@@ -366,7 +367,7 @@ mod tests {
             ("md raid 1.x member", 0),
             ("md raid 1.x member", 4096),
         ] {
-            // A size that is no multiple: the end is cut down first.
+            // A size that is not a multiple of the alignment: the end is rounded down first.
             let image = image(8 * MIB + 1536);
             image
                 .as_file()
@@ -376,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Rows of unconditional signatures are found where the table says: a check of the reading, not of the facts.
+    /// Places each unconditional signature where its row says. This tests the search, not the facts in the table.
     #[test]
     fn every_plain_row_is_found_at_each_place_from_the_start() {
         for signature in TABLE.iter().filter(|signature| signature.confirm.is_none()) {

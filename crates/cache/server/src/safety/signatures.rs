@@ -1,18 +1,18 @@
-//! The table of signatures: which bytes at which place say that a device or file carries something.
+//! The table of signatures: byte patterns at known offsets that identify the contents of a device or file.
 //!
-//! Facts only, one row a signature; [`super::probe`] does the reading. Sources are named by row: kernel
-//! headers where there are some, else the format's specification, else util-linux's libblkid, which knows all of
-//! these and against which the rows were compared (version 2.41).
+//! The table contains only facts, one signature per row; [`super::probe`] searches for them. Each row names its source:
+//! kernel headers if there are any, else the specification of the format, else util-linux's libblkid (version 2.41),
+//! which knows all of these formats and was used to check the rows.
 //!
-//! The purpose is to keep somebody's data, so a row that is sometimes wrong on random bytes is fine, and a format
-//! that is left out is not. Two-byte magics have a `confirm` that looks at more.
+//! The purpose is to protect data. A row that sometimes matches random bytes is acceptable; a missing format is not.
+//! Magics of two bytes have a `confirm` function that checks more bytes.
 
 use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::superblock::{self, Superblock};
 
 use super::source::Source;
 
-/// What a signature says the bytes are.
+/// The kind of contents that a signature identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A file system.
@@ -21,18 +21,18 @@ pub enum Kind {
     PartitionTable,
     /// Swap space or a hibernated system.
     Swap,
-    /// Part of a volume manager, an array, an encrypted volume, a cache of another program.
+    /// Part of a volume manager, an array, an encrypted volume or another program's cache.
     Member,
     /// A cache of flaz.
     Flaz,
-    /// The image of a disk, in the format of a virtual machine monitor.
+    /// A disk image in the format of a virtual machine monitor.
     DiskImage,
     /// Bytes of no known kind.
     Unknown,
 }
 
 impl Kind {
-    /// In words, after the name; the names of members say it themselves.
+    /// The kind as a word to follow the name. Names of members already contain it.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -47,16 +47,16 @@ impl Kind {
     }
 }
 
-/// Where a magic stands.
+/// Position of a magic.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// So many bytes from the start.
+    /// This many bytes from the start.
     At(u64),
-    /// So many bytes before the end, which is first cut down to a multiple of `align`.
+    /// This many bytes before the end, after the end is rounded down to a multiple of `align`.
     Back {
         /// Bytes before the end.
         bytes: u64,
-        /// What the end is cut down to.
+        /// Alignment to which the end is rounded down.
         align: u64,
     },
     /// `count` places, `step` bytes apart, from `first` on.
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// Looks at more than the magic, which is at `offset`: the name to show, or nothing if it was chance.
+/// Checks more than the magic, which is at `offset`. Returns the name to show, or `None` if the match is a coincidence.
 pub type Confirm = fn(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>>;
 
 /// A row of the table.
@@ -98,13 +98,13 @@ pub type Confirm = fn(source: &Source<'_>, offset: u64) -> std::io::Result<Optio
 pub struct Signature {
     /// Name to show.
     pub name: &'static str,
-    /// What it is.
+    /// Kind of contents.
     pub kind: Kind,
-    /// Where it stands; each place is looked at.
+    /// Its possible positions; each is checked.
     pub places: &'static [Place],
     /// The bytes.
     pub magic: &'static [u8],
-    /// More to look at, where the bytes are few.
+    /// A further check, for short magics.
     pub confirm: Option<Confirm>,
 }
 
@@ -242,7 +242,7 @@ const FLAZ_MAGIC: [u8; 8] = superblock::MAGIC.to_le_bytes();
 const FLAZ_PLACES: &[Place] = &[At(SUPERBLOCK_SLOTS[0]), At(SUPERBLOCK_SLOTS[1])];
 
 /// All rows. The first row that matches at an offset gives the name.
-// A table reads as rows, not as the formatter would have it.
+// rustfmt would break the rows over several lines.
 #[rustfmt::skip]
 pub const TABLE: &[Signature] = &[
     weak("flaz", Kind::Flaz, FLAZ_PLACES, &FLAZ_MAGIC, confirm_flaz),
@@ -403,8 +403,8 @@ pub const TABLE: &[Signature] = &[
     row("vhd", Kind::DiskImage, &[At(0), Back { bytes: 512, align: 512 }], b"conectix"),
 ];
 
-/// Says, before somebody forces it away, that a cache may be the only place of some writes: so says the newer of its two
-/// superblocks, or bit 0 of the features in what is left of one that is damaged.
+/// Warns before `--force` that the cache may contain the only copy of some writes. The newer of its two superblocks
+/// says so; in a damaged superblock, bit 0 of the feature bits does.
 fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static str>> {
     let mut newest: Option<Superblock> = None;
     let mut dirty = false;
@@ -425,11 +425,11 @@ fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static 
     }))
 }
 
-/// Tells ext2, 3 and 4 apart, and all from chance, by the superblock around the magic (fs/ext4/ext4.h).
+/// Distinguishes ext2, ext3 and ext4, and rejects coincidences, by the superblock around the magic (fs/ext4/ext4.h).
 fn confirm_ext(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>> {
     const JOURNAL: u32 = 0x4;
     const JOURNAL_DEVICE: u32 = 0x8;
-    /// Features that ext3 understands: filetype, recover, journal device, meta_bg; sparse_super, large_file.
+    /// Features that ext3 supports: filetype, recover, journal device, meta_bg; sparse_super, large_file.
     const EXT3_INCOMPATIBLE: u32 = 0x1e;
     const EXT3_READ_ONLY: u32 = 0x7;
     let Some(block) = source.bytes::<256>(offset - 0x38)? else {
@@ -456,13 +456,13 @@ fn confirm_ext(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'sta
     }))
 }
 
-/// Revision 2 stands before the magic.
+/// Revision 2 precedes the magic.
 fn confirm_nilfs(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>> {
     let revision = source.bytes::<4>(offset - 6)?;
     Ok((revision == Some([2, 0, 0, 0])).then_some("nilfs2"))
 }
 
-/// Zones as large as blocks, and a known state.
+/// Zones have the size of a block, and the state is a known one.
 fn confirm_minix(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>> {
     let Some(block) = source.bytes::<20>(offset - 16)? else {
         return Ok(None);
@@ -493,7 +493,7 @@ fn confirm_hfs(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'sta
     Ok(size.filter(|size| *size > 0 && size % 512 == 0).map(|_| "hfs"))
 }
 
-/// Four sound entries, one of them used. Boot sectors of file systems end with the same mark.
+/// Four valid entries, at least one of them used. Boot sectors of file systems end with the same mark.
 fn confirm_dos(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>> {
     const PROTECTIVE: u8 = 0xee;
     let Some(entries) = source.bytes::<64>(offset - 64)? else {
@@ -509,7 +509,7 @@ fn confirm_dos(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'sta
     Ok(sound.then_some(if protective { "protective dos" } else { "dos" }))
 }
 
-/// The sector's 16-bit words cancel out (libblkid's sun.c).
+/// The XOR of the sector's 16-bit words is zero (libblkid's sun.c).
 fn confirm_sun(source: &Source<'_>, offset: u64) -> std::io::Result<Option<&'static str>> {
     let Some(sector) = source.bytes::<512>(offset - 508)? else {
         return Ok(None);

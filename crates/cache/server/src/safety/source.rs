@@ -1,4 +1,4 @@
-//! Reads at given places of a device or file.
+//! Reads and zeroes ranges of a device or file.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -12,7 +12,7 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The file or device, of so many bytes.
+    /// The file or device, with its length in bytes.
     #[must_use]
     pub fn new(file: &'a File, size_bytes: u64) -> Self {
         Self { file, size_bytes }
@@ -23,7 +23,7 @@ impl<'a> Source<'a> {
         self.size_bytes
     }
 
-    /// `N` bytes at `offset`, or nothing if the end comes before.
+    /// `N` bytes at `offset`, or `None` if the device ends before.
     ///
     /// # Errors
     /// The device cannot be read there.
@@ -32,7 +32,7 @@ impl<'a> Source<'a> {
         Ok(self.read(offset, &mut bytes)?.then_some(bytes))
     }
 
-    /// Fills `bytes` from `offset`; false if the end comes before.
+    /// Fills `bytes` from `offset`; false if the device ends before.
     pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
         if offset
             .checked_add(bytes.len() as u64)
@@ -47,7 +47,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Where the first bytes lie that are no hole.
+    /// Offset of the first data that is not a hole.
     pub(super) fn data_start(&self) -> u64 {
         rustix::fs::seek(self.file, rustix::fs::SeekFrom::Data(0)).unwrap_or(self.size_bytes)
     }
@@ -57,7 +57,7 @@ impl<'a> Source<'a> {
         self.file.write_all_at(&vec![0; len_bytes as usize], offset)
     }
 
-    /// Makes what was written stable.
+    /// Makes completed writes stable.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
