@@ -1,4 +1,4 @@
-//! The user's end of the control socket.
+//! The client side of the control socket.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use crate::connect::{CONNECT, connect, peer_uid};
 use crate::error::ControlError;
 use crate::protocol::{REPLY_LINE_MAX, Reply, Request};
 
-/// How long a daemon may take to answer a question.
+/// How long a daemon may take to answer a request.
 pub const ANSWER: Duration = Duration::from_secs(10);
 
 /// A connection to a daemon.
@@ -20,11 +20,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon on the control socket `path`. `owner_uid` is who may serve it besides root and
-    /// this user: the owner of the cache.
+    /// Connects to the daemon on the control socket `path`. The daemon may run as root, as the current user, or as
+    /// `owner_uid`, the owner of the cache.
     ///
     /// # Errors
-    /// Nobody listens there, somebody else does, or the user may not.
+    /// Nothing listens there, another user does, or permission is denied.
     pub fn connect(path: &Path, owner_uid: Option<u32>) -> Result<Self, ControlError> {
         let path = path.to_owned();
         let stream = match connect(&path) {
@@ -56,16 +56,16 @@ impl Client {
         })
     }
 
-    /// Where the daemon listens.
+    /// The socket of the daemon.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Asks one thing and waits for the answer, at most `timeout`. A [`Reply::Refused`] comes as an error.
+    /// Sends one request and waits for the reply, at most `timeout`. A [`Reply::Refused`] is returned as an error.
     ///
     /// # Errors
-    /// No answer, one that is not understood, or a refusal.
+    /// No reply, an invalid reply, or a refusal.
     pub fn ask(&mut self, request: &Request, timeout: Duration) -> Result<Reply, ControlError> {
         let deadline = Instant::now() + timeout;
         let late = |path: &Path| ControlError::TimedOut {
@@ -89,7 +89,8 @@ impl Client {
             .get_ref()
             .set_write_timeout(Some(timeout))
             .map_err(talk)?;
-        // A daemon that refuses a client answers before it has read anything, so a failed send is not yet the end.
+        // A daemon that refuses a client replies before it reads anything, so there may be a reply even if sending
+        // fails.
         let sent = self.stream.get_mut().write_all(request.to_line().as_bytes());
         let mut line = Vec::new();
         loop {
@@ -123,7 +124,7 @@ impl Client {
         }
     }
 
-    /// The error for a reply that does not fit the question.
+    /// The error for a reply that does not fit the request.
     #[must_use]
     pub fn unexpected(&self, question: &str) -> ControlError {
         ControlError::Garbled {

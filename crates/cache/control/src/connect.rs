@@ -1,4 +1,4 @@
-//! Connecting to a socket that may hang, and who is at its other end.
+//! Connects to a socket whose daemon may hang, and identifies the user at the other end.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,8 +12,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// How long a daemon may take to accept a connection.
 pub const CONNECT: Duration = Duration::from_secs(5);
 
-/// Connects to a Unix socket, waiting at most [`CONNECT`] for a place in its queue. A daemon that hangs with a
-/// full queue is [`io::ErrorKind::WouldBlock`].
+/// Connects to a Unix socket, waiting at most [`CONNECT`] for a place in its queue. A daemon that hangs with a full
+/// queue is [`io::ErrorKind::WouldBlock`].
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let socket: OwnedFd = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -29,7 +29,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 /// The user at the other end.
 ///
 /// # Errors
-/// The system does not say.
+/// The system does not report it.
 pub fn peer_uid(stream: &impl AsFd) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
 }

@@ -1,9 +1,9 @@
-//! Why a daemon cannot be asked, and messages with their causes.
+//! Errors of requests to a daemon, and messages with their causes.
 
 use std::error::Error;
 use std::path::PathBuf;
 
-/// The message of `error` with its causes, each said once.
+/// The message of `error` with its causes, each mentioned once.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -19,16 +19,16 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Why a running cache could not be asked, or its socket not be made.
+/// Why a running cache could not be reached, or its socket not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens there.
+    /// Nothing listens there.
     #[error("no daemon listens on {}: start one with `flaz serve`, or correct --control PATH", path.display())]
     NotRunning {
         /// The socket.
         path: PathBuf,
     },
-    /// The socket is another user's.
+    /// The socket belongs to another user.
     #[error(
         "{}: permission denied: only root and the user of the daemon may control it",
         path.display()
@@ -37,7 +37,7 @@ pub enum ControlError {
         /// The socket.
         path: PathBuf,
     },
-    /// Who listens is neither root nor this user nor the file's owner.
+    /// The daemon runs as a user other than root, the current user and the owner of the cache.
     #[error(
         "{}: the socket belongs to user {uid}, which is neither root nor the current user: not trusted",
         path.display()
@@ -53,26 +53,26 @@ pub enum ControlError {
     Talk {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// No answer in time.
+    /// No reply in time.
     #[error("the daemon on {} did not answer within {seconds} s{advice}", path.display())]
     TimedOut {
         /// The socket.
         path: PathBuf,
-        /// How long was waited.
+        /// How long the client waited.
         seconds: f64,
-        /// What to do, or nothing.
+        /// Advice to the user, or empty.
         advice: &'static str,
     },
-    /// The connection ended without an answer.
+    /// The connection ended without a reply.
     #[error("the daemon on {} closed the connection without a reply: see its log", path.display())]
     HungUp {
         /// The socket.
         path: PathBuf,
     },
-    /// The answer makes no sense.
+    /// The reply is invalid.
     #[error(
         "the daemon on {} sent an invalid reply, possibly from another version ({detail})",
         path.display()
@@ -80,16 +80,16 @@ pub enum ControlError {
     Garbled {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Details.
         detail: String,
     },
-    /// The daemon says no, or that it could not.
+    /// The daemon refused the request, or failed.
     #[error("the daemon reports: {message}")]
     Refused {
-        /// In the daemon's words.
+        /// The daemon's message.
         message: String,
     },
-    /// Another daemon listens there already.
+    /// Another daemon already listens there.
     #[error(
         "{0}: another daemon listens on this control socket: stop it with `flaz stop --control {0}`, or use \
          another path with --control",
@@ -99,7 +99,7 @@ pub enum ControlError {
         /// The socket.
         path: PathBuf,
     },
-    /// A file that is no socket is in the way.
+    /// A file that is not a socket exists there.
     #[error(
         "{}: expected a socket or no file: remove the file, or use another --control PATH",
         path.display()
@@ -130,19 +130,19 @@ pub enum ControlError {
     UnsafeDirectory {
         /// The directory.
         path: PathBuf,
-        /// Who should own it.
+        /// The user who should own it.
         uid: u32,
-        /// What is wrong with it.
+        /// What was found.
         found: String,
     },
-    /// The socket could not be made.
+    /// The socket could not be created.
     #[error("cannot {what} {}", path.display())]
     Make {
-        /// What was being done.
+        /// The failed action.
         what: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

@@ -1,19 +1,17 @@
-//! How a running cache is asked and told, and what it answers: all that a program needs to talk to a daemon without
-//! being one.
+//! The control protocol of a running cache: everything that a program needs to communicate with a daemon.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`protocol`], [`client`], [`server`] | requests and replies on the control socket, and both its ends |
-//! | [`place`] | where the sockets of a cache are |
-//! | [`report`] | what a cache reports about itself |
-//! | [`settings`], [`size`] | settings, sizes and numbers as people write and read them |
-//! | [`error`] | why a daemon cannot be asked |
+//! | [`protocol`], [`client`], [`server`] | requests and replies on the control socket, its client and its server |
+//! | [`place`] | default paths of the sockets of a cache |
+//! | [`report`] | the status, check and create reports |
+//! | [`settings`], [`size`] | parsing and formatting of settings, sizes and numbers |
+//! | [`error`] | errors of requests to a daemon |
 //!
-//! A daemon has one Unix socket, mode 0600, apart from the data. A client sends JSON lines and gets one line for each;
-//! the daemon answers only root and its own user. Invariants:
+//! A daemon has one Unix socket for control, with mode 0600. A client sends JSON lines and gets one line for each. The
+//! daemon answers only root and its own user. Invariants:
 //!
-//! - nothing that a client sends or leaves out makes the daemon wait for ever or grow: lines, clients and idle time have
-//!   limits;
+//! - no client can make the daemon wait for ever or grow: lines, clients and idle time have limits;
 //! - a socket file is replaced only if no process listens on it.
 
 pub mod client;

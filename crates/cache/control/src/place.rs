@@ -1,7 +1,7 @@
-//! Where the sockets of a cache are, if the user does not say: named by its UUID, in the runtime directory.
+//! Default paths of the sockets of a cache: named by its UUID, in the runtime directory.
 //!
-//! The runtime directory is `$FLAZ_RUNTIME_DIR`, else `/run/flaz` for root, else `$XDG_RUNTIME_DIR/flaz`,
-//! else `/tmp/flaz-UID`. The daemon makes it with mode 0700 and refuses one that others could have prepared.
+//! The runtime directory is `$FLAZ_RUNTIME_DIR`, else `/run/flaz` for root, else `$XDG_RUNTIME_DIR/flaz`, else
+//! `/tmp/flaz-UID`. The daemon creates it with mode 0700 and refuses a directory that other users can write to.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -12,19 +12,19 @@ use uuid::Uuid;
 
 use crate::error::ControlError;
 
-/// Runtime directories and how they were found.
+/// The runtime directories and the environment that determines them.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// What `FLAZ_RUNTIME_DIR` says.
+    /// The value of `FLAZ_RUNTIME_DIR`.
     pub own: Option<PathBuf>,
-    /// What `XDG_RUNTIME_DIR` says.
+    /// The value of `XDG_RUNTIME_DIR`.
     pub xdg: Option<PathBuf>,
     /// Who asks.
     pub uid: u32,
 }
 
 impl Places {
-    /// As this process has them.
+    /// For this process.
     #[must_use]
     pub fn of_process() -> Self {
         let directory = |name| {
@@ -40,7 +40,7 @@ impl Places {
         }
     }
 
-    /// The directory in which a daemon of this user puts its sockets.
+    /// The directory in which a daemon of this user creates its sockets.
     #[must_use]
     pub fn daemon_directory(&self) -> PathBuf {
         match (&self.own, self.uid, &self.xdg) {
@@ -51,8 +51,8 @@ impl Places {
         }
     }
 
-    /// Where a client looks for the control socket of a cache whose file belongs to `owner_uid`, in order:
-    /// where this user's daemon would be, then root's, then the owner's.
+    /// Where a client looks for the control socket of a cache whose file belongs to `owner_uid`, in order: the path of
+    /// this user's daemon, of root's, of the owner's.
     #[must_use]
     pub fn control_candidates(&self, uuid: &Uuid, owner_uid: Option<u32>) -> Vec<PathBuf> {
         let mut directories = vec![self.daemon_directory(), PathBuf::from("/run/flaz")];
@@ -86,10 +86,10 @@ pub fn nbd_socket(directory: &Path, uuid: &Uuid) -> PathBuf {
     directory.join(format!("{uuid}.nbd"))
 }
 
-/// Makes the runtime directory if it is missing, and makes sure that nobody else can put things into it.
+/// Creates the runtime directory if it is missing, and checks that other users cannot write to it.
 ///
 /// # Errors
-/// It cannot be made, is another user's, is writable for others, or is no directory (a link is none).
+/// It cannot be created, belongs to another user, is writable for others, or is not a directory (a link is not one).
 pub fn prepare_directory(path: &Path) -> Result<(), ControlError> {
     let uid = geteuid().as_raw();
     match std::fs::DirBuilder::new().mode(0o700).create(path) {

@@ -1,4 +1,4 @@
-//! The lines: one request, one reply, each a JSON object.
+//! Requests and replies: each is one line with a JSON object.
 //!
 //! ```text
 //! > {"v":1,"cmd":"status"}
@@ -14,7 +14,7 @@
 //! < {"v":1,"ok":false,"error":"unknown variant `fly`, .."}
 //! ```
 //!
-//! `v` may be left out. A daemon refuses versions it does not know; within one version fields are only added.
+//! `v` is optional. A daemon refuses unknown versions; within one version, fields are only added.
 
 use flaz_engine::settings::Settings;
 use serde::{Deserialize, Serialize};
@@ -25,26 +25,26 @@ use crate::settings::SettingsPatch;
 
 /// Version of the protocol.
 pub const PROTOCOL_VERSION: u64 = 1;
-/// Longest request line in bytes, its end included.
+/// Maximum length of a request line in bytes, including its end.
 pub const REQUEST_LINE_MAX: usize = 16 << 10;
-/// Longest reply line in bytes, its end included.
+/// Maximum length of a reply line in bytes, including its end.
 pub const REPLY_LINE_MAX: usize = 4 << 20;
 
-/// What a client wants.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Everything the daemon knows about itself.
+    /// Report status, settings and counters.
     Status {},
-    /// Change settings; all of them or none.
+    /// Change settings; either all of them or none.
     Set(SettingsPatch),
-    /// Bring everything that is dirty to the origin.
+    /// Write all dirty blocks to the origin.
     Flush {},
-    /// The same, keep nothing back from now on, and leave an empty cache at the stop that follows.
+    /// Write all dirty blocks to the origin, set write-through, and leave an empty cache at the stop that follows.
     Detach {},
     /// Stop cleanly.
     Stop {
-        /// Answer when stopped, not at once.
+        /// Reply when the daemon has stopped, not at once.
         #[serde(default = "yes")]
         wait: bool,
     },
@@ -54,25 +54,25 @@ fn yes() -> bool {
     true
 }
 
-/// What the daemon answers.
+/// The reply of the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// To a status request.
     Status(Box<StatusReport>),
     /// To a set request: the settings then in force.
     Settings(Settings),
-    /// To a flush, or a stop that waits: blocks that are dirty now.
+    /// To a flush, or to a stop that waits: the number of dirty blocks.
     Left {
-        /// After a flush: written meanwhile, or damaged.
+        /// After a flush: blocks written in the meantime, or damaged.
         dirty_blocks: u64,
     },
-    /// Done, or, to a stop that does not wait, begun.
+    /// Done; or begun, for a stop that does not wait.
     Done,
-    /// Refused or failed, in words for the user.
+    /// Refused or failed, with a message for the user.
     Refused(String),
 }
 
-/// A reply as it travels.
+/// A reply in its JSON form.
 #[derive(Serialize, Deserialize)]
 struct Wire {
     v: u64,
@@ -87,7 +87,7 @@ struct Wire {
     dirty_blocks: Option<u64>,
 }
 
-/// Why a line is no request or no reply, in words for the user.
+/// Why a line is not a valid request or reply, with a message for the user.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// Not a JSON object.
@@ -99,22 +99,22 @@ pub enum LineError {
         /// As found.
         found: String,
     },
-    /// JSON, but not what was expected.
+    /// JSON with unexpected contents.
     #[error("{0}")]
     Content(String),
 }
 
 impl Request {
-    /// Reads a line. Never trusts it.
+    /// Parses a line, which is not trusted.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why it is invalid.
     pub fn parse(line: &str) -> Result<Self, LineError> {
         let object = versioned_object(line)?;
         serde_json::from_value(Value::Object(object)).map_err(|error| LineError::Content(error.to_string()))
     }
 
-    /// The line, with its end.
+    /// The line, including its end.
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut object = Map::new();
@@ -127,12 +127,12 @@ impl Request {
 }
 
 impl Reply {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why it is invalid.
     pub fn parse(line: &str) -> Result<Self, LineError> {
-        // The version first: a reply of another version may have another shape.
+        // Check the version first: a reply of another version may have another form.
         let mut object = versioned_object(line)?;
         object.insert("v".to_owned(), PROTOCOL_VERSION.into());
         let wire: Wire = serde_json::from_value(Value::Object(object))
@@ -156,7 +156,7 @@ impl Reply {
         })
     }
 
-    /// The line, with its end.
+    /// The line, including its end.
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut wire = Wire {
@@ -186,7 +186,7 @@ impl Reply {
     }
 }
 
-/// The object on a line, its version checked and taken out.
+/// Parses the object on a line, and checks and removes its version.
 fn versioned_object(line: &str) -> Result<Map<String, Value>, LineError> {
     let mut object: Map<String, Value> =
         serde_json::from_str(line).map_err(|error| LineError::Json(error.to_string()))?;

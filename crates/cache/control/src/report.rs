@@ -1,8 +1,8 @@
-//! What a cache reports about itself: the structs behind `flaz status`, `flaz check` and `flaz create`.
+//! Reports about a cache: the structs behind `flaz status`, `flaz check` and `flaz create`.
 //!
-//! The JSON form of these structs is an interface for scripts: a field keeps its name and unit once released,
-//! and [`REPORT_SCHEMA`] grows when one changes its meaning. Names end in their unit. Counters count from the
-//! start of the daemon unless they say otherwise.
+//! The JSON form of these structs is an interface for scripts: a field keeps its name and unit once released, and
+//! [`REPORT_SCHEMA`] is incremented when a field changes its meaning. Names end in their unit. Counters count from the
+//! start of the daemon unless stated otherwise.
 
 #[doc(hidden)]
 pub mod example;
@@ -20,53 +20,54 @@ use crate::settings::Emulation;
 /// Version of the JSON form.
 pub const REPORT_SCHEMA: u32 = 1;
 
-/// Problems that a check lists one by one; more are only counted.
+/// Maximum number of problems that a check lists; further ones are only counted.
 pub const PROBLEMS_LISTED_MAX: usize = 1000;
 
-/// Everything `flaz status` says.
+/// The report of `flaz status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// [`REPORT_SCHEMA`] of the program that made the report.
+    /// [`REPORT_SCHEMA`] of the program that created the report.
     pub schema: u32,
-    /// Whether a daemon serves the cache, and how it is.
+    /// State of the cache and its daemon.
     pub state: CacheState,
     /// The cache device.
     pub cache: CacheReport,
     /// The origin.
     pub origin: OriginReport,
-    /// Settings in force; when not running, those it would start with. Absent if the superblock has none.
+    /// Settings in force; if the cache is not running, the settings that it would start with. Absent if the superblock
+    /// has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Settings>,
-    /// What only a running cache knows.
+    /// Only for a running cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<LiveReport>,
-    /// What the user should know, most urgent first: emulation, a failed cache device, a full log.
+    /// Warnings, most urgent first: emulation, a failed cache device, a full log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// How the cache is.
+/// State of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheState {
-    /// No daemon; the last one stopped cleanly, so the next start is warm.
+    /// Not running; the last daemon stopped cleanly, so the next start is warm.
     Clean,
-    /// No daemon; the last one did not stop cleanly.
+    /// Not running; the last daemon did not stop cleanly.
     Unclean,
-    /// No daemon has ever run.
+    /// Not running; never served.
     New,
     /// Opening devices, restoring the index.
     Starting,
     /// Serving.
     Running,
-    /// Serving from the origin only: the cache device failed or was switched off.
+    /// Serving from the origin only: the cache device failed or was disabled.
     Degraded,
-    /// Finishing what is in flight.
+    /// Completing the requests in flight.
     Stopping,
 }
 
 impl CacheState {
-    /// Whether a daemon is there.
+    /// Whether a daemon is running.
     #[must_use]
     pub fn is_running(self) -> bool {
         matches!(
@@ -76,18 +77,18 @@ impl CacheState {
     }
 }
 
-/// The cache device, as its superblock describes it.
+/// The cache device, from its superblock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CacheReport {
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
-    /// Identity, given at creation.
+    /// UUID, assigned at creation.
     pub uuid: Uuid,
     /// Version of the on-disk format.
     pub format_version: u32,
     /// Size of the device in bytes.
     pub size_bytes: u64,
-    /// Bytes of it that hold extents; the rest is metadata.
+    /// Bytes for extents; the rest is metadata.
     pub data_bytes: u64,
     /// Size of a full extent in bytes.
     pub extent_bytes: u64,
@@ -102,35 +103,35 @@ pub struct CacheReport {
 /// The origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OriginReport {
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
     /// Size in bytes; the size of the exported device.
     pub size_bytes: u64,
 }
 
-/// What only a running cache knows.
+/// The state of a running cache.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LiveReport {
     /// The process.
     pub daemon: DaemonReport,
     /// Requests by operation: reads, writes, flushes, ..
     pub operations: Vec<OperationReport>,
-    /// Reads by what the cache had of them.
+    /// Reads by cache result.
     pub lookups: LookupReport,
-    /// Blocks taken in and refused.
+    /// Blocks admitted and refused.
     pub admission: AdmissionReport,
     /// Compression.
     pub codec: CodecReport,
-    /// What the cache holds now.
+    /// Current contents.
     pub space: SpaceReport,
-    /// Writes that have not reached the origin; absent in reports of older daemons.
+    /// Dirty blocks; absent in reports of older daemons.
     #[serde(default)]
     pub write_back: WriteBackReport,
-    /// Bytes that went to and from the devices.
+    /// Bytes transferred to and from the devices.
     pub traffic: TrafficReport,
-    /// How room is made.
+    /// Reclaim of regions.
     pub reclaim: ReclaimReport,
-    /// What went wrong.
+    /// Errors.
     pub errors: ErrorReport,
     /// Memory.
     pub memory: MemoryReport,
@@ -140,7 +141,7 @@ pub struct LiveReport {
     pub nbd: Vec<NbdReport>,
 }
 
-/// The process that serves.
+/// The process of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DaemonReport {
     /// Process number.
@@ -153,11 +154,11 @@ pub struct DaemonReport {
     pub threads: u32,
     /// CPU time used by the process so far, user and system, in seconds.
     pub cpu_s: f64,
-    /// Whether the index came warm from the last run.
+    /// Whether the index was loaded from the last run.
     pub started_warm: bool,
-    /// Milliseconds it took to restore the index.
+    /// Time to restore the index, in milliseconds.
     pub recovery_ms: f64,
-    /// Whether writes are refused.
+    /// Whether writes are rejected.
     pub read_only: bool,
     /// Emulated origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,15 +171,15 @@ pub struct DaemonReport {
 /// Requests of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OperationReport {
-    /// `read`, `write`, `flush`, `trim`, `write-zeroes`, `prefetch`, and inner ones such as `origin-read`.
+    /// `read`, `write`, `flush`, `trim`, `write-zeroes`, `prefetch`, and internal operations such as `origin-read`.
     pub operation: String,
-    /// Requests finished, failed ones included.
+    /// Completed requests, including failed ones.
     pub count: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// Latency from arrival to answer; absent where none was measured: inner operations are counted without a clock.
+    /// Latency from arrival to reply. Absent for internal operations that are counted without a clock.
     pub latency_us: Option<LatencyReport>,
 }
 
@@ -199,31 +200,31 @@ pub struct LatencyReport {
     pub max: f64,
 }
 
-/// Reads by what the cache had of them.
+/// Reads by cache result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LookupReport {
-    /// Read requests answered from the cache alone.
+    /// Reads answered entirely from the cache.
     pub hits: u64,
-    /// Read requests answered in part from the cache.
+    /// Reads answered partly from the cache.
     pub partial_hits: u64,
-    /// Read requests answered from the origin alone.
+    /// Reads answered entirely from the origin.
     pub misses: u64,
     /// Blocks found.
     pub hit_blocks: u64,
-    /// Blocks not found.
+    /// Blocks not found in the cache.
     pub miss_blocks: u64,
     /// Misses that joined the origin read of another request.
     pub joined_blocks: u64,
-    /// Origin reads after merging neighbouring misses.
+    /// Origin reads after adjacent misses were merged.
     pub origin_reads: u64,
 }
 
-/// Blocks taken in, and refused by reason.
+/// Blocks admitted, and blocks refused by reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AdmissionReport {
     /// Blocks admitted after a miss.
     pub admitted_blocks: u64,
-    /// Blocks put in by writes.
+    /// Blocks inserted by writes.
     pub written_blocks: u64,
     /// Blocks not admitted, by reason: `sequential`, `policy`, `overtaken-by-write`, `queue-full`, ..
     pub refused_blocks: BTreeMap<String, u64>,
@@ -232,15 +233,15 @@ pub struct AdmissionReport {
 /// Compression since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CodecReport {
-    /// Bytes given to the codec.
+    /// Bytes passed to the codec.
     pub in_bytes: u64,
-    /// Bytes that came out and were stored, raw blocks included.
+    /// Bytes that the codec produced and that were stored, including raw blocks.
     pub out_bytes: u64,
     /// Blocks stored compressed.
     pub compressed_blocks: u64,
-    /// Blocks stored raw, because compressing saved nothing.
+    /// Blocks stored raw, because compression saved nothing.
     pub raw_blocks: u64,
-    /// All-zero and other single-value blocks, stored without a fragment; not in `in_bytes`.
+    /// Blocks of zeroes or another single value, stored without a fragment; not in `in_bytes`.
     pub single_value_blocks: u64,
     /// Blocks decompressed for readers.
     pub decompressed_blocks: u64,
@@ -250,21 +251,21 @@ pub struct CodecReport {
     pub decompress_s: f64,
 }
 
-/// What the cache holds now.
+/// Current contents of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpaceReport {
     /// Blocks in the index.
     pub cached_blocks: u64,
-    /// Those blocks in bytes, before compression: the data the cache stands for.
+    /// Size of these blocks before compression, in bytes.
     pub cached_bytes: u64,
-    /// Bytes of their fragments, headers included; dead fragments are not. Worked out from the sectors that each
-    /// touches: right to about a hundredth.
+    /// Size of their fragments including headers, without dead fragments, in bytes. Estimated from the sectors that
+    /// each touches, with an error of about 1 %.
     pub fragment_bytes: u64,
-    /// Bytes of regions in use, dead fragments and headers included.
+    /// Bytes of regions in use, including dead fragments and headers.
     pub used_bytes: u64,
     /// Bytes of all regions.
     pub capacity_bytes: u64,
-    /// Bytes the whole cache will stand for when full, at today's ratio.
+    /// Bytes before compression that the whole cache will hold when full, at the current ratio.
     pub effective_capacity_bytes: u64,
     /// Regions in use by ring.
     pub probation_regions: u64,
@@ -274,47 +275,47 @@ pub struct SpaceReport {
     pub free_regions: u64,
 }
 
-/// Writes that have not reached the origin.
+/// Dirty blocks: writes that have not reached the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WriteBackReport {
     /// Blocks that are newer than the origin.
     pub dirty_blocks: u64,
-    /// The same in bytes of the served device.
+    /// Size of these blocks on the served device, in bytes.
     pub dirty_bytes: u64,
     /// Bytes of the cache device that they take.
     pub dirty_device_bytes: u64,
-    /// Bytes of the cache device that they may take; at the limit, writers wait.
+    /// Limit of these bytes; at the limit, writers wait.
     pub limit_bytes: u64,
-    /// Seconds that cleaning all of it would take at the pace since the start, that of each shard; absent while nothing was
-    /// cleaned.
+    /// Estimated seconds to write all of them back, at each shard's average pace since the start; absent if nothing was
+    /// written back yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean_s: Option<f64>,
-    /// Blocks brought to the origin since the start.
+    /// Blocks written back since the start.
     pub cleaned_blocks: u64,
     /// Writes that waited because the limit was reached.
     pub waits: u64,
     /// Dirty blocks that reclaim had to store again.
     pub moved_blocks: u64,
-    /// Blocks whose only copy could not be read when it was read last.
+    /// Blocks whose only copy could not be read the last time.
     pub lost: u64,
-    /// The origin takes nothing at present: the cleaner keeps trying.
+    /// Writeback to the origin currently fails and is retried.
     pub failing: bool,
     /// Extents closed early so that writes could be acknowledged.
     pub acknowledged_extents: u64,
     /// Blocks in them.
     pub acknowledged_blocks: u64,
-    /// Bytes that they took on the cache device, headers and padding included.
+    /// Bytes that they took on the cache device, including headers and padding.
     pub acknowledged_bytes: u64,
 }
 
-/// Bytes to and from the devices.
+/// Bytes transferred to and from the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrafficReport {
     /// Read from the cache device.
     pub cache_read_bytes: u64,
-    /// Written to the cache device, headers, padding and metadata included: what wears it.
+    /// Bytes written to the cache device, including headers, padding and metadata. This determines its wear.
     pub cache_written_bytes: u64,
-    /// Given up on the cache device before reuse.
+    /// Bytes discarded on the cache device before reuse.
     pub cache_discarded_bytes: u64,
     /// Read from the origin.
     pub origin_read_bytes: u64,
@@ -322,26 +323,25 @@ pub struct TrafficReport {
     pub origin_written_bytes: u64,
 }
 
-/// How room is made.
+/// Reclaim of regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReclaimReport {
     /// Regions reclaimed.
     pub regions: u64,
-    /// Blocks found cold and dropped.
+    /// Cold blocks dropped.
     pub dropped_blocks: u64,
-    /// Blocks found hot and written again.
+    /// Hot blocks reinserted.
     pub reinserted_blocks: u64,
-    /// Bytes written again for them.
+    /// Bytes written for them.
     pub reinserted_bytes: u64,
-    /// Blocks that were read or written without being cached, and that the policy's ghost remembered; a policy without
-    /// a ghost has none.
+    /// Uncached blocks read or written that were in the policy's ghost list; always zero for a policy without one.
     pub ghost_hits: u64,
 }
 
-/// What went wrong.
+/// Errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ErrorReport {
-    /// Fragments whose checksum did not match: read from the origin instead, and dropped.
+    /// Fragments with a wrong checksum: dropped, and read from the origin instead.
     pub checksum_failures: u64,
     /// Failed reads of the cache device.
     pub cache_read_errors: u64,
@@ -356,16 +356,16 @@ pub struct ErrorReport {
 pub struct MemoryReport {
     /// The index.
     pub index_bytes: u64,
-    /// Index bytes for each block it has room for, or for each cached block where it grows.
+    /// Index bytes per block: of its capacity, or per cached block if it grows.
     pub index_bytes_per_block: f64,
-    /// Ghosts and all else that grows with the cache.
+    /// Ghost lists and everything else that grows with the cache.
     pub other_bytes: u64,
-    /// The same for each block.
+    /// Bytes per block for these.
     pub other_bytes_per_block: f64,
-    /// Buffers for data on its way, those in use (requests, extents still in memory, blocks that wait to be stored)
-    /// and those pooled for reuse.
+    /// Buffers for data in transit, both in use (requests, extents still in memory, blocks waiting to be stored) and
+    /// pooled for reuse.
     pub buffer_bytes: u64,
-    /// Resident set of the process.
+    /// Resident set size of the process.
     pub resident_bytes: u64,
 }
 
@@ -374,15 +374,15 @@ pub struct MemoryReport {
 pub struct QueueReport {
     /// Its name: `requests`, `admission`, `codec-reads`, ..
     pub name: String,
-    /// How many there are. The depths are those of the fullest.
+    /// Number of queues. The depths are those of the fullest one.
     pub queues: u64,
     /// Entries now.
     pub depth: u64,
-    /// Most entries there were since the start.
+    /// Maximum number of entries since the start.
     pub depth_peak: u64,
-    /// Most entries there may be in one.
+    /// Limit of the entries of one queue.
     pub depth_max: u64,
-    /// How often somebody had to wait, or was sent away, because one was full. Of all of them together.
+    /// How often a request waited or was refused because a queue was full, over all of them.
     pub full_count: u64,
 }
 
@@ -393,24 +393,24 @@ pub struct NbdReport {
     pub address: String,
     /// Connections now.
     pub connections: u32,
-    /// Most connections there may be.
+    /// Maximum number of connections.
     pub connections_max: u32,
-    /// Connections since the start.
+    /// Connections accepted since the start.
     pub connections_total: u64,
 }
 
-/// What `flaz create` made.
+/// The result of `flaz create`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CreateReport {
     /// The cache device.
     pub cache: CacheReport,
     /// The origin.
     pub origin: OriginReport,
-    /// The codec new blocks will have.
+    /// The codec for new blocks.
     pub codec: CodecSpec,
 }
 
-/// What `flaz check` found.
+/// The result of `flaz check`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckReport {
     /// [`REPORT_SCHEMA`].
@@ -419,40 +419,40 @@ pub struct CheckReport {
     pub cache: CacheReport,
     /// Whether the last run stopped cleanly.
     pub clean: bool,
-    /// Whether it holds, or may hold, writes that have not reached the origin.
+    /// Whether the cache contains, or may contain, dirty blocks.
     pub may_be_dirty: bool,
-    /// Things looked at, by kind, good ones: `superblock`, `region-summary`, `extent`, `fragment-lz4`, ..
+    /// Number of valid objects by kind: `superblock`, `region-summary`, `extent`, `fragment-lz4`, ..
     pub good: BTreeMap<String, u64>,
-    /// Things that are wrong, by the same kinds.
+    /// Number of invalid objects, by the same kinds.
     pub bad: BTreeMap<String, u64>,
     /// Bytes of fragments that were read and verified.
     pub verified_bytes: u64,
     /// The first [`PROBLEMS_LISTED_MAX`] problems.
     pub problems: Vec<Problem>,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub duration_s: f64,
 }
 
 impl CheckReport {
-    /// How many things are wrong.
+    /// Total number of invalid objects.
     #[must_use]
     pub fn bad_total(&self) -> u64 {
         self.bad.values().sum()
     }
 }
 
-/// One thing that a check found wrong.
+/// One problem that a check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What it is, in the words of [`CheckReport::bad`].
+    /// Kind of object, as in [`CheckReport::bad`].
     pub kind: String,
     /// Byte offset on the cache device.
     pub offset: u64,
-    /// Expected and found.
+    /// Expected and found values.
     pub message: String,
 }
 
-/// One thing on the cache device, as `flaz dump` shows it: a line.
+/// One object on the cache device, as `flaz dump` prints it: one line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DumpRecord {
     /// `superblock`, `region`, `extent`, `fragment`, ..
@@ -461,9 +461,9 @@ pub struct DumpRecord {
     pub offset: u64,
     /// Length in bytes.
     pub len_bytes: u64,
-    /// Depth in the tree, for indenting: superblock 0, region 0, extent 1, fragment 2.
+    /// Depth in the tree, for indentation: superblock 0, region 0, extent 1, fragment 2.
     pub depth: u8,
-    /// Fields in the order they are stored in; in JSON an object.
+    /// Fields in device order; in JSON an object.
     #[serde(serialize_with = "as_object")]
     pub fields: Vec<(String, serde_json::Value)>,
 }

@@ -1,8 +1,8 @@
-//! The daemon's end of the control socket: plain threads, one that accepts and one a client.
+//! The server side of the control socket, with plain threads: one that accepts and one per client.
 //!
-//! Limits: [`CLIENTS_MAX`] clients, [`THREADS_MAX`] threads, [`REQUEST_LINE_MAX`] bytes a request, [`IDLE`] between
-//! requests, [`SEND`] for a client to take a reply. A client over a limit is answered with the reason where that is
-//! possible, and hung up on.
+//! Limits: [`CLIENTS_MAX`] clients, [`THREADS_MAX`] threads, [`REQUEST_LINE_MAX`] bytes per request, [`IDLE`] between
+//! requests, [`SEND`] for a client to take a reply. A client that exceeds a limit is told the reason if possible and
+//! disconnected.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -23,35 +23,36 @@ use crate::connect::{connect, peer_uid};
 use crate::error::ControlError;
 use crate::protocol::{REQUEST_LINE_MAX, Reply, Request};
 
-/// Clients at a time.
+/// Maximum number of clients.
 pub const CLIENTS_MAX: usize = 16;
-/// Threads for them at a time: one that waits for the end of a flush or a stop goes on when its client has left.
+/// Maximum number of their threads: a thread that waits for the end of a flush or a stop continues after its client has
+/// left.
 pub const THREADS_MAX: usize = 64;
-/// How long a client may say nothing.
+/// How long a client may be silent.
 pub const IDLE: Duration = Duration::from_secs(30);
-/// How long a client may leave a reply in the socket.
+/// How long a client may leave a reply unread.
 pub const SEND: Duration = Duration::from_secs(5);
-/// How long a stopping server waits for replies on their way.
+/// How long a stopping server waits for replies in progress.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long another process may hold the directory's lock while it sets up a socket.
 const LOCK: Duration = Duration::from_secs(2);
-/// Longest path of a socket in bytes: `sun_path` holds 108, one of which ends it.
+/// Maximum length of a socket path in bytes: `sun_path` holds 108, including the final NUL.
 pub const PATH_MAX: usize = 107;
 const BACKLOG: i32 = 16;
 
-/// What answers requests. Called from several threads at once; a `stop` that waits may block.
+/// Handles requests. Called from several threads at once; a `stop` that waits may block.
 pub trait ControlHandler: Send + Sync {
-    /// Answers one request.
+    /// Handles one request.
     fn handle(&self, request: Request) -> Reply;
 }
 
-/// A control socket being served, until [`Server::close`] or drop.
+/// A control socket that is being served, until [`Server::close`] or drop.
 pub struct Server {
     path: PathBuf,
-    /// Device and inode of the socket file, so that only our own is removed.
+    /// Device and inode of the socket file, so that only the server's own file is removed.
     identity: (u64, u64),
     shared: Arc<Shared>,
-    /// Dropped to wake the acceptor up.
+    /// Dropped to wake the acceptor.
     wake: Option<UnixStream>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -60,15 +61,15 @@ struct Shared {
     handler: Arc<dyn ControlHandler>,
     closing: AtomicBool,
     clients: AtomicUsize,
-    /// Streams of the clients, to end their reading when closing.
+    /// Streams of the clients, to end their reading at close.
     streams: Mutex<Vec<(usize, UnixStream)>>,
 }
 
 impl Server {
-    /// Makes the socket at `path`, mode 0600, and answers requests on it with `handler`.
+    /// Creates the socket at `path` with mode 0600, and answers its requests with `handler`.
     ///
     /// # Errors
-    /// Somebody listens there already, another kind of file is there, or the socket could not be made.
+    /// Another process listens there, another kind of file exists there, or the socket could not be created.
     pub fn start(path: &Path, handler: Arc<dyn ControlHandler>) -> Result<Self, ControlError> {
         let listener = bind(path)?;
         let make = |what| {
@@ -105,13 +106,13 @@ impl Server {
         })
     }
 
-    /// Where it is.
+    /// Path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes no more requests, gives replies on their way a moment, and removes the socket.
+    /// Accepts no more requests, waits briefly for replies in progress, and removes the socket.
     pub fn close(mut self) {
         self.close_now();
     }
@@ -130,7 +131,7 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
         {
-            // A client that waits for nothing is hung up on; replies can still be written.
+            // Idle clients are disconnected; replies can still be written.
             let _ = stream.shutdown(std::net::Shutdown::Read);
         }
         let deadline = Instant::now() + LINGER;
@@ -151,8 +152,8 @@ impl Drop for Server {
     }
 }
 
-/// A listening socket at `path`, in place of a stale one. Two daemons that start at the same moment are kept
-/// apart by a lock on the directory.
+/// Creates a listening socket at `path`, replacing a stale one. A lock on the directory serialises two daemons that
+/// start at the same moment.
 fn bind(path: &Path) -> Result<UnixListener, ControlError> {
     let len = path.as_os_str().len();
     if len > PATH_MAX {
@@ -198,7 +199,7 @@ fn bind(path: &Path) -> Result<UnixListener, ControlError> {
     listen(path).map_err(|error| make("create the control socket")(error.into()))
 }
 
-/// Binds with mode 0600 from the first moment: on Linux a socket file takes its mode from the socket itself.
+/// Binds with mode 0600 from the first moment: on Linux a socket file gets its mode from the socket itself.
 fn listen(path: &Path) -> Result<UnixListener, Errno> {
     let socket: OwnedFd = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -230,7 +231,7 @@ fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Accepts until the other end of `woken` is dropped.
+/// Accepts connections until the other end of `woken` is dropped.
 fn accept_loop(listener: &UnixListener, woken: &UnixStream, shared: &Arc<Shared>) {
     let mut number = 0;
     loop {
@@ -252,7 +253,7 @@ fn accept_loop(listener: &UnixListener, woken: &UnixStream, shared: &Arc<Shared>
             Ok((stream, _)) => stream,
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => continue,
             Err(error) => {
-                // Out of descriptors, most likely: others must finish first.
+                // Probably out of descriptors: wait until other clients have finished.
                 tracing::warn!("control socket: accept failed: {error}");
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
@@ -266,7 +267,7 @@ fn accept_loop(listener: &UnixListener, woken: &UnixStream, shared: &Arc<Shared>
     }
 }
 
-/// Starts a thread for a client, if it may be here and there is room.
+/// Starts a thread for a client, if it is permitted and there is room.
 fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), (UnixStream, String)> {
     let uid = match peer_uid(&stream) {
         Ok(uid) => uid,
@@ -314,7 +315,7 @@ fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), 
     Ok(())
 }
 
-/// Clients that have not left: of flushes that were given up, and that a stalled origin holds up, nobody is left.
+/// Clients that have not left. A flush that a stalled origin delays may outlive its client.
 fn clients_there(shared: &Shared) -> usize {
     let left = |stream: &UnixStream| {
         let mut events = [PollFd::new(stream, PollFlags::empty())];
@@ -327,7 +328,7 @@ fn clients_there(shared: &Shared) -> usize {
         .count()
 }
 
-/// Gives a client's place back, also when its thread panics.
+/// Removes a client from the count, also when its thread panics.
 struct Leaving<'a> {
     shared: &'a Shared,
     number: usize,
@@ -385,7 +386,8 @@ enum Line {
     Late,
 }
 
-/// Reads a line within [`IDLE`] for all of it, so that a byte now and then does not hold a place for ever.
+/// Reads a line, with [`IDLE`] as the limit for the whole line, so that a client that sends single bytes slowly does
+/// not hold its place for ever.
 fn read_line(reader: &mut BufReader<&UnixStream>, stream: &UnixStream) -> io::Result<Line> {
     let deadline = Instant::now() + IDLE;
     let mut line = Vec::new();
@@ -402,7 +404,7 @@ fn read_line(reader: &mut BufReader<&UnixStream>, stream: &UnixStream) -> io::Re
             Err(error) => return Err(error),
         };
         if available.is_empty() {
-            // A half line at the end is a client that died.
+            // An incomplete line at the end means that the client died.
             return Ok(Line::End);
         }
         let (taken, ended) = match available.iter().position(|byte| *byte == b'\n') {
@@ -410,7 +412,7 @@ fn read_line(reader: &mut BufReader<&UnixStream>, stream: &UnixStream) -> io::Re
             None => (available.len(), false),
         };
         if line.len() + taken > REQUEST_LINE_MAX {
-            // Take what has arrived, or closing would reset the connection and lose the answer.
+            // Read what has arrived: otherwise closing would reset the connection and lose the reply.
             drain(reader, stream);
             return Ok(Line::TooLong);
         }
@@ -422,7 +424,7 @@ fn read_line(reader: &mut BufReader<&UnixStream>, stream: &UnixStream) -> io::Re
     }
 }
 
-/// Reads away what a client has sent already, up to a limit.
+/// Reads and discards what a client has already sent, up to a limit.
 fn drain(reader: &mut BufReader<&UnixStream>, stream: &UnixStream) {
     const DRAINED_MAX: u64 = 1 << 20;
     let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));

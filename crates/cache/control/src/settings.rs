@@ -1,6 +1,6 @@
 //! Changes of the settings of a running cache, written as `KEY=VALUE` or as JSON.
 //!
-//! Mode, policy, codec and the settings themselves are types of the engine, so a name is the same everywhere.
+//! Mode, policy, codec and the settings themselves are types of the engine, so their names are the same everywhere.
 
 use std::fmt;
 
@@ -58,18 +58,18 @@ pub enum SettingError {
     /// Not `KEY=VALUE`.
     #[error("'{0}': expected KEY=VALUE, for example mode=write-around; keys are {KEYS}")]
     AssignmentForm(String),
-    /// A key that cannot be set.
+    /// A key that cannot be changed while running.
     #[error("'{0}' cannot be set while the cache is running; keys are {KEYS}")]
     UnknownKey(String),
     /// The same key twice.
     #[error("'{0}' is given twice")]
     Twice(String),
-    /// Not the name of a value.
+    /// Not a valid value.
     #[error("{key}={}: expected one of {}", .source.found, .source.expected)]
     Value {
         /// Key as given.
         key: String,
-        /// What is wrong with the value.
+        /// Description of the valid values.
         source: UnknownChoice,
     },
     /// An invalid size.
@@ -77,7 +77,7 @@ pub enum SettingError {
     Size {
         /// Key as given.
         key: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         source: SizeError,
     },
 }
@@ -107,7 +107,7 @@ pub struct SettingsPatch {
         deserialize_with = "dirty_limit"
     )]
     pub dirty_limit: Option<u8>,
-    /// When the mark of a flush is stable.
+    /// When the mark of a flush is made stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict_flush: Option<StrictFlush>,
 }

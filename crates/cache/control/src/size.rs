@@ -1,15 +1,15 @@
-//! Sizes as people write them (`64KiB`, `10G`, `1.5GiB`, `4096`), and numbers as people read them.
+//! Parses and formats sizes (`64KiB`, `10G`, `1.5GiB`, `4096`) and formats numbers.
 //!
-//! Suffixes follow coreutils: `K`, `M`, `G`, `T`, `P`, `E` and `KiB`, `MiB`, .. are powers of 1024; `kB` (or
-//! `KB`), `MB`, .. are powers of 1000; `B` or nothing is bytes. Upper or lower case. Fractions are cut to whole bytes.
+//! Suffixes follow coreutils: `K`, `M`, `G`, `T`, `P`, `E` and `KiB`, `MiB`, .. are powers of 1024; `kB` (or `KB`),
+//! `MB`, .. are powers of 1000; `B` or nothing means bytes. Case is ignored. Fractions are rounded down to whole bytes.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The largest size that can be given, in bytes: what a Linux file offset can hold.
+/// Maximum size in bytes: the maximum Linux file offset.
 pub const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 
-/// Digits taken after the decimal point; more would not change a size of 8 EiB.
+/// Number of digits used after the decimal point; more would not change a size of 8 EiB.
 const FRACTION_DIGITS_MAX: usize = 18;
 
 /// Why a text is not a size.
@@ -24,7 +24,7 @@ pub enum SizeError {
     /// A minus sign.
     #[error("'{0}' is negative: expected zero or more")]
     Negative(String),
-    /// A number, then something that is no unit.
+    /// A number followed by an unknown unit.
     #[error(
         "'{text}' has the unknown unit '{unit}': expected B, K, M, G, T, P or KiB .. PiB (powers of 1024) \
          or kB .. PB (powers of 1000)"
@@ -32,10 +32,10 @@ pub enum SizeError {
     Unit {
         /// Size as given.
         text: String,
-        /// What stands after the number.
+        /// The text after the number.
         unit: String,
     },
-    /// Below a byte, and not zero.
+    /// Less than one byte, but not zero.
     #[error("'{0}' is less than one byte")]
     BelowOne(String),
     /// Over [`SIZE_MAX_BYTES`].
@@ -43,10 +43,10 @@ pub enum SizeError {
     TooLarge(String),
 }
 
-/// Reads a size in bytes.
+/// Parses a size in bytes.
 ///
 /// # Errors
-/// A text that is no size, or a size over [`SIZE_MAX_BYTES`].
+/// The text is not a size, or exceeds [`SIZE_MAX_BYTES`].
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
@@ -82,7 +82,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     u64::try_from(bytes).map_err(|_| too_large())
 }
 
-/// The digits after the point, as bytes, cut to whole ones.
+/// The digits after the point, in bytes, rounded down.
 fn fraction_bytes(digits: &str, unit_bytes: u64) -> u128 {
     let digits = &digits[..digits.len().min(FRACTION_DIGITS_MAX)];
     let mut scale = 1u128;
@@ -107,7 +107,7 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     }
 }
 
-/// Bytes for people: `512 B`, `4.00 KiB`, `1.50 GiB`; three digits that count.
+/// Formats bytes: `512 B`, `4.00 KiB`, `1.50 GiB`; three significant digits.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanBytes(pub u64);
 
@@ -127,7 +127,7 @@ impl fmt::Display for HumanBytes {
     }
 }
 
-/// A count with thousands set apart: `1,234,567`.
+/// Formats a count with separators: `1,234,567`.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanCount(pub u64);
 
@@ -145,7 +145,7 @@ impl fmt::Display for HumanCount {
     }
 }
 
-/// A latency given in microseconds: `0.85 us`, `12.3 us`, `1.24 ms`, `3.00 s`.
+/// Formats a latency given in microseconds: `0.85 us`, `12.3 us`, `1.24 ms`, `3.00 s`.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanMicros(pub f64);
 
@@ -161,7 +161,7 @@ impl fmt::Display for HumanMicros {
     }
 }
 
-/// A span of time: `0.42 s`, `42 s`, `3 min 05 s`, `2 h 07 min`, `9 d 04 h`.
+/// Formats a duration: `0.42 s`, `42 s`, `3 min 05 s`, `2 h 07 min`, `9 d 04 h`.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanDuration(pub Duration);
 
@@ -179,12 +179,12 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-/// `part` of `whole` in percent, `-` of nothing.
+/// `part` of `whole` in percent, `-` if `whole` is zero.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanPercent {
     /// The part.
     pub part: u64,
-    /// What it is a part of.
+    /// The whole.
     pub whole: u64,
 }
 
@@ -197,7 +197,7 @@ impl fmt::Display for HumanPercent {
     }
 }
 
-/// `amount` divided by `by`: `2.31x`, `-` where there is nothing to divide by.
+/// `amount` divided by `by`: `2.31x`, or `-` if `by` is zero.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanRatio {
     /// Numerator.

@@ -1,4 +1,4 @@
-//! Server and client against each other, and against clients that misbehave.
+//! Server and client against each other, and the server against clients that misbehave.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ use crate::client::ANSWER;
 use crate::report::example::example;
 use crate::settings::SettingsPatch;
 
-/// Answers status with an example, refuses settings, and takes its time to stop.
+/// Answers status with an example, refuses settings, and takes a while to stop.
 #[derive(Default)]
 struct Fake {
     asked: AtomicUsize,
@@ -110,7 +110,7 @@ fn the_socket_is_private_and_goes_with_the_server() {
 #[test]
 fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let scratch = Scratch::new();
-    // Bound and left behind, as by a killed daemon.
+    // A bound and abandoned socket, as a killed daemon leaves it.
     drop(UnixListener::bind(scratch.socket()).unwrap());
     assert!(scratch.socket().exists());
     let server = scratch.server();
@@ -201,7 +201,7 @@ fn too_many_clients_are_refused_and_slots_are_reused() {
     }
 }
 
-/// Their flushes may go on for as long as the origin stalls.
+/// Their flushes may continue as long as the origin stalls.
 #[test]
 fn clients_that_timed_out_occupy_no_slot() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! A report of a running cache, for tests of whatever reads or shows one.
+//! An example report of a running cache, for tests.
 
 use flaz_codec::CodecSpec;
 use flaz_engine::policy::PolicyKind;
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::*;
 
-/// A cache that runs, with some of everything.
+/// A running cache with nonzero values in all sections.
 #[must_use]
 pub fn example() -> StatusReport {
     let latency_us = Some(LatencyReport {
