@@ -268,16 +268,16 @@ pub struct StatusArgs {
 Keys:
   mode               {}
   policy, admission  {}
-  codec              {}; for new blocks only
+  codec              as for `flaz create --codec`; for new blocks only
   sequential-cutoff  a size; longer sequential runs are not cached; 0 caches all
-  dirty-limit        maximum share of the cache device for dirty data: 1 to 50 percent
+  dirty-limit        maximum dirty data on the cache device: 1 to 50 percent
   strict-flush       auto, always or never; see `flaz serve --help`
 
 Changes take effect at once and last until the daemon stops. Either all keys are changed or none.
 
 Examples:
   flaz set /dev/nvme0n1p3 mode=write-around
-  flaz set --control mine.sock codec=zstd:3 sequential-cutoff=4M", names::<Mode>(), names::<PolicyKind>(), flaz_codec::choices()))]
+  flaz set --control mine.sock codec=zstd:3 sequential-cutoff=4M", names::<Mode>(), names::<PolicyKind>()))]
 pub struct SetArgs {
     /// Cache device (omit it with --control), then the settings to change
     #[arg(value_name = "CACHE | KEY=VALUE", required = true)]
@@ -359,7 +359,8 @@ pub struct StopArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Reads the whole cache device and verifies the superblock, headers and checksums, and that every fragment \
-decompresses. Prints how many there are of each kind. Changes nothing. Exit status 1 if an error is found.
+decompresses. Prints the number of valid and invalid objects of each kind. Changes nothing. Exit status 1 if an \
+error is found.
 
 Examples:
   flaz check /dev/nvme0n1p3

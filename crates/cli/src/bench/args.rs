@@ -127,10 +127,10 @@ pub struct ReportArgs {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write each chart as SVG to this directory, which is created if necessary
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIRECTORY")]
     pub svg_dir: Option<PathBuf>,
     /// Write the values of each chart as CSV to this directory, and those of all cells as cells.csv
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIRECTORY")]
     pub csv_dir: Option<PathBuf>,
     /// Number of runs behind the means in a published table
     #[arg(long, value_name = "N", value_parser = whole(2..=SUMMARY_RUNS_MAX))]

@@ -24,10 +24,10 @@ const SPEED_BYTES_MAX: u64 = 256 << 20;
 #[command(after_help = "\
 Families (docs/data.md has measured results for each):
   run           a run of one byte in each 4 KiB: the same level for every codec
-  copies        random bytes and copies of them --distance before: for matching codecs
-  alphabet      bytes of unequal frequency: for codecs with an entropy stage, not LZ4
+  copies        random bytes, repeated at --distance: for matching codecs
+  alphabet      bytes of unequal frequency: for entropy codecs, not for LZ4
   replay        chunks drawn from --distribution, written by `flaz study`
-  iozone        as IOzone fills its records for --level; the true ratio is printed
+  iozone        as IOzone fills records for --level; prints the true ratio
   random-level  a random level for each chunk
   zeros, random
 

@@ -35,7 +35,7 @@ estimate from a sample and have wide intervals; --exact counts them.
 
 Examples:
   flaz study /dev/sdb                              a terabyte in minutes
-  flaz study /home /srv --cache 64G                what a 64 GiB cache would hold
+  flaz study /home /srv --cache 64G                what 64 GiB would hold
   flaz study disk.img --exact --codec zstd:3 --codec zlib
   flaz study /var/lib/mysql --distribution d.json  for `flaz bench data`")]
 pub struct StudyArgs {
