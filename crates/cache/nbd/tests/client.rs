@@ -92,7 +92,7 @@ fn a_refused_request_leaves_the_connection_usable() {
         let mut client = Client::connect_with(&server.socket(), &options).expect("connects");
         let error = client.read(SIZE - 1, &mut [0; 2]).expect_err("over the end");
         assert_eq!(error.errno(), Some(22), "{error}");
-        let words = error.to_string().contains("over the end");
+        let words = error.to_string().contains("exceeds the device");
         assert_eq!(words, options.structured, "{error}");
         let error = client.write(SIZE, b"x").expect_err("over the end");
         assert_eq!(error.errno(), Some(28), "{error}");
