@@ -19,6 +19,7 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::Volume;
+use flaz_random::Random;
 use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
 use crate::trace::{KNOWN, Trace, TraceError};
@@ -214,13 +215,7 @@ pub fn contents(number: u64, data: Data, block: &mut [u8]) {
     } else {
         TWO_TO_ONE_RANDOM_BYTES
     };
-    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for word in block[..random].chunks_exact_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes());
-    }
+    Random::new(number).fill(&mut block[..random]);
     block[random..].fill(0);
 }
 
@@ -359,13 +354,7 @@ mod tests {
 
     /// A made-up trace with skewed popularity and a scan now and then.
     fn skewed(len: usize, blocks: u32) -> Vec<u32> {
-        let mut state = 7u64;
-        let mut random = move || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
+        let mut random = Random::new(7);
         (0..len)
             .map(|at| {
                 if at % 20_000 < 2000 {
@@ -373,7 +362,7 @@ mod tests {
                 }
                 // The inverse of a power law: about Zipf with exponent 0.9.
                 let rank = (f64::from(blocks).powf(0.1) - 1.0)
-                    .mul_add(random(), 1.0)
+                    .mul_add(random.unit(), 1.0)
                     .powf(10.0) as u32;
                 (rank.min(blocks) - 1).wrapping_mul(48_271) % blocks
             })

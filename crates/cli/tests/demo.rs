@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use flaz_random::Random;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -29,18 +30,12 @@ impl Rig {
             fs::create_dir(folder.path().join(name)).expect("a folder in it");
         }
         // Half noise, half words: about 2:1 for any codec.
-        let mut state = 1u64;
-        let mut noise = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        };
+        let mut random = Random::new(1);
         for file in 0..96 {
             let bytes: Vec<u8> = (0..131_072usize)
                 .map(|at| {
                     if at / 16 % 2 == 0 {
-                        noise()
+                        random.bits() as u8
                     } else {
                         b"the same old word"[at % 16]
                     }

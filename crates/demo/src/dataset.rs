@@ -11,12 +11,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use flaz_random::{Random, mix};
 use serde::Serialize;
 
 use crate::error::DemoError;
 use crate::interrupt::Interrupt;
 use crate::oracle::{BLOCK_BYTES, checksum};
-use crate::random::{Random, mix};
 
 /// Folders whose files are taken when the user names none.
 pub const DEFAULT_FOLDERS: [&str; 2] = ["/usr/lib", "/usr/share"];

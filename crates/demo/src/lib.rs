@@ -23,13 +23,13 @@ mod outcome;
 mod page;
 mod plan;
 mod progress;
-mod random;
 mod sampler;
 mod scratch;
 mod server;
 mod session;
 mod table;
 mod workload;
+mod zipf;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -9,8 +9,10 @@
 
 use std::sync::Arc;
 
+use flaz_random::{Random, scale};
+
 use crate::dataset::{DataSet, Piece};
-use crate::random::{Random, Zipf};
+use crate::zipf::Zipf;
 
 /// How long requests are: (blocks, parts in a hundred). Cut to the piece where that is shorter.
 pub const REQUEST_BLOCKS: [(u32, u64); 5] = [(1, 50), (2, 20), (4, 15), (8, 10), (16, 5)];
@@ -171,7 +173,7 @@ fn length(percent: u64) -> u32 {
 
 /// Random bits as a number below `limit`.
 fn scaled(bits: u64, limit: u32) -> u32 {
-    ((u128::from(bits) * u128::from(limit)) >> 64) as u32
+    scale(bits, limit.into()) as u32
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! reach. Each line is the middle of what zstd:1 and zlib:6 saved at 4 KiB, 64 KiB and 1 MiB; the tests measure it
 //! again. Matching codecs without an entropy stage (LZ4) gain nothing here.
 
-use crate::random::Masks;
+use crate::masks::Masks;
 
 /// Share saved by the narrowest alphabet of the table, four bits a byte. More is reached with a run.
 pub const SAVED_MAX: f64 = 0.4944;

@@ -8,10 +8,11 @@
 //! - a chunk that is to be a duplicate equals the one [`DEDUP_STRIDE_BYTES`] before it, which is too far away for
 //!   the window of any codec that compresses up to a few MiB at once, so that duplicates do not compress.
 
+use flaz_random::Key;
+
 use crate::alphabet;
 use crate::distribution::Size;
 use crate::layout::{CELL_BYTES, Layout};
-use crate::random::Key;
 use crate::spec::{DataSpec, Family, SpecError};
 
 /// How far before a duplicate its original lies, in bytes, or one chunk where that is more. The first chunks of the

@@ -10,8 +10,10 @@
 //!
 //! Invariant: run + copies + literals are exactly the unit.
 
+use flaz_random::Key;
+
 use crate::alphabet;
-use crate::random::{Key, Masks};
+use crate::masks::Masks;
 
 /// Most bytes of a unit whose parts repeat at this distance: data is laid out so that every aligned 4 KiB has the
 /// wanted share, unless copies come from farther away.
@@ -127,11 +129,11 @@ impl Layout {
         let copy_bytes = self.copy_bytes.min(rest.len());
         let literal_bytes = rest.len() - copy_bytes;
         if copy_bytes == 0 || literal_bytes == 0 {
-            key.fill_masked(0, rest, self.masks);
+            self.masks.fill(key, 0, rest);
             return;
         }
         let distance = self.distance_bytes.clamp(1, literal_bytes);
-        key.fill_masked(0, &mut rest[..distance], self.masks);
+        self.masks.fill(key, 0, &mut rest[..distance]);
         let pieces: usize = if copy_bytes < 2 * PIECE_BYTES_MIN || literal_bytes < copy_bytes / 2 {
             1
         } else {
@@ -145,7 +147,7 @@ impl Layout {
             repeat(rest, at, end, distance);
             let literals = part(after);
             let first = (piece as u64 + 1) * PIECE_WORDS;
-            key.fill_masked(first, &mut rest[end..end + literals], self.masks);
+            self.masks.fill(key, first, &mut rest[end..end + literals]);
             at = end + literals;
         }
     }

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use flaz_random::{Key, mix};
 use serde::{Deserialize, Serialize};
-
-use crate::random::{Key, mix};
 
 /// A share in percent, 0 to 100: of space that is saved, or of chunks that are duplicates.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]

@@ -8,8 +8,7 @@
 //! |---|---|
 //! | [`spec`], [`level`] | what is asked for: family, level, chunk size, duplicates, seed |
 //! | [`generator`] | every byte as a function of seed and offset; verification |
-//! | [`layout`], [`alphabet`] | how a unit is laid out so that codecs save what was asked, calibrated |
-//! | [`random`] | random bytes as a function of key and place |
+//! | [`layout`], [`alphabet`], [`masks`] | how a unit is laid out so that codecs save what was asked, calibrated |
 //! | [`pool`] | data in memory before the clock starts |
 //! | [`achieved`] | what the codecs of `flaz-codec` make of it |
 //! | [`duplicates`] | how much of it repeats |
@@ -26,10 +25,10 @@ pub mod generator;
 pub mod human;
 pub mod layout;
 pub mod level;
+pub mod masks;
 pub mod output;
 pub mod page;
 pub mod pool;
-pub mod random;
 pub mod spec;
 pub mod study;
 

@@ -44,7 +44,7 @@ fn mixed_file(path: &Path, mib: u64) {
     file.set_len(mib * MIB).unwrap();
     for part in 0..mib {
         // In stretches of unlike data, as real disks have them.
-        let family = match flaz_data::random::mix(part / 3) % 5 {
+        let family = match flaz_random::mix(part / 3) % 5 {
             0 => continue,
             1 => (Family::Run, 80.0),
             2 => (Family::Run, 30.0),

@@ -5,7 +5,7 @@
 //! other data once a level and round, and not for each test. Another round has another order. All of it is a function of the
 //! seed.
 
-use flaz_bench::random::Random;
+use flaz_random::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
@@ -49,7 +49,7 @@ pub enum Step {
 pub fn round(plan: &Plan, round: u64) -> Vec<Visit> {
     let mut random = Random::stream(plan.seed, round);
     let mut levels: Vec<usize> = (0..plan.levels.len()).collect();
-    shuffle(&mut levels, &mut random);
+    random.shuffle(&mut levels);
     let mut visits = Vec::new();
     for level in levels {
         let mut of_level: Vec<Visit> = Group::ALL
@@ -66,17 +66,10 @@ pub fn round(plan: &Plan, round: u64) -> Vec<Visit> {
                 })
             })
             .collect();
-        shuffle(&mut of_level, &mut random);
+        random.shuffle(&mut of_level);
         visits.append(&mut of_level);
     }
     visits
-}
-
-/// Fisher and Yates.
-fn shuffle<T>(values: &mut [T], random: &mut Random) {
-    for at in (1..values.len()).rev() {
-        values.swap(at, random.below(at + 1));
-    }
 }
 
 /// The steps of a visit.

@@ -5,7 +5,7 @@
 //! split into a quotient and a remainder that are added to keyed functions of each other in turn (Black and Rogaway:
 //! Ciphers with Arbitrary Finite Domains, 2002, method 3). Numbers that come out at N or above go in again until one is below.
 
-use flaz_data::random::Key;
+use flaz_random::Key;
 
 /// Rounds of the network. Four would do for a shuffle that nobody attacks; small N want more.
 const ROUNDS: u64 = 6;

@@ -3,7 +3,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`statistics`], [`random`] | numbers to numbers |
+//! | [`statistics`] | numbers to numbers |
 //! | [`cell`], [`unit`] | what was measured, and in what |
 //! | [`campaign_file`], [`table_file`] | results as they stand in files |
 //! | [`import`] | output of fio and IOzone |
@@ -26,7 +26,6 @@ pub mod error;
 pub mod import;
 pub mod input;
 pub mod layout;
-pub mod random;
 pub mod report;
 pub mod results;
 pub mod statistics;

@@ -4,7 +4,7 @@ use flaz_bench::detect::{
     Answer, CaveatState, DetectError, Detection, Facts, FileSystem, Layer, LayerState, Pattern, Question,
     Sample, detect,
 };
-use flaz_bench::random::Random;
+use flaz_random::Random;
 
 /// A device that writes what is left at one bandwidth.
 #[derive(Clone, Copy, Default)]
@@ -76,9 +76,7 @@ impl Model {
         let total = rounds * patterns.len();
         for round in 0..rounds {
             let mut order = patterns.clone();
-            for last in (1..order.len()).rev() {
-                order.swap(last, random.below(last + 1));
-            }
+            random.shuffle(&mut order);
             for pattern in order {
                 let noise: f64 = (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
                 let share = if self.tells {
@@ -91,10 +89,10 @@ impl Model {
                 if let Some(end) = self.drift {
                     time /= 1.0 + (end - 1.0) * samples.len() as f64 / total as f64;
                 }
-                if self.stalls.is_some_and(|each| random.below(each) == 0) {
+                if self.stalls.is_some_and(|each| random.index(each) == 0) {
                     time *= 5.0;
                 }
-                if self.two_speeds > 0.0 && random.below(2) == 0 {
+                if self.two_speeds > 0.0 && random.index(2) == 0 {
                     time *= 1.0 + self.two_speeds;
                 }
                 samples.push(Sample {

@@ -1,10 +1,10 @@
 //! The statistics against SciPy's: `data/scipy_values.json`, which `data/scipy_values.py` wrote.
 
-use flaz_bench::random::Random;
 use flaz_bench::statistics::moments::{Moments, median};
 use flaz_bench::statistics::ranks::{Method, mann_whitney};
 use flaz_bench::statistics::welch::welch;
 use flaz_bench::statistics::{bootstrap, student};
+use flaz_random::Random;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

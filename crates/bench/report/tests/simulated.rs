@@ -2,9 +2,9 @@
 
 use flaz_bench::cell::{Cell, CellKey, Level, Measured};
 use flaz_bench::comparison::{Counts, Margin, Options, Verdict, compare_results};
-use flaz_bench::random::Random;
 use flaz_bench::results::{Kind, Results};
 use flaz_bench::unit::{Direction, Unit};
+use flaz_random::Random;
 
 /// Campaigns in a simulation.
 const CAMPAIGNS: u64 = 1000;

@@ -227,14 +227,9 @@ fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> Vec<u8> {
 }
 
 fn random_bytes(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_be_bytes()
-    };
-    (0..len / 8).flat_map(|_| next()).collect()
+    let mut bytes = vec![0; len];
+    flaz_random::Random::new(0).fill(&mut bytes);
+    bytes
 }
 
 fn base64(bytes: &[u8]) -> Vec<u8> {

@@ -1,5 +1,6 @@
 //! All codecs: round trips, hostile streams, names.
 
+use flaz_random::Random;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -21,17 +22,9 @@ fn spec(text: &str) -> CodecSpec {
 
 /// Deterministic bytes without order.
 fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-            .wrapping_mul(0x2545_f491_4f6c_dd1d)
-            .swap_bytes()
-            .to_le_bytes()
-    });
-    words.flatten().take(len).collect()
+    let mut bytes = vec![0; len];
+    Random::new(seed).fill(&mut bytes);
+    bytes
 }
 
 /// Repeats of `piece` up to `len` bytes.

@@ -20,6 +20,7 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
+use flaz_random::Random;
 use flaz_runtime::file::{FileDevice, OpenMode};
 use flaz_runtime::{Backend, Config, Rt, Runtime};
 use support::client::{Client, READ};
@@ -116,12 +117,9 @@ async fn serve(dir: &std::path::Path, server: Server, shutdown: Shutdown) -> Sta
 }
 
 fn block(number: u64) -> Vec<u8> {
-    let mut state = number + 1;
-    let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) as u8
-    };
-    std::iter::repeat_with(next).take(BLOCK as usize).collect()
+    let mut bytes = vec![0; BLOCK as usize];
+    Random::new(number).fill(&mut bytes);
+    bytes
 }
 
 /// Reads hot blocks `HITS` times, `depth` requests at a time.

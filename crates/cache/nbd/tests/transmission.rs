@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use flaz_device::Env;
 use flaz_nbd::{Export, Limits};
+use flaz_random::Random;
 use flaz_runtime::Rt;
 use support::client::{BLOCK_STATUS, CACHE, DISC, FLUSH, READ, Reply, TRIM, WRITE, WRITE_ZEROES, request};
 use support::{Local, MIB, run, until};
@@ -555,42 +556,27 @@ fn a_write_cut_off_by_a_stop_is_answered() {
     });
 }
 
-/// A small generator with a seed, so that a failing run can be repeated.
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 #[test]
 fn mutated_streams_do_not_harm_the_server() {
     run(async {
         let server = start();
         for seed in 1..150_u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut random = Random::new(seed);
             let mut bytes = vec![];
             for number in 0..20 {
-                let len = (random(&mut state) % 9000) as u32;
-                let command = (random(&mut state) % 9) as u16;
+                let len = random.below(9000) as u32;
+                let command = random.below(9) as u16;
                 let data = if command == WRITE {
                     vec![7; len as usize]
                 } else {
                     vec![]
                 };
-                let flags = (random(&mut state) % 4) as u16 & 1;
-                bytes.extend(request(
-                    command,
-                    flags,
-                    number,
-                    random(&mut state) % SIZE,
-                    len,
-                    &data,
-                ));
+                let flags = random.below(2) as u16;
+                bytes.extend(request(command, flags, number, random.below(SIZE), len, &data));
             }
-            for _ in 0..random(&mut state) % 4 {
-                let at = random(&mut state) as usize % bytes.len();
-                bytes[at] = random(&mut state) as u8;
+            for _ in 0..random.below(4) {
+                let at = random.index(bytes.len());
+                bytes[at] = random.bits() as u8;
             }
             let client = server.client(seed % 2 == 0).await;
             // The server may close the connection before it has read everything.

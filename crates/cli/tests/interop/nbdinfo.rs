@@ -131,7 +131,7 @@ fn the_map_covers_the_device_and_calls_no_data_zero() {
 }
 
 fn random_words(mut bytes: Vec<u8>, number: u64) -> Vec<u8> {
-    let word = crate::support::data::Numbers::new(number).next();
+    let word = flaz_random::Random::new(number).bits();
     bytes.extend_from_slice(&word.to_le_bytes());
     bytes
 }

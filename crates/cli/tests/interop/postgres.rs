@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flaz_random::Random;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::data::Numbers;
 use crate::support::disk::{self, wait_ready};
 use crate::support::forgetful::{self, Flush, persist};
 use crate::support::{Cache, Disk, Forgetful, Mount, Program, Scratch, ServeMode, Server, need};
@@ -255,7 +255,7 @@ fn work_until_power_cut(
     machine: Machine,
     postgres: Postgres,
     life: u32,
-    numbers: &mut Numbers,
+    numbers: &mut Random,
 ) -> u64 {
     let folder = scratch.place(&format!("log-{life}"));
     std::fs::create_dir(&folder).expect("a folder for the log");
@@ -273,9 +273,9 @@ fn work_until_power_cut(
             assert!(Instant::now() < give_up, "no transactions in {WAIT_MAX:?}");
             thread::sleep(POLL);
         }
-        thread::sleep(Duration::from_micros(numbers.next() % MOMENT_MAX_US));
-        if numbers.next().is_multiple_of(2) {
-            persist(machine.disks[usize::from(numbers.next().is_multiple_of(2))].socket());
+        thread::sleep(Duration::from_micros(numbers.bits() % MOMENT_MAX_US));
+        if numbers.bits().is_multiple_of(2) {
+            persist(machine.disks[usize::from(numbers.bits().is_multiple_of(2))].socket());
         }
         machine.power_off();
         bench.join().expect("running pgbench does not panic")
@@ -301,7 +301,7 @@ fn committed_transactions_survive_power_cuts(mode: ServeMode) {
         scratch.sparse("origin.img", ORIGIN_BYTES),
         scratch.sparse("cache.img", CACHE_BYTES),
     ];
-    let mut numbers = Numbers::new(11);
+    let mut numbers = Random::new(11);
     let mut committed = 0;
     let mut under_way_max = 0;
     for life in 0..POWER_CUTS {

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use flaz_random::Random;
 use rustix::process::Signal;
 
-use crate::support::data::Numbers;
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
 
 const TOOLS: &[(&str, &str)] = &[("nbdcopy", "libnbd-bin")];
@@ -154,7 +154,7 @@ fn survive_kills(mode: &str) {
         ..CacheSpec::default()
     };
     let cache = Cache::create(&scratch, &origin, &spec);
-    let mut numbers = Numbers::new(53);
+    let mut numbers = Random::new(53);
     let mut acknowledged = 0;
     let options = format!("--mode {mode}");
     let client = |server: &Server, round: u64| {
@@ -176,7 +176,7 @@ fn survive_kills(mode: &str) {
                 thread::sleep(Duration::from_millis(2));
             }
             // Any moment of the load will do, and every run tries others of its 20.
-            thread::sleep(Duration::from_micros(numbers.next() % 150_000));
+            thread::sleep(Duration::from_micros(numbers.bits() % 150_000));
             server.end_by(Signal::KILL);
             load.join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use flaz_nbd::Client;
 use flaz_nbd::request::Command;
+use flaz_random::Random;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::data::Numbers;
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
 
 const BLOCK: usize = 4096;
@@ -24,10 +24,10 @@ const BITS: u64 = 6;
 const NEWEST: usize = 6;
 
 fn contents(block: u64, version: u64) -> Vec<u8> {
-    let mut numbers = Numbers::new(block << 32 | version);
+    let mut numbers = Random::new(block << 32 | version);
     let mut data = vec![0; BLOCK];
     for word in data[..BLOCK / 2].chunks_exact_mut(8) {
-        word.copy_from_slice(&numbers.next().to_le_bytes());
+        word.copy_from_slice(&numbers.bits().to_le_bytes());
     }
     data
 }
@@ -110,10 +110,10 @@ fn trials(options: &str, wait: Duration) -> Tally {
         let words = format!("--mode write-back --dirty-limit 50 {options}");
         let server = Server::start(&scratch, &cache, &words);
         let mut client = Client::connect(server.socket()).expect("connects");
-        let mut numbers = Numbers::new(kill);
+        let mut numbers = Random::new(kill);
         let mut versions = vec![0; BLOCKS as usize];
         for version in 1..=WRITES {
-            let block = numbers.next() % BLOCKS;
+            let block = numbers.bits() % BLOCKS;
             client
                 .write(block * BLOCK as u64, &contents(block, version))
                 .expect("writes");
@@ -126,13 +126,13 @@ fn trials(options: &str, wait: Duration) -> Tally {
         let image = Image::take(&scratch, &cache, &origin);
         for _ in 0..BITS {
             image.restore();
-            let (offset, len) = newest[numbers.next() as usize % newest.len()];
-            let at = offset + numbers.next() % len;
+            let (offset, len) = newest[numbers.bits() as usize % newest.len()];
+            let at = offset + numbers.bits() % len;
             let file = fs::File::options().read(true).write(true).open(&cache.path);
             let file = file.expect("opens");
             let mut byte = [0];
             file.read_exact_at(&mut byte, at).expect("reads");
-            byte[0] ^= 1 << (numbers.next() % 8);
+            byte[0] ^= 1 << (numbers.bits() % 8);
             file.write_all_at(&byte, at).expect("writes");
             drop(file);
             let Ok(server) = Server::try_start(&scratch, &cache, &words) else {

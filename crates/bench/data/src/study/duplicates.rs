@@ -252,8 +252,9 @@ fn jackknife_error(figures: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use flaz_random::{Key, mix};
+
     use super::*;
-    use crate::random::Key;
 
     /// A population of `windows` windows of 16 blocks whose contents are `content(block)`, sampled by `drawn`.
     fn study(windows: u64, drawn: u64, content: impl Fn(u64) -> u64) -> Duplicates {
@@ -264,9 +265,7 @@ mod tests {
         }
         let mut prints = Fingerprints::default();
         for (number, window) in order.iter().take(drawn as usize).enumerate() {
-            let blocks: Vec<u64> = (0..16)
-                .map(|block| crate::random::mix(content(window * 16 + block)))
-                .collect();
+            let blocks: Vec<u64> = (0..16).map(|block| mix(content(window * 16 + block))).collect();
             prints.add(number as u32, &blocks);
         }
         prints.duplicates(drawn, windows)
@@ -372,7 +371,7 @@ mod tests {
         let mut prints = Fingerprints::with_capacity(1000);
         for window in 0..1000_u32 {
             let blocks: Vec<u64> = (0..16)
-                .map(|block| crate::random::mix((u64::from(window) * 16 + block) % 4000))
+                .map(|block| mix((u64::from(window) * 16 + block) % 4000))
                 .collect();
             prints.add(window, &blocks);
         }

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flaz_codec::CodecSpec;
+use flaz_random::Key;
 
 use super::duplicates::Fingerprints;
 use super::error::StudyError;
@@ -19,7 +20,6 @@ use super::options::{CODECS_MAX, StudyOptions};
 use super::population::{Population, Skipped, WindowReader, places};
 use super::window::{Histograms, WINDOW_BYTES, WindowMeter, WindowSums};
 use crate::distribution::CODECS;
-use crate::random::Key;
 
 /// Windows of the first look; the sample doubles from there.
 const WINDOWS_FIRST: u64 = 64;

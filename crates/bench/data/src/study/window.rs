@@ -2,9 +2,9 @@
 
 use flaz_codec::compressibility::single_value;
 use flaz_codec::{CodecSpec, Meter};
+use flaz_random::{Key, mix};
 
 use crate::distribution::ROWS_MAX;
-use crate::random::{Key, mix};
 
 /// The unit of compression of the cache, and of duplicates.
 pub const BLOCK_BYTES: u64 = 4096;

@@ -1,8 +1,8 @@
 //! The kinds of data, made in memory. No two samples have a block in common, but duplicates within one.
 
 use flaz_bench::detect::Pattern;
-use flaz_bench::random::Random;
 use flaz_data::{DataSpec, Family, Generator, Level, Seed};
+use flaz_random::Random;
 
 /// Blocks that deduplication works on.
 const BLOCK_BYTES: usize = 4096;
@@ -64,9 +64,7 @@ impl Maker {
         let mut random = Random::stream(self.seed, self.made);
         let mut order: Vec<usize> = (0..DISTINCT_BLOCKS).collect();
         for turn in buffer.chunks_mut(DISTINCT_BLOCKS * BLOCK_BYTES) {
-            for last in (1..order.len()).rev() {
-                order.swap(last, random.below(last + 1));
-            }
+            random.shuffle(&mut order);
             for (block, &which) in turn.chunks_mut(BLOCK_BYTES).zip(&order) {
                 block.copy_from_slice(&distinct[which * BLOCK_BYTES..][..block.len()]);
             }

@@ -7,8 +7,8 @@ use std::io;
 use std::time::Duration;
 
 use flaz_bench::detect::{DetectError, Detection, Facts, Pattern, Sample, detect};
-use flaz_bench::random::Random;
 use flaz_device::IoBuf;
+use flaz_random::Random;
 
 use super::data::Maker;
 
@@ -101,9 +101,7 @@ impl<'a, S: Sink> Measurement<'a, S> {
         let mut samples = Vec::new();
         for round in 0..self.shape.rounds as usize {
             let mut order = Pattern::all();
-            for last in (1..order.len()).rev() {
-                order.swap(last, self.random.below(last + 1));
-            }
+            self.random.shuffle(&mut order);
             for pattern in order {
                 samples.push(self.sample(round, pattern)?);
                 tick();

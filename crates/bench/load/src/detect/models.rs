@@ -7,8 +7,8 @@ use std::io;
 use std::time::Duration;
 
 use flaz_bench::detect::{Answer, Detection, Facts, FileSystem, Question};
-use flaz_bench::random::Random;
 use flaz_codec::Meter;
+use flaz_random::Random;
 
 use super::measure::{Shape, Sink, Step, measured};
 

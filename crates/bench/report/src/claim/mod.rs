@@ -23,11 +23,12 @@ pub use point::{PointReport, Standing};
 pub use report::{ClaimReport, ClaimsReport, CurveReport};
 pub use statement::Claim;
 
+use flaz_random::Random;
+
 use crate::cell::{Cell, Measured};
 use crate::comparison::{COVERAGE, Interval, IntervalMethod, SEED, SourceReport};
 use crate::error::BenchError;
 use crate::input::CLAIMS_MAX;
-use crate::random::Random;
 use crate::results::{self, Results};
 use crate::statistics::{bootstrap, welch};
 use crate::unit::{Direction, WholeBytes};

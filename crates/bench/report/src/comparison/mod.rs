@@ -23,9 +23,10 @@ pub use report::{
 };
 pub use verdict::{Note, Rule, Verdict};
 
+use flaz_random::Random;
+
 use crate::cell::{Cell, CellKey, Measured};
 use crate::error::BenchError;
-use crate::random::Random;
 use crate::results::{self, Results};
 use crate::statistics::{bootstrap, deviation, family, ranks, welch};
 use verdict::Evidence;

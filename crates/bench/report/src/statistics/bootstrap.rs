@@ -3,7 +3,7 @@
 //!
 //! Few runs can be drawn in few ways: below about six a side such an interval is too narrow.
 
-use crate::random::Random;
+use flaz_random::Random;
 
 /// Resamples for an interval that a person reads; its limits then move by about a hundredth of its width.
 pub const RESAMPLES: u32 = 10_000;
@@ -60,7 +60,7 @@ impl Urn {
         let runs = self.sorted.len();
         self.drawn.fill(0);
         for _ in 0..runs {
-            self.drawn[random.below(runs)] += 1;
+            self.drawn[random.index(runs)] += 1;
         }
         // Walking up the sorted values needs no sorting of what was drawn.
         let (low_rank, high_rank) = ((runs - 1) / 2, runs / 2);

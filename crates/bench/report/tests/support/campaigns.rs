@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use flaz_bench::campaign_file::{Achieved, Campaign, CampaignCell, Duplicates};
-use flaz_bench::random::Random;
 use flaz_bench::report::{Options, Report, report};
 use flaz_bench::unit::Unit;
+use flaz_random::Random;
 
 /// Two campaigns of one device, the second with a faster write at 98 % and a slower random read.
 pub struct Rig(tempfile::TempDir);

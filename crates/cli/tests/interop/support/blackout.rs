@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flaz_random::Random;
 use rustix::process::Signal;
 
-use super::data::Numbers;
 use super::forgetful::{Flush, Forgetful, persist};
 use super::ledger::{Range, Violation};
 use super::load::{CLIENTS, Load, Stopped};
@@ -51,7 +51,7 @@ pub struct Blackout<'a> {
     origin_image: PathBuf,
     cache_image: PathBuf,
     origin_flush: Flush,
-    numbers: Numbers,
+    numbers: Random,
     mode: ServeMode,
     created: bool,
     /// The last crash took the disks before the server.
@@ -70,7 +70,7 @@ impl<'a> Blackout<'a> {
             origin_image: scratch.sparse("origin.img", ORIGIN_BYTES),
             cache_image: scratch.sparse("cache.img", CACHE_BYTES),
             origin_flush,
-            numbers: Numbers::new(seed),
+            numbers: Random::new(seed),
             mode,
             created: false,
             disks_first: false,
@@ -93,7 +93,7 @@ impl<'a> Blackout<'a> {
         loop {
             let server = self.serve(&disks);
             self.look(&server)?;
-            let crash = match self.numbers.next() % 8 {
+            let crash = match self.numbers.bits() % 8 {
                 0..2 => Crash::Kill,
                 2..4 => Crash::DisksFirst,
                 _ => Crash::Cut,
@@ -178,7 +178,7 @@ impl<'a> Blackout<'a> {
     }
 
     fn look(&mut self, server: &Server) -> Result<(), Violation> {
-        let share = match self.numbers.next() % 8 {
+        let share = match self.numbers.bits() % 8 {
             0 => 0.0,
             1 => 0.5,
             _ => 1.0,
@@ -200,7 +200,7 @@ impl<'a> Blackout<'a> {
         let sectors = load.ledger().sectors();
         let count = sectors / WINDOWS;
         load.write_within(Range {
-            first: numbers.next() % WINDOWS * count,
+            first: numbers.bits() % WINDOWS * count,
             count,
         });
         let socket = server.socket().to_owned();
@@ -208,7 +208,7 @@ impl<'a> Blackout<'a> {
             let _stopped = Stopped(load);
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|_| {
-                    let (seed, socket) = (numbers.next(), &socket);
+                    let (seed, socket) = (numbers.bits(), &socket);
                     scope.spawn(move || load.run_client(socket, seed))
                 })
                 .collect();
@@ -253,12 +253,12 @@ impl<'a> Blackout<'a> {
     }
 }
 
-fn any_moment(numbers: &mut Numbers) {
-    thread::sleep(Duration::from_micros(numbers.next() % MOMENT_MAX_US));
+fn any_moment(numbers: &mut Random) {
+    thread::sleep(Duration::from_micros(numbers.bits() % MOMENT_MAX_US));
 }
 
-fn persist_perhaps(numbers: &mut Numbers, disks: &Disks) {
-    match numbers.next() % 4 {
+fn persist_perhaps(numbers: &mut Random, disks: &Disks) {
+    match numbers.bits() % 4 {
         0 => persist(disks.origin.socket()),
         1 => persist(disks.cache.socket()),
         _ => {}

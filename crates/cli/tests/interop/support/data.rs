@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use flaz_random::Random;
+
 const BLOCK_BYTES: usize = 4096;
 const COMPARE_BYTES: usize = 1 << 20;
 const WORDS: [&str; 16] = [
@@ -11,56 +13,32 @@ const WORDS: [&str; 16] = [
     "flush", "reclaim", "admit", "promote", "clean", "dirty",
 ];
 
-/// Numbers that look random and are the same for the same seed (splitmix64, public domain by S. Vigna).
-pub struct Numbers(u64);
-
-impl Numbers {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
-
 /// `len` bytes in blocks of five kinds: zeroes, one value, words, half random, all random.
 pub fn mixed_data(len: usize, seed: u64) -> Vec<u8> {
-    let mut numbers = Numbers::new(seed);
+    let mut numbers = Random::new(seed);
     let mut data = vec![0; len];
     for block in data.chunks_mut(BLOCK_BYTES) {
-        match numbers.next() % 8 {
+        match numbers.bits() % 8 {
             0 => {}
-            1 => block.fill(numbers.next() as u8),
+            1 => block.fill(numbers.bits() as u8),
             2..=4 => fill_words(block, &mut numbers),
             5 | 6 => {
                 let half = block.len() / 2;
-                fill_random(&mut block[..half], &mut numbers);
+                numbers.fill(&mut block[..half]);
             }
-            _ => fill_random(block, &mut numbers),
+            _ => numbers.fill(block),
         }
     }
     data
 }
 
-fn fill_words(bytes: &mut [u8], numbers: &mut Numbers) {
+fn fill_words(bytes: &mut [u8], numbers: &mut Random) {
     let mut at = 0;
     while at < bytes.len() {
-        let word = WORDS[(numbers.next() % WORDS.len() as u64) as usize].as_bytes();
+        let word = WORDS[(numbers.bits() % WORDS.len() as u64) as usize].as_bytes();
         let take = word.len().min(bytes.len() - at);
         bytes[at..at + take].copy_from_slice(&word[..take]);
         at += take + 1;
-    }
-}
-
-fn fill_random(bytes: &mut [u8], numbers: &mut Numbers) {
-    for piece in bytes.chunks_mut(8) {
-        let number = numbers.next().to_le_bytes();
-        piece.copy_from_slice(&number[..piece.len()]);
     }
 }
 

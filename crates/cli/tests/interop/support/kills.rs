@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flaz_random::Random;
 use rustix::process::Signal;
 
-use super::data::Numbers;
 use super::disk::wait_ready;
 use super::ledger::Violation;
 use super::load::{CLIENTS, Load, Stopped};
@@ -73,7 +73,7 @@ pub struct Kills<'a> {
     scratch: &'a Scratch,
     cache: Cache,
     origin: PathBuf,
-    numbers: Numbers,
+    numbers: Random,
     mode: ServeMode,
     pub load: Load,
     pub kills: u64,
@@ -86,7 +86,7 @@ impl<'a> Kills<'a> {
             scratch,
             cache: Cache::create(scratch, &origin, &SPEC),
             origin,
-            numbers: Numbers::new(seed),
+            numbers: Random::new(seed),
             mode,
             load: Load::new(ORIGIN_BYTES),
             kills: 0,
@@ -113,7 +113,7 @@ impl<'a> Kills<'a> {
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|_| {
                     // Before the first kill: the shim has no patience with a server that is away when a client comes.
-                    let seed = numbers.next();
+                    let seed = numbers.bits();
                     let client = Load::connect(&shim.socket, seed).expect("the server is up");
                     scope.spawn(move || load.run_connected(client, seed))
                 })
@@ -129,7 +129,7 @@ impl<'a> Kills<'a> {
                     thread::sleep(POLL);
                 }
                 // Any moment of the load will do.
-                thread::sleep(Duration::from_micros(numbers.next() % MOMENT_MAX_US));
+                thread::sleep(Duration::from_micros(numbers.bits() % MOMENT_MAX_US));
                 server.end_by(Signal::KILL);
                 *kills += 1;
                 server = Server::start(scratch, cache, words);

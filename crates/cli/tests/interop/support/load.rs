@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use flaz_nbd::Client;
 use flaz_nbd::client::{ClientError, ClientOptions};
 use flaz_nbd::request::Command;
+use flaz_random::Random;
 
-use super::data::Numbers;
 use super::ledger::{Ledger, Range, Violation};
 use super::stamp::{Print, SECTOR, fill};
 
@@ -128,7 +128,7 @@ impl Load {
     /// # Errors
     /// As [`Self::run_client`].
     pub fn run_connected(&self, mut client: Client, seed: u64) -> Result<(), Violation> {
-        let mut numbers = Numbers::new(seed);
+        let mut numbers = Random::new(seed);
         let mut sent = HashMap::new();
         while !self.stop.load(Ordering::Relaxed) {
             let ended = self.send_batch(&mut client, &mut numbers, &mut sent);
@@ -153,10 +153,10 @@ impl Load {
     fn send_batch(
         &self,
         client: &mut Client,
-        numbers: &mut Numbers,
+        numbers: &mut Random,
         sent: &mut HashMap<u64, Sent>,
     ) -> Result<(), ClientError> {
-        for _ in 0..=numbers.next() % BATCH_MAX {
+        for _ in 0..=numbers.bits() % BATCH_MAX {
             let Some((one, data)) = self.next_request(numbers) else {
                 continue;
             };
@@ -177,10 +177,10 @@ impl Load {
     }
 
     /// A request and its data, noted in the ledger; none if something in flight is in its way.
-    fn next_request(&self, numbers: &mut Numbers) -> Option<(Sent, Vec<u8>)> {
+    fn next_request(&self, numbers: &mut Random) -> Option<(Sent, Vec<u8>)> {
         let window = *self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ledger = self.ledger();
-        let kind = numbers.next() % 100;
+        let kind = numbers.bits() % 100;
         let all = Range {
             first: 0,
             count: ledger.sectors(),
@@ -191,7 +191,7 @@ impl Load {
         let command = match kind {
             0..50 => {
                 let version = ledger.next_version();
-                let fua = numbers.next().is_multiple_of(8);
+                let fua = numbers.bits().is_multiple_of(8);
                 if !ledger.write_starts(range, Print::Version(version)) {
                     return None;
                 }
@@ -210,7 +210,7 @@ impl Load {
                 Command::Flush
             }
             84..92 => {
-                let fua = numbers.next().is_multiple_of(8);
+                let fua = numbers.bits().is_multiple_of(8);
                 if !ledger.write_starts(range, Print::Zero) {
                     return None;
                 }
@@ -360,23 +360,23 @@ fn length(range: Range) -> u32 {
 }
 
 /// Mostly whole blocks, half of the time in the first eighth of `within`, so that blocks are written again.
-fn any_range(numbers: &mut Numbers, within: Range) -> Range {
-    let unit = if numbers.next().is_multiple_of(4) {
+fn any_range(numbers: &mut Random, within: Range) -> Range {
+    let unit = if numbers.bits().is_multiple_of(4) {
         1
     } else {
         BLOCK_SECTORS
     };
-    let most = if numbers.next().is_multiple_of(4) {
+    let most = if numbers.bits().is_multiple_of(4) {
         RANGE_SECTORS_MAX
     } else {
         2 * BLOCK_SECTORS
     };
-    let count = (1 + numbers.next() % (most / unit)) * unit;
-    let reach = if numbers.next().is_multiple_of(2) {
+    let count = (1 + numbers.bits() % (most / unit)) * unit;
+    let reach = if numbers.bits().is_multiple_of(2) {
         within.count
     } else {
         within.count / 8
     };
-    let first = within.first + numbers.next() % ((reach - count) / unit + 1) * unit;
+    let first = within.first + numbers.bits() % ((reach - count) / unit + 1) * unit;
     Range { first, count }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::data::Numbers;
+use flaz_random::Random;
 
 /// Bytes of a sector.
 pub const SECTOR: usize = 512;
@@ -50,11 +50,11 @@ pub fn fill(sector: u64, version: u64, out: &mut [u8]) {
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[8..16].copy_from_slice(&number.to_le_bytes());
         bytes[16..HEADER_BYTES].copy_from_slice(&version.to_le_bytes());
-        let mut numbers = Numbers::new(number.rotate_left(32) ^ version);
-        let mut word = numbers.next();
+        let mut numbers = Random::new(number.rotate_left(32) ^ version);
+        let mut word = numbers.bits();
         for piece in bytes[HEADER_BYTES..].chunks_mut(8) {
             if version.is_multiple_of(3) {
-                word = numbers.next();
+                word = numbers.bits();
             }
             piece.copy_from_slice(&word.to_le_bytes()[..piece.len()]);
         }

@@ -1,0 +1,34 @@
+//! Seeded random numbers. The same seed gives the same numbers on every machine and in every version. Not for secrets.
+//!
+//! There are three algorithms because the numbers of each are promised to somebody:
+//!
+//! | type | algorithm | who relies on its sequence |
+//! |---|---|---|
+//! | [`Random`] | SplitMix64 | campaigns, intervals by resampling, the demo: seeds in their results |
+//! | [`Key`] | wyrand, by place | benchmark data, which is verified by offset and made again from its seed |
+//! | [`Xoshiro`] | xoshiro256++ | the simulation: recorded seeds of past failures |
+//!
+//! New code takes [`Random`].
+#![forbid(unsafe_code)]
+
+mod keyed;
+mod splitmix;
+mod xoshiro;
+
+pub use keyed::Key;
+pub use splitmix::{Random, mix, splitmix};
+pub use xoshiro::Xoshiro;
+
+/// Random bits as a number below `limit`, each equally likely to within 2^-32 for limits below 2^32; 0 of a limit of 0.
+#[inline]
+#[must_use]
+pub fn scale(bits: u64, limit: u64) -> u64 {
+    ((u128::from(bits) * u128::from(limit)) >> 64) as u64
+}
+
+/// Random bits as a number in 0 <= x < 1.
+#[inline]
+#[must_use]
+pub fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1_u64 << 53) as f64
+}
