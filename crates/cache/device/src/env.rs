@@ -1,4 +1,4 @@
-//! Time, tasks, randomness and computing: everything the engine may ask of its surroundings besides devices.
+//! Time, tasks and computing: everything the engine may ask of its surroundings besides devices.
 
 use std::future::Future;
 use std::time::Duration;
@@ -52,9 +52,6 @@ pub trait Env: Clone + 'static {
 
     /// Runs `task` on this thread until it ends.
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
-
-    /// A random number, from the seed in a simulation.
-    fn random_u64(&self) -> u64;
 
     /// Runs `job` on some core, through the queue of `priority`, and returns what it gives.
     async fn compute<T: Send + 'static>(

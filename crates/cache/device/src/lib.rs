@@ -8,7 +8,7 @@
 //! | [`buf`] | aligned, pooled I/O buffers |
 //! | [`device`] | the [`Device`] trait and its error |
 //! | [`deadline`] | devices that must answer in time |
-//! | [`mod@env`] | the [`Env`] trait: time, tasks, randomness, computing on other cores |
+//! | [`mod@env`] | the [`Env`] trait: time, tasks, computing on other cores |
 //! | [`local`] | waiting inside one thread |
 
 #![deny(unsafe_code)]

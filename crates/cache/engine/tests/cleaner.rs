@@ -16,7 +16,7 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::Volume;
-use flaz_runtime::emulate::{Emulated, Preset};
+use flaz_runtime::emulate::{Emulated, Model};
 use flaz_sim::{DiskConfig, Rng, Sim, SimDisk, SimEnv};
 use futures_util::future::join_all;
 use uuid::Uuid;
@@ -66,7 +66,7 @@ impl World {
             dirty_percent: 25,
             strict_flush: flaz_engine::settings::StrictFlush::Auto,
         };
-        let origin = Rc::new(Emulated::new(origin, env.clone(), Preset::Hdd.model()));
+        let origin = Rc::new(Emulated::new(origin, env.clone(), Model::HDD));
         let cache = LocalCache::open(env.clone(), Rc::new(disk), Rc::clone(&origin), settings)
             .await
             .expect("opens");

@@ -2,7 +2,7 @@
 //! `fio --ioengine=io_uring --direct=1 --rw=randread --bs=4k --iodepth=N` on the same file.
 //!
 //! ```text
-//! cargo run --release -p flaz-device --example read_file -- FILE [DEPTH] [SECONDS]
+//! cargo run --release -p flaz-runtime --example read_file -- FILE [DEPTH] [SECONDS]
 //! ```
 
 use std::error::Error;
@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{Device, Env, IoBuf};
+use flaz_random::Random;
 use flaz_runtime::file::{FileDevice, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime};
 use futures_util::future::join_all;
@@ -38,13 +39,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let duration = Duration::from_secs(seconds);
     let started = Rt.now();
     let device = Rc::new(device);
-    let counts = runtime.block_on(join_all((0..depth).map(|_| {
+    let counts = runtime.block_on(join_all((0..depth).map(|task| {
         let device = Rc::clone(&device);
+        let mut random = Random::stream(0, task as u64);
         async move {
             let mut buf = IoBuf::new(BLOCK);
             let mut reads = 0u64;
             while Rt.now().since(started) < duration {
-                let offset = Rt.random_u64() % blocks * BLOCK as u64;
+                let offset = random.below(blocks) * BLOCK as u64;
                 let (back, result) = device.read_at(offset, buf).await;
                 result?;
                 buf = back;

@@ -12,8 +12,6 @@
 //! Invariants: time comes from the [`Env`] alone, so in a simulation the same requests take the same time;
 //! all clones share one model; its lock is held for arithmetic only.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -39,86 +37,36 @@ pub struct Model {
     pub operations_per_second: Option<u32>,
 }
 
-/// Models with a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preset {
+impl Model {
     /// The hard disk of the FlaZ paper: 12.6 ms, 100 MB/s reading, 90 MB/s writing.
-    Hdd,
+    pub const HDD: Self = Self {
+        latency: Duration::from_micros(12_600),
+        sequential_is_free: true,
+        read_bytes_per_second: 100_000_000,
+        write_bytes_per_second: 90_000_000,
+        parallelism: 1,
+        operations_per_second: None,
+    };
     /// The SSD of the FlaZ paper: 0.17 ms, 277 MB/s reading, 202 MB/s writing.
-    Ssd,
+    pub const SSD: Self = Self {
+        latency: Duration::from_micros(170),
+        sequential_is_free: false,
+        read_bytes_per_second: 277_000_000,
+        write_bytes_per_second: 202_000_000,
+        // The paper's drive (Intel X25-E) has ten flash channels.
+        parallelism: 10,
+        operations_per_second: None,
+    };
     /// A small cloud volume: 1 ms, 125 MB/s, 3,000 operations a second.
-    NetworkVolume,
-}
-
-impl Preset {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Hdd, Self::Ssd, Self::NetworkVolume];
-
-    /// Its figures.
-    #[must_use]
-    pub const fn model(self) -> Model {
-        match self {
-            Self::Hdd => Model {
-                latency: Duration::from_micros(12_600),
-                sequential_is_free: true,
-                read_bytes_per_second: 100_000_000,
-                write_bytes_per_second: 90_000_000,
-                parallelism: 1,
-                operations_per_second: None,
-            },
-            Self::Ssd => Model {
-                latency: Duration::from_micros(170),
-                sequential_is_free: false,
-                read_bytes_per_second: 277_000_000,
-                write_bytes_per_second: 202_000_000,
-                // The paper's drive (Intel X25-E) has ten flash channels.
-                parallelism: 10,
-                operations_per_second: None,
-            },
-            Self::NetworkVolume => Model {
-                latency: Duration::from_millis(1),
-                sequential_is_free: false,
-                read_bytes_per_second: 125_000_000,
-                write_bytes_per_second: 125_000_000,
-                // The far side is a cluster: its limits are the two rates.
-                parallelism: 256,
-                operations_per_second: Some(3000),
-            },
-        }
-    }
-
-    /// Its name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Hdd => "hdd",
-            Self::Ssd => "ssd",
-            Self::NetworkVolume => "network-volume",
-        }
-    }
-}
-
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// No preset has this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no device model is called '{found}'; there are: hdd, ssd, network-volume")]
-pub struct UnknownPreset {
-    /// What was asked for.
-    pub found: String,
-}
-
-impl FromStr for Preset {
-    type Err = UnknownPreset;
-
-    fn from_str(text: &str) -> Result<Self, UnknownPreset> {
-        let found = Self::ALL.into_iter().find(|preset| preset.name() == text);
-        found.ok_or_else(|| UnknownPreset { found: text.into() })
-    }
+    pub const NETWORK_VOLUME: Self = Self {
+        latency: Duration::from_millis(1),
+        sequential_is_free: false,
+        read_bytes_per_second: 125_000_000,
+        write_bytes_per_second: 125_000_000,
+        // The far side is a cluster: its limits are the two rates.
+        parallelism: 256,
+        operations_per_second: Some(3000),
+    };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,13 +240,9 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn queue(preset: Preset) -> Queue {
-        Queue::new(preset.model())
-    }
-
     #[test]
     fn a_disk_positions_then_transfers_and_serves_one_at_a_time() {
-        let mut disk = queue(Preset::Hdd);
+        let mut disk = Queue::new(Model::HDD);
         // 100,000 bytes at 100 MB/s are 1 ms, at 90 MB/s 1.111111 ms.
         assert_eq!(disk.accept(Nanos(0), Read, 0, 100_000), Nanos(13_600_000));
         assert_eq!(disk.accept(Nanos(0), Read, 5_000_000, 100_000), Nanos(27_200_000));
@@ -315,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_goes_on_where_it_was_needs_no_positioning() {
-        let mut disk = queue(Preset::Hdd);
+        let mut disk = Queue::new(Model::HDD);
         assert_eq!(disk.accept(Nanos(0), Read, 0, 1_000_000), Nanos(22_600_000));
         assert_eq!(
             disk.accept(Nanos(0), Read, 1_000_000, 1_000_000),
@@ -332,14 +276,14 @@ mod tests {
 
     #[test]
     fn an_ssd_overlaps_positioning_but_shares_its_link() {
-        let mut ssd = queue(Preset::Ssd);
+        let mut ssd = Queue::new(Model::SSD);
         let transfer = 277_000 * 1_000_000_000 / 277_000_000; // 1 ms
         for number in 1..=3 {
             let done = ssd.accept(Nanos(0), Read, number * 7_000_000, 277_000);
             assert_eq!(done, Nanos(170_000 + number * transfer));
         }
         // Small reads: ten at a time, then the eleventh waits for the first server to be free.
-        let mut ssd = queue(Preset::Ssd);
+        let mut ssd = Queue::new(Model::SSD);
         let first: Vec<_> = (0..10)
             .map(|number| ssd.accept(Nanos(0), Read, number << 20, 0))
             .collect();
@@ -349,34 +293,17 @@ mod tests {
 
     #[test]
     fn a_volume_with_a_limit_of_operations_spaces_them() {
-        let mut volume = queue(Preset::NetworkVolume);
+        let mut volume = Queue::new(Model::NETWORK_VOLUME);
         let spacing = 1_000_000_000 / 3000;
         for number in 0..100 {
             let done = volume.accept(Nanos(0), Write, number * 1_000_000, 0);
             assert_eq!(done, Nanos(MS + number * spacing));
         }
         // Large transfers meet the other limit: 125 KB are 1 ms.
-        let mut volume = queue(Preset::NetworkVolume);
+        let mut volume = Queue::new(Model::NETWORK_VOLUME);
         assert_eq!(volume.accept(Nanos(0), Write, 0, 125_000), Nanos(2 * MS));
         assert_eq!(volume.accept(Nanos(0), Read, 0, 125_000), Nanos(3 * MS));
         assert_eq!(volume.accept(Nanos(0), Read, 0, 125_000), Nanos(4 * MS));
-    }
-
-    #[test]
-    fn names_are_read_and_written() {
-        for preset in Preset::ALL {
-            assert_eq!(preset.to_string().parse(), Ok(preset));
-        }
-        let error = "floppy".parse::<Preset>().expect_err("no such model");
-        assert_eq!(
-            error.to_string(),
-            "no device model is called 'floppy'; there are: hdd, ssd, network-volume"
-        );
-        assert!(
-            Preset::ALL
-                .iter()
-                .all(|preset| error.to_string().contains(preset.name()))
-        );
     }
 
     #[test]
@@ -384,7 +311,7 @@ mod tests {
         let mut queue = Queue::new(Model {
             read_bytes_per_second: 0,
             parallelism: 0,
-            ..Preset::Hdd.model()
+            ..Model::HDD
         });
         let done = queue.accept(Nanos(u64::MAX - 5), Read, u64::MAX - 1, u64::MAX);
         assert_eq!(done, Nanos(u64::MAX));

@@ -26,18 +26,6 @@ const POLLS_A_TURN_MAX: usize = 1024;
 /// How long the end of a runtime waits for the kernel to give buffers back before it leaks them.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
-fn seed() -> u64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: the pointer and the length describe `bytes`.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    // The clock is a poor seed but enough for spreading load, which is all that this generator is for.
-    if got == 8 {
-        u64::from_ne_bytes(bytes)
-    } else {
-        monotonic().0
-    }
-}
-
 /// A single-threaded executor on io_uring: one a thread.
 ///
 /// Dropping it drops all its tasks, cancels what can be cancelled, and waits until the kernel has given every
@@ -66,7 +54,6 @@ impl Runtime {
             queue: RunQueue::install(shared),
             tasks: RefCell::default(),
             yielded: RefCell::default(),
-            random: Cell::new(seed()),
             running: Cell::new(false),
         });
         set_current(Some(Rc::clone(&core)));
@@ -282,16 +269,6 @@ impl Env for Rt {
         let core = current();
         let waker = core.tasks.borrow_mut().insert(Box::pin(task), &core.queue.shared);
         waker.wake();
-    }
-
-    fn random_u64(&self) -> u64 {
-        let core = current();
-        // SplitMix64 (Steele, Lea, Flood 2014): fast, and any seed will do.
-        let state = core.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
-        core.random.set(state);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
     }
 
     async fn compute<T: Send + 'static>(

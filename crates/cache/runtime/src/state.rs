@@ -22,7 +22,6 @@ pub(crate) struct Core {
     pub(crate) tasks: RefCell<TaskTable>,
     /// Tasks in `yield_now`: they go on after the next look at completions.
     pub(crate) yielded: RefCell<Vec<Waker>>,
-    pub(crate) random: Cell<u64>,
     pub(crate) running: Cell<bool>,
 }
 

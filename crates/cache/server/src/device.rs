@@ -4,7 +4,7 @@ use flaz_device::deadline::Deadline;
 use flaz_device::{Device, DeviceError, IoBuf};
 use flaz_engine::shard::Platform;
 use flaz_runtime::Rt;
-use flaz_runtime::emulate::{Emulated, Preset};
+use flaz_runtime::emulate::{Emulated, Model};
 use flaz_runtime::file::FileDevice;
 
 use flaz_control::settings::Emulation;
@@ -33,13 +33,13 @@ pub enum HostDevice {
 impl HostDevice {
     /// A device, slowed down if asked for.
     pub fn new(file: FileDevice, emulation: Option<Emulation>) -> Self {
-        let preset = match emulation {
+        let model = match emulation {
             None => return Self::Plain(file),
-            Some(Emulation::Hdd) => Preset::Hdd,
-            Some(Emulation::Ssd) => Preset::Ssd,
-            Some(Emulation::NetworkVolume) => Preset::NetworkVolume,
+            Some(Emulation::Hdd) => Model::HDD,
+            Some(Emulation::Ssd) => Model::SSD,
+            Some(Emulation::NetworkVolume) => Model::NETWORK_VOLUME,
         };
-        Self::Slow(Emulated::new(file, Rt, preset.model()))
+        Self::Slow(Emulated::new(file, Rt, model))
     }
 }
 

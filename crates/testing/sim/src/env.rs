@@ -75,6 +75,12 @@ impl SimEnv {
             *core.observer.borrow_mut() = Some(observer);
         }
     }
+
+    /// A random number from the seed.
+    #[must_use]
+    pub fn random_u64(&self) -> u64 {
+        self.core.user_rng.borrow_mut().next_u64()
+    }
 }
 
 impl Env for SimEnv {
@@ -116,10 +122,6 @@ impl Env for SimEnv {
             waker,
         });
         tasks.count += 1;
-    }
-
-    fn random_u64(&self) -> u64 {
-        self.core.user_rng.borrow_mut().next_u64()
     }
 
     async fn compute<T: Send + 'static>(

@@ -2,7 +2,7 @@
 
 use flaz_device::{Device, Env, IoBuf};
 use flaz_runtime::Rt;
-use flaz_runtime::emulate::{Emulated, Model, Preset};
+use flaz_runtime::emulate::{Emulated, Model};
 use flaz_runtime::file::{FileDevice, OpenMode};
 use futures_util::future::join_all;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn device(model: Model) -> (tempfile::NamedTempFile, Emulated<FileDevice, Rt>) {
 
 #[test]
 fn data_comes_through_and_takes_the_models_time() {
-    let (_file, device) = device(Preset::Hdd.model());
+    let (_file, device) = device(Model::HDD);
     runtime().block_on(async {
         let before = Rt.now();
         let mut data = IoBuf::zeroed(4096);
@@ -50,7 +50,7 @@ fn data_comes_through_and_takes_the_models_time() {
 fn clones_on_several_threads_are_one_device() {
     let model = Model {
         latency: Duration::from_millis(5),
-        ..Preset::Hdd.model()
+        ..Model::HDD
     };
     let (_file, device) = device(model);
     let before = Rt.now();

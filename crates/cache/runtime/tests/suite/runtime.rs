@@ -282,15 +282,6 @@ fn computing_gives_the_result_and_carries_panics() {
 }
 
 #[test]
-fn random_numbers_differ() {
-    let runtime = runtime();
-    let mut numbers = runtime.block_on(async { (0..1000).map(|_| Rt.random_u64()).collect::<Vec<_>>() });
-    numbers.sort_unstable();
-    numbers.dedup();
-    assert_eq!(numbers.len(), 1000);
-}
-
-#[test]
 #[should_panic(expected = "needs a runtime")]
 fn without_a_runtime_the_message_says_so() {
     Rt.spawn(async {});
