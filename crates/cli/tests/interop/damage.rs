@@ -81,7 +81,7 @@ fn a_damaged_dirty_block_is_named_with_safe_advice() {
             .unwrap_or(&said);
         for part in [
             "1 blocks cannot be written to the origin",
-            "`flaz check` says which",
+            "`flaz check` lists their byte ranges",
             "--discard-cache --discard-dirty",
         ] {
             assert!(said.contains(part), "{command}: no '{part}' in {said}");
