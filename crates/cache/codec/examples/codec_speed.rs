@@ -1,10 +1,10 @@
-//! What the codecs and the looks before them cost on blocks of 4 KiB, on real and on made-up data.
+//! The cost of the codecs, and of the compressibility tests before them, on blocks of 4 KiB of real and synthetic data.
 //!
 //! `cargo run --release -p flaz-codec --example codec_speed [CODEC ...]`
 //!
-//! Prints a table for each kind of data: share of blocks stored raw, ratio, and nanoseconds a block (best of
-//! several rounds, one core) to compress and to decompress. Data: shared libraries of /usr/lib, text of
-//! /usr/share, random bytes, and base64 of random bytes.
+//! Prints a table for each kind of data: share of blocks stored raw, ratio, and nanoseconds per block (best of several
+//! rounds, one core) to compress and to decompress. Data: shared libraries of /usr/lib, text of /usr/share, random
+//! bytes, and base64 of random bytes.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -19,9 +19,9 @@ const BLOCK: usize = 4096;
 const FRAGMENT_MAX: usize = BLOCK - 64;
 const SAMPLE_BYTES: usize = 8 << 20;
 const ROUNDS: usize = 7;
-/// Blocks that come in one request.
+/// Blocks in one request.
 const REQUEST_BLOCKS: usize = 8;
-/// Blocks timed together.
+/// Blocks that are timed together.
 const BATCH: usize = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn report(name: &str, data: &[u8], specs: &[CodecSpec]) {
     let blocks: Vec<&[u8]> = data.chunks_exact(BLOCK).collect();
     if blocks.is_empty() {
-        println!("\n{name}: no such data here");
+        println!("\n{name}: no such data on this machine");
         return;
     }
     let single = blocks
@@ -111,7 +111,7 @@ fn report(name: &str, data: &[u8], specs: &[CodecSpec]) {
     }
 }
 
-/// As blocks are packed: the codec is spared what does not shrink.
+/// Packs blocks as the cache does: incompressible blocks bypass the codec.
 fn spared(spec: CodecSpec, blocks: &[&[u8]]) -> (f64, f64) {
     let (mut encoder, mut detector) = (encoder(spec), Detector::new());
     let mut out = vec![0; FRAGMENT_MAX];
@@ -169,14 +169,15 @@ fn report_codec(spec: CodecSpec, blocks: &[&[u8]]) {
     println!(
         "{}",
         if missed > 0 {
-            format!("   {missed} wrongly called incompressible")
+            format!("   {missed} wrongly classified as incompressible")
         } else {
             String::new()
         }
     );
 }
 
-/// Nanoseconds a block: the mean over batches of the best of some rounds, so that interruptions do not count.
+/// Nanoseconds per block: for each batch the best of several rounds, then the mean over batches, so that interruptions
+/// do not count.
 fn time(blocks: &[&[u8]], mut work: impl FnMut(&[u8])) -> f64 {
     let mut best_ns = vec![u128::MAX; blocks.len().div_ceil(BATCH)];
     for _ in 0..ROUNDS {
@@ -199,7 +200,7 @@ fn is_text(name: &str) -> bool {
     .any(|end| name.ends_with(end))
 }
 
-/// Contents of regular files under `root` whose names are wanted, one after the other.
+/// Contents of the selected regular files under `root`, concatenated.
 fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> Vec<u8> {
     let mut data = Vec::new();
     let mut folders: Vec<PathBuf> = vec![root.to_owned()];

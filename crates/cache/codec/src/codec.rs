@@ -1,4 +1,4 @@
-//! What every codec provides: a number on disk, a name, levels, an encoder and a decoder.
+//! What every codec defines: a number on disk, a name, levels, an encoder and a decoder.
 
 use std::ops::RangeInclusive;
 
@@ -21,7 +21,7 @@ pub(crate) struct Codec {
     pub(crate) decoder: fn() -> Box<dyn Decoder + Send>,
 }
 
-/// Levels of a codec, and the one that is used if none is named.
+/// Levels of a codec, and its default level.
 pub(crate) struct Levels {
     pub(crate) range: RangeInclusive<i8>,
     pub(crate) default: i8,
@@ -39,15 +39,15 @@ pub trait Decoder {
     /// Decompresses `input` into the whole of `block`.
     ///
     /// # Errors
-    /// [`DecodeError`] if the input is damaged or does not give exactly `block.len()` bytes; the contents of the block are then
-    /// unspecified.
+    /// [`DecodeError`] if the input is damaged or does not produce exactly `block.len()` bytes; the contents of the
+    /// block are then unspecified.
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError>;
 }
 
 /// Why a fragment could not be decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The stream breaks the rules of its format, or gives more bytes than the block holds.
+    /// The stream violates its format, or produces more bytes than the block holds.
     #[error("{codec} stream of {input_bytes} bytes is damaged")]
     Damaged {
         /// Name of the codec.
@@ -55,8 +55,8 @@ pub enum DecodeError {
         /// Length of the stream.
         input_bytes: usize,
     },
-    /// The stream is valid but gives another length.
-    #[error("{codec} stream gives {found} bytes, expected a block of {expected}")]
+    /// The stream is valid but has another length.
+    #[error("{codec} stream has {found} bytes: expected a block of {expected}")]
     Length {
         /// Name of the codec.
         codec: &'static str,
@@ -65,7 +65,7 @@ pub enum DecodeError {
         /// Length of the decompressed stream.
         found: usize,
     },
-    /// No codec of this version has the number.
+    /// No codec of this version has this number.
     #[error("no codec has the number {0}: written by a newer version, or damaged")]
     UnknownCodec(u8),
 }

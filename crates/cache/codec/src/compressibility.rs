@@ -1,49 +1,51 @@
-//! Two cheap looks at a block before a codec gets it: is it one value, and can compressing pay at all?
+//! Two cheap tests of a block before a codec gets it: is it a single repeated byte, and can compression gain anything?
 //!
-//! [`looks_incompressible`] asks two questions. Does a sample of the bytes collide about as often as random
-//! bytes would (Friedman's index of coincidence)? Then an entropy coder can gain a few percent at most. Does any
-//! piece of some short windows come again anywhere? If not, there is hardly anything to copy from either. The
-//! first stops at the first sign of order, so that compressible blocks lose little time.
+//! [`looks_incompressible`] asks two questions. Do the bytes of a sample collide about as often as random bytes would
+//! (Friedman's index of coincidence)? Then an entropy coder can gain a few percent at most. Does any piece of some
+//! short windows occur again anywhere? If not, there is hardly anything to copy either. The first test stops at the
+//! first sign of order, so that compressible blocks lose little time.
 //!
-//! A [`Detector`] remembers that the codec made nothing of the blocks before, for such data comes in long stretches: in
-//! them a look decides, later on a smaller one at some of the blocks, and elsewhere none is taken. That keeps the price
-//! from data that compresses, and the looks from blocks that shrink a little.
+//! A [`Detector`] remembers that the previous blocks did not shrink, because such data comes in long stretches. Inside
+//! a stretch a test decides without the codec, later a smaller test on some of the blocks; outside of stretches no
+//! block is tested. This limits the cost for compressible data, and blocks that shrink a little are not tested.
 //!
-//! Invariant: a wrong "incompressible" costs capacity, so every doubt counts as compressible; the codec is
-//! the judge then.
+//! Invariant: a wrong "incompressible" costs capacity, so every doubtful block counts as compressible, and the codec
+//! decides.
 
-/// Length of the blocks that are judged; others are left to the codec.
+/// Length of the blocks that are tested; others always go to the codec.
 const BLOCK_BYTES: usize = 4096;
-/// From one sampled run to the next: a prime, so that in records of any usual length every field gets its share.
+/// Distance of sampled runs: a prime, so that in records of any usual length every field is sampled.
 const RUN_STRIDE: usize = 71;
-/// Bytes sampled in a row.
+/// Bytes in one sampled run.
 const RUN_BYTES: usize = 6;
-/// The same in the middle of incompressible data.
+/// Bytes in one sampled run, in the middle of incompressible data.
 const RUN_BYTES_QUICK: usize = 2;
-/// Runs between two looks at the collisions.
+/// Number of runs between two evaluations of the collisions.
 const RUNS_A_LOOK: usize = 8;
 const LOOKS: usize = (BLOCK_BYTES / RUN_STRIDE).div_ceil(RUNS_A_LOOK);
 const VALUES: usize = 256;
-/// Blocks in a row that were stored as they are, after which a look decides.
+/// Number of consecutive blocks stored raw after which the test decides.
 const STREAK_MIN: u8 = 4;
-/// The same after which the smaller sample will do, and not at every block.
+/// Number of consecutive raw blocks after which the smaller sample is sufficient, and not every block is tested.
 const STREAK_LONG: u8 = 32;
-/// The same after which half as much will do: what a look too late costs is little beside such a stretch.
+/// Number of consecutive raw blocks after which half as many tests are sufficient: the cost of a late test is small
+/// compared with such a stretch.
 const STREAK_VERY_LONG: u8 = 128;
-/// Of so many blocks of a streak the codec gets one, which bounds what a wrong streak can cost.
+/// In a stretch, the codec gets one of this many blocks, which bounds the cost of a wrong decision.
 const CODEC_EVERY: u8 = 16;
 const CODEC_EVERY_LONG: u8 = 64;
 const CODEC_EVERY_VERY_LONG: u8 = 128;
-/// Of so many blocks of a request one is looked at in a long streak: what it holds is of one kind.
+/// In a long stretch, one of this many blocks of a request is tested, because a request usually contains one kind of
+/// data.
 const LOOK_EVERY_LONG: u8 = 4;
 const LOOK_EVERY_VERY_LONG: u8 = 8;
-/// For how many blocks the beginning of a request counts: of requests of one block every other is looked at in a long
-/// streak, of longer ones the first block or the second.
+/// Number of blocks at the beginning of a request that are tested: in a long stretch, every other request of one block
+/// is tested, and the first or the second block of longer ones.
 const REQUEST_COUNTS: u8 = 2;
-/// Length of the windows that are looked for in the rest of the block, and distance of the places that are
-/// looked at: no second copy of a whole window can hide between two places.
+/// Length of the windows that are searched for in the rest of the block, and distance of the positions that are
+/// compared. A second copy of a whole window always covers a compared position.
 const WINDOW_BYTES: usize = 32;
-/// Where the windows begin, in windows: any piece of a little over 1 KiB holds one.
+/// Start of the windows, in windows: any piece of a little over 1 KiB contains one.
 const WINDOWS: [usize; 4] = [0, 33, 66, 99];
 const TAGS_BITS: u32 = 9;
 
@@ -78,28 +80,28 @@ pub fn looks_incompressible(block: &[u8]) -> bool {
         .is_ok_and(|block| collides_like_random::<RUN_BYTES>(block) && !repeats(block))
 }
 
-/// Judges blocks that come one after the other from the same place.
+/// Tests blocks that arrive in order from one source.
 #[derive(Clone, Debug, Default)]
 pub struct Detector {
-    /// Blocks stored as they are since one that the codec made smaller.
+    /// Number of blocks stored raw since the last one that shrank.
     streak: u8,
-    /// Blocks of this request that nobody looked at since one that was.
+    /// Number of untested blocks of this request since the last tested one.
     unseen: u8,
 }
 
 impl Detector {
-    /// A detector that has seen nothing yet.
+    /// A detector without history.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The next block is of another request.
+    /// The next block belongs to another request.
     pub fn next_request(&mut self) {
         self.unseen = self.unseen.saturating_add(REQUEST_COUNTS);
     }
 
-    /// Whether the codec need not be asked. What becomes of the block is to be told by [`Self::note`].
+    /// Whether the block can bypass the codec. The caller reports the outcome with [`Self::note`].
     pub fn incompressible(&mut self, block: &[u8]) -> bool {
         let (codec_every, look_every) = match self.streak {
             STREAK_VERY_LONG.. => (CODEC_EVERY_VERY_LONG, LOOK_EVERY_VERY_LONG),
@@ -122,11 +124,11 @@ impl Detector {
         self.streak >= STREAK_LONG && quick() || looks_incompressible(block)
     }
 
-    /// Takes note of a block that is stored as it is, by whoever's verdict, or of one that was made smaller.
+    /// Records whether a block was stored raw, for any reason, or shrank.
     pub fn note(&mut self, as_it_is: bool) {
         self.streak = match (as_it_is, self.streak) {
             (false, _) => 0,
-            // A streak has no end.
+            // The count saturates: a stretch may have any length.
             (true, u8::MAX) => u8::MAX - CODEC_EVERY_VERY_LONG + 1,
             (true, streak) => streak + 1,
         };
@@ -135,7 +137,7 @@ impl Detector {
 
 /// Whether equal bytes in a sample are as frequent as in random data, neither more nor less.
 fn collides_like_random<const RUN: usize>(block: &[u8; BLOCK_BYTES]) -> bool {
-    // A count stays under 256: long before, the pairs are too many.
+    // A count stays under 256: there are too many pairs long before.
     let mut seen = [0_u8; VALUES];
     let mut pairs: u32 = 0;
     let (strides, _) = block.as_chunks::<RUN_STRIDE>();
@@ -151,22 +153,22 @@ fn collides_like_random<const RUN: usize>(block: &[u8; BLOCK_BYTES]) -> bool {
             return false;
         }
     }
-    // Fewer than random data is order, too: a counter, for one.
+    // Fewer pairs than in random data are order, too: for example a counter.
     let mean = const { pairs_mean(BLOCK_BYTES / RUN_STRIDE * RUN) };
     pairs + const { slack(pairs_mean(BLOCK_BYTES / RUN_STRIDE * RUN)) } >= mean
 }
 
-/// Mean number of pairs of equal bytes among so many random ones; it has nearly Poisson's distribution.
+/// Mean number of pairs of equal bytes among this many random ones; it is nearly Poisson distributed.
 const fn pairs_mean(samples: usize) -> u32 {
     (samples * (samples - 1) / 2 / VALUES) as u32
 }
 
-/// Four and a half standard deviations, and a little for small means: exceeded a few times in a million.
+/// Four and a half standard deviations, plus a little for small means: exceeded a few times in a million.
 const fn slack(mean: u32) -> u32 {
     (20 * mean).isqrt() + 4
 }
 
-/// The most pairs that random data shows at each look.
+/// The maximum number of pairs in random data at each evaluation.
 const fn pairs_limits(run: usize) -> [u32; LOOKS] {
     let mut limits = [0; LOOKS];
     let mut look = 0;
@@ -178,12 +180,12 @@ const fn pairs_limits(run: usize) -> [u32; LOOKS] {
     limits
 }
 
-/// Whether four bytes of one of the windows come again where the rest of the block is looked at.
+/// Whether four bytes of one of the windows occur again at a compared position of the rest of the block.
 fn repeats(block: &[u8; BLOCK_BYTES]) -> bool {
-    // The last word of each hash, by other bits of its product; zero stands for none.
+    // The last word of each hash, by other bits of its product; zero means none.
     let mut tags = [0_u16; 1 << TAGS_BITS];
     for window in WINDOWS {
-        // A window's words reach three bytes over its end.
+        // The words of a window reach three bytes beyond its end.
         let bytes = &block[window * WINDOW_BYTES..][..WINDOW_BYTES + 3];
         for word in bytes.windows(4) {
             let (tag, place) = hashed(word);
@@ -192,12 +194,12 @@ fn repeats(block: &[u8; BLOCK_BYTES]) -> bool {
     }
     let mut found = false;
     for (n, window) in WINDOWS.iter().enumerate() {
-        // The places between this window and the next: a window would find itself.
+        // The positions between this window and the next, because a window would find itself.
         let next = WINDOWS.get(n + 1).copied().unwrap_or(BLOCK_BYTES / WINDOW_BYTES);
         let between = &block[(window + 1) * WINDOW_BYTES..next * WINDOW_BYTES];
         for piece in between.chunks_exact(WINDOW_BYTES) {
             let (tag, place) = hashed(&piece[..4]);
-            // No early exit: nearly all blocks that come this far hold no repeats.
+            // No early exit: nearly all blocks that get here contain no repeats.
             found |= tags[place] == tag;
         }
     }

@@ -6,10 +6,10 @@
 //!
 //! Invariants:
 //! - a number on disk ([`CodecId`]) is never given to another format;
-//! - an encoder writes at most the output that it is given;
-//! - a decoder fills exactly the block that it is given, or fails. Hostile input gives an error, or wrong bytes of the right
-//!   length (the fragment's checksum finds those). It never causes a panic, an endless loop or an allocation of a size that the
-//!   input names, and never shows earlier contents of the block;
+//! - an encoder never writes beyond its output slice;
+//! - a decoder fills exactly its block, or fails. Hostile input produces an error, or wrong bytes of the right length
+//!   (the fragment's checksum detects those). It never causes a panic, an endless loop or an allocation whose size the
+//!   input determines, and never exposes earlier contents of the block;
 //! - encoders and decoders keep their tables between blocks: the steady state allocates nothing.
 //!
 //! | module | contents |

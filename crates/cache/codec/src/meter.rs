@@ -1,14 +1,14 @@
-//! Compressed lengths, for benchmarks and studies: the bytes themselves are discarded.
+//! Compressed lengths, for benchmarks and studies: the compressed bytes are discarded.
 //!
-//! "Saved" is the gain of a device that stores a chunk compressed where that is smaller and uncompressed where it is not, so it is
-//! never negative.
+//! "Saved" is the gain of a device that stores a chunk compressed if that is smaller and uncompressed otherwise, so it
+//! is never negative.
 
 use std::fmt;
 
 use crate::codec::Encoder;
 use crate::spec::{CodecSpec, encoder};
 
-/// Measures compressed lengths with one codec. Keeps its tables and its output buffer: make one per thread.
+/// Measures compressed lengths with one codec. Keeps its tables and its output buffer: create one per thread.
 pub struct Meter {
     codec: CodecSpec,
     encoder: Box<dyn Encoder + Send>,
@@ -41,9 +41,9 @@ impl Meter {
         self.codec
     }
 
-    /// Length of `chunk` as a device would store it: compressed, or uncompressed where that is not smaller.
+    /// Length of `chunk` as a device would store it: compressed, or uncompressed if that is not larger.
     pub fn stored_bytes(&mut self, chunk: &[u8]) -> usize {
-        // One byte less than the chunk: an output that does not fit is not worth storing.
+        // One byte less than the chunk: a longer output is not worth storing.
         let most = chunk.len().saturating_sub(1);
         if self.out.len() < most {
             self.out.resize(most, 0);

@@ -60,7 +60,7 @@ pub fn choices() -> String {
     text
 }
 
-/// Decoders of all codecs, each made when it is first needed. One per thread.
+/// Decoders of all codecs, each created when it is first needed. One per thread.
 #[derive(Default)]
 pub struct Decoders {
     made: [Option<Box<dyn Decoder + Send>>; REGISTRY.len()],
@@ -73,7 +73,7 @@ impl Decoders {
         Self::default()
     }
 
-    /// Decompresses `input`, which codec `id` made, into the whole of `block`.
+    /// Decompresses the output of codec `id` into the whole of `block`.
     ///
     /// # Errors
     /// As [`Decoder::decompress`], and if no codec has that number.

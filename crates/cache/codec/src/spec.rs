@@ -9,9 +9,9 @@ use crate::codec::{Codec, CodecId, Encoder};
 use crate::registry::{by_id, by_name, choices};
 use crate::{lz4, none, zlib, zstd};
 
-/// Which codec to compress with, and how hard.
+/// The codec to compress with, and its level.
 ///
-/// Invariant: the codec is registered and the level is one of its own.
+/// Invariant: the codec is registered and the level is valid for it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CodecSpec {
@@ -162,7 +162,8 @@ impl SpecError {
     }
 }
 
-/// An encoder for `spec`. It keeps tables of up to some hundred KiB (a few MiB for the high levels of zstd): make one per thread.
+/// An encoder for `spec`. It keeps tables of up to a few hundred KiB (a few MiB for the high levels of zstd): create
+/// one per thread.
 #[must_use]
 pub fn encoder(spec: CodecSpec) -> Box<dyn Encoder + Send> {
     (spec.codec().encoder)(spec.level())

@@ -9,7 +9,7 @@ use super::registry::REGISTRY;
 use super::*;
 
 const BLOCK: usize = 4096;
-/// What the engine is willing to store compressed.
+/// Maximum length that the engine stores compressed.
 const FRAGMENT_MAX: usize = BLOCK - 64;
 const SPECS: [&str; 12] = [
     "none", "lz4", "lzo", "zlib:1", "zlib:6", "zlib:12", "zstd:-7", "zstd:-1", "zstd:1", "zstd:3", "zstd:9",
@@ -41,7 +41,7 @@ fn words_of(len: usize, seed: u64, word: impl Fn(usize, u64) -> Vec<u8>) -> Vec<
         .collect()
 }
 
-/// Compressible data of many kinds, each with a name. None of it may be called incompressible.
+/// Compressible data of many kinds, each with a name. None of it may be classified as incompressible.
 fn orderly_blocks() -> Vec<(&'static str, Vec<u8>)> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut kinds = vec![
@@ -135,7 +135,7 @@ fn orderly_blocks() -> Vec<(&'static str, Vec<u8>)> {
 
 fn orderless_blocks() -> Vec<Vec<u8>> {
     let mut blocks: Vec<Vec<u8>> = (100..1100).map(|seed| noise(BLOCK, seed)).collect();
-    // Compressed data is the usual orderless data.
+    // Compressed data is the usual incompressible data.
     let text: Vec<u8> = words_of(400_000, 7, |n, word| {
         format!("{} {} ", word % 1000, n * 17).into_bytes()
     });
@@ -287,7 +287,7 @@ fn damaged_streams_fail_or_fill_the_block_and_show_nothing_old() {
                 decode_twice(&mut decoders, spec.id(), &damaged, BLOCK);
             }
             let cut = decode_twice(&mut decoders, spec.id(), &stream[..at], BLOCK);
-            // LZ4 has no end mark: a stream is whole when the block is.
+            // LZ4 has no end mark: a stream is complete when the block is.
             assert!(cut.is_none(), "{name}: {at} of {len} bytes were enough");
         }
         for extra in [&[0; 1][..], &[0xff; 3], &noise(100, 3), stream] {
@@ -402,7 +402,7 @@ fn what_is_called_incompressible_no_codec_makes_much_smaller() {
         .into();
     let mut called = 0;
     for (kind, block) in orderly_blocks() {
-        // Such data begins anywhere in a block.
+        // Such data may begin anywhere in a block.
         for shift in [0, 17, 1000] {
             let block: Vec<u8> = block[shift..].iter().chain(&block[..shift]).copied().collect();
             if looks_incompressible(&block) {
@@ -421,7 +421,7 @@ fn what_is_called_incompressible_no_codec_makes_much_smaller() {
 fn a_detector_in_the_middle_of_noise_soon_sees_order() {
     let noise = noise(256 * BLOCK, 77);
     let mut lz4 = encoder(CodecSpec::LZ4);
-    // As blocks are packed: whether the codec was asked, and what it made of them.
+    // Packs blocks as the cache does: returns whether the codec was used, and its result.
     let mut pack = |detector: &mut Detector, block: &[u8]| {
         let asked = !detector.incompressible(block);
         let smaller = asked && lz4.compress(block, &mut [0; FRAGMENT_MAX]).is_some();
@@ -443,11 +443,11 @@ fn a_detector_in_the_middle_of_noise_soon_sees_order() {
             let seen_after = (0..128).position(|_| pack(&mut detector, &block).1);
             assert!(seen_after.is_some(), "{kind}");
             at_once += usize::from(seen_after.is_some_and(|after| after <= 1));
-            // From then on the codec has every block.
+            // From then on the codec gets every block.
             assert!(pack(&mut detector, &block).1, "{kind}");
         }
     }
-    // Repeated noise is beyond the small sample, but most order is not.
+    // The small sample does not detect repeated noise, but most other order.
     assert!(at_once * 3 > 2 * tried * 4, "{at_once} of {} times", 4 * tried);
 }
 
@@ -463,8 +463,8 @@ fn a_streak_has_no_end() {
     assert!((16..=20).contains(&asked), "{asked}");
 }
 
-/// In the middle of a long one, a request of something else is missed by its first block at most, in it for three blocks at
-/// most; of a very long one, for seven at most.
+/// In the middle of a long stretch, the first block of other data is missed at most, and at most three blocks if it is
+/// in the same request; in a very long stretch, at most seven.
 #[test]
 fn a_change_within_a_request_is_soon_seen() {
     let (noise, zeros) = (noise(BLOCK, 79), vec![0; BLOCK]);
@@ -482,7 +482,7 @@ fn a_change_within_a_request_is_soon_seen() {
         let missed = (0..16).take_while(|_| detector.incompressible(&zeros)).count();
         assert!(
             missed <= missed_max && (before > 0 || missed <= missed_first),
-            "{missed} after {before} of a streak of {streak}"
+            "{missed} after {before} in a streak of {streak}"
         );
     }
 }

@@ -12,7 +12,7 @@ impl CodecId {
     pub const ZLIB: Self = Self(3);
 }
 
-/// Level that is used if none is named.
+/// Default level.
 pub(crate) const LEVEL_DEFAULT: i8 = 6;
 
 pub(crate) static CODEC: Codec = Codec {

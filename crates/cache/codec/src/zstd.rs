@@ -13,7 +13,7 @@ impl CodecId {
     pub const ZSTD: Self = Self(2);
 }
 
-/// Level that is used if none is named.
+/// Default level.
 pub(crate) const LEVEL_DEFAULT: i8 = 1;
 
 pub(crate) static CODEC: Codec = Codec {

@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! - memory is aligned to [`ALIGNMENT`] (enough for O_DIRECT on every Linux block device) and initialised;
-//! - a buffer is owned by exactly one place at a time: an operation in flight owns its buffer, so a future
-//!   that is dropped early can never leave the kernel writing into memory that somebody else reads;
-//! - no allocation in the steady state: a dropped buffer goes back to the pool of the thread that drops it,
-//!   up to [`POOL_BYTES_MAX`] a size class;
+//! - a buffer has exactly one owner at a time. An operation in flight owns its buffer, so dropping a future early never
+//!   leaves the kernel writing into memory that other code reads;
+//! - no allocation in the steady state: a dropped buffer returns to the pool of the thread that drops it, up to
+//!   [`POOL_BYTES_MAX`] per size class;
 //! - all memory of all buffers, in use or pooled, is counted ([`allocated_bytes`]), when it is allocated and freed.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -17,16 +17,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Alignment of every buffer, in bytes.
 pub const ALIGNMENT: usize = 4096;
-/// Bytes a thread keeps for reuse in one size class.
+/// Maximum bytes that a thread keeps for reuse in one size class.
 pub const POOL_BYTES_MAX: usize = 8 << 20;
-/// Largest size class that is pooled (2^9 x 4 KiB = 2 MiB); larger buffers are allocated exactly.
+/// Largest size class that is pooled (2^9 x 4 KiB = 2 MiB); larger buffers are allocated with their exact size.
 const CLASS_MAX: u8 = 9;
 const CLASS_UNPOOLED: u8 = u8::MAX;
 
 /// Memory of all buffers of the process, in bytes.
 static ALLOCATED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Memory that the buffers of all threads take now, those in use and those pooled for reuse, in bytes.
+/// Memory of the buffers of all threads in bytes, both in use and pooled for reuse.
 #[must_use]
 pub fn allocated_bytes() -> u64 {
     ALLOCATED_BYTES.load(Ordering::Relaxed)
@@ -44,8 +44,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         for (class, list) in self.free.iter_mut().enumerate() {
             for ptr in list.drain(..) {
-                // SAFETY: every pointer in list `class` came from `alloc_zeroed` with this layout and is
-                // owned by the pool alone.
+                // SAFETY: every pointer in list `class` came from `alloc_zeroed` with this layout, and only the pool
+                // owns it.
                 unsafe { free(ptr, ALIGNMENT << class) };
             }
         }
@@ -58,7 +58,8 @@ fn layout(capacity: usize) -> Layout {
 
 /// An owned, aligned, initialised buffer of bytes.
 ///
-/// Fresh buffers hold whatever an earlier user left (never uninitialised memory): fill what you hand on.
+/// Fresh buffers have the contents that an earlier user left (never uninitialised memory): fill them before passing
+/// them on.
 pub struct IoBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -66,10 +67,10 @@ pub struct IoBuf {
     class: u8,
 }
 
-// SAFETY: an `IoBuf` owns its memory exclusively, like a `Box<[u8]>`; the pools are per thread and only
-// ever hold memory that no `IoBuf` refers to.
+// SAFETY: an `IoBuf` owns its memory exclusively, like a `Box<[u8]>`; the pools are per thread and only hold memory
+// that no `IoBuf` refers to.
 unsafe impl Send for IoBuf {}
-// SAFETY: shared access gives out `&[u8]` only.
+// SAFETY: shared access only gives `&[u8]`.
 unsafe impl Sync for IoBuf {}
 
 impl IoBuf {
@@ -117,7 +118,7 @@ impl IoBuf {
         buf
     }
 
-    /// Bytes that the buffer could hold.
+    /// Capacity in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -130,7 +131,7 @@ impl IoBuf {
     pub fn set_len(&mut self, len: usize) {
         assert!(
             len <= self.capacity,
-            "length {len} over the buffer's capacity {}",
+            "length {len} exceeds the buffer's capacity {}",
             self.capacity
         );
         self.len = len;
@@ -152,13 +153,13 @@ fn allocate(capacity: usize) -> NonNull<u8> {
     ptr
 }
 
-/// Gives memory back.
+/// Frees memory.
 ///
 /// # Safety
 /// `ptr` came from [`allocate`] with this `capacity`, and nothing refers to it any more.
 unsafe fn free(ptr: NonNull<u8>, capacity: usize) {
     ALLOCATED_BYTES.fetch_sub(capacity as u64, Ordering::Relaxed);
-    // SAFETY: `allocate` used this layout; the caller owns the memory alone.
+    // SAFETY: `allocate` used this layout; the caller is the only owner of the memory.
     unsafe { dealloc(ptr.as_ptr(), layout(capacity)) };
 }
 
@@ -200,7 +201,7 @@ impl DerefMut for IoBuf {
 
 impl fmt::Debug for IoBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the contents: they are users' data.
+        // Never the contents, which are user data.
         write!(f, "IoBuf({} bytes)", self.len)
     }
 }
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "over the buffer's capacity")]
+    #[should_panic(expected = "exceeds the buffer's capacity")]
     fn a_length_over_the_capacity_is_refused() {
         IoBuf::new(10).set_len(5000);
     }

@@ -1,17 +1,17 @@
-//! A device that is given a time to answer: what takes longer fails, and goes on behind the caller's back.
+//! A device with a time limit: an operation that takes longer fails, and continues in the background.
 //!
-//! A disk that dies often does not say so: it stops answering. Whoever waits for it, waits for ever. Behind a
-//! [`Deadline`] every operation ends within its limit or a quarter more, with an error of the kind
-//! [`io::ErrorKind::TimedOut`] that [`is_timeout`] knows.
+//! A failing disk often reports no error but stops answering, and callers wait for ever. With a [`Deadline`] every
+//! operation ends within its limit or a quarter more, with an error of the kind [`io::ErrorKind::TimedOut`] that
+//! [`is_timeout`] detects.
 //!
 //! Invariants:
-//! - the operation itself cannot be taken back. Its buffer stays with it until the device has answered; the caller gets
+//! - the operation itself cannot be cancelled. It keeps its buffer until the device has answered; the caller gets
 //!   another one, of zeroes;
-//! - nothing that changes the medium is issued while an abandoned change may still land: it waits for that one, and fails
-//!   with it. So what is written after a failure is not undone by what was written before;
-//! - no clock is read and nothing is allocated for a read in the steady state: a task that lives while operations are in
-//!   flight looks at all of them four times within the limit, and what is there for the fifth time is late. So a process
-//!   that was stopped, or a machine that slept, finds no device late.
+//! - no change of the medium is issued while an abandoned change may still take effect: it waits for the abandoned one,
+//!   and fails with it. A write after a failure is thus never undone by an earlier one;
+//! - a read neither uses the clock nor allocates in the steady state: while operations are in flight, a task checks all
+//!   of them four times within the limit, and an operation that it finds for the fifth time is late. A process that was
+//!   stopped, or a machine that was suspended, therefore finds no device late.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -24,18 +24,18 @@ use std::time::Duration;
 use crate::local::Notify;
 use crate::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
-/// How long a device has for an operation unless the user says otherwise.
+/// Default time limit of an operation.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// How often the operations in flight are looked at within the limit.
+/// How often the operations in flight are checked within the limit.
 const LOOKS: u32 = 4;
 
-/// Whether a device failed because it did not answer in time.
+/// Whether an operation failed because it exceeded the time limit.
 #[must_use]
 pub fn is_timeout(error: &DeviceError) -> bool {
     error.source.kind() == io::ErrorKind::TimedOut
 }
 
-/// A device whose operations end in time. Belongs to one thread; see the module's documentation.
+/// A device whose operations have a time limit. Belongs to one thread; see the module's documentation.
 pub struct Deadline<D, E> {
     device: D,
     env: E,
@@ -43,7 +43,7 @@ pub struct Deadline<D, E> {
     abandoned: Rc<Abandoned>,
 }
 
-/// Operations in flight, by number, and how long they have been.
+/// Operations in flight, by number, and their age in checks.
 #[derive(Default)]
 struct Watch {
     limit: Cell<Option<Duration>>,
@@ -60,27 +60,27 @@ struct Slots {
 
 #[derive(Default)]
 struct Slot {
-    /// Looks so far when it was taken.
+    /// Number of checks when the operation began.
     since: u64,
     overdue: bool,
     waker: Option<Waker>,
 }
 
-/// Changes of the medium that nobody waits for any more.
+/// Changes of the medium that were abandoned and are still in progress.
 #[derive(Default)]
 struct Abandoned {
     count: Cell<usize>,
     ended: Notify,
 }
 
-/// An operation's place among those in flight; free again when it is dropped.
+/// The registration of an operation in flight; freed on drop.
 struct Place<'a> {
     watch: &'a Watch,
     number: Option<u32>,
 }
 
 impl Place<'_> {
-    /// The operation is not done: whether it is overdue. The task is woken when it becomes so.
+    /// For an unfinished operation: whether it is overdue. The task is woken when it becomes overdue.
     fn wait(&mut self, cx: &Context<'_>) -> bool {
         let mut slots = self.watch.slots.borrow_mut();
         let Some(number) = self.number else {
@@ -109,7 +109,7 @@ impl Place<'_> {
             slot.waker.replace(cx.waker().clone())
         };
         let overdue = slot.overdue;
-        // A waker may be the last owner of a task, and that of another place.
+        // A waker may be the last owner of a task, and that task the owner of another registration.
         drop(slots);
         drop(stale);
         overdue
@@ -129,7 +129,7 @@ impl Drop for Place<'_> {
 }
 
 impl Watch {
-    /// What is in flight has all its time from now on.
+    /// Operations in flight get the full time from now on.
     fn begin_again(&self) {
         let now = self.looks.get();
         for slot in &mut self.slots.borrow_mut().all {
@@ -142,7 +142,7 @@ impl Watch {
         slots.free.len() < slots.all.len()
     }
 
-    /// Marks what has been in flight for longer than [`LOOKS`] whole looks; false: nothing is in flight.
+    /// Marks operations that have been in flight for longer than [`LOOKS`] full checks; false if nothing is in flight.
     fn look(&self) -> bool {
         let now = self.looks.get() + 1;
         self.looks.set(now);
@@ -162,7 +162,7 @@ impl Watch {
 type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 
 impl<D: Device + Clone, E: Env> Deadline<D, E> {
-    /// Gives every operation of `device` this long; `None`: for ever.
+    /// Gives every operation of `device` this time limit; `None`: no limit.
     #[must_use]
     pub fn new(device: D, env: E, limit: Option<Duration>) -> Self {
         let watch = Watch {
@@ -177,8 +177,8 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
         }
     }
 
-    /// Changes the time that operations have; `None`: as long as they take. What is overdue stays so, what is in flight
-    /// has all of the new time from now on.
+    /// Changes the time limit; `None`: no limit. Overdue operations stay overdue; operations in flight get the full new
+    /// limit from now on.
     pub fn set_limit(&self, limit: Option<Duration>) {
         self.watch.limit.set(limit);
         self.watch.begin_again();
@@ -197,7 +197,7 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
             if let Poll::Ready(output) = Pin::new(&mut operation).poll(cx) {
                 return Poll::Ready(Some(output));
             }
-            // Also while there is no limit: there may be one before it ends.
+            // Also without a limit, because one may be set before the operation ends.
             if place.wait(cx) {
                 return Poll::Ready(None);
             }
@@ -207,7 +207,7 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
         .await
     }
 
-    /// Sees to it that somebody looks.
+    /// Makes sure that the checking task runs.
     fn look_after(&self) {
         if self.watch.limit.get().is_none() || self.watch.looking.replace(true) {
             return;
@@ -230,7 +230,8 @@ impl<D: Device + Clone, E: Env> Deadline<D, E> {
         DeviceError::new(op, offset, len, io::Error::new(io::ErrorKind::TimedOut, message))
     }
 
-    /// Runs something that changes the medium. Overdue, it goes on alone. `None`: it, or one before it, is overdue.
+    /// Runs an operation that changes the medium. If overdue, it continues in the background. `None`: it, or an earlier
+    /// one, is overdue.
     async fn change<T: 'static>(&self, operation: impl Future<Output = T> + 'static) -> Option<T> {
         while self.abandoned.count.get() > 0 {
             self.within(pin!(self.abandoned.ended.notified())).await?;

@@ -1,11 +1,11 @@
-//! The device trait: the one seam between the engine and every medium, real, emulated or simulated.
+//! The device trait: the only interface between the engine and every medium, real, emulated or simulated.
 
 use std::fmt;
 use std::io;
 
 use crate::IoBuf;
 
-/// What was being done when a device failed.
+/// The operation of a device error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceOp {
     /// Reading bytes.
@@ -16,9 +16,9 @@ pub enum DeviceOp {
     Flush,
     /// Telling the device that a range is no longer needed.
     Discard,
-    /// Writing zeroes without sending them.
+    /// Zeroing a range without sending zeroes.
     WriteZeroes,
-    /// Asking which parts are allocated.
+    /// Reporting which parts are allocated.
     Status,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for DeviceOp {
     }
 }
 
-/// A failed operation: what, where, and what the system said.
+/// A failed operation: which one, where, and the system's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{op} of {len} bytes at offset {offset} failed: {source}")]
 pub struct DeviceError {
@@ -45,7 +45,7 @@ pub struct DeviceError {
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// What the operating system (or the simulation) answered.
+    /// The error of the operating system (or the simulation).
     pub source: io::Error,
 }
 
@@ -64,9 +64,9 @@ impl DeviceError {
 
 /// A block device, or something that behaves like one.
 ///
-/// Offsets, lengths and buffers must be multiples of [`Device::alignment`]; transfers are whole or an error
-/// (an implementation continues short reads and writes itself). A write is *volatile* until a
-/// [`Device::flush`] that was issued after its completion has succeeded, or until it was written with `fua`.
+/// Offsets, lengths and buffers must be multiples of [`Device::alignment`]. Transfers are complete or an error (an
+/// implementation continues short reads and writes itself). A write is *volatile* until a [`Device::flush`] that was
+/// issued after its completion has succeeded, or it was written with `fua`.
 ///
 /// Methods take and return the buffer, also on error, so that the kernel never holds borrowed memory.
 #[expect(
@@ -77,22 +77,21 @@ pub trait Device: 'static {
     /// Size in bytes.
     fn len(&self) -> u64;
 
-    /// Whether the device has no room at all.
+    /// Whether the size is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Granularity of offsets and lengths in bytes: a power of two, 512 or 4096 as a rule.
+    /// Granularity of offsets and lengths in bytes: a power of two, usually 512 or 4096.
     fn alignment(&self) -> u32;
 
-    /// Whether a write with FUA is made stable for itself: no flush that fails can take it along, nor be told of its failure
-    /// in its place, as the first one who asks is told of what a page cache could not write.
+    /// Whether a write with FUA is independent of other writes: a failed flush can neither lose it nor be reported in
+    /// its place, as a page cache reports an error to the first caller that asks.
     fn fua_stands_alone(&self) -> bool {
         false
     }
 
-    /// Whether a write that has completed can be lost in a power cut unless it is flushed. A device that does not know has
-    /// such a cache.
+    /// Whether a completed write can be lost in a power cut unless it is flushed. True if the device does not know.
     fn has_volatile_cache(&self) -> bool {
         true
     }
@@ -103,10 +102,10 @@ pub trait Device: 'static {
     /// Writes all of `buf` at `offset`; with `fua` it is stable when the call returns.
     async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>);
 
-    /// Makes every write that had completed when the call was made stable.
+    /// Makes every write stable that had completed when this was called.
     async fn flush(&self) -> Result<(), DeviceError>;
 
-    /// Gives a range up. Its contents are unspecified afterwards. A device that cannot discard returns `Ok`.
+    /// Discards a range. Its contents are unspecified afterwards. A device that cannot discard returns `Ok`.
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError>;
 
     /// Makes a range read as zeroes; with `may_unmap` the device may deallocate it.
@@ -119,7 +118,7 @@ pub trait Device: 'static {
     ) -> Result<(), DeviceError>;
 
     /// Allocation of a range, as at most `runs_max` runs of `(bytes, is a hole)`: at least one unless `len` is 0;
-    /// together they may be shorter than `len`. A hole reads as zeroes. A device that does not know has none.
+    /// together they may be shorter than `len`. A hole reads as zeroes. A device that does not know reports no holes.
     async fn status(
         &self,
         _offset: u64,

@@ -1,4 +1,4 @@
-//! Time, tasks and computing: everything the engine may ask of its surroundings besides devices.
+//! Time, tasks and computing: what the engine uses besides devices.
 
 use std::future::Future;
 use std::time::Duration;
@@ -24,16 +24,16 @@ impl Nanos {
     }
 }
 
-/// Which of the two codec queues a job waits in: reads go first (FlaZ, section on parallelism).
+/// The queue in which a codec job waits: reads go first (FlaZ, section on parallelism).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Somebody waits for the result.
+    /// A client waits for the result.
     Read,
     /// Background work: filling the cache.
     Write,
 }
 
-/// The surroundings of one engine thread.
+/// The environment of one engine thread.
 ///
 /// Implementations: the io_uring runtime of `flaz-runtime`, and the seeded executor of `flaz-sim`.
 #[expect(
@@ -41,25 +41,25 @@ pub enum Priority {
     reason = "an environment belongs to one thread; no Send bound is wanted"
 )]
 pub trait Env: Clone + 'static {
-    /// The present moment.
+    /// The current time.
     fn now(&self) -> Nanos;
 
     /// Waits for `duration`.
     async fn sleep(&self, duration: Duration);
 
-    /// Lets every other task that can run do so once.
+    /// Lets every other ready task run once.
     async fn yield_now(&self);
 
     /// Runs `task` on this thread until it ends.
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
 
-    /// Runs `job` on some core, through the queue of `priority`, and returns what it gives.
+    /// Runs `job` on any core, through the queue of `priority`, and returns its result.
     async fn compute<T: Send + 'static>(
         &self,
         priority: Priority,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> T;
 
-    /// How many cores [`Env::compute`] can use at a time; 1 means that splitting work gains nothing.
+    /// Number of cores that [`Env::compute`] can use; 1 means that splitting work gains nothing.
     fn parallelism(&self) -> usize;
 }

@@ -1,15 +1,15 @@
-//! The seam below the engine: devices, time and tasks as traits, and the buffer that travels through them.
+//! The interface below the engine: traits for devices, time and tasks, and the buffer that they exchange.
 //!
 //! The engine depends on this crate alone, so the same engine code runs on `flaz-runtime` (io_uring, files, threads) in
 //! production and on `flaz-sim` (simulated disks, a seeded executor) in tests. Nothing here makes a system call.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`buf`] | aligned, pooled I/O buffers |
 //! | [`device`] | the [`Device`] trait and its error |
-//! | [`deadline`] | devices that must answer in time |
+//! | [`deadline`] | devices with a time limit |
 //! | [`mod@env`] | the [`Env`] trait: time, tasks, computing on other cores |
-//! | [`local`] | waiting inside one thread |
+//! | [`local`] | synchronisation inside one thread |
 
 #![deny(unsafe_code)]
 

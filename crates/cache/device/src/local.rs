@@ -1,7 +1,7 @@
-//! Waiting inside one thread: notifications and permits for tasks of one executor.
+//! Synchronisation inside one thread: notifications and permits for tasks of one executor.
 //!
-//! Nothing here is `Sync`; nothing allocates in the steady state. A waiter that is dropped after it was
-//! chosen hands its wake-up on, so that none is lost.
+//! Nothing here is `Sync`; nothing allocates in the steady state. A waiter that is dropped after it was selected passes
+//! its wake-up on, so that none is lost.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug)]
 struct Waiter {
     waker: Option<Waker>,
-    /// Permits asked for (semaphore) or 0 (notify).
+    /// Requested permits (semaphore) or 0 (notify).
     wants: usize,
     chosen: bool,
 }
@@ -45,14 +45,14 @@ impl Queue {
         key
     }
 
-    /// Marks the oldest waiter as chosen and returns its waker.
+    /// Marks the oldest waiter as selected and returns its waker.
     fn choose(&mut self) -> Option<Waker> {
         let key = self.order.pop_front()?;
         self.waiters[key].chosen = true;
         self.waiters[key].waker.take()
     }
 
-    /// Forgets a waiter; returns whether it had been chosen.
+    /// Removes a waiter; returns whether it was selected.
     fn leave(&mut self, key: usize) -> bool {
         let chosen = self.waiters[key].chosen;
         if !chosen {
@@ -76,20 +76,20 @@ impl Queue {
     }
 }
 
-/// Wakes tasks that wait for something to change.
+/// Wakes tasks that wait for a change.
 #[derive(Debug, Default)]
 pub struct Notify {
     inner: RefCell<(Queue, bool)>,
 }
 
 impl Notify {
-    /// A notify with nobody waiting.
+    /// A notify without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Wakes the task that has waited longest; with none waiting, the next one to wait returns at once.
+    /// Wakes the task that has waited longest. If none waits, the next one to wait returns at once.
     pub fn notify_one(&self) {
         let waker = {
             let (queue, permit) = &mut *self.inner.borrow_mut();
@@ -102,7 +102,7 @@ impl Notify {
         }
     }
 
-    /// Wakes every task that waits now. Leaves nothing behind for later ones.
+    /// Wakes every task that waits now. Has no effect on later ones.
     pub fn notify_all(&self) {
         let mut count = self.inner.borrow().0.order.len();
         while count > 0 {
@@ -123,7 +123,7 @@ impl Notify {
     }
 }
 
-/// Future of [`Notify::notified`]. It starts to wait when first polled.
+/// Future of [`Notify::notified`]. It begins to wait when first polled.
 #[derive(Debug)]
 pub struct Notified<'a> {
     notify: &'a Notify,
@@ -191,7 +191,7 @@ impl Semaphore {
         self.inner.borrow().1
     }
 
-    /// Takes `wants` permits at once if they are free and nobody waits.
+    /// Takes `wants` permits at once if they are free and no task waits.
     pub fn try_acquire(&self, wants: usize) -> Option<Permit<'_>> {
         let (queue, free) = &mut *self.inner.borrow_mut();
         if queue.order.is_empty() && *free >= wants {
@@ -204,7 +204,7 @@ impl Semaphore {
         None
     }
 
-    /// Waits for `wants` permits. Asking for more than the semaphore ever has waits for ever.
+    /// Waits for `wants` permits. A request for more than the semaphore ever has waits for ever.
     pub fn acquire(&self, wants: usize) -> Acquire<'_> {
         Acquire {
             semaphore: self,
@@ -213,7 +213,7 @@ impl Semaphore {
         }
     }
 
-    /// Gives `permits` back (or adds them) and wakes whoever can go on.
+    /// Returns `permits` (or adds them) and wakes the tasks that can continue.
     pub fn release(&self, permits: usize) {
         self.inner.borrow_mut().1 += permits;
         loop {
@@ -272,7 +272,7 @@ impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             let chosen = self.semaphore.inner.borrow_mut().0.leave(key);
-            // Chosen means the permits were already taken; otherwise those behind may fit now.
+            // If it was selected, its permits were already taken; otherwise the waiters behind it may fit now.
             self.semaphore.release(if chosen { self.wants } else { 0 });
         }
     }
@@ -286,7 +286,7 @@ pub struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    /// Keeps the permits taken; somebody else calls [`Semaphore::release`].
+    /// Keeps the permits taken; other code calls [`Semaphore::release`].
     pub fn forget(mut self) {
         self.permits = 0;
     }
@@ -349,7 +349,10 @@ mod tests {
         let mut large = semaphore.acquire(3);
         let mut small = semaphore.acquire(1);
         assert!(poll(&mut large).is_pending());
-        assert!(poll(&mut small).is_pending(), "the small one may not overtake");
+        assert!(
+            poll(&mut small).is_pending(),
+            "the smaller request may not overtake"
+        );
         drop(held);
         let Poll::Ready(large) = poll(&mut large) else {
             panic!("three are free")

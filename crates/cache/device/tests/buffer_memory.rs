@@ -1,4 +1,4 @@
-//! What buffers take is counted. A test program of its own: the count is that of the whole process.
+//! The memory of buffers is counted. A separate test program, because the count is that of the whole process.
 
 use flaz_device::IoBuf;
 use flaz_device::buf::{POOL_BYTES_MAX, allocated_bytes};
@@ -20,14 +20,14 @@ fn buffer_memory_is_counted_until_it_is_freed() {
     );
     drop(large);
     assert_eq!(allocated_bytes(), 8192, "not pooled");
-    // More of a class than a pool keeps.
+    // More buffers of a class than a pool keeps.
     let many: Vec<IoBuf> = (0..POOL_BYTES_MAX / (1 << 20) + 3)
         .map(|_| IoBuf::new(1 << 20))
         .collect();
     assert_eq!(allocated_bytes(), (POOL_BYTES_MAX + (3 << 20) + 8192) as u64);
     drop(many);
     assert_eq!(allocated_bytes(), (POOL_BYTES_MAX + 8192) as u64);
-    // A thread's pool goes with it, and a buffer may be freed where it was not made.
+    // A thread's pool is freed with the thread, and a buffer may be freed on another thread.
     std::thread::spawn(move || drop((again, IoBuf::new(1 << 20))))
         .join()
         .expect("the thread ends in order");

@@ -1,5 +1,5 @@
-//! Random reads of 4 KiB through [`FileDevice`] on one thread: what the runtime costs, to set beside
-//! `fio --ioengine=io_uring --direct=1 --rw=randread --bs=4k --iodepth=N` on the same file.
+//! Random reads of 4 KiB through [`FileDevice`] on one thread. Shows the overhead of the runtime; compare with `fio
+//! --ioengine=io_uring --direct=1 --rw=randread --bs=4k --iodepth=N` on the same file.
 //!
 //! ```text
 //! cargo run --release -p flaz-runtime --example read_file -- FILE [DEPTH] [SECONDS]

@@ -1,5 +1,5 @@
-//! Requests of 28 bytes answered with 4 KiB each over a Unix socket, as an NBD server does, without a disk:
-//! what sockets, tasks and batches cost. The client is a thread of the same process.
+//! Replies to requests of 28 bytes with 4 KiB each over a Unix socket, as an NBD server does, without a disk. Shows the
+//! cost of sockets, tasks and batches. The client is a thread of the same process.
 //!
 //! ```text
 //! cargo run --release -p flaz-device --example reply_memory -- [DEPTH] [SECONDS]
@@ -21,7 +21,7 @@ const REQUEST: usize = 28;
 const HEADER: usize = 20;
 const BLOCK: usize = 4096;
 
-/// Keeps `depth` requests in flight for a while; returns how many were answered.
+/// Keeps `depth` requests in flight for a while; returns the number of replies.
 fn client(mut socket: UnixStream, depth: usize, duration: Duration) -> std::io::Result<u64> {
     let request = vec![7u8; REQUEST * depth];
     let mut answers = vec![0u8; (HEADER + BLOCK) * depth];
@@ -38,7 +38,7 @@ fn client(mut socket: UnixStream, depth: usize, duration: Duration) -> std::io::
     Ok(answered)
 }
 
-/// One connection: a task a request, one sender that takes all answers that are ready.
+/// One connection: one task per request, and one sender that sends all available replies.
 async fn serve(stream: Stream) {
     let stream = Rc::new(stream);
     let ready: Rc<RefCell<Vec<IoBuf>>> = Rc::default();

@@ -1,7 +1,7 @@
 //! Many replies in one send.
 //!
-//! Small pieces are copied into one buffer, large ones are sent from where they lie; neighbouring small
-//! pieces become one element of the I/O vector. A batch keeps its memory when it is cleared.
+//! Small pieces are copied into one buffer; large ones are sent from their own memory. Adjacent small pieces become one
+//! element of the I/O vector. A batch keeps its memory when it is cleared.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,11 +11,11 @@ use flaz_device::IoBuf;
 
 use crate::request::Request;
 
-/// Elements of one `sendmsg`, at most: the kernel's UIO_MAXIOV.
+/// Maximum number of elements in one `sendmsg`: the kernel's UIO_MAXIOV.
 const IOV_MAX: usize = 1024;
-/// Buffers up to this many bytes are copied: cheaper than one more element in the vector.
+/// Buffers up to this many bytes are copied, which is cheaper than another element in the vector.
 const COPY_MAX: usize = 1024;
-/// First size of the buffer for small pieces, in bytes.
+/// Initial size of the buffer for small pieces, in bytes.
 const SMALL_START: usize = 16 << 10;
 
 enum Part {
@@ -23,14 +23,14 @@ enum Part {
     Buf(IoBuf),
 }
 
-/// A batch and what the kernel needs to send it; boxed, so that its address is stable.
+/// A batch and the kernel's structures to send it; boxed, so that their address is stable.
 pub(crate) struct Outgoing {
     small: IoBuf,
     small_len: usize,
     parts: Vec<Part>,
     bytes: usize,
     iov: Vec<libc::iovec>,
-    /// First element of `iov` that is not sent wholly.
+    /// First element of `iov` that is not completely sent.
     next: usize,
     msg: libc::msghdr,
 }
@@ -76,7 +76,7 @@ impl Outgoing {
         }
     }
 
-    /// Lays the vector out, from the first byte.
+    /// Builds the vector, from the first byte.
     pub(crate) fn rewind(&mut self) {
         let base = self.small.as_mut_ptr();
         self.iov.clear();
@@ -96,7 +96,7 @@ impl Outgoing {
         }
     }
 
-    /// The request that sends what is left; `None` when nothing is.
+    /// The request that sends the rest; `None` if everything is sent.
     pub(crate) fn request(&mut self, fd: RawFd) -> Option<Request> {
         let left = &mut self.iov[self.next..];
         match left {
@@ -120,7 +120,7 @@ impl Outgoing {
         }
     }
 
-    /// Notes that the kernel took `sent` bytes.
+    /// Records that the kernel accepted `sent` bytes.
     pub(crate) fn advance(&mut self, mut sent: usize) {
         while let Some(element) = self.iov.get_mut(self.next) {
             if sent < element.iov_len {
@@ -143,7 +143,7 @@ impl Outgoing {
     }
 }
 
-/// Pieces to send in order, by one call: small ones are copied, buffers are kept until [`SendBatch::clear`].
+/// Pieces to send in order, by one call. Small ones are copied; buffers are kept until [`SendBatch::clear`].
 pub struct SendBatch {
     pub(crate) outgoing: Box<Outgoing>,
 }
@@ -162,7 +162,7 @@ impl SendBatch {
         self.outgoing.push_bytes(bytes);
     }
 
-    /// Appends a buffer; a small one is copied and goes back to its pool at once.
+    /// Appends a buffer; a small one is copied and returned to its pool at once.
     pub fn push_buf(&mut self, buf: IoBuf) {
         if buf.len() <= COPY_MAX {
             self.outgoing.push_bytes(&buf);
@@ -172,7 +172,7 @@ impl SendBatch {
         }
     }
 
-    /// Forgets all pieces; keeps the memory of the batch for the next ones.
+    /// Removes all pieces; keeps the memory of the batch for the next ones.
     pub fn clear(&mut self) {
         self.outgoing.clear();
     }
@@ -183,7 +183,7 @@ impl SendBatch {
         self.outgoing.bytes == 0
     }
 
-    /// Bytes to send.
+    /// Number of bytes to send.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.outgoing.bytes

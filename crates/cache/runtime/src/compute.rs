@@ -1,8 +1,8 @@
-//! Threads for work that would hold an executor up: codec jobs of large requests, and calls that block.
+//! Threads for work that would block an executor: codec jobs of large requests, and blocking calls.
 //!
-//! Codec threads are one pool for the whole process, one thread a core unless [`configure`]d, and serve two
-//! bounded queues: reads first, because somebody waits for them (FlaZ, section on parallelism). A job that
-//! finds its queue full is done by the thread that brought it, so nothing ever waits for room.
+//! The codec threads are one pool for the whole process, by default one thread per core ([`configure`] changes that).
+//! They serve two bounded queues, reads first, because a client waits for them (FlaZ, section on parallelism). If the
+//! queue of a job is full, the calling thread runs the job, so nothing ever waits for space in a queue.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -13,23 +13,23 @@ use flaz_device::Priority;
 
 use crate::oneshot::oneshot;
 
-/// Jobs that wait in one queue, at most.
+/// Maximum number of jobs in one queue.
 pub const QUEUE_MAX: usize = 1024;
-/// Threads for calls that block.
+/// Number of threads for blocking calls.
 pub const BLOCKING_THREADS: usize = 2;
-/// Codec threads, at most.
+/// Maximum number of codec threads.
 pub const THREADS_MAX: usize = 256;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How full a queue of the codec threads is and has been.
+/// Usage of a queue of the codec threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Jobs that wait now.
+    /// Jobs in the queue.
     pub waiting: u64,
-    /// Most that have waited.
+    /// Maximum number of jobs so far.
     pub waiting_peak: u64,
-    /// Jobs that found the queue full and were done in place.
+    /// Jobs that found the queue full and ran on the calling thread.
     pub full_count: u64,
 }
 
@@ -40,7 +40,7 @@ pub fn codec_queues() -> [QueueStats; 2] {
     [pool.read.stats(), pool.write.stats()]
 }
 
-/// A bounded queue that knows how full it has been.
+/// A bounded queue that records its usage.
 struct Queue {
     jobs: ArrayQueue<Job>,
     waiting_peak: AtomicU64,
@@ -80,7 +80,7 @@ struct Pool {
     read: Queue,
     write: Queue,
     idle: Mutex<usize>,
-    /// The same number, to skip the lock when nobody is idle.
+    /// The same number, to skip the lock if no thread is idle.
     idle_hint: AtomicUsize,
     arrived: Condvar,
 }
@@ -88,18 +88,18 @@ struct Pool {
 static CODEC: OnceLock<&'static Pool> = OnceLock::new();
 static BLOCKING: OnceLock<&'static Pool> = OnceLock::new();
 
-/// The codec threads exist already, with another number.
+/// The codec threads are already running, with another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the pool runs with {running} codec threads already: choose their number before the first use")]
+#[error("the pool is already running with {running} codec threads: set their number before the first use")]
 pub struct AlreadyRunning {
-    /// Threads that run.
+    /// Number of running threads.
     pub running: usize,
 }
 
-/// Chooses the number of codec threads, before the first use; 1 means that jobs are done in place.
+/// Sets the number of codec threads, before the first use; 1 means that jobs run on the calling thread.
 ///
 /// # Errors
-/// If the pool runs with another number already.
+/// The pool is already running with another number.
 pub fn configure(threads: usize) -> Result<(), AlreadyRunning> {
     let threads = threads.clamp(1, THREADS_MAX);
     let running = CODEC.get_or_init(|| start_codec(threads)).threads;
@@ -125,12 +125,12 @@ fn start_codec(threads: usize) -> &'static Pool {
     pool
 }
 
-/// Number of codec threads; 1 means that jobs are done in place.
+/// Number of codec threads; 1 means that jobs run on the calling thread.
 pub(crate) fn threads() -> usize {
     codec().threads
 }
 
-/// Runs `job` on a codec thread, or here if there is only one core or the queue is full.
+/// Runs `job` on a codec thread, or on this thread if there is only one core or the queue is full.
 pub(crate) async fn run<T: Send + 'static>(
     priority: Priority,
     job: impl FnOnce() -> T + Send + 'static,
@@ -143,7 +143,7 @@ pub(crate) async fn run<T: Send + 'static>(
     }
 }
 
-/// Runs a call that may block for long on a thread of its own kind, or here if too many wait already.
+/// Runs a call that may block for long on a thread for blocking calls, or on this thread if too many wait already.
 pub async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     let pool = BLOCKING.get_or_init(|| {
         let pool = Pool::new(BLOCKING_THREADS);
@@ -160,7 +160,7 @@ async fn on<T: Send + 'static>(
 ) -> T {
     let (sender, receiver) = oneshot();
     let boxed: Job = Box::new(move || {
-        // The receiver may have lost interest; its result then goes nowhere.
+        // The receiver may have been dropped; the result is then discarded.
         let _ = sender.send(catch_unwind(AssertUnwindSafe(job)));
     });
     if let Err(job) = pool.push(priority, boxed) {
@@ -169,7 +169,7 @@ async fn on<T: Send + 'static>(
     match receiver.recv().await {
         Ok(Ok(value)) => value,
         Ok(Err(panic)) => resume_unwind(panic),
-        Err(lost) => unreachable!("a job always answers: {lost}"),
+        Err(lost) => unreachable!("a job always sends its result: {lost}"),
     }
 }
 
@@ -192,7 +192,7 @@ impl Pool {
                 .name(format!("flaz-{name}-{number}"))
                 .spawn(|| self.serve());
             if let Err(error) = started {
-                // Jobs are then done by the threads that exist, or in place once the queue is full.
+                // Jobs then run on the existing threads, or on the calling thread once the queue is full.
                 tracing::warn!(%error, name, number, "cannot start a worker thread");
                 assert!(number > 0, "cannot start any {name} thread: {error}");
                 break;
@@ -205,10 +205,10 @@ impl Pool {
             Priority::Read => self.read.push(job)?,
             Priority::Write => self.write.push(job)?,
         }
-        // Pairs with the fence in `serve`: either the worker sees the job, or we see that it is idle.
+        // Pairs with the fence in `serve`: either the worker sees the job, or this thread sees that the worker is idle.
         fence(Ordering::SeqCst);
         if self.idle_hint.load(Ordering::Relaxed) > 0 {
-            // Taken and given back, so that a worker between its last look and its wait is not missed.
+            // Locked and unlocked, so that a worker between its last check and its wait is not missed.
             drop(self.idle.lock().unwrap_or_else(PoisonError::into_inner));
             self.arrived.notify_one();
         }
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_a_reader_waits_for_goes_first() {
-        // Nobody serves this pool: what waits in it stays there.
+        // No thread serves this pool, so its jobs stay in the queue.
         let pool = Pool::new(2);
         let done: &Mutex<Vec<&str>> = Box::leak(Box::default());
         for (priority, name) in [

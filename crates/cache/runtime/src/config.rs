@@ -1,23 +1,23 @@
-//! How to set a runtime up.
+//! Configuration of a runtime.
 
-/// How operations are done.
+/// How I/O operations are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// io_uring; threads where it is forbidden, which is said once in the log.
+    /// io_uring, or threads if it is forbidden; the log then has one warning.
     #[default]
     Auto,
-    /// io_uring or nothing.
+    /// io_uring only.
     IoUring,
-    /// Threads that block for files, `poll` for sockets: slower, and everywhere.
+    /// Blocking threads for files and `poll` for sockets: slower, but works everywhere.
     Threads,
 }
 
-/// How to set a runtime up.
+/// Configuration of a runtime.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How operations are done.
+    /// How I/O operations are executed.
     pub backend: Backend,
-    /// Operations collected before they are handed to the kernel, at most: a power of two.
+    /// Maximum number of operations collected before they are submitted to the kernel: a power of two.
     pub sq_entries: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The two ways to have operations done: io_uring, and threads where io_uring is forbidden.
+//! The two ways to execute operations: io_uring, and threads if io_uring is forbidden.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::threads::Threads;
 
 #[expect(
     clippy::large_enum_variant,
-    reason = "there is one a thread, and the large variant is the usual one"
+    reason = "there is one per thread, and the large variant is the usual one"
 )]
 pub(crate) enum Driver {
     Uring(Ring),
@@ -21,7 +21,7 @@ pub(crate) enum Driver {
 
 impl Driver {
     /// # Errors
-    /// If io_uring is asked for by name and not to be had.
+    /// io_uring was requested explicitly and is not available.
     pub(crate) fn new(config: &Config, shared: &Arc<Shared>) -> io::Result<Self> {
         if config.backend == Backend::Threads {
             return Ok(Self::Threads(Threads::new(Arc::clone(shared))));
@@ -33,7 +33,7 @@ impl Driver {
             Err(error) => {
                 static SAID: std::sync::Once = std::sync::Once::new();
                 SAID.call_once(|| {
-                    tracing::warn!("{error}. Going on with threads that block: every operation costs more");
+                    tracing::warn!("{error}; using blocking threads instead: every operation costs more");
                 });
                 Ok(Self::Threads(Threads::new(Arc::clone(shared))))
             }
@@ -47,7 +47,7 @@ impl Driver {
         }
     }
 
-    /// Takes a request; the kernel may see it only at the next submission.
+    /// Adds a request. The kernel may not see it before the next submission.
     pub(crate) fn push(&self, request: Request, user_data: u64) {
         match self {
             Self::Uring(ring) => ring.push(request, user_data),
@@ -55,7 +55,7 @@ impl Driver {
         }
     }
 
-    /// Gives an operation up. Its completion comes in any case.
+    /// Cancels an operation. It completes in any case.
     pub(crate) fn cancel(&self, user_data: u64) {
         match self {
             Self::Uring(ring) => ring.cancel(user_data),
@@ -63,7 +63,7 @@ impl Driver {
         }
     }
 
-    /// When this returns, descriptors of operations pushed so far may be closed.
+    /// On return, the descriptors of all operations pushed so far may be closed.
     pub(crate) fn submit_all(&self) {
         match self {
             Self::Uring(ring) => ring.submit_all(),
@@ -79,7 +79,7 @@ impl Driver {
         }
     }
 
-    /// Waits for a completion or a wake from another thread, for `timeout` at most.
+    /// Waits for a completion or a wake from another thread, at most for `timeout`.
     pub(crate) fn submit_and_wait(&self, timeout: Option<Duration>, shared: &Shared) {
         match self {
             Self::Uring(ring) => {
@@ -90,7 +90,7 @@ impl Driver {
         }
     }
 
-    /// Takes completions, a batch at most.
+    /// Returns completions, at most one batch.
     pub(crate) fn completions(&self, out: &mut Vec<Completion>) {
         match self {
             Self::Uring(ring) => ring.completions(out),
@@ -98,7 +98,7 @@ impl Driver {
         }
     }
 
-    /// Begins the end: no more wakes from other threads.
+    /// Begins the end: disables wakes from other threads.
     pub(crate) fn close(&self) {
         if let Self::Uring(ring) = self {
             ring.cancel_wake();
@@ -114,7 +114,7 @@ impl Driver {
         }
     }
 
-    /// Whether, after [`Driver::close`], the kernel uses no memory of the driver itself any more.
+    /// Whether, after [`Driver::close`], the kernel no longer uses any memory of the driver itself.
     pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::Uring(ring) => !ring.wake_armed(),
@@ -122,7 +122,7 @@ impl Driver {
         }
     }
 
-    /// Keeps memory that the kernel may still use for ever: the last resort.
+    /// Leaks memory that the kernel may still use: the last resort.
     pub(crate) fn leak(&self) {
         if let Self::Uring(ring) = self {
             ring.leak();

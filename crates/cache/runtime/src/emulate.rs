@@ -1,39 +1,39 @@
-//! A slow device out of a fast one: every operation takes as long as the modelled device would take.
+//! Emulates a slow device on a fast one: every operation takes as long as the modelled device would take.
 //!
-//! The model: a request waits for one of `parallelism` servers (a disk has one: its actuator), spends the
-//! positioning time there unless it continues the request before it on a device where that helps, and then
-//! moves its bytes over the one link that all servers share. A limit on operations a second, as cloud volumes
-//! have it, spaces the starts of requests evenly. Requests are served in the order of their arrival.
+//! The model: a request waits for one of `parallelism` servers (a disk has one: its actuator). It spends the
+//! positioning time there, unless it continues the previous request on a device where that helps. Then it transfers its
+//! bytes over one link that all servers share. A limit on operations per second, as cloud volumes have it, spaces the
+//! starts of requests evenly. Requests are served in the order of arrival.
 //!
-//! A modelled write is on the medium when it completes, so a flush costs nothing of its own, and a discard
-//! nothing at all. The real device's own time is not added but runs at the same time: the emulation is right
-//! as long as the real device is faster than the model.
+//! A modelled write is stable when it completes, so a flush takes no time of its own, and a discard none at all. The
+//! time of the real device is not added but runs in parallel: the emulation is exact as long as the real device is
+//! faster than the model.
 //!
-//! Invariants: time comes from the [`Env`] alone, so in a simulation the same requests take the same time;
-//! all clones share one model; its lock is held for arithmetic only.
+//! Invariants: time comes only from the [`Env`], so that in a simulation the same requests take the same time; all
+//! clones share one model; its lock is held only during arithmetic.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use flaz_device::{Device, DeviceError, Env, IoBuf, Nanos};
 
-/// Servers of a model, at most.
+/// Maximum number of servers in a model.
 const PARALLELISM_MAX: u32 = 1024;
 
-/// What a modelled device can do.
+/// Performance of a modelled device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// From the start of an access to its first byte.
+    /// Time from the start of an access to its first byte.
     pub latency: Duration,
-    /// Whether an access that begins where the one before it ended needs no such time.
+    /// Whether an access that continues the previous one skips that time.
     pub sequential_is_free: bool,
-    /// Bytes a second, all reads together.
+    /// Bytes per second of all reads together.
     pub read_bytes_per_second: u64,
-    /// Bytes a second, all writes together.
+    /// Bytes per second of all writes together.
     pub write_bytes_per_second: u64,
-    /// Accesses that are served at a time: 1 for a disk with one actuator.
+    /// Number of accesses served concurrently: 1 for a disk with one actuator.
     pub parallelism: u32,
-    /// Limit of operations a second, if there is one.
+    /// Limit of operations per second, if any.
     pub operations_per_second: Option<u32>,
 }
 
@@ -57,13 +57,13 @@ impl Model {
         parallelism: 10,
         operations_per_second: None,
     };
-    /// A small cloud volume: 1 ms, 125 MB/s, 3,000 operations a second.
+    /// A small cloud volume: 1 ms, 125 MB/s, 3,000 operations per second.
     pub const NETWORK_VOLUME: Self = Self {
         latency: Duration::from_millis(1),
         sequential_is_free: false,
         read_bytes_per_second: 125_000_000,
         write_bytes_per_second: 125_000_000,
-        // The far side is a cluster: its limits are the two rates.
+        // The remote side is a cluster: only the two rates limit it.
         parallelism: 256,
         operations_per_second: Some(3000),
     };
@@ -75,15 +75,15 @@ enum Direction {
     Write,
 }
 
-/// When the parts of the modelled device are free again.
+/// Times at which the parts of the modelled device become free.
 #[derive(Debug)]
 struct Queue {
     model: Model,
     servers: Vec<Nanos>,
     link_free: Nanos,
-    /// Before this the next operation may not start, because of the limit of operations.
+    /// Earliest start of the next operation, because of the limit on operations.
     next_start: Nanos,
-    /// Where the access before ended.
+    /// End offset of the previous access.
     position: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ impl Queue {
         }
     }
 
-    /// Takes a request that arrives at `now` and says when it is done.
+    /// Adds a request that arrives at `now` and returns the time of its completion.
     fn accept(&mut self, now: Nanos, direction: Direction, offset: u64, len: u64) -> Nanos {
         let model = &self.model;
         let server = self
@@ -135,7 +135,7 @@ fn transfer_time(len: u64, bytes_per_second: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// A device that is as slow as a [`Model`]. Clones, on whatever threads, are the same modelled device.
+/// A device that is as slow as a [`Model`]. Clones, on any thread, are the same modelled device.
 #[derive(Clone, Debug)]
 pub struct Emulated<D, E> {
     device: D,
@@ -144,12 +144,12 @@ pub struct Emulated<D, E> {
 }
 
 impl<D: Device, E: Env> Emulated<D, E> {
-    /// Slows `device` down to `model`, and says so in the log.
+    /// Slows `device` down to `model`, and logs that.
     #[must_use]
     pub fn new(device: D, env: E, model: Model) -> Self {
         tracing::warn!(
             ?model,
-            "EMULATION IS ON: this device is made slow on purpose, for demos and tests"
+            "EMULATION IS ON: this device is slowed down on purpose, for demos and tests"
         );
         Self {
             device,
@@ -158,7 +158,7 @@ impl<D: Device, E: Env> Emulated<D, E> {
         }
     }
 
-    /// The device below.
+    /// The underlying device.
     pub fn device(&self) -> &D {
         &self.device
     }
@@ -269,7 +269,7 @@ mod tests {
             disk.accept(Nanos(50 * MS), Write, 2_000_000, 900_000),
             Nanos(60 * MS)
         );
-        // Two streams by turns are random accesses.
+        // Two alternating streams are random accesses.
         assert_eq!(disk.accept(Nanos(60 * MS), Read, 0, 0), Nanos(72_600_000));
         assert_eq!(disk.accept(Nanos(60 * MS), Read, 2_900_000, 0), Nanos(85_200_000));
     }
@@ -282,7 +282,7 @@ mod tests {
             let done = ssd.accept(Nanos(0), Read, number * 7_000_000, 277_000);
             assert_eq!(done, Nanos(170_000 + number * transfer));
         }
-        // Small reads: ten at a time, then the eleventh waits for the first server to be free.
+        // Small reads: ten at a time; the eleventh waits for the first server to become free.
         let mut ssd = Queue::new(Model::SSD);
         let first: Vec<_> = (0..10)
             .map(|number| ssd.accept(Nanos(0), Read, number << 20, 0))
@@ -299,7 +299,7 @@ mod tests {
             let done = volume.accept(Nanos(0), Write, number * 1_000_000, 0);
             assert_eq!(done, Nanos(MS + number * spacing));
         }
-        // Large transfers meet the other limit: 125 KB are 1 ms.
+        // Large transfers reach the other limit: 125 KB take 1 ms.
         let mut volume = Queue::new(Model::NETWORK_VOLUME);
         assert_eq!(volume.accept(Nanos(0), Write, 0, 125_000), Nanos(2 * MS));
         assert_eq!(volume.accept(Nanos(0), Read, 0, 125_000), Nanos(3 * MS));

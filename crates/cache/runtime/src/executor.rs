@@ -1,4 +1,4 @@
-//! The loop of one thread: poll ready tasks, submit all new operations with one call, wait only if idle.
+//! The loop of one thread: polls ready tasks, submits all new operations with one call, and waits only if idle.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -21,28 +21,28 @@ use crate::sleep::Sleep;
 use crate::state::{Core, current, set_current};
 use crate::task::{Body, MAIN, RunQueue, Shared, TaskWaker};
 
-/// Polls between two looks at the kernel's completions, so that busy tasks cannot starve I/O.
+/// Number of polls between two checks for completions, so that busy tasks do not starve I/O.
 const POLLS_A_TURN_MAX: usize = 1024;
-/// How long the end of a runtime waits for the kernel to give buffers back before it leaks them.
+/// How long a runtime that ends waits for the kernel to return buffers before it leaks them.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
-/// A single-threaded executor on io_uring: one a thread.
+/// A single-threaded executor on io_uring: one per thread.
 ///
-/// Dropping it drops all its tasks, cancels what can be cancelled, and waits until the kernel has given every
-/// buffer back.
+/// Dropping it drops all its tasks, cancels all operations that can be cancelled, and waits until the kernel has
+/// returned every buffer.
 pub struct Runtime {
     core: Rc<Core>,
 }
 
 impl Runtime {
-    /// Makes the runtime of this thread.
+    /// Creates the runtime of this thread.
     ///
     /// # Errors
-    /// If io_uring is asked for by name and cannot be used (the message says why and what to do), or there
-    /// are no descriptors left.
+    /// io_uring was requested explicitly and cannot be used (the message says why and what to do), or there are no
+    /// descriptors left.
     ///
     /// # Panics
-    /// If this thread has a runtime already.
+    /// If this thread already has a runtime.
     pub fn new(config: Config) -> io::Result<Self> {
         let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let shared = Arc::new(Shared::new(eventfd));
@@ -60,14 +60,14 @@ impl Runtime {
         Ok(Self { core })
     }
 
-    /// How operations are done: never [`Backend::Auto`].
+    /// How operations are executed: never [`Backend::Auto`].
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.core.driver.backend()
     }
 
-    /// Runs `future` and every task spawned meanwhile, until `future` ends. Tasks that are left go on in the
-    /// next `block_on`, or end with the runtime.
+    /// Runs `future`, and every task spawned meanwhile, until `future` ends. Remaining tasks continue in the next
+    /// `block_on`, or end with the runtime.
     ///
     /// # Panics
     /// If called from inside a task, or if a task panics.
@@ -81,7 +81,7 @@ impl Runtime {
     }
 }
 
-/// Resets the flag when `block_on` ends, also by a panic.
+/// Resets the flag when `block_on` ends, also after a panic.
 struct Running<'a>(&'a Cell<bool>);
 
 impl Drop for Running<'_> {
@@ -93,7 +93,7 @@ impl Drop for Running<'_> {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.core.queue.shared.close();
-        // Futures may spawn or wake while they are dropped: until nothing is left.
+        // Futures may spawn or wake when they are dropped, so this repeats until none is left.
         loop {
             let bodies = self.core.tasks.borrow_mut().take_all();
             if bodies.is_empty() {
@@ -140,12 +140,12 @@ impl Core {
         };
         body.task.dequeued();
         let Body { future, waker, .. } = &mut body;
-        // Without a future this is a stale wake of a slot that is free already.
+        // Without a future this is a stale wake of a slot that is already free.
         let ended = future
             .as_mut()
             .is_some_and(|future| future.as_mut().poll(&mut Context::from_waker(waker)).is_ready());
         if ended {
-            // Outside any borrow: its destructors may wake and spawn.
+            // Outside any borrow, because its destructors may wake and spawn.
             drop(body.future.take());
         }
         self.tasks.borrow_mut().put_back(slot, body, ended);
@@ -205,7 +205,7 @@ impl Core {
         }
     }
 
-    /// Waits until the kernel holds no buffer of ours.
+    /// Waits until the kernel has returned all buffers.
     fn drain(&self) {
         let pending = self.ops.borrow().pending();
         for index in pending {
@@ -223,7 +223,7 @@ impl Core {
             if left.is_zero() {
                 tracing::error!(
                     operations = self.ops.borrow().in_flight(),
-                    "the kernel does not end I/O operations within {DRAIN_MAX:?}: leaking their buffers"
+                    "the kernel did not complete I/O operations within {DRAIN_MAX:?}: leaking their buffers"
                 );
                 self.ops.borrow_mut().leak();
                 self.driver.leak();
@@ -237,7 +237,7 @@ impl Core {
 /// Handle of the current thread's runtime: the production [`Env`].
 ///
 /// # Panics
-/// Every method but `now` panics on a thread without a [`Runtime`].
+/// Every method except `now` panics on a thread without a [`Runtime`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rt;
 

@@ -1,7 +1,7 @@
 //! Bounded queues between threads: many senders, one receiver.
 //!
-//! Invariant: a value that was accepted is received unless the receiver goes away first; a receiver that
-//! waits is woken by every send, and every sender that waits is woken when room appears.
+//! Invariant: an accepted value is received unless the receiver is dropped first. Every send wakes a waiting receiver,
+//! and free space wakes every waiting sender.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -23,10 +23,10 @@ struct Inner<T> {
 }
 
 impl<T> Inner<T> {
-    /// Wakes all senders that wait: a woken one may have lost interest, so waking one could wake nobody.
+    /// Wakes all waiting senders: a woken sender may have lost interest, so waking only one could have no effect.
     fn wake_senders(&self) {
-        // Pairs with the fence in `poll_send`: either the sender's second try sees the room that we made, or
-        // we see the sender.
+        // Pairs with the fence in `poll_send`: either the sender's second attempt sees the free space, or this thread
+        // sees the sender.
         fence(Ordering::SeqCst);
         if self.waiting_len.load(Ordering::Relaxed) == 0 {
             return;
@@ -46,8 +46,8 @@ impl<T> Inner<T> {
         }
         self.queue.push(value)?;
         self.receiver.wake();
-        // Pairs with the fence in the receiver's drop: a value that slipped in while the receiver went away
-        // must not lie here until the last sender goes, for it may own the end of an answer.
+        // Pairs with the fence in the receiver's drop: a value that was sent while the receiver was dropped must not
+        // stay in the queue until the last sender is dropped, because it may own the sending half of a oneshot.
         fence(Ordering::SeqCst);
         if self.receiver_gone.load(Ordering::Relaxed) {
             self.drain();
@@ -96,15 +96,15 @@ impl<T: Send> Sender<T> {
     /// Sends without waiting.
     ///
     /// # Errors
-    /// Gives the value back if the queue is full or the receiver is gone ([`Sender::is_closed`]).
+    /// Returns the value if the queue is full or the receiver is gone ([`Sender::is_closed`]).
     pub fn try_send(&self, value: T) -> Result<(), T> {
         self.inner.try_send(value)
     }
 
-    /// Sends, waiting for room.
+    /// Sends, waiting for free space.
     ///
     /// # Errors
-    /// Gives the value back if the receiver is gone.
+    /// Returns the value if the receiver is gone.
     pub async fn send(&self, value: T) -> Result<(), T> {
         let mut value = Some(value);
         poll_fn(|cx| self.poll_send(&mut value, cx)).await
@@ -125,7 +125,7 @@ impl<T: Send> Sender<T> {
         self.inner.waiting_len.store(waiting.len(), Ordering::Relaxed);
         drop(waiting);
         fence(Ordering::SeqCst);
-        // Room may have appeared, or the receiver gone, before we were on the list.
+        // Space may have become free, or the receiver may have gone, before this sender was on the list.
         match self.inner.try_send(value) {
             Ok(()) => Poll::Ready(Ok(())),
             Err(value) if self.is_closed() => Poll::Ready(Err(value)),
@@ -184,8 +184,8 @@ impl<T: Send> Receiver<T> {
             return Poll::Ready(Some(value));
         }
         self.inner.receiver.register(cx.waker());
-        // A send, or the end of the last sender, before the registration would have woken nobody. The
-        // senders are counted first: what the last one sent is then in the queue.
+        // A send, or the end of the last sender, before the registration would have woken no task. The senders are
+        // counted first, so that the last one's values are then in the queue.
         let gone = self.inner.senders.load(Ordering::Acquire) == 0;
         match self.try_recv() {
             Some(value) => Poll::Ready(Some(value)),
@@ -194,7 +194,7 @@ impl<T: Send> Receiver<T> {
         }
     }
 
-    /// The next value, if it is there already.
+    /// The next value, if there is one.
     pub fn try_recv(&mut self) -> Option<T> {
         let value = self.inner.queue.pop()?;
         self.inner.wake_senders();

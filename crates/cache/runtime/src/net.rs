@@ -1,4 +1,4 @@
-//! Sockets: accepting, receiving into a buffer, sending batches.
+//! Sockets: accept connections, receive into a buffer, send batches.
 
 use std::io;
 use std::net::TcpListener;
@@ -19,28 +19,28 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Takes over a listening Unix socket. The path stays the caller's to remove.
+    /// Uses a listening Unix socket. The caller removes the path.
     ///
     /// # Errors
-    /// If the socket cannot be made blocking, which is what io_uring wants.
+    /// The socket cannot be set to blocking mode, which io_uring requires.
     pub fn from_unix(listener: UnixListener) -> io::Result<Self> {
         listener.set_nonblocking(false)?;
         Ok(Self { fd: listener.into() })
     }
 
-    /// Takes over a listening TCP socket.
+    /// Uses a listening TCP socket.
     ///
     /// # Errors
-    /// If the socket cannot be made blocking, which is what io_uring wants.
+    /// The socket cannot be set to blocking mode, which io_uring requires.
     pub fn from_tcp(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(false)?;
         Ok(Self { fd: listener.into() })
     }
 
-    /// The next connection. May be dropped while it waits.
+    /// The next connection. The future may be dropped while it waits.
     ///
     /// # Errors
-    /// What `accept4` says; after EMFILE and the like the listener is still usable.
+    /// The error of `accept4`; after EMFILE and similar errors the listener is still usable.
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         let (_, result) = Op::new(
             Request::Accept {
@@ -50,7 +50,7 @@ impl Listener {
         )
         .await;
         let fd = check(result)?;
-        // SAFETY: the kernel made this descriptor for us just now.
+        // SAFETY: the kernel has just created this descriptor for this listener.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 }
@@ -61,32 +61,33 @@ impl AsFd for Listener {
     }
 }
 
-/// A connected stream socket. Receiving and sending may go on at the same time, each at most once.
+/// A connected stream socket. One receive and one send may be in progress at the same time.
 #[derive(Debug)]
 pub struct Stream {
     fd: OwnedFd,
 }
 
 impl Stream {
-    /// Takes over a connected socket.
+    /// Uses a connected socket.
     ///
     /// # Errors
-    /// If the socket cannot be made blocking, which is what io_uring wants.
+    /// The socket cannot be set to blocking mode, which io_uring requires.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&fd)?;
         if flags.contains(rustix::fs::OFlags::NONBLOCK) {
             rustix::fs::fcntl_setfl(&fd, flags.difference(rustix::fs::OFlags::NONBLOCK))?;
         }
-        // Batches are whole messages: waiting for more to send would only delay them. Unix sockets refuse.
+        // Batches are complete messages, so waiting for more data would only delay them. Unix sockets do not support
+        // this option.
         let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
         Ok(Self { fd })
     }
 
-    /// Receives into `buf[start..end]`; 0 bytes mean that the peer has ended, or [`Stream::shutdown`].
-    /// May be dropped while it waits; bytes may be lost then.
+    /// Receives into `buf[start..end]`; 0 bytes mean that the peer has closed the connection, or [`Stream::shutdown`].
+    /// The future may be dropped while it waits; bytes may then be lost.
     ///
     /// # Errors
-    /// What `recv` says.
+    /// The error of `recv`.
     ///
     /// # Panics
     /// If the range is not in the buffer.
@@ -102,10 +103,10 @@ impl Stream {
         (payload.into_buf(), check(result))
     }
 
-    /// Sends a whole batch, by one `sendmsg` as a rule, and returns it uncleared.
+    /// Sends a whole batch, usually by one `sendmsg`, and returns it uncleared.
     ///
     /// # Errors
-    /// What `sendmsg` says; part of the batch may have been sent.
+    /// The error of `sendmsg`; part of the batch may have been sent.
     pub async fn send_all(&self, batch: SendBatch) -> (SendBatch, io::Result<()>) {
         let mut outgoing = batch.outgoing;
         outgoing.rewind();
@@ -126,10 +127,10 @@ impl Stream {
         (SendBatch { outgoing }, outcome)
     }
 
-    /// Ends the connection in both directions: a waiting `recv` returns 0, sends fail. Calling it again, or
-    /// on a connection that the peer has ended, does nothing.
+    /// Ends the connection in both directions: a waiting `recv` returns 0, sends fail. Calling it again, or on a
+    /// connection that the peer has closed, has no effect.
     pub fn shutdown(&self) {
-        // The only possible failure is that there is no connection any more.
+        // The only possible failure is that the connection has already ended.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 }

@@ -25,7 +25,7 @@ impl<T> Inner<T> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever waits, outside the lock.
+    /// Wakes the receiver, outside the lock.
     fn announce(&self, mut slot: MutexGuard<'_, Slot<T>>) {
         let waker = slot.waker.take();
         let blocked = slot.blocked;
@@ -39,18 +39,18 @@ impl<T> Inner<T> {
     }
 }
 
-/// The sender went away without sending.
+/// The sender was dropped without sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the other side went away without an answer")]
+#[error("the sender was dropped without sending")]
 pub struct Lost;
 
-/// Why [`OneReceiver::recv_blocking`] gave nothing.
+/// Why [`OneReceiver::recv_blocking`] returned no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecvTimeoutError {
-    /// The sender went away without sending.
-    #[error("the other side went away without an answer")]
+    /// The sender was dropped without sending.
+    #[error("the sender was dropped without sending")]
     Lost,
-    /// Nothing came in time.
+    /// No value arrived in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
 }
@@ -88,10 +88,10 @@ pub fn oneshot<T: Send>() -> (OneSender<T>, OneReceiver<T>) {
 }
 
 impl<T: Send> OneSender<T> {
-    /// Hands `value` over.
+    /// Sends `value`.
     ///
     /// # Errors
-    /// Gives the value back if the receiver is gone.
+    /// Returns the value if the receiver is gone.
     pub fn send(self, value: T) -> Result<(), T> {
         let mut slot = self.inner.lock();
         if slot.receiver_gone {
@@ -102,7 +102,7 @@ impl<T: Send> OneSender<T> {
         Ok(())
     }
 
-    /// Whether nobody waits for the value any more.
+    /// Whether the receiver is gone.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.inner.lock().receiver_gone
@@ -121,7 +121,7 @@ impl<T: Send> OneReceiver<T> {
     /// Waits for the value.
     ///
     /// # Errors
-    /// [`Lost`] if the sender went away without sending.
+    /// [`Lost`] if the sender was dropped without sending.
     pub async fn recv(self) -> Result<T, Lost> {
         poll_fn(|cx| {
             let mut slot = self.inner.lock();
@@ -140,16 +140,16 @@ impl<T: Send> OneReceiver<T> {
         .await
     }
 
-    /// The value, if it is there already.
+    /// The value, if it was sent already.
     #[must_use]
     pub fn try_recv(&self) -> Option<T> {
         self.inner.lock().value.take()
     }
 
-    /// Blocks this thread until the value comes. Not for threads with a runtime.
+    /// Blocks this thread until the value arrives. Not for threads with a runtime.
     ///
     /// # Errors
-    /// If the sender is gone, or nothing came within `timeout`.
+    /// The sender is gone, or no value arrived within `timeout`.
     pub fn recv_blocking(self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         let deadline = Instant::now() + timeout;
         let mut slot = self.inner.lock();

@@ -1,4 +1,4 @@
-//! One operation as a future. What the kernel uses meanwhile lies in the [table](crate::op_table).
+//! One operation as a future. Memory that the kernel uses is in the [table](crate::op_table).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,14 +10,14 @@ use crate::request::Request;
 use crate::state::{Core, current};
 
 enum Stage {
-    /// Not handed over yet.
+    /// Not submitted yet.
     New(Request, Payload),
-    /// With the kernel, or done and not looked at.
+    /// Submitted, possibly completed, but not polled since.
     Entered(u32),
     Finished,
 }
 
-/// One operation. Gives the payload back with the kernel's answer: a count, or a negative error number.
+/// One operation. Returns the payload with the kernel's result: a count, or a negative error number.
 #[must_use = "an operation is submitted when it is first polled"]
 pub(crate) struct Op {
     core: Rc<Core>,
@@ -86,8 +86,8 @@ impl Drop for Op {
                 if open_ended {
                     self.core.driver.cancel(u64::from(index));
                 }
-                // The owner of the descriptor may close it next, and its number may then mean another file:
-                // the kernel must have taken its own reference before.
+                // The owner may close the descriptor next, and its number may then mean another file: the kernel must
+                // have taken its own reference before.
                 self.core.driver.submit_all();
             }
         }

@@ -1,11 +1,11 @@
-//! The table that owns what the kernel uses.
+//! The table that owns memory while the kernel uses it.
 //!
 //! Invariants:
-//! - from submission to completion the [`Payload`] lies in the table and nobody touches it;
-//! - a dropped future marks its entry abandoned; the completion then frees it (and closes a descriptor that
-//!   an abandoned accept brought);
-//! - at most [`OPS_MAX`] operations are with the kernel; further ones wait their turn, first come first served
-//!   as far as their tasks are polled in the order of their wakes.
+//! - from submission to completion the [`Payload`] is in the table and no code accesses it;
+//! - a dropped future marks its entry abandoned; the completion then frees it (and closes the descriptor of an
+//!   abandoned accept);
+//! - at most [`OPS_MAX`] operations are submitted; further ones wait, and are served in order as far as their tasks are
+//!   polled in the order of their wakes.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::task::Waker;
@@ -15,13 +15,13 @@ use flaz_device::IoBuf;
 use crate::batch::Outgoing;
 use crate::request::OPS_MAX;
 
-/// What an operation owns.
+/// Memory that an operation owns.
 #[derive(Debug)]
 pub(crate) enum Payload {
     None,
     Buf(IoBuf),
     Batch(Box<Outgoing>),
-    /// The result is a new descriptor, to be closed if nobody takes it.
+    /// The result is a new descriptor, to be closed if its future was dropped.
     Accepted,
 }
 
@@ -29,23 +29,23 @@ impl Payload {
     pub(crate) fn into_buf(self) -> IoBuf {
         match self {
             Self::Buf(buf) => buf,
-            other => unreachable!("an operation on a buffer gave {other:?} back"),
+            other => unreachable!("an operation on a buffer returned {other:?}"),
         }
     }
 
     pub(crate) fn into_batch(self) -> Box<Outgoing> {
         match self {
             Self::Batch(batch) => batch,
-            other => unreachable!("an operation on a batch gave {other:?} back"),
+            other => unreachable!("an operation on a batch returned {other:?}"),
         }
     }
 
-    /// Frees what an abandoned operation leaves.
+    /// Releases the result of an abandoned operation.
     pub(crate) fn dispose(self, result: i32) {
         if let Self::Accepted = self
             && result >= 0
         {
-            // SAFETY: the kernel made this descriptor for us, and nobody else has seen its number.
+            // SAFETY: the kernel created this descriptor for this operation, and no other code has seen its number.
             drop(unsafe { OwnedFd::from_raw_fd(result) });
         }
     }
@@ -64,19 +64,19 @@ struct Entry {
     open_ended: bool,
 }
 
-/// What a completion asks for, outside the borrow of the table.
+/// The effect of a completion, to be executed outside the borrow of the table.
 pub(crate) enum Completed {
     Wake(Waker),
     Dispose(Payload, i32),
 }
 
-/// How far an operation is. Wakers are dropped outside the borrow of the table, as they may run anything.
+/// Progress of an operation. Wakers are dropped outside the borrow of the table, because dropping one may run any code.
 pub(crate) enum Progress {
     Done(Payload, i32),
     Pending { stale: Option<Waker> },
 }
 
-/// What a dropped future leaves behind, likewise.
+/// What remains of a dropped future, handled in the same way.
 pub(crate) enum Abandoned {
     Leaked,
     Done(Payload, i32),
@@ -88,9 +88,9 @@ pub(crate) enum Abandoned {
 pub(crate) struct OpTable {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// With the kernel.
+    /// Submitted to the kernel.
     in_flight: usize,
-    /// Futures that found [`OPS_MAX`] in flight.
+    /// Futures that found [`OPS_MAX`] operations in flight.
     waiting: Vec<Waker>,
 }
 
@@ -99,8 +99,7 @@ impl OpTable {
         self.in_flight
     }
 
-    /// Takes an operation in. Where [`OPS_MAX`] are with the kernel, its future is woken when there is room, and gets
-    /// the payload back.
+    /// Adds an operation. If [`OPS_MAX`] are submitted, returns the payload; the future is woken when there is space.
     pub(crate) fn insert(
         &mut self,
         payload: Payload,
@@ -128,7 +127,7 @@ impl OpTable {
         Ok(index)
     }
 
-    /// What has become of an operation; `waker` is woken when that changes.
+    /// Polls an operation; `waker` is woken when its state changes.
     pub(crate) fn poll(&mut self, index: u32, waker: &Waker) -> Progress {
         match &mut self.entries[index as usize].state {
             State::Done(result) => {
@@ -143,9 +142,9 @@ impl OpTable {
         }
     }
 
-    /// The future of an operation is dropped.
+    /// Called when the future of an operation is dropped.
     pub(crate) fn abandon(&mut self, index: u32) -> Abandoned {
-        // Nothing is there any more if the runtime had to leak its operations.
+        // The entry is missing if the runtime had to leak its operations.
         let Some(entry) = self.entries.get_mut(index as usize) else {
             return Abandoned::Leaked;
         };
@@ -169,7 +168,7 @@ impl OpTable {
         }
     }
 
-    /// Futures to wake because there is room again.
+    /// Futures to wake because there is space again.
     pub(crate) fn take_waiting(&mut self) -> Vec<Waker> {
         if self.waiting.is_empty() || self.in_flight >= OPS_MAX {
             return Vec::new();
@@ -184,7 +183,7 @@ impl OpTable {
         std::mem::replace(&mut entry.payload, Payload::None)
     }
 
-    /// Numbers of all operations that are with the kernel, for the end of the runtime.
+    /// Numbers of all submitted operations, for the end of the runtime.
     pub(crate) fn pending(&self) -> Vec<u32> {
         let with_kernel = |entry: &Entry| matches!(entry.state, State::Pending(_) | State::Abandoned);
         (0u32..)
@@ -194,7 +193,7 @@ impl OpTable {
             .collect()
     }
 
-    /// Leaks everything: the last resort when the kernel does not give buffers back.
+    /// Leaks everything: the last resort if the kernel does not return buffers.
     pub(crate) fn leak(&mut self) {
         for entry in self.entries.drain(..) {
             std::mem::forget(entry.payload);
@@ -203,7 +202,7 @@ impl OpTable {
     }
 }
 
-/// Acts on a completion.
+/// Processes a completion.
 pub(crate) fn settle(completed: Completed) {
     match completed {
         Completed::Wake(waker) => waker.wake(),

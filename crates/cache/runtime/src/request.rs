@@ -1,11 +1,11 @@
-//! What is asked of the kernel, and its answer.
+//! Requests to the kernel, and their results.
 
 use std::os::fd::RawFd;
 
-/// Most operations of one runtime that are with the kernel at a time.
+/// Maximum number of operations of one runtime that are submitted at a time.
 pub(crate) const OPS_MAX: usize = 4096;
 
-/// What to ask of the kernel. Pointers point into the payload that travels with the request.
+/// A request to the kernel. Pointers point into the payload that belongs to the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
     Read {
@@ -50,7 +50,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Whether it may wait for a peer for ever, so that giving it up must cancel it.
+    /// Whether it may wait for a peer for ever, so that it must be cancelled if its future is dropped.
     pub(crate) fn is_open_ended(self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
 //! io_uring: set-up, submission and completions of one thread.
 //!
-//! Entries are collected in the submission queue and handed over a few at a time or at the end of a turn,
-//! whichever comes first. A full submission queue is submitted at once; completions that arrive while that is not possible (the completion
-//! queue is full) are put aside in `stash` and delivered with the next batch.
+//! Entries are collected in the submission queue and submitted a few at a time, or at the end of a turn, whichever
+//! comes first. A full submission queue is submitted at once. If that is not possible because the completion queue is
+//! full, its completions are put into `stash` and delivered with the next batch.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,17 +15,18 @@ use io_uring::{EnterFlags, IoUring, opcode};
 
 use crate::request::{Completion, Request};
 
-/// `user_data` of completions that nobody waits for.
+/// `user_data` of completions that are ignored.
 const IGNORED: u64 = u64::MAX;
-/// `user_data` of the read of the eventfd by which other threads wake this one.
+/// `user_data` of the read of the eventfd with which other threads wake this one.
 const WAKE: u64 = u64::MAX - 1;
-/// Completions handed out at a time.
+/// Maximum number of completions returned at a time.
 const BATCH: usize = 64;
-/// Operations that are submitted without waiting for the end of the turn: a device that works through a
-/// whole batch while the thread waits, and then waits while the thread works, is idle half of the time. With
-/// 32 reads in flight on a virtio disk this is worth 15 %; a system call for each single one gives no more.
+/// Number of operations that are submitted without waiting for the end of the turn. Otherwise the device would process
+/// a whole batch while the thread waits, and then wait while the thread works, so each would be idle half of the time.
+/// With 32 reads in flight on a virtio disk this gains 15 %; a system call for each single operation gains nothing
+/// more.
 const SUBMIT_EARLY: usize = 8;
-/// Attempts to submit while the kernel says that it is out of memory or that completions are in the way.
+/// Attempts to submit while the kernel reports that it is out of memory or that the completion queue is full.
 const SUBMIT_ATTEMPTS_MAX: u32 = 10_000;
 
 pub(crate) struct Ring {
@@ -35,12 +36,12 @@ pub(crate) struct Ring {
 struct Inner {
     uring: IoUring,
     stash: Vec<Completion>,
-    /// Where the eventfd is read to; the kernel writes it, nobody reads it.
+    /// Buffer for reads of the eventfd. The kernel writes it; its contents are not used.
     wake_counter: Box<u64>,
     wake_armed: bool,
 }
 
-/// The best set-up first; older kernels refuse the flags that they do not know.
+/// The best set-up first; older kernels refuse flags that they do not know.
 fn build(sq_entries: u32, cq_entries: u32) -> io::Result<IoUring> {
     let base = || {
         let mut builder = IoUring::builder();
@@ -74,26 +75,32 @@ fn build(sq_entries: u32, cq_entries: u32) -> io::Result<IoUring> {
         })
 }
 
-/// Why io_uring is not to be had, and what to do.
+/// Why io_uring is not available, and what to do.
 fn explain(error: &io::Error) -> io::Error {
     let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     let advice = match (error.raw_os_error(), setting.trim()) {
         (Some(libc::EPERM), "2") => {
-            "kernel.io_uring_disabled is 2: nobody may use it; as root: sysctl kernel.io_uring_disabled=0"
+            "kernel.io_uring_disabled is 2: io_uring is disabled for all processes; to enable it, run as \
+             root: sysctl kernel.io_uring_disabled=0"
                 .into()
         }
         (Some(libc::EPERM), "1") => "kernel.io_uring_disabled is 1: only members of the group \
-             kernel.io_uring_group and CAP_SYS_ADMIN may use it; as root: sysctl kernel.io_uring_disabled=0"
+            kernel.io_uring_group and CAP_SYS_ADMIN may use io_uring; to enable it for all, run as root: \
+            sysctl kernel.io_uring_disabled=0"
             .into(),
         (Some(libc::EPERM | libc::EACCES), setting) => format!(
             "kernel.io_uring_disabled is '{setting}', so the container's seccomp profile or a security \
              module forbids it; allow io_uring_setup, io_uring_enter and io_uring_register there (Docker: \
              --security-opt seccomp=PROFILE)"
         ),
-        (Some(libc::ENOSYS), _) => "this kernel has no io_uring, or a seccomp profile hides it; Linux 5.15 \
-             or later is needed"
-            .into(),
-        (Some(libc::ENOMEM), _) => "no memory to lock for the rings; raise RLIMIT_MEMLOCK (ulimit -l)".into(),
+        (Some(libc::ENOSYS), _) => {
+            "this kernel has no io_uring, or a seccomp profile hides it; Linux 5.15 or \
+            later is required"
+                .into()
+        }
+        (Some(libc::ENOMEM), _) => {
+            "cannot lock memory for the rings; raise RLIMIT_MEMLOCK (ulimit -l)".into()
+        }
         (Some(libc::EMFILE | libc::ENFILE), _) => {
             "too many open files; raise RLIMIT_NOFILE (ulimit -n)".into()
         }
@@ -104,12 +111,13 @@ fn explain(error: &io::Error) -> io::Error {
 
 impl Ring {
     /// # Errors
-    /// When the kernel has no io_uring for us; the message says why and what to do.
+    /// io_uring is not available; the message says why and what to do.
     pub(crate) fn new(sq_entries: u32, cq_entries: u32) -> io::Result<Self> {
         let uring = build(sq_entries, cq_entries).map_err(|error| explain(&error))?;
         let params = uring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
-            let message = "io_uring of this kernel is too old (no timed wait); Linux 5.15 or later is needed";
+            let message = "io_uring of this kernel is too old (no timed wait); Linux 5.15 or later is \
+                required";
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
         let inner = Inner {
@@ -130,13 +138,13 @@ impl Ring {
         inner.submit_early();
     }
 
-    /// Asks the kernel to give an operation up. Its completion comes in any case.
+    /// Requests the cancellation of an operation. It completes in any case.
     pub(crate) fn cancel(&self, user_data: u64) {
         let entry = opcode::AsyncCancel::new(user_data).build().user_data(IGNORED);
         self.inner.borrow_mut().push(&entry);
     }
 
-    /// Hands everything queued to the kernel.
+    /// Submits all queued requests.
     pub(crate) fn submit_all(&self) {
         let mut inner = self.inner.borrow_mut();
         if !inner.uring.submission().is_empty() {
@@ -144,7 +152,7 @@ impl Ring {
         }
     }
 
-    /// Hands everything queued over and runs what the kernel has put off; no system call if there is neither.
+    /// Submits all queued requests and runs deferred work of the kernel; makes no system call if there is neither.
     pub(crate) fn submit_and_poll(&self) {
         let mut inner = self.inner.borrow_mut();
         let queue = inner.uring.submission();
@@ -166,7 +174,7 @@ impl Ring {
         }
     }
 
-    /// Hands everything queued over and waits for a completion, for `timeout` at most.
+    /// Submits all queued requests and waits for a completion, at most for `timeout`.
     pub(crate) fn submit_and_wait(&self, timeout: Option<Duration>) {
         let mut inner = self.inner.borrow_mut();
         if !inner.stash.is_empty() {
@@ -184,13 +192,13 @@ impl Ring {
         };
         match result.map_err(|error| (error.raw_os_error(), error)) {
             Ok(_) | Err((Some(libc::ETIME | libc::EINTR), _)) => {}
-            // Nothing was submitted; the caller takes completions, which makes room, and comes again.
+            // Nothing was submitted. The caller takes completions, which makes space, and tries again.
             Err((Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM), _)) => {}
             Err((_, error)) => panic!("io_uring_enter failed: {error}"),
         }
     }
 
-    /// Takes up to a batch of completions. The wakes of other threads are not among them.
+    /// Returns completions, at most one batch, without those of the eventfd.
     pub(crate) fn completions(&self, out: &mut Vec<Completion>) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -208,7 +216,7 @@ impl Ring {
         }
     }
 
-    /// Gives up the read of the eventfd, for the end of the runtime.
+    /// Cancels the read of the eventfd, at the end of the runtime.
     pub(crate) fn cancel_wake(&self) {
         if self.wake_armed() {
             self.cancel(WAKE);
@@ -219,7 +227,7 @@ impl Ring {
         self.inner.borrow().wake_armed
     }
 
-    /// Keeps the memory of the eventfd's read for ever: the last resort at the end of the runtime.
+    /// Leaks the memory of the eventfd's read: the last resort at the end of the runtime.
     pub(crate) fn leak(&self) {
         let counter = std::mem::take(&mut self.inner.borrow_mut().wake_counter);
         Box::leak(counter);
@@ -238,7 +246,7 @@ impl Inner {
         }
     }
 
-    /// Submits what is queued if that is a lot, so that a device starts on it while this thread goes on.
+    /// Submits the queued requests if there are many, so that the device starts while this thread continues.
     fn submit_early(&mut self) {
         let queued = self.uring.submission().len();
         if queued >= SUBMIT_EARLY {
@@ -248,12 +256,12 @@ impl Inner {
                     .submitter()
                     .enter::<libc::sigset_t>(queued as u32, 0, 0, None)
             };
-            // After an error they are still queued, and the next regular submission deals with it.
+            // After an error the requests are still queued; the next regular submission handles the error.
             drop(result);
         }
     }
 
-    /// Submits everything queued and runs what the kernel has put off, without waiting.
+    /// Submits all queued requests and runs deferred work of the kernel, without waiting.
     fn flush(&mut self) {
         for _ in 0..SUBMIT_ATTEMPTS_MAX {
             let queued = self.uring.submission().len();
@@ -276,7 +284,7 @@ impl Inner {
                 Err((_, error)) => panic!("io_uring_enter failed: {error}"),
             }
         }
-        panic!("the kernel took no I/O operation in {SUBMIT_ATTEMPTS_MAX} attempts: out of memory");
+        panic!("the kernel accepted no I/O operation in {SUBMIT_ATTEMPTS_MAX} attempts: out of memory");
     }
 
     fn put_completions_aside(&mut self) {

@@ -1,7 +1,7 @@
-//! Waiting for a deadline.
+//! Sleeps until a deadline.
 //!
 //! Invariant: every entry among the [timers](crate::timer) belongs to one live [`Sleep`], which removes it when it is
-//! dropped, so their map is bounded by the number of sleeping futures.
+//! dropped, so the number of sleeping futures limits their map.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -20,7 +20,7 @@ pub(crate) struct Core {
     pub(crate) timers: RefCell<Timers>,
     pub(crate) queue: Rc<RunQueue>,
     pub(crate) tasks: RefCell<TaskTable>,
-    /// Tasks in `yield_now`: they go on after the next look at completions.
+    /// Tasks in `yield_now`: they continue after the next check for completions.
     pub(crate) yielded: RefCell<Vec<Waker>>,
     pub(crate) running: Cell<bool>,
 }
@@ -32,11 +32,11 @@ pub(crate) struct Core {
 pub(crate) fn current() -> Rc<Core> {
     CURRENT.with_borrow(|core| {
         core.clone()
-            .expect("this needs a runtime on the thread: call it inside Runtime::block_on")
+            .expect("this requires a runtime on the thread: call it inside Runtime::block_on")
     })
 }
 
-/// Makes `core` the runtime of this thread, or none.
+/// Sets the runtime of this thread to `core`, or to none.
 pub(crate) fn set_current(core: Option<Rc<Core>>) {
     CURRENT.with_borrow_mut(|current| *current = core);
 }

@@ -1,10 +1,10 @@
 //! Task slots, their wakers, and the inbox for wakes from other threads.
 //!
-//! A slot keeps its waker for ever: a new task in a reused slot allocates only its future. A stale waker of
-//! the earlier task then wakes the new one for nothing, which every future must bear anyway.
+//! A slot keeps its waker for ever: a new task in a reused slot allocates only its future. A stale waker of the earlier
+//! task may then wake the new one unnecessarily, which every future must tolerate anyway.
 //!
-//! Invariant: `queued` is true exactly while the slot is in the run queue or in the inbox, so neither can
-//! hold a slot twice and the intrusive link of the inbox is used by one list at a time.
+//! Invariant: `queued` is true exactly while the slot is in the run queue or in the inbox, so neither can contain a
+//! slot twice, and only one list at a time uses the intrusive link of the inbox.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,16 +17,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::task::{Wake, Waker};
 
-/// Most tasks that a runtime holds at a time: a guard against runaway spawning, not a tuning value.
+/// Maximum number of tasks in a runtime: a guard against unlimited spawning, not a tuning value.
 pub(crate) const TASKS_MAX: usize = 1 << 20;
 /// Slot number of the future given to `block_on`.
 pub(crate) const MAIN: u32 = u32::MAX;
 
-/// What other threads may touch of a runtime.
+/// The part of a runtime that other threads may access.
 pub(crate) struct Shared {
     /// Wakes from other threads: a stack linked through [`TaskWaker::next`], or [`closed`].
     inbox: AtomicPtr<TaskWaker>,
-    /// The runtime is about to wait in the kernel, or waits: write the eventfd after a push.
+    /// The runtime is about to wait in the kernel, or is waiting: write the eventfd after a push.
     sleeping: AtomicBool,
     eventfd: OwnedFd,
 }
@@ -58,7 +58,7 @@ impl Shared {
                 drop(unsafe { Arc::from_raw(node) });
                 return;
             }
-            // SAFETY: `node` is a live Arc; its link belongs to whoever set `queued`, which is us.
+            // SAFETY: `node` is a live Arc; its link belongs to the thread that set `queued`, which is this one.
             unsafe { (*node).next.store(head, Ordering::Relaxed) };
             match self
                 .inbox
@@ -71,13 +71,13 @@ impl Shared {
         self.rouse();
     }
 
-    /// Ends the sleep of the runtime's thread, if it sleeps. What it is to see must have been written before.
+    /// Ends the sleep of the runtime's thread, if it sleeps. The caller has already written what the thread is to see.
     pub(crate) fn rouse(&self) {
-        // Pairs with the fence in `prepare_sleep`: either we see `sleeping`, or the sleeper sees our push.
+        // Pairs with the fence in `prepare_sleep`: either this thread sees `sleeping`, or the sleeper sees the push.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
-            // A full counter (EAGAIN cannot happen on a blocking eventfd) or EINTR would be the only
-            // failures; a full counter wakes as well.
+            // The only possible failures are a full counter (EAGAIN does not occur on a blocking eventfd) and EINTR; a
+            // full counter also wakes.
             while let Err(rustix::io::Errno::INTR) = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes()) {}
         }
     }
@@ -90,7 +90,7 @@ impl Shared {
         self.take(ptr::null_mut(), ready);
     }
 
-    /// Refuses further wakes and forgets those that wait.
+    /// Refuses further wakes and drops those in the inbox.
     pub(crate) fn close(&self) {
         self.take(closed(), &mut Vec::new());
     }
@@ -99,7 +99,7 @@ impl Shared {
         let mut head = self.inbox.swap(replacement, Ordering::AcqRel);
         let mut reversed: *mut TaskWaker = ptr::null_mut();
         while !head.is_null() && head != closed() {
-            // SAFETY: nodes in the list are live Arcs that `push` leaked, and the swap made the list ours.
+            // SAFETY: nodes in the list are live Arcs that `push` leaked, and the swap gave the list to this thread.
             let next = unsafe { (*head).next.load(Ordering::Relaxed) };
             // SAFETY: as above.
             unsafe { (*head).next.store(reversed, Ordering::Relaxed) };
@@ -114,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Announces sleep. False if a wake has arrived meanwhile: then do not sleep.
+    /// Announces sleep. False if a wake has arrived in the meantime: then the thread must not sleep.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -135,24 +135,24 @@ thread_local! {
     static HERE: RefCell<Option<Rc<RunQueue>>> = const { RefCell::new(None) };
 }
 
-/// Tasks of a runtime that can go on.
+/// Tasks of a runtime that are ready to run.
 pub(crate) struct RunQueue {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ready: RefCell<VecDeque<u32>>,
 }
 
 impl RunQueue {
-    /// Makes the run queue of this thread's runtime.
+    /// Creates the run queue of this thread's runtime.
     ///
     /// # Panics
-    /// If the thread has one already.
+    /// If the thread already has one.
     pub(crate) fn install(shared: Arc<Shared>) -> Rc<Self> {
         let queue = Rc::new(Self {
             shared,
             ready: RefCell::default(),
         });
         HERE.with_borrow_mut(|here| {
-            assert!(here.is_none(), "this thread has a runtime already");
+            assert!(here.is_none(), "this thread already has a runtime");
             *here = Some(Rc::clone(&queue));
         });
         queue
@@ -164,7 +164,7 @@ impl RunQueue {
     }
 }
 
-/// Queues a task if its runtime is this thread's.
+/// Queues a task if its runtime is that of this thread.
 fn push_ready_here(shared: &Arc<Shared>, slot: u32) -> bool {
     HERE.try_with(|here| match &*here.borrow() {
         Some(queue) if Arc::ptr_eq(&queue.shared, shared) => {
@@ -176,7 +176,7 @@ fn push_ready_here(shared: &Arc<Shared>, slot: u32) -> bool {
     .unwrap_or(false)
 }
 
-/// What a waker of a task points to.
+/// The data of a task's waker.
 pub(crate) struct TaskWaker {
     slot: u32,
     queued: AtomicBool,
@@ -194,9 +194,9 @@ impl TaskWaker {
         })
     }
 
-    /// To be called when the slot has left its queue, before its future is polled: later wakes queue again.
+    /// Called when the slot has left its queue, before its future is polled: later wakes queue it again.
     pub(crate) fn dequeued(&self) {
-        // A read-modify-write, so that what a waker wrote before it found `queued` set is seen by the poll.
+        // A read-modify-write, so that the poll sees what a waker wrote before it found `queued` set.
         self.queued.swap(false, Ordering::AcqRel);
     }
 
@@ -237,10 +237,10 @@ pub(crate) struct TaskTable {
 }
 
 impl TaskTable {
-    /// Stores a future; the caller then queues the slot by the returned waker.
+    /// Stores a future; the caller then queues the slot with the returned waker.
     ///
     /// # Panics
-    /// Over [`TASKS_MAX`] tasks.
+    /// With more than [`TASKS_MAX`] tasks.
     pub(crate) fn insert(&mut self, future: TaskFuture, shared: &Arc<Shared>) -> Waker {
         if let Some(slot) = self.free.pop() {
             let body = self.slots[slot as usize]
@@ -252,7 +252,7 @@ impl TaskTable {
         let slot = self.slots.len();
         assert!(
             slot < TASKS_MAX,
-            "{TASKS_MAX} tasks in one runtime: something spawns without end"
+            "{TASKS_MAX} tasks in one runtime: the number of tasks grows without limit"
         );
         let task = TaskWaker::new(slot as u32, Arc::clone(shared));
         let waker = Waker::from(Arc::clone(&task));
@@ -276,7 +276,7 @@ impl TaskTable {
         self.slots[slot as usize] = Some(body);
     }
 
-    /// Takes out all slots, for the end of the runtime.
+    /// Removes all slots, at the end of the runtime.
     pub(crate) fn take_all(&mut self) -> Vec<Option<Body>> {
         self.free.clear();
         std::mem::take(&mut self.slots)

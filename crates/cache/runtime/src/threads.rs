@@ -1,13 +1,13 @@
-//! Operations without io_uring, for systems that forbid it (containers, as a rule): the same to everything
-//! above, a system call and a change of thread for each operation below.
+//! Operations without io_uring, for systems that forbid it (usually containers). The interface is the same; each
+//! operation costs a system call and a change of thread.
 //!
-//! Files are served by threads that block, sockets by this thread: tried at once, then whenever `poll` says
-//! that they are ready.
+//! Blocking threads serve files. This thread serves sockets: it tries each request at once, and then whenever `poll`
+//! reports that the socket is ready.
 //!
 //! Invariants:
-//! - every request gives exactly one completion;
-//! - [`Threads::submit_all`] returns when no thread will use a descriptor of an earlier request any more, so
-//!   that it may be closed, as the table of operations expects.
+//! - every request has exactly one completion;
+//! - [`Threads::submit_all`] returns when no thread uses a descriptor of an earlier request any more, so that it may be
+//!   closed, as the table of operations requires.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use crossbeam_queue::SegQueue;
 use crate::request::{Completion, Request};
 use crate::task::Shared;
 
-/// Threads for files, of the whole process: as many operations are under way at a time.
+/// Number of threads for files in the whole process, and so of concurrent operations.
 const THREADS_MAX: usize = 64;
 
 pub(crate) struct Threads {
@@ -37,10 +37,10 @@ struct Inner {
     polled: Vec<libc::pollfd>,
 }
 
-/// Where threads report to.
+/// The channel for completions from threads.
 struct Board {
     done: SegQueue<Completion>,
-    /// Jobs that are not done yet.
+    /// Unfinished jobs.
     open: Mutex<usize>,
     all_done: Condvar,
     shared: Arc<Shared>,
@@ -52,8 +52,8 @@ struct Job {
     board: Arc<Board>,
 }
 
-// SAFETY: the pointers of a request lead to memory that the table of operations owns and nobody touches
-// until the completion; the descriptor stays open as said above.
+// SAFETY: the pointers of a request point to memory that the table of operations owns and that no code accesses until
+// the completion; the descriptor stays open as described above.
 unsafe impl Send for Job {}
 
 impl Threads {
@@ -87,7 +87,7 @@ impl Threads {
         }
     }
 
-    /// Gives up a request on a socket. Those on files run to their end.
+    /// Cancels a request on a socket. Requests on files run to their end.
     pub(crate) fn cancel(&self, user_data: u64) {
         let mut inner = self.inner.borrow_mut();
         if let Some(at) = inner
@@ -100,7 +100,7 @@ impl Threads {
         }
     }
 
-    /// Waits until the threads are done with what they were given.
+    /// Waits until the threads have finished all jobs.
     pub(crate) fn submit_all(&self) {
         let mut open = lock(&self.board.open);
         while *open > 0 {
@@ -112,7 +112,7 @@ impl Threads {
         }
     }
 
-    /// Looks at the sockets, and waits for `timeout` at most if nothing else is finished.
+    /// Checks the sockets, and waits at most for `timeout` if nothing else is complete.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -133,8 +133,8 @@ impl Threads {
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the list and its length belong together, `time` is null or lives until the call ends, and
-        // no signal mask is given.
+        // SAFETY: the list and its length belong together, `time` is null or lives until the call ends, and there is no
+        // signal mask.
         let ready = unsafe {
             let count = inner.polled.len() as libc::nfds_t;
             libc::ppoll(inner.polled.as_mut_ptr(), count, time, std::ptr::null())
@@ -143,7 +143,7 @@ impl Threads {
             return; // nothing, or a signal
         }
         if inner.polled[0].revents != 0 {
-            // Readable, so this does not block; the counter itself says nothing.
+            // It is readable, so this does not block; the value of the counter is not used.
             let _ = rustix::io::read(self.board.shared.eventfd(), &mut [0u8; 8]);
         }
         let (waiting, finished) = (&mut inner.waiting, &mut inner.finished);
@@ -161,7 +161,7 @@ impl Threads {
         });
     }
 
-    /// Looks at the sockets without waiting.
+    /// Checks the sockets without waiting.
     pub(crate) fn poll(&self) {
         if !self.inner.borrow().waiting.is_empty() {
             self.wait(Some(Duration::ZERO));
@@ -227,7 +227,7 @@ impl Pool {
         let name = String::from("flaz-io");
         if let Err(error) = std::thread::Builder::new().name(name).spawn(move || self.serve()) {
             assert!(!first, "cannot start a thread for I/O: {error}");
-            // The threads that there are do it.
+            // The existing threads do the work.
             lock(&self.queue).threads -= 1;
         }
     }
@@ -248,7 +248,7 @@ impl Pool {
     }
 }
 
-/// What `poll` is to look for.
+/// The events that `poll` waits for.
 fn readiness(request: &Request) -> libc::pollfd {
     let (fd, events) = match *request {
         Request::Accept { fd } | Request::Recv { fd, .. } => (fd, libc::POLLIN),
@@ -267,7 +267,7 @@ fn readiness(request: &Request) -> libc::pollfd {
     }
 }
 
-/// Does a request: a count, or a negative error number. Waits for files, but not for sockets.
+/// Executes a request: returns a count, or a negative error number. Blocks for files, but not for sockets.
 fn perform(request: Request) -> i32 {
     // SAFETY: pointers and lengths in a request describe memory that the table of operations owns until the
     // completion; vectors and messages likewise.
@@ -298,7 +298,7 @@ fn perform(request: Request) -> i32 {
                 len,
             } => libc::fallocate(fd, mode, offset.cast_signed(), len.cast_signed()) as isize,
             Request::Accept { fd } => {
-                // A connection that `poll` announced may be gone: then this must not wait.
+                // A connection that `poll` reported may be gone: then this must not wait.
                 let flags = libc::fcntl(fd, libc::F_GETFL);
                 libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
                 libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) as isize
@@ -315,7 +315,7 @@ fn perform(request: Request) -> i32 {
     };
     if result < 0 {
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-        // An interrupted call on a socket is tried again when `poll` has looked.
+        // An interrupted call on a socket is retried after the next `poll`.
         let again = request.is_open_ended() && errno == libc::EINTR;
         return if again { -libc::EAGAIN } else { -errno };
     }

@@ -1,5 +1,5 @@
-//! Everything that runs on a runtime, on io_uring (or on threads where io_uring is forbidden: a machine
-//! without it can still say something about the rest).
+//! The runtime suite on io_uring, or on threads if io_uring is forbidden, so that the rest of the suite runs on such a
+//! machine too.
 
 use flaz_runtime::{Backend, Config, Runtime};
 
@@ -18,7 +18,7 @@ fn io_uring_is_chosen_unless_it_is_forbidden() {
     })
     .err();
     if let Some(error) = &forbidden {
-        // The message must help.
+        // The message must say what to do.
         assert!(error.to_string().contains("io_uring"), "{error}");
         eprintln!("this machine forbids io_uring: {error}");
     }

@@ -1,4 +1,4 @@
-//! Everything that runs on a runtime, without io_uring.
+//! The runtime suite without io_uring.
 
 use flaz_runtime::{Backend, Config, Runtime};
 

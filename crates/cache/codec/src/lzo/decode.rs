@@ -1,17 +1,17 @@
 //! The decoder: accepts every valid stream, and never reads or writes outside the two slices.
 
-/// Copies of up to this many bytes always copy this many where there is room: a copy of fixed length is faster.
+/// Copies of up to this many bytes always copy exactly this many if there is space: a copy of fixed length is faster.
 const SHORT: usize = 16;
 
-/// Decodes the whole of `input` into the front of `block` and returns the decoded length, or `None` if the stream is damaged or
-/// gives more than the block holds; the contents of the block are then unspecified.
+/// Decodes the whole of `input` into the front of `block` and returns the decoded length, or `None` if the stream is
+/// damaged or longer than the block; the contents of the block are then unspecified.
 pub(super) fn decompress(input: &[u8], block: &mut [u8]) -> Option<usize> {
     decode(&mut Source { input }, &mut Output { block, len: 0 })
 }
 
 fn decode(source: &mut Source<'_>, output: &mut Output<'_>) -> Option<usize> {
     let mut instruction = source.byte()?;
-    // Literals of the instruction before; 4 stands for more than three.
+    // Number of literals of the previous instruction; 4 means more than three.
     let mut state = 0;
     if instruction > 17 {
         let count = usize::from(instruction) - 17;
@@ -93,7 +93,7 @@ impl<'a> Source<'a> {
         Some(taken)
     }
 
-    /// A length of which the instruction holds `short`; zero means that the length continues from `base`.
+    /// A length whose lower part, `short`, is in the instruction; zero means that the length continues from `base`.
     #[inline]
     fn len(&mut self, short: usize, base: usize) -> Option<usize> {
         if short > 0 {

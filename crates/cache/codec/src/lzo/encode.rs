@@ -15,13 +15,13 @@ const MIDDLE_LEN_SHORT_MAX: usize = 33;
 const END: [u8; 3] = [0b0001_0001, 0, 0];
 /// Most literals that the very first byte can announce.
 const FIRST_LITERALS_MAX: usize = 238;
-/// Positions tried without a match before the encoder begins to skip some, as a power of two.
+/// Number of positions tried without a match before the encoder begins to skip some, as a power of two.
 const SKIP_BITS: usize = 5;
 
 /// Compresses blocks one after the other and keeps its table between them.
 pub(super) struct LzoEncoder {
-    /// Position where three bytes of this hash were last seen, plus `base`. Entries below `base` belong to an earlier block, so
-    /// the table need not be cleared between blocks.
+    /// Position where three bytes with this hash were last seen, plus `base`. Entries below `base` belong to an earlier
+    /// block, so the table need not be cleared between blocks.
     places: Box<[u32; 1 << HASH_BITS]>,
     base: u32,
 }
@@ -42,7 +42,7 @@ impl Default for LzoEncoder {
 }
 
 impl Encoder for LzoEncoder {
-    /// Gives `None` for a block of 4 GiB or more, too.
+    /// Returns `None` for a block of 4 GiB or more, too.
     fn compress(&mut self, block: &[u8], out: &mut [u8]) -> Option<usize> {
         let len = u32::try_from(block.len()).ok()?;
         if self.base.checked_add(len).is_none() {
@@ -108,7 +108,7 @@ fn word(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Output that may be too small.
+/// Output slice that may be too small.
 struct Sink<'a> {
     out: &'a mut [u8],
     len: usize,
@@ -131,7 +131,7 @@ impl Sink<'_> {
         if self.len == 0 && count <= FIRST_LITERALS_MAX {
             self.put(&[count as u8 + 17])?;
         } else if self.len > 0 && count <= 3 {
-            // The low bits of the last copy's second last byte, whichever copy it was.
+            // The low bits of the second last byte of the last copy, for all kinds of copies.
             self.out[self.len - 2] |= count as u8;
         } else if count <= 18 {
             self.put(&[count as u8 - 3])?;
@@ -142,7 +142,7 @@ impl Sink<'_> {
         self.put(bytes)
     }
 
-    /// A length beyond what fits an instruction: 255 for each zero, then the rest, which is not zero.
+    /// A length that does not fit into an instruction: 255 for each zero, then the rest, which is not zero.
     fn long(&mut self, mut rest: usize) -> Option<()> {
         while rest > 255 {
             self.put(&[0])?;

@@ -1,4 +1,4 @@
-//! A file as the engine sees it.
+//! A file as a device for the engine.
 
 use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
 
@@ -53,8 +53,8 @@ impl Device for FileDevice {
 
     async fn flush(&self) -> Result<(), DeviceError> {
         let result = self.sync_data().await;
-        // Never tried again: after a failed flush the kernel may have dropped what it could not write,
-        // and a second one would succeed.
+        // Never retried: after a failed flush the kernel may have dropped the data that it could not write, and a
+        // second flush would succeed.
         result.map_err(|source| DeviceError::new(DeviceOp::Flush, 0, 0, source))
     }
 

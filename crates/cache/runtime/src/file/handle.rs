@@ -1,4 +1,4 @@
-//! An open file: what is known about it, and moving its data.
+//! An open file: its properties, and data transfers.
 
 use std::fmt;
 use std::io;
@@ -15,13 +15,13 @@ use crate::op::Op;
 use crate::op_table::Payload;
 use crate::request::Request;
 
-/// Bytes of one system call, at most; the kernel itself stops at 2 GiB less a page.
+/// Maximum bytes per system call; the kernel's own limit is 2 GiB minus a page.
 const TRANSFER_MAX: usize = 1 << 30;
-/// How often one transfer is continued after an interruption that moved nothing.
+/// How often one transfer is retried after an interruption that transferred nothing.
 const RETRIES_MAX: u32 = 1000;
 
-/// An open file or block device. Clones are the same one; operations need a [`crate::Runtime`] on the
-/// thread that awaits them.
+/// An open file or block device. Clones refer to the same one. Operations need a [`crate::Runtime`] on the thread that
+/// awaits them.
 #[derive(Clone)]
 pub struct FileDevice {
     pub(super) inner: Arc<Inner>,
@@ -31,18 +31,18 @@ pub(super) struct Inner {
     pub fd: OwnedFd,
     pub path: PathBuf,
     pub kind: Kind,
-    /// Bytes, a multiple of the alignment.
+    /// In bytes, a multiple of the alignment.
     pub len: u64,
     pub alignment: u32,
     pub direct: bool,
-    /// RWF_DSYNC makes a write stable here; elsewhere it is followed by a flush.
+    /// RWF_DSYNC makes a write stable here; elsewhere a flush follows it.
     pub dsync_honoured: bool,
-    /// Such a write cannot be lost by another flush that fails.
+    /// A failed flush of other writes cannot lose such a write.
     pub fua_stands_alone: bool,
-    /// A completed write is not stable yet, for all that is known.
+    /// A completed write may not be stable yet.
     pub has_volatile_cache: bool,
     pub identity: Identity,
-    /// Set when the device has said that it does not support the operation: it is not asked again.
+    /// Set when the device has reported that it does not support the operation, which is then not tried again.
     pub no_discard: AtomicBool,
     pub no_unmap: AtomicBool,
     pub no_zero: AtomicBool,
@@ -73,19 +73,19 @@ impl FileDevice {
         self.inner.kind
     }
 
-    /// The path it was opened by.
+    /// The path with which it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// Whether transfers pass the page cache by.
+    /// Whether transfers bypass the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.inner.direct
     }
 
-    /// Which file or device this is, whatever its path.
+    /// Identity of the file or device, independent of its path.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.inner.identity
@@ -95,7 +95,7 @@ impl FileDevice {
         self.inner.fd.as_raw_fd()
     }
 
-    /// Refuses what is not aligned or not inside the device, before the kernel sees it.
+    /// Refuses ranges that are not aligned or not inside the device before the kernel sees them.
     pub(super) fn check(&self, op: DeviceOp, offset: u64, len: u64) -> Result<(), DeviceError> {
         let alignment = u64::from(self.inner.alignment);
         let message = if !offset.is_multiple_of(alignment) || !len.is_multiple_of(alignment) {
@@ -109,7 +109,7 @@ impl FileDevice {
         Err(DeviceError::new(op, offset, len, source))
     }
 
-    /// Moves all of `buf`, continuing short transfers.
+    /// Transfers all of `buf`, continuing short transfers.
     pub(super) async fn transfer(
         &self,
         op: DeviceOp,
@@ -145,7 +145,7 @@ impl FileDevice {
                 0 => return (buf, Err(end_of_file(op, at))),
                 1.. => {
                     done += result as usize;
-                    // O_DIRECT goes on at aligned places only; what is moved again is the same bytes.
+                    // O_DIRECT can only continue at an aligned offset; the bytes transferred twice are the same.
                     if done < buf.len() {
                         done -= done % self.inner.alignment as usize;
                     }

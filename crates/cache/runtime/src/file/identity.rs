@@ -1,11 +1,11 @@
-//! Which file or device this is, however it is called today.
+//! The identity of a file or device, independent of its current name.
 //!
-//! A cache remembers the identity of its origin, so that it is not put in front of another one. A block
-//! device is known by what its hardware or its driver says (WWID, serial number, device-mapper UUID) and by
-//! its place in a partition table; a file by inode number and time of birth.
+//! A cache stores the identity of its origin, so that it is not used with another one. The identity of a block device
+//! consists of what its hardware or driver reports (WWID, serial number, device-mapper UUID) and its place in a
+//! partition table; that of a file is its inode number and time of birth.
 //!
-//! Where there is nothing of that the identity is *weak*, and says why: a file is then known by inode number, file system
-//! and path, a disk by the name it has today and its size.
+//! If none of these exists, the identity is *weak* and says why: for a file it is then inode number, file system and
+//! path, for a disk its current name and its size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,28 +14,28 @@ use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
 
 use super::kind::Kind;
 
-/// Bytes of one attribute that are used, at most.
+/// Maximum number of bytes used of one attribute.
 const ATTRIBUTE_MAX: usize = 256;
 
-/// Longest path that is part of an identity as it is, in bytes; of a longer one a checksum is.
+/// Longest path, in bytes, that is part of an identity; a longer one is replaced by a checksum.
 const PATH_MAX: usize = 96;
 
-/// A stable name of an origin or a cache device.
+/// A stable identity of an origin or a cache device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// For machines: equal for the same device after a reboot, as far as the system can tell.
+    /// The identity for comparisons: equal for the same device after a reboot, as far as the system reports it.
     pub id: String,
     /// For people.
     pub description: String,
-    /// Why another file or device could be taken for this one, if it could.
+    /// Why another file or device could have the same identity, if it could.
     pub weak: Option<&'static str>,
 }
 
 /// Why an identity is weak.
 const NO_BIRTH: &str =
-    "its file system does not keep when files were made, so it is known by inode number and path";
-const NO_STATX: &str = "its file system says nothing about it, so it is known by its path only";
-const NO_SERIAL: &str = "it has no serial number, so it is known by its name and size only";
+    "its file system does not store the time of birth, so inode number and path identify it";
+const NO_STATX: &str = "its file system reports no attributes, so only its path identifies it";
+const NO_SERIAL: &str = "it has no serial number, so only its name and size identify it";
 
 impl Identity {
     pub(super) fn of(fd: &std::os::fd::OwnedFd, kind: Kind, path: &Path, len: u64) -> Self {
@@ -68,7 +68,7 @@ fn of_file(fd: &std::os::fd::OwnedFd, path: &Path) -> Identity {
     }
 }
 
-/// What tells a file from others: what its file system keeps, else with what `more` says. And why that is weak.
+/// Distinguishes a file from others by what its file system stores, or else by `more`. Also returns why that is weak.
 fn inode_identity(stat: &Statx, more: impl FnOnce() -> String) -> (String, Option<&'static str>) {
     let (inode, birth) = (stat.stx_ino, &stat.stx_btime);
     if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME) {
@@ -79,7 +79,7 @@ fn inode_identity(stat: &Statx, more: impl FnOnce() -> String) -> (String, Optio
     }
 }
 
-/// The id of a file system where it has one. Some give the number of their device, which may be another one tomorrow.
+/// The id of a file system, if it has one. Some report the number of their device, which may change.
 fn file_system(id: u64, device: u64) -> String {
     match id {
         0 => String::new(),
@@ -95,7 +95,7 @@ fn place(path: &Path) -> String {
     if text.len() <= PATH_MAX {
         return format!(",path={text}");
     }
-    // FNV-1a: the identity must fit a superblock.
+    // FNV-1a, because the identity must fit into a superblock.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -129,7 +129,7 @@ fn block_identity(directory: &Path, path: &Path, len: u64) -> Identity {
         (Some(number), None) => format!(",partition={number}"),
         (None, _) => String::new(),
     };
-    // A device with a name of its own may grow and is still the same.
+    // A device with its own name may grow and is still the same.
     let size = match weak {
         Some(NO_SERIAL) => format!(",bytes={len}"),
         _ => String::new(),
@@ -143,7 +143,7 @@ fn block_identity(directory: &Path, path: &Path, len: u64) -> Identity {
     }
 }
 
-/// The most telling attribute that a disk has, and why it is weak.
+/// The best identifying attribute of a disk, and why it is weak.
 fn hardware_name(disk: &Path) -> Option<(String, Option<&'static str>)> {
     let attributes = [
         ("dm/uuid", "dm"),
@@ -159,7 +159,7 @@ fn hardware_name(disk: &Path) -> Option<(String, Option<&'static str>)> {
     found.or_else(|| loop_name(disk))
 }
 
-/// A loop device is the file behind it, whichever number it has today.
+/// The identity of a loop device is that of its backing file, independent of its number.
 fn loop_name(disk: &Path) -> Option<(String, Option<&'static str>)> {
     let backing = attribute(disk, "loop/backing_file")?;
     let wanted = StatxFlags::INO | StatxFlags::BTIME;
@@ -172,7 +172,7 @@ fn loop_name(disk: &Path) -> Option<(String, Option<&'static str>)> {
     })
 }
 
-/// A sysfs attribute on one line, if it is there and says anything.
+/// A sysfs attribute on one line, if it exists and is not empty.
 fn attribute(directory: &Path, name: &str) -> Option<String> {
     let text = fs::read(directory.join(name)).ok()?;
     let text = String::from_utf8_lossy(&text[..text.len().min(ATTRIBUTE_MAX)]);

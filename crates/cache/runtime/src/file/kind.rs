@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What is opened.
+/// Type of an opened file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.

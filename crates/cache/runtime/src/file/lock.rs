@@ -1,4 +1,4 @@
-//! Advisory locks, and who stands in the way.
+//! Advisory locks, and the processes that hold them.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Holders named in an error, at most.
+/// Maximum number of holders named in an error.
 const NAMED_MAX: usize = 4;
-/// Longest wait for the requests of a dead process to finish. A slow disk with a full queue takes a few seconds.
+/// Longest wait for the requests of a dead process to complete. A slow disk with a full queue takes a few seconds.
 const LINGER_MAX: Duration = Duration::from_secs(30);
 const LINGER_POLL: Duration = Duration::from_millis(5);
 
-/// Takes the whole file: shared for readers, exclusive for writers. `Ok(false)` if somebody else has it.
+/// Locks the whole file: shared for readers, exclusive for writers. `Ok(false)` if another process has the lock.
 pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
@@ -24,15 +24,15 @@ pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
     match flock(fd, operation) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),
-        // A file system without locks (some network ones): nothing to take, and nobody to conflict with.
+        // The file system has no locks (some network file systems), so there is nothing to take and no conflict.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(true),
         Err(error) => Err(error),
     }
 }
 
-/// As [`take`], but waits up to [`LINGER_MAX`] for a lock whose holder is dead: requests that a killed process
-/// had in its io_uring are finished by the kernel after its end, and until then they keep the file open, locked,
-/// and possibly changing. To open it earlier would be to read what such a write is about to change.
+/// As [`take`], but waits up to [`LINGER_MAX`] for a lock whose holder is dead. The kernel completes the io_uring
+/// requests of a killed process after its end; until then they keep the file open, locked, and possibly changing.
+/// Opening it earlier would read data that such a write is about to change.
 pub(super) fn take_patiently(
     fd: &OwnedFd,
     read_only: bool,
@@ -48,22 +48,22 @@ pub(super) fn take_patiently(
             .iter()
             .any(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true));
         if alive || Instant::now() >= give_up {
-            // Once more: the last holder may have gone between the attempt and the look.
+            // Try once more: the last holder may have gone between the attempt and the search.
             return take(fd, read_only);
         }
         thread::sleep(LINGER_POLL);
     }
 }
 
-/// Processes that hold locks on an inode of a device, by number. From /proc/locks, which shows processes of this
-/// container only.
+/// Processes that hold locks on an inode of a device, by number. From /proc/locks, which shows only processes of this
+/// container.
 fn holder_ids(device: u64, inode: u64) -> Vec<String> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     holders_in(&locks, device, inode)
 }
 
-/// Two file systems may have files of one number, and each mount through FUSE has. But some (btrfs) tell another device
-/// there than in a file's status: where none fits, the number has to do.
+/// Two file systems may have files with the same inode number, and each FUSE mount has. But some file systems (btrfs)
+/// report another device here than in the file's status: if no device matches, the inode number alone decides.
 fn holders_in(locks: &str, device: u64, inode: u64) -> Vec<String> {
     let place = format!(
         "{:02x}:{:02x}:{inode}",
@@ -90,8 +90,8 @@ fn holders_in(locks: &str, device: u64, inode: u64) -> Vec<String> {
     }
 }
 
-/// Living processes that hold a lock on the file, for a message; `None`: nobody that can be seen. Takes no lock itself, so
-/// that it is in nobody's way.
+/// Running processes that hold a lock on the file, for a message; `None` if none is visible. Takes no lock itself, so
+/// that it does not interfere.
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<String> {
     let stat = rustix::fs::stat(path).ok()?;
@@ -103,7 +103,7 @@ pub fn locked_by(path: &Path) -> Option<String> {
     (!alive.is_empty()).then(|| alive.join(", "))
 }
 
-/// The same for a message: "process 12 (qemu)".
+/// The holders for a message: "process 12 (qemu)".
 pub(super) fn holders(device: u64, inode: u64) -> String {
     let mut names: Vec<String> = holder_ids(device, inode).iter().map(|pid| process(pid)).collect();
     names.dedup();
@@ -124,12 +124,12 @@ fn process(pid: &str) -> String {
     }
 }
 
-/// Who uses a block device: mounts and devices on top of it, for a message.
+/// Users of a block device, for a message: mounts and devices stacked on it.
 pub(super) fn users(major: u32, minor: u32) -> String {
     let number = format!("{major}:{minor}");
     let mut users: Vec<String> = Vec::new();
     if let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") {
-        // "36 35 98:0 /mnt1 /mnt2 rw,noatime ...": the third field is the device, the fifth the place.
+        // "36 35 98:0 /mnt1 /mnt2 rw,noatime ...": the third field is the device, the fifth the mount point.
         users.extend(mounts.lines().filter_map(|line| {
             let mut fields = line.split(' ');
             let device = fields.nth(2)?;
@@ -146,7 +146,7 @@ pub(super) fn users(major: u32, minor: u32) -> String {
     }
     users.truncate(NAMED_MAX);
     if users.is_empty() {
-        "it or one of its partitions is mounted, or another process has it".into()
+        "it or one of its partitions is mounted, or another process uses it".into()
     } else {
         users.join(", ")
     }

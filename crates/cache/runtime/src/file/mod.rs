@@ -1,19 +1,19 @@
-//! A file or a block device, through io_uring and past the page cache.
+//! Files and block devices, through io_uring and with direct I/O.
 //!
 //! Invariants:
-//! - a transfer is whole or an error: short reads and writes are continued, the end of the file is an error;
+//! - a transfer is complete or an error: short reads and writes are continued, the end of the file is an error;
 //! - an operation runs on the runtime of the thread that polls it, so one [`FileDevice`] serves all threads;
-//! - the kernel never holds memory or a descriptor that a dropped future has given back (see [the crate](crate)).
+//! - the kernel never uses memory or a descriptor that a dropped future has released (see [the crate](crate)).
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `kind`, `handle` | an open file, moving its data |
+//! | `kind`, `handle` | an open file, data transfers |
 //! | `open` | opening, probing for O_DIRECT, sizes and alignments, locks |
-//! | `identity` | which file or device this is, however it is called today |
+//! | `identity` | the identity of a file or device |
 //! | `stable` | writes that are stable when they return, and flushes |
-//! | `zero` | discard and write-zeroes, with what to do where they are not supported |
+//! | `zero` | discard and write-zeroes, with substitutes if they are not supported |
 //! | `status` | holes |
-//! | `device` | the [`Device`](flaz_device::Device) that these make |
+//! | `device` | the [`Device`](flaz_device::Device) implementation |
 
 mod device;
 mod handle;

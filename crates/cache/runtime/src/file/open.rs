@@ -1,4 +1,4 @@
-//! Opening: what is there, whether O_DIRECT works, which alignment it needs, and that nobody else has it.
+//! Opens a file or device: checks its type, probes for O_DIRECT and the alignment that it needs, and takes the lock.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,64 +17,64 @@ use super::{lock, stable};
 
 /// Smallest sector.
 const SECTOR: u32 = 512;
-/// Largest alignment that buffers satisfy.
+/// Maximum alignment that buffers satisfy.
 const ALIGNMENT_MAX: u32 = flaz_device::buf::ALIGNMENT as u32;
 
-/// How to open.
+/// How to open a file or device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenMode {
-    /// Reading only: writes will fail.
+    /// For reading only: writes will fail.
     pub read_only: bool,
-    /// Nobody else may have it: an advisory lock (shared among readers), and O_EXCL on block devices, which
-    /// fails if it is mounted or in use by another driver.
+    /// Exclusively: an advisory lock (shared among readers), and O_EXCL on block devices, which fails if the device is
+    /// mounted or used by another driver.
     pub exclusive: bool,
-    /// Through the page cache even where O_DIRECT works.
+    /// Through the page cache even if O_DIRECT works.
     pub buffered: bool,
 }
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// What it was tried on.
+        /// The file or device.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
-    /// Neither a regular file nor a block device.
-    #[error("{} is a {found}; a regular file or a block device is needed", path.display())]
+    /// It is not a regular file or a block device.
+    #[error("{} is a {found}: expected a regular file or a block device", path.display())]
     WrongType {
-        /// What was opened.
+        /// The file.
         path: PathBuf,
-        /// What it is.
+        /// What was found.
         found: &'static str,
     },
-    /// Somebody else has the lock.
+    /// Another process has the lock.
     #[error("{} is locked by {holder}: stop that first", path.display())]
     Locked {
-        /// What was opened.
+        /// The file.
         path: PathBuf,
-        /// Who has it, as far as it can be seen.
+        /// The holder, as far as it is visible.
         holder: String,
     },
     /// The block device is in use.
     #[error("{} is in use: {user}: free it first", path.display())]
     InUse {
-        /// What was opened.
+        /// The device.
         path: PathBuf,
-        /// By whom, as far as it can be seen.
+        /// The user, as far as it is visible.
         user: String,
     },
     /// The device's sectors are larger than flaz can handle.
-    #[error("{} needs transfers aligned to {alignment} bytes; at most {ALIGNMENT_MAX} are supported", path.display())]
+    #[error("{} requires transfers aligned to {alignment} bytes: the maximum supported is {ALIGNMENT_MAX}", path.display())]
     Alignment {
-        /// What was opened.
+        /// The device.
         path: PathBuf,
-        /// What it needs, in bytes.
+        /// The required alignment in bytes.
         alignment: u32,
     },
 }
@@ -98,7 +98,7 @@ impl FileDevice {
 }
 
 fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
-    // The type is looked at before opening, because opening a pipe waits and opening a tape moves it.
+    // Check the type before opening, because opening a pipe waits and opening a tape moves it.
     let stat = rustix::fs::stat(path).map_err(failed("open", path))?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Kind::File,
@@ -115,7 +115,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
     if FileType::from_raw_mode(opened.st_mode) != FileType::from_raw_mode(stat.st_mode) {
         return Err(OpenError::WrongType {
             path: path.into(),
-            found: "moving target: it was replaced meanwhile",
+            found: "file that was replaced during the checks",
         });
     }
     if mode.exclusive
@@ -127,11 +127,11 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
             holder: lock::holders(opened.st_dev, opened.st_ino),
         });
     }
-    let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(failed("find the size of", path))?;
+    let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(failed("determine the size of", path))?;
     let (alignment, direct) = match (direct, kind) {
         (Some(alignment), _) => (alignment, true),
         (None, Kind::BlockDevice) => (
-            sector_size(&fd).map_err(failed("find the sector size of", path))?,
+            sector_size(&fd).map_err(failed("determine the sector size of", path))?,
             false,
         ),
         (None, Kind::File) => (SECTOR, false),
@@ -148,7 +148,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
             path = %path.display(),
             bytes,
             used = len,
-            "the size is no multiple of {alignment} bytes: the last {} bytes are not used",
+            "the size is not a multiple of {alignment} bytes: the last {} bytes are not used",
             bytes - len
         );
     }
@@ -176,7 +176,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
     })
 }
 
-/// Opens past the page cache if that works: then the second value is the alignment needed.
+/// Opens with O_DIRECT if that works: then the second value is the required alignment.
 fn open_descriptor(path: &Path, mode: OpenMode, kind: Kind) -> Result<(OwnedFd, Option<u32>), OpenError> {
     let access = if mode.read_only {
         OFlags::RDONLY
@@ -202,10 +202,10 @@ fn open_descriptor(path: &Path, mode: OpenMode, kind: Kind) -> Result<(OwnedFd, 
     let reason = match open(flags | OFlags::DIRECT) {
         Ok(fd) => match direct_alignment(&fd, kind).map_err(failed("read", path))? {
             Some(alignment) => return Ok((fd, Some(alignment))),
-            None => "a direct read of its first block was refused",
+            None => "a direct read of its first block failed",
         },
         Err(OpenError::Io { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
-            "its file system refuses O_DIRECT"
+            "its file system does not support O_DIRECT"
         }
         Err(error) => return Err(error),
     };
@@ -213,7 +213,7 @@ fn open_descriptor(path: &Path, mode: OpenMode, kind: Kind) -> Result<(OwnedFd, 
     Ok((open(flags)?, None))
 }
 
-/// The alignment for O_DIRECT in bytes: what the system says, confirmed by a read.
+/// The alignment for O_DIRECT in bytes: as the system reports it, confirmed by a read.
 fn direct_alignment(fd: &OwnedFd, kind: Kind) -> rustix::io::Result<Option<u32>> {
     let said = match kind {
         Kind::BlockDevice => Some(sector_size(fd)?),
@@ -226,7 +226,7 @@ fn direct_alignment(fd: &OwnedFd, kind: Kind) -> rustix::io::Result<Option<u32>>
     let mut alignment = least;
     loop {
         if alignment > ALIGNMENT_MAX {
-            // A block device that needs more is refused by the caller, for it has no other way.
+            // The caller refuses a block device that needs more, because there is no other way to use it.
             return Ok((least > ALIGNMENT_MAX).then_some(least));
         }
         let mut probe = IoBuf::new(alignment as usize);
@@ -242,7 +242,7 @@ fn sector_size(fd: &OwnedFd) -> rustix::io::Result<u32> {
     Ok(rustix::fs::ioctl_blksszget(fd)?.max(SECTOR))
 }
 
-/// What `statx` says about direct I/O (Linux 6.1 and later): `Some(0)` if it is impossible.
+/// The `statx` information about direct I/O (Linux 6.1 and later): `Some(0)` if it is not possible.
 fn stated_alignment(fd: &OwnedFd) -> Option<u32> {
     // SAFETY: all zeroes is a valid `statx` result.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };

@@ -1,9 +1,9 @@
 //! Writes that are stable when they return, and flushes.
 //!
-//! RWF_DSYNC costs one call where a write and an fdatasync cost two. But not every file system honours it on direct
-//! writes that io_uring runs asynchronously: Linux's FUSE (seen on 6.18) completes them as if the flag were not there,
-//! while it does flush for pwritev2. So it is believed of block devices and of file systems whose direct I/O is known to
-//! flush when it completes; everywhere else an fdatasync follows.
+//! RWF_DSYNC needs one call where a write and an fdatasync need two. But not every file system honours it on direct
+//! writes that io_uring runs asynchronously: Linux's FUSE (seen on 6.18) completes them as if the flag were not set,
+//! although it does flush for pwritev2. The flag is therefore trusted only on block devices and on file systems whose
+//! direct I/O is known to flush when it completes; everywhere else an fdatasync follows.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,30 +18,30 @@ use crate::op::Op;
 use crate::op_table::Payload;
 use crate::request::Request;
 
-/// Magic numbers (statfs(2)) of file systems that honour RWF_DSYNC whichever way a write comes: ext2 to ext4, XFS,
-/// Btrfs, F2FS.
+/// Magic numbers (statfs(2)) of file systems that honour RWF_DSYNC on all kinds of writes: ext2 to ext4, XFS, Btrfs,
+/// F2FS.
 const HONOURING: [FsWord; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// Whether RWF_DSYNC alone makes writes to `fd` stable. Where that cannot be found out it is not believed.
+/// Whether RWF_DSYNC alone makes writes to `fd` stable. False if unknown.
 pub(super) fn dsync_honoured(fd: &OwnedFd, kind: Kind) -> bool {
-    // The type of a block device's file system is that of /dev.
+    // For a block device, the file system type is that of /dev.
     kind == Kind::BlockDevice || rustix::fs::fstatfs(fd).is_ok_and(|stat| HONOURING.contains(&stat.f_type))
 }
 
-/// Whether a write that RWF_DSYNC makes stable stands alone: there is no volatile cache under it that another flush could
-/// lose, or the flag goes down to the device with the write itself. Not in a file, where the file system may choose to
-/// flush. Where it cannot be found out it is not believed.
+/// Whether a write with RWF_DSYNC is independent of other flushes: there is no volatile cache that a failed flush could
+/// lose, or the flag is passed to the device with the write itself. False for a file, because the file system may
+/// choose to flush, and if unknown.
 pub(super) fn stands_alone(fd: &OwnedFd, kind: Kind) -> bool {
     in_sysfs(fd, kind).is_some_and(|device| has_no_cache_to_lose(&device))
 }
 
-/// Whether completed writes can be lost in a power cut unless they are flushed. Of a file that is not known, for it depends
-/// on the file system as well.
+/// Whether completed writes can be lost in a power cut unless they are flushed. Always true for a file, because it
+/// depends on the file system too.
 pub(super) fn has_volatile_cache(fd: &OwnedFd, kind: Kind) -> bool {
     !in_sysfs(fd, kind).is_some_and(|device| writes_through(&device))
 }
 
-/// The directory of sysfs that describes a block device.
+/// The sysfs directory of a block device.
 fn in_sysfs(fd: &OwnedFd, kind: Kind) -> Option<PathBuf> {
     if kind != Kind::BlockDevice {
         return None;
@@ -51,15 +51,15 @@ fn in_sysfs(fd: &OwnedFd, kind: Kind) -> Option<PathBuf> {
     fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()
 }
 
-/// The same of the block device that a directory of sysfs describes.
+/// As above, for the block device that a directory of sysfs describes.
 fn has_no_cache_to_lose(device: &Path) -> bool {
     let disk = disk_of(device);
-    // A device that is made of others may promise what not all of them can.
+    // A device made of others may announce what not all of them can do.
     let made_of_others = fs::read_dir(disk.join("slaves")).is_ok_and(|mut slaves| slaves.next().is_some());
     writes_through(device) || (says(disk, "fua", "1") && !made_of_others)
 }
 
-/// Whether the kernel sends such a device no flushes, for it has no volatile write cache.
+/// Whether the kernel sends no flushes to the device because it has no volatile write cache.
 fn writes_through(device: &Path) -> bool {
     says(disk_of(device), "write_cache", "write through")
 }
@@ -77,7 +77,7 @@ fn says(disk: &Path, attribute: &str, expected: &str) -> bool {
 }
 
 impl FileDevice {
-    /// Writes all of `buf`; with `fua` it is stable then.
+    /// Writes all of `buf`; with `fua` the data is stable on return.
     pub(super) async fn write_range(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, io::Result<()>) {
         let by_flag = fua && self.inner.dsync_honoured;
         let (buf, mut result) = self.transfer(DeviceOp::Write, offset, buf, by_flag).await;
@@ -87,7 +87,7 @@ impl FileDevice {
         (buf, result)
     }
 
-    /// Makes all writes that have completed stable.
+    /// Makes all completed writes stable.
     pub(super) async fn sync_data(&self) -> io::Result<()> {
         let (_, result) = Op::new(Request::DataSync { fd: self.raw_fd() }, Payload::None).await;
         if result < 0 {

@@ -1,4 +1,4 @@
-//! Which parts of a file are holes.
+//! Reports which parts of a file are holes.
 
 use std::io;
 
@@ -13,24 +13,24 @@ use super::kind::Kind;
 pub struct Run {
     /// Length in bytes.
     pub len: u64,
-    /// Nothing is stored there; it reads as zeroes.
+    /// A hole: it reads as zeroes.
     pub hole: bool,
 }
 
 impl FileDevice {
-    /// Allocation of `len` bytes at `offset`, as at most `runs_max` runs: at least one, unless `len` is 0.
-    /// Together they may be shorter than `len`, if there are more runs. Runs end on sectors of 512 bytes;
-    /// a sector that is partly data is data. Block devices, and file systems that do not know, are all data.
+    /// Allocation of `len` bytes at `offset`, as at most `runs_max` runs: at least one, unless `len` is 0. Together
+    /// they may be shorter than `len` if there are more runs. Runs end on sectors of 512 bytes; a sector that is partly
+    /// data is data. Block devices and file systems without this information are all data.
     ///
     /// # Errors
-    /// If the range is not inside the device, or the file system fails.
+    /// The range is not inside the device, or the file system fails.
     pub fn status(&self, offset: u64, len: u64, runs_max: usize) -> io::Result<Vec<Run>> {
         let end = offset
             .checked_add(len)
             .filter(|end| *end <= self.inner.len)
             .ok_or_else(|| {
                 let message = format!(
-                    "{len} bytes at {offset} reach over the device's end at {}",
+                    "{len} bytes at {offset} are beyond the end of the device at {}",
                     self.inner.len
                 );
                 io::Error::new(io::ErrorKind::InvalidInput, message)
@@ -60,7 +60,7 @@ impl FileDevice {
         Ok(runs)
     }
 
-    /// Where data begins at or after `at`, rounded down to a sector; the end of the device if nowhere.
+    /// Start of the first data at or after `at`, rounded down to a sector; the end of the device if there is none.
     fn next_data(&self, at: u64) -> io::Result<u64> {
         if self.inner.kind == Kind::BlockDevice {
             return Ok(at);
@@ -73,7 +73,7 @@ impl FileDevice {
         }
     }
 
-    /// Where a hole begins after `at`, rounded up to a sector.
+    /// Start of the first hole after `at`, rounded up to a sector.
     fn next_hole(&self, at: u64) -> io::Result<u64> {
         if self.inner.kind == Kind::BlockDevice {
             return Ok(self.inner.len);

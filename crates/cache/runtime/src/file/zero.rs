@@ -1,4 +1,4 @@
-//! Discard and write-zeroes, and what to do where a device does not support them.
+//! Discard and write-zeroes, with substitutes for devices that do not support them.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,10 +14,10 @@ use crate::op::Op;
 use crate::op_table::Payload;
 use crate::request::Request;
 
-/// Zeroes sent by one write where the device cannot zero by itself, in bytes.
+/// Number of zero bytes in one write if the device cannot zero a range itself.
 pub(super) const ZERO_WRITE_MAX: u64 = 1 << 20;
 
-/// Whether an error says "cannot do this", rather than "this failed".
+/// Whether an error means "not supported", rather than "failed".
 fn unsupported(errno: i32) -> bool {
     matches!(
         errno,
@@ -47,7 +47,8 @@ impl FileDevice {
         match errno {
             0 => Ok(()),
             errno if unsupported(errno) => {
-                tracing::info!(path = %self.inner.path.display(), "no support for discard: space is not given back");
+                tracing::info!(path = %self.inner.path.display(), "discard is not supported: space is not \
+                    released");
                 self.inner.no_discard.store(true, Ordering::Relaxed);
                 Ok(())
             }
@@ -65,8 +66,8 @@ impl FileDevice {
         if len == 0 {
             return Ok(());
         }
-        // On block devices the kernel turns these into write-zeroes commands with and without unmapping, and
-        // refuses where the device would have to be sent zeroes.
+        // On block devices the kernel translates these to write-zeroes commands with and without unmapping, and refuses
+        // if it would have to send zeroes to the device.
         let unmap = (
             libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
             &self.inner.no_unmap,

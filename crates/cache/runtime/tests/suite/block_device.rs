@@ -1,4 +1,4 @@
-//! Block devices, on a loop device: needs root and a kernel with loop devices, and says so if it has none.
+//! Block devices, on a loop device. Needs root and a kernel with loop devices; prints a message if there are none.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -37,7 +37,7 @@ impl Loop {
                 })
             }
             _ => {
-                eprintln!("skipped: no loop device to be had (root and the loop driver are needed)");
+                eprintln!("skipped: no loop device (requires root and the loop driver)");
                 None
             }
         }
@@ -100,7 +100,7 @@ fn a_block_device_is_read_written_discarded_and_locked() {
             .expect("zero one sector");
         let (buf, result) = device.read_at(0, IoBuf::new(4 << 20)).await;
         result.expect("read");
-        // A discarded range may hold anything; on a loop device it is a hole in a file.
+        // A discarded range has unspecified contents; on a loop device it is a hole in a file.
         let zeroes = buf.iter().take_while(|byte| **byte == 0).count();
         assert_eq!(zeroes, (2 << 20) + block);
         assert!(buf[zeroes..].iter().all(|byte| *byte == 9));

@@ -1,4 +1,4 @@
-//! The emulated device as a device: it delays what the real one does, for all its clones together.
+//! The emulated device delays the operations of the real one, for all its clones together.
 
 use flaz_device::{Device, Env, IoBuf};
 use flaz_runtime::Rt;
@@ -45,7 +45,7 @@ fn data_comes_through_and_takes_the_models_time() {
     });
 }
 
-/// Clones on two threads share the one actuator: together they take as long as one after the other.
+/// Clones on two threads share one actuator: together they take as long as one after the other.
 #[test]
 fn clones_on_several_threads_are_one_device() {
     let model = Model {

@@ -30,7 +30,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// A directory next to the build's outputs: on a disk, where O_DIRECT works as a rule.
+    /// A directory next to the build outputs: on a disk, where O_DIRECT usually works.
     fn new() -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary directory");
         Self { directory }
@@ -232,7 +232,7 @@ fn a_locked_file_is_refused_and_the_holder_named() {
         FileDevice::open(&path, READ_ONLY),
         Err(OpenError::Locked { .. })
     ));
-    FileDevice::open(&path, OpenMode::default()).expect("who does not want it alone may open it");
+    FileDevice::open(&path, OpenMode::default()).expect("it may be opened without a lock");
     drop(first);
     let _reader = FileDevice::open(&path, READ_ONLY).expect("free again");
     FileDevice::open(&path, READ_ONLY).expect("readers share");

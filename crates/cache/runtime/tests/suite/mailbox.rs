@@ -1,4 +1,4 @@
-//! Queues between threads: limits, ends, and that no value and no wake is lost.
+//! Queues between threads: limits and ends; no value and no wake is lost.
 
 use std::time::Duration;
 
@@ -51,8 +51,7 @@ fn a_dropped_receiver_ends_senders_and_drops_the_queue() {
     });
 }
 
-/// Several threads, several waiting senders each, a queue of two: every value arrives once, in each sender's
-/// order.
+/// Several threads, several waiting senders each, a queue of two: every value arrives once, in each sender's order.
 #[test]
 fn many_senders_through_a_small_queue() {
     const THREADS: u64 = 3;

@@ -1,4 +1,4 @@
-//! The tests that are run with each way of doing operations. The including file gives `runtime()`.
+//! Tests that run on each backend. The including file provides `runtime()`.
 
 mod block_device;
 mod emulate;

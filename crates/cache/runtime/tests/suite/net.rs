@@ -13,7 +13,7 @@ use flaz_runtime::{Rt, SendBatch};
 
 use crate::runtime;
 
-/// Sends back what comes, until the peer ends.
+/// Echoes received data until the peer closes.
 async fn echo(fd: OwnedFd) {
     let stream = Stream::new(fd).expect("stream");
     let mut buf = IoBuf::new(64 << 10);
@@ -79,7 +79,7 @@ fn an_echo_server_on_a_unix_socket_and_one_on_tcp() {
     }
 }
 
-/// More than a socket takes at once, in more pieces than one call takes, with a slow reader.
+/// More data than a socket accepts at once, in more pieces than one call accepts, with a slow reader.
 #[test]
 fn a_large_batch_arrives_whole_and_in_order() {
     let (here, mut there) = UnixStream::pair().expect("socket pair");

@@ -1,4 +1,4 @@
-//! The executor: wakes from here and elsewhere, timers, yielding, operations that are given up.
+//! The executor: wakes from this and other threads, timers, yielding, cancelled operations.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -154,13 +154,13 @@ fn a_cancelled_operation_does_not_disturb_the_next() {
                 })
                 .await;
             }
-            // The descriptor's number will be reused in the next round, with the cancellation still under way.
+            // The next round reuses the descriptor's number while the cancellation may still be in progress.
             let message = round.to_ne_bytes();
             let peer = Stream::new(OwnedFd::from(there)).expect("stream");
             let mut batch = flaz_runtime::SendBatch::new();
             batch.push_bytes(&message);
             peer.send_all(batch).await.1.expect("the socket takes four bytes");
-            // The given-up receive may have won the race for the bytes; if not, they are ours, unharmed.
+            // The dropped receive may have won the race for the bytes; if not, they arrive here unharmed.
             peer.shutdown();
             let (buf, received) = stream.recv(IoBuf::new(16), 0, 16).await;
             match received.expect("a local socket") {
@@ -225,7 +225,7 @@ fn more_tasks_and_operations_than_the_ring_holds() {
     });
 }
 
-/// A waker outlives its task and its runtime without harm.
+/// A waker may outlive its task and its runtime.
 #[test]
 fn stale_wakers_do_nothing() {
     let kept: Arc<Mutex<Option<Waker>>> = Arc::default();
@@ -282,7 +282,7 @@ fn computing_gives_the_result_and_carries_panics() {
 }
 
 #[test]
-#[should_panic(expected = "needs a runtime")]
+#[should_panic(expected = "requires a runtime")]
 fn without_a_runtime_the_message_says_so() {
     Rt.spawn(async {});
 }
