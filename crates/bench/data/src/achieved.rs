@@ -1,7 +1,7 @@
-//! What the codecs make of generated data: requested against achieved.
+//! The compressibility that codecs achieve on generated data, compared with the request.
 //!
-//! A correct mean can hide chunks that save nothing beside chunks that save all, so the spread is part of every
-//! figure. Windows are taken evenly over the data, at multiples of their size, where a device would compress them.
+//! A correct mean can hide chunks that save nothing beside chunks that save everything, so every figure includes the
+//! spread. Windows are taken evenly over the data, at multiples of their size, where a device would compress them.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,21 +13,21 @@ use serde::Serialize;
 
 use crate::generator::Generator;
 
-/// Sizes that are compressed alone: a block, an extent, a large record.
+/// Sizes that are compressed separately: a block, an extent, a large record.
 pub const WINDOW_BYTES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
-/// The codecs that generated data is calibrated for.
+/// The codecs for which generated data is calibrated.
 pub const CALIBRATED: [CodecSpec; 3] = [CodecSpec::LZ4, CodecSpec::ZSTD, CodecSpec::ZLIB];
-/// Windows measured at each of these sizes, if the data has them: 4 MiB, 8 MiB and 24 MiB.
+/// Number of windows measured at each of these sizes, if the data has them: 4 MiB, 8 MiB and 24 MiB.
 const WINDOWS_MAX: [u64; 3] = [1024, 128, 24];
 
-/// What a codec saves of windows of one size.
+/// Savings of one codec on windows of one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Achieved {
     /// The codec.
     pub codec: CodecSpec,
     /// Size of the windows.
     pub window_bytes: u64,
-    /// How many were measured.
+    /// Number of measured windows.
     pub windows: u64,
     /// Share saved in percent; 0 for a window that the codec does not make smaller.
     #[serde(flatten)]
@@ -54,7 +54,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure.
+    /// Of at least one value.
     #[must_use]
     pub fn of(figures: &[f64]) -> Option<Self> {
         let mut sorted = figures.to_vec();
@@ -76,8 +76,8 @@ impl Spread {
     }
 }
 
-/// Compresses windows of the first `size_bytes` bytes of the generator's data; a row for each codec and size of
-/// which the data has at least one window.
+/// Compresses windows of the first `size_bytes` bytes of the generator's data. Returns a row for each codec and each
+/// size of which the data has at least one window.
 #[must_use]
 pub fn measure(
     generator: &Generator,
@@ -92,7 +92,7 @@ pub fn measure(
         .flat_map(|(size, (window_bytes, most))| {
             let all = size_bytes / window_bytes;
             let count = all.min(most);
-            // Evenly over the data, and not at the front of each part only.
+            // Evenly over the data, not only at the front of each part.
             (0..count).map(move |n| (size, (2 * n + 1) * all / (2 * count) * window_bytes))
         })
         .collect();
@@ -153,7 +153,7 @@ fn rows(codecs: &[CodecSpec], windows: &[(usize, u64)], saved: &[Vec<f64>]) -> V
 mod tests {
     use super::*;
 
-    /// The layouts were calibrated for these levels, whatever the defaults become.
+    /// The layouts were calibrated for these levels, even if the defaults change.
     #[test]
     fn calibrated_codecs_have_fixed_levels() {
         assert_eq!(

@@ -1,20 +1,20 @@
-//! Skewed alphabets: which bits of random bytes to keep so that an entropy coder saves a wanted share of them.
+//! Skewed alphabets: which bits of random bytes to keep so that an entropy coder saves a given share of them.
 //!
-//! Words of few bits and words of more bits are mixed; the mixture decides how unequal the frequencies of the byte
-//! values are, and so what a Huffman code gains. The table below was measured, not derived: zstd refuses literals
-//! that are nearly flat, and both codecs pay for their code tables, so no formula for the entropy gives what they
-//! reach. Each line is the middle of what zstd:1 and zlib:6 saved at 4 KiB, 64 KiB and 1 MiB; the tests measure it
+//! Words of few bits and words of more bits are mixed. The mixture determines how unequal the frequencies of the byte
+//! values are, and thus what a Huffman code gains. The table below was measured, not derived: zstd refuses literals
+//! that are nearly flat, and both codecs pay for their code tables, so no formula for the entropy gives the achieved
+//! savings. Each row is the middle of what zstd:1 and zlib:6 saved at 4 KiB, 64 KiB and 1 MiB; the tests measure it
 //! again. Matching codecs without an entropy stage (LZ4) gain nothing here.
 
 use crate::masks::Masks;
 
-/// Share saved by the narrowest alphabet of the table, four bits a byte. More is reached with a run.
+/// Share saved by the narrowest alphabet of the table, four bits per byte. A run is added to save more.
 pub const SAVED_MAX: f64 = 0.4944;
 
-/// From a share saved to the mixture that reaches it.
+/// Maps a saved share to the mixture that achieves it.
 struct Knot {
     saved_percent: f64,
-    /// Bits a byte of the narrow and of the wide words.
+    /// Bits per byte of the narrow and of the wide words.
     bits: (u32, u32),
     narrow_share: f64,
 }
@@ -27,7 +27,8 @@ const fn knot(saved_percent: f64, bits: (u32, u32), narrow_share: f64) -> Knot {
     }
 }
 
-/// Rising in what is saved. Between two lines of the same bits the share of narrow words is interpolated.
+/// In ascending order of the share saved. Between two rows with the same bits, the share of narrow words is
+/// interpolated.
 const KNOTS: [Knot; 43] = [
     knot(0.0, (6, 8), 0.0),
     knot(0.06, (6, 8), 0.20),
@@ -74,8 +75,8 @@ const KNOTS: [Knot; 43] = [
     knot(100.0, (4, 4), 1.0),
 ];
 
-/// The bits to keep so that an entropy coder saves `saved` (0 to [`SAVED_MAX`]; more gives the narrowest) of the
-/// bytes.
+/// The bits to keep so that an entropy coder saves the share `saved` (0 to [`SAVED_MAX`]; more gives the narrowest
+/// alphabet) of the bytes.
 #[must_use]
 pub fn masks(saved: f64) -> Masks {
     let percent = saved * 100.0;

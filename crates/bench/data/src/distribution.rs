@@ -1,11 +1,11 @@
-//! The distribution of what chunks of real data save: `flaz study` writes it, the `replay` family draws from it.
+//! The distribution of the savings of real chunks: `flaz study` writes it, the `replay` family draws from it.
 //!
-//! For each chunk size it has how many chunks saved how much by LZ4 (which only matches) and by zstd:1 (which has an
-//! entropy stage), both together: so replayed data has the right spread for both kinds of codec, and the right
-//! relation between them. What it does not have is the order of the chunks: neighbours are drawn independently,
-//! while in real data they are alike.
+//! For each chunk size it contains how many chunks saved how much with LZ4 (which only matches) and with zstd:1 (which
+//! has an entropy stage), as pairs. Replayed data thus has the right spread for both kinds of codec, and the right
+//! relation between them. The order of the chunks is lost: neighbours are drawn independently, while in real data they
+//! are similar.
 //!
-//! Invariant: a distribution that was read is in bounds and has chunks at each of its sizes.
+//! Invariant: a distribution that was read is within bounds and has chunks of each of its sizes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 use flaz_codec::CodecSpec;
 use serde::{Deserialize, Serialize};
 
-/// The codecs of a distribution: one that only matches and one with an entropy stage.
+/// The codecs of a distribution: one without and one with an entropy stage.
 pub const CODECS: [CodecSpec; 2] = [CodecSpec::LZ4, CodecSpec::ZSTD];
-/// What the first field of the file says.
+/// Value of the first field of the file.
 pub const SCHEMA: &str = "flaz-distribution/1";
-/// Largest file that is read, in bytes.
+/// Maximum size of the file in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Most chunk sizes of a distribution.
+/// Maximum number of chunk sizes.
 pub const SIZES_MAX: usize = 16;
-/// Most rows of a size: each pair of whole percentages once.
+/// Maximum number of rows per size: each pair of whole percentages once.
 pub const ROWS_MAX: usize = 101 * 101;
 
 /// A measured distribution.
@@ -31,11 +31,11 @@ pub const ROWS_MAX: usize = 101 * 101;
 pub struct Distribution {
     /// [`SCHEMA`].
     pub schema: String,
-    /// What was measured, for people.
+    /// Description of the measured data.
     pub source: String,
-    /// Bytes that were measured.
+    /// Measured bytes.
     pub measured_bytes: u64,
-    /// Share of 4 KiB blocks, zeroes left out, that repeat another one; in percent.
+    /// Share of 4 KiB blocks, without zeroes, that are duplicates; in percent.
     pub duplicate_percent: f64,
     /// By chunk size.
     pub sizes: Vec<Size>,
@@ -47,13 +47,13 @@ pub struct Distribution {
 pub struct Size {
     /// Size of the chunks in bytes.
     pub chunk_bytes: u64,
-    /// Chunks of zeroes; they are in no row.
+    /// Chunks of zeroes; they are not in the rows.
     pub zero_chunks: u64,
     /// The others.
     pub rows: Vec<Row>,
 }
 
-/// Chunks that saved as much.
+/// Chunks with the same savings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -63,7 +63,7 @@ pub struct Row {
     /// Saved by zstd:1, in percent.
     #[serde(rename = "zstd_percent")]
     pub entropy_percent: f64,
-    /// How many chunks.
+    /// Number of chunks.
     pub chunks: u64,
 }
 
@@ -75,7 +75,7 @@ pub enum DistributionError {
     File {
         /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Its contents.
@@ -92,7 +92,7 @@ impl Distribution {
     /// Reads a distribution.
     ///
     /// # Errors
-    /// The file cannot be read, or it is none.
+    /// The file cannot be read, or is not a distribution.
     pub fn read(path: &Path) -> Result<Self, DistributionError> {
         let failed = |source| DistributionError::File {
             path: path.to_owned(),
@@ -110,20 +110,20 @@ impl Distribution {
         })
     }
 
-    /// The text of its file.
+    /// Encodes the file.
     ///
     /// # Errors
-    /// What JSON cannot express.
+    /// JSON cannot represent it.
     pub fn to_json(&self) -> io::Result<Vec<u8>> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         Ok(text)
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(format!("expected at most {FILE_BYTES_MAX} bytes, found more"));

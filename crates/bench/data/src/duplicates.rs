@@ -1,6 +1,6 @@
-//! How much of generated data repeats: what a device that deduplicates finds, whatever was asked for.
+//! Measures the duplicates in generated data: what a device that deduplicates finds, independent of the request.
 //!
-//! Counted on the bytes, so that nothing is missed that repeats without having been asked to, as zeroes do.
+//! The bytes themselves are compared, so that unrequested duplicates, such as zeroes, are counted as well.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use std::thread;
 use crate::generator::Generator;
 use crate::study::window::{BLOCK_BYTES, fingerprint};
 
-/// What a thread looks at before it takes more.
+/// Amount of data that a thread processes at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// How many blocks of data differ from all others.
+/// Number of distinct blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duplicates {
     /// Size of a block.
     pub block_bytes: u64,
-    /// Blocks looked at: those that the data has whole.
+    /// Blocks examined: the complete blocks of the data.
     pub blocks: u64,
-    /// Different ones among them.
+    /// Distinct blocks among them.
     pub distinct: u64,
 }
 
@@ -31,7 +31,7 @@ impl Duplicates {
         self.percent_repeated(self.blocks * self.block_bytes)
     }
 
-    /// The same where the data is given out again and again until there are `bytes` bytes of it, no fewer than it has.
+    /// The share if the data is repeated until there are `bytes` bytes of it, at least its own length.
     #[must_use]
     pub fn percent_repeated(&self, bytes: u64) -> f64 {
         let blocks = bytes / self.block_bytes;
@@ -42,8 +42,8 @@ impl Duplicates {
     }
 }
 
-/// Compares all blocks of the first `size_bytes` bytes of the generator's data with each other: those of
-/// [`BLOCK_BYTES`], or chunks where these are smaller. Takes eight bytes of memory a block.
+/// Compares all blocks of the first `size_bytes` bytes of the generator's data: blocks of [`BLOCK_BYTES`], or chunks if
+/// these are smaller. Needs eight bytes of memory per block.
 #[must_use]
 pub fn count(generator: &Generator, size_bytes: u64, threads: NonZeroUsize) -> Duplicates {
     let block_bytes = BLOCK_BYTES.min(generator.spec().chunk_bytes);
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(random.percent(), 0.0);
         let zeros = of(Family::Zeros, 0.0, 64 << 10, 2 << 20);
         assert_eq!((zeros.block_bytes, zeros.blocks, zeros.distinct), (4096, 512, 1));
-        // Nothing can repeat in the first 4 MiB of 16.
+        // The first 4 MiB of 16 contain no duplicates.
         for chunk_bytes in [512, 4096, 64 << 10] {
             let half = of(Family::Run, 50.0, chunk_bytes, 16 << 20);
             assert_eq!(half.block_bytes, chunk_bytes.min(4096));

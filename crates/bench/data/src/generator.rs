@@ -1,12 +1,12 @@
-//! Data as a function of seed and offset.
+//! Generates data as a function of seed and offset.
 //!
-//! Chunks are numbered from offset 0. A chunk is made in *units*: cells of 4 KiB (the whole chunk where that is
-//! smaller, or where copies come from farther away than half a cell), each from a key of its own.
+//! Chunks are numbered from offset 0. A chunk consists of *units*: cells of 4 KiB (or the whole chunk, if it is smaller
+//! or if the distance of copies exceeds half a cell). Each unit has its own key.
 //!
 //! Invariants:
-//! - every byte is a function of the spec and its offset; how the data is asked for makes no difference;
-//! - a chunk that is to be a duplicate equals the one [`DEDUP_STRIDE_BYTES`] before it, which is too far away for
-//!   the window of any codec that compresses up to a few MiB at once, so that duplicates do not compress.
+//! - every byte is a function of the spec and its offset, independent of the order and size of requests;
+//! - a duplicate chunk equals the one [`DEDUP_STRIDE_BYTES`] before it. That is beyond the window of any codec that
+//!   compresses up to a few MiB at once, so duplicates do not compress.
 
 use flaz_random::Key;
 
@@ -15,24 +15,24 @@ use crate::distribution::Size;
 use crate::layout::{CELL_BYTES, Layout};
 use crate::spec::{DataSpec, Family, SpecError};
 
-/// How far before a duplicate its original lies, in bytes, or one chunk where that is more. The first chunks of the
-/// data, up to here, have nothing to repeat.
+/// Distance in bytes from a duplicate to its original, or one chunk if that is larger. Data before this offset contains
+/// no duplicates.
 pub const DEDUP_STRIDE_BYTES: u64 = 4 << 20;
-/// Most steps from a duplicate back to its original; a chunk farther from its original is a new one.
+/// Maximum number of steps from a duplicate back to its original; a chunk farther away is a new one.
 const DEDUP_STEPS_MAX: u64 = 1024;
-/// Levels that `random-level` draws from: a tenth of a percent apart.
+/// Number of levels that `random-level` draws from, a tenth of a percent apart.
 const LEVELS: u64 = 1001;
-/// Words of a chunk's key that decide about the chunk.
+/// Words of a chunk's key that determine the chunk.
 const WORD_DUPLICATE: u64 = 0;
 const WORD_VALUE: u64 = 1;
 const WORD_LEVEL: u64 = 2;
-/// What of IOzone's weakly random part repeats, and what an entropy coder saves of the rest. Chosen so that the
+/// Share of IOzone's weakly random part that repeats, and what an entropy coder saves of the rest. Chosen so that the
 /// codecs save what they save of IOzone's own data: a sixth without an entropy stage, nearly half with one.
 const IOZONE_REPEATED: f64 = 0.17;
 const IOZONE_ENTROPY: f64 = 0.36;
 const IOZONE_DISTANCE_BYTES: usize = 256;
 
-/// Makes data, and verifies it.
+/// Generates data and verifies it.
 #[derive(Clone, Debug)]
 pub struct Generator {
     spec: DataSpec,
@@ -41,14 +41,14 @@ pub struct Generator {
     shape: Shape,
 }
 
-/// How the layout of a unit is found.
+/// How the layout of a unit is determined.
 #[derive(Clone, Debug)]
 enum Shape {
     /// Zeroes.
     Zeros,
     /// The same for all units.
     One(Layout),
-    /// Drawn for each chunk, each layout as likely as any other.
+    /// Drawn for each chunk, all layouts with equal probability.
     Drawn(Vec<Layout>),
     /// Drawn for each chunk by weight.
     Weighted {
@@ -61,31 +61,31 @@ enum Shape {
     Record { constant_bytes: usize, rest: Layout },
 }
 
-/// Where data differs from what it should be.
+/// A difference between the data found and the expected data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "wrong data at offset {offset} (chunk {chunk}): expected byte {expected:#04x}, found {found:#04x}; {differing} bytes \
      of the rest of its 4 KiB differ"
 )]
 pub struct Difference {
-    /// Offset of the first byte that differs, from the beginning of the data.
+    /// Offset of the first different byte, from the beginning of the data.
     pub offset: u64,
     /// Number of its chunk.
     pub chunk: u64,
-    /// What should be there.
+    /// Expected byte.
     pub expected: u8,
-    /// What is there.
+    /// Byte found.
     pub found: u8,
-    /// Bytes that differ from there to the end of the unit, or of what was given: one is a flipped bit, all are
-    /// another block.
+    /// Number of different bytes from there to the end of the unit, or of the data given: 1 means a flipped bit, all
+    /// mean another block.
     pub differing: u64,
 }
 
 impl Generator {
-    /// A generator of what `spec` asks for.
+    /// A generator for `spec`.
     ///
     /// # Errors
-    /// If such data cannot be made.
+    /// Such data cannot be generated.
     pub fn new(spec: DataSpec) -> Result<Self, SpecError> {
         spec.check()?;
         let chunk_bytes = spec.chunk_bytes as usize;
@@ -106,7 +106,7 @@ impl Generator {
         })
     }
 
-    /// What it makes.
+    /// The spec of the data.
     #[must_use]
     pub fn spec(&self) -> &DataSpec {
         &self.spec
@@ -149,7 +149,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Whether chunk `chunk` repeats an earlier one.
+    /// Whether chunk `chunk` duplicates an earlier one.
     #[must_use]
     pub fn is_duplicate(&self, chunk: u64) -> bool {
         self.original(chunk) != chunk
@@ -172,7 +172,7 @@ impl Generator {
         }
     }
 
-    /// The unit that `offset` lies in, how far in, and how much of it lies within `limit` bytes.
+    /// The unit that contains `offset`, the offset in it, and how much of it is within `limit` bytes.
     fn piece(&self, offset: u64, limit: usize) -> (u64, usize, usize) {
         let unit_bytes = self.unit_bytes as u64;
         let skip = (offset % unit_bytes) as usize;
@@ -184,7 +184,7 @@ impl Generator {
         let chunk = self.original(unit / units_per_chunk);
         let place = unit % units_per_chunk;
         let chunk_key = self.key.part(chunk);
-        // Not zero: devices look for zeroes.
+        // Not zero, because devices detect zeroes.
         let value = (chunk_key.below(WORD_VALUE, 255) + 1) as u8;
         // Part 0 of a chunk's key is the chunk's own.
         let key = chunk_key.part(place + 1);
@@ -214,7 +214,7 @@ impl Generator {
         }
     }
 
-    /// The chunk whose contents chunk `chunk` has.
+    /// The chunk that chunk `chunk` duplicates, or itself.
     fn original(&self, mut chunk: u64) -> u64 {
         let share = self.spec.dedup.share();
         if share == 0.0 {
@@ -254,7 +254,7 @@ impl Shape {
                     ..Layout::copies(IOZONE_REPEATED, unit_bytes, IOZONE_DISTANCE_BYTES)
                 },
             },
-            // The check of the spec has seen that the distribution has the size.
+            // The check of the spec has ensured that the distribution has this size.
             Family::Replay(distribution) => distribution
                 .size(spec.chunk_bytes)
                 .map_or(Self::Zeros, |size| Self::weighted(size, unit_bytes)),

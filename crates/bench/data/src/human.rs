@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
-/// Bytes: `512 B`, `4.00 KiB`, `1.50 GiB`; three digits that count.
+/// Bytes: `512 B`, `4.00 KiB`, `1.50 GiB`; three significant digits.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -21,7 +21,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// A power of two as a size of chunks: `4 KiB`, `1 MiB`.
+/// A power of two as a chunk size: `4 KiB`, `1 MiB`.
 #[must_use]
 pub fn chunk(bytes: u64) -> String {
     match bytes {

@@ -1,45 +1,45 @@
-//! How one unit of generated data is laid out: a run of one byte, then random bytes and copies of them.
+//! The layout of one unit of generated data: a run of one byte, then random bytes and copies of them.
 //!
 //! ```text
 //! | run of one byte | literals, at least `distance` | copy | literals | copy | literals | ..
 //! ```
 //!
-//! All families are such a layout, with some parts empty. Codecs need a few bytes to say where a run or a copy is
-//! and how long, so these are made longer than asked by what the three calibrated codecs need in the middle
-//! (`slack_bytes`); what is then left is within a point of the request.
+//! All families use this layout, with some parts empty. Codecs need a few bytes to encode the position and length of a
+//! run or a copy. Runs and copies are therefore longer than requested, by the average need of the three calibrated
+//! codecs (`slack_bytes`). The remaining error is within a percentage point.
 //!
-//! Invariant: run + copies + literals are exactly the unit.
+//! Invariant: run, copies and literals fill the unit exactly.
 
 use flaz_random::Key;
 
 use crate::alphabet;
 use crate::masks::Masks;
 
-/// Most bytes of a unit whose parts repeat at this distance: data is laid out so that every aligned 4 KiB has the
-/// wanted share, unless copies come from farther away.
+/// Maximum length of a unit, unless its copies have a larger distance: every aligned 4 KiB then has the requested
+/// share.
 pub const CELL_BYTES: usize = 4096;
-/// Fewest random bytes of a unit with copies: a period shorter than this would be a run to a codec.
+/// Minimum number of random bytes in a unit with copies: a codec would take a shorter period for a run.
 const PERIOD_BYTES_MIN: usize = 4;
-/// Copies shorter than this are not cut in two: matching codecs might miss the halves.
+/// Copies shorter than this are not split, because matching codecs might miss the halves.
 const PIECE_BYTES_MIN: usize = 48;
-/// Words between the streams of two pieces of literals: more than a unit has.
+/// Number of words between the streams of two pieces of literals: more than a unit has.
 const PIECE_WORDS: u64 = 1 << 32;
 
-/// Where the parts of a unit lie.
+/// Lengths of the parts of a unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layout {
     /// Bytes of the run at the front.
     pub run_bytes: usize,
-    /// Bytes that are copies of what lies `distance_bytes` before.
+    /// Bytes that are copies of the bytes `distance_bytes` before them.
     pub copy_bytes: usize,
-    /// Distance of the copies; less where the literals before are fewer.
+    /// Distance of the copies; smaller if there are fewer literals before them.
     pub distance_bytes: usize,
-    /// Which bits of the literals are random.
+    /// Random bits of the literals.
     pub masks: Masks,
 }
 
 impl Layout {
-    /// Random bytes only.
+    /// Only random bytes.
     pub const RANDOM: Self = Self {
         run_bytes: 0,
         copy_bytes: 0,
@@ -47,7 +47,7 @@ impl Layout {
         masks: Masks::ALL,
     };
 
-    /// A run, so that `saved` of `unit_bytes` are saved.
+    /// A run, so that the share `saved` of `unit_bytes` is saved.
     #[must_use]
     pub fn run(saved: f64, unit_bytes: usize) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Layout {
         }
     }
 
-    /// Copies at `distance_bytes`, so that `saved` of `unit_bytes` are saved.
+    /// Copies at `distance_bytes`, so that the share `saved` of `unit_bytes` is saved.
     #[must_use]
     pub fn copies(saved: f64, unit_bytes: usize, distance_bytes: usize) -> Self {
         let most = unit_bytes.saturating_sub(PERIOD_BYTES_MIN);
@@ -67,8 +67,8 @@ impl Layout {
         }
     }
 
-    /// A skewed alphabet, so that an entropy coder saves `saved` of `unit_bytes`; from [`alphabet::SAVED_MAX`] on
-    /// with a run.
+    /// A skewed alphabet, so that an entropy coder saves the share `saved` of `unit_bytes`; with a run from
+    /// [`alphabet::SAVED_MAX`] on.
     #[must_use]
     pub fn alphabet(saved: f64, unit_bytes: usize) -> Self {
         let beyond = (saved - alphabet::SAVED_MAX).max(0.0) / (1.0 - alphabet::SAVED_MAX);
@@ -78,8 +78,8 @@ impl Layout {
         }
     }
 
-    /// A run for what a matching codec without an entropy stage saves (`matched`), and an alphabet for what an
-    /// entropy coder saves beyond it (to `entropy` in all).
+    /// A run for the share that a matching codec without an entropy stage saves (`matched`), and an alphabet for what
+    /// an entropy coder saves in addition (`entropy` in total).
     #[must_use]
     pub fn mixed(matched: f64, entropy: f64, unit_bytes: usize) -> Self {
         let rest = 1.0 - matched;
@@ -89,7 +89,7 @@ impl Layout {
             0.0
         };
         if beyond < ENTROPY_SAVED_MIN {
-            // Nearly flat literals gain nothing: the run of the mean serves both.
+            // Nearly flat literals save nothing: a run of the mean length is used for both.
             return Self::run(matched.midpoint(entropy.max(matched)), unit_bytes);
         }
         if beyond > alphabet::SAVED_MAX {
@@ -101,7 +101,7 @@ impl Layout {
         }
     }
 
-    /// More entropy gain than an alphabet gives: the narrowest one, and a longer run.
+    /// More entropy savings than an alphabet provides: the narrowest one, and a longer run.
     fn alphabet_and_run(matched: f64, entropy: f64, unit_bytes: usize) -> Self {
         let run = ((entropy - alphabet::SAVED_MAX) / (1.0 - alphabet::SAVED_MAX)).max(matched);
         Self {
@@ -110,7 +110,7 @@ impl Layout {
         }
     }
 
-    /// The same shares in a part of a unit.
+    /// The same shares for a part of a unit.
     #[must_use]
     pub fn scaled(&self, part_bytes: usize, unit_bytes: usize) -> Self {
         let scale = |bytes: usize| bytes * part_bytes / unit_bytes.max(1);
@@ -121,7 +121,7 @@ impl Layout {
         }
     }
 
-    /// Fills a unit: the same key and value give the same bytes.
+    /// Fills a unit; the same key and value produce the same bytes.
     pub fn fill(&self, key: Key, value: u8, unit: &mut [u8]) {
         let run_bytes = self.run_bytes.min(unit.len());
         let (run, rest) = unit.split_at_mut(run_bytes);
@@ -153,9 +153,9 @@ impl Layout {
     }
 }
 
-/// What copies cost more than a run, as a share of the unit, by the share that is saved; between two points it is on the
-/// line: copied random bytes take part in zlib's code table. From 70 to 90 % saved zlib:6 and zstd:1 are nearly two points
-/// apart, zlib in 4 KiB and zstd in more, so that this is what keeps both within one.
+/// Additional cost of copies compared with a run, as a share of the unit, by the share that is saved; interpolated
+/// linearly. The reason is that copied random bytes take part in zlib's code table. From 70 to 90 % saved, zlib:6 and
+/// zstd:1 are nearly two points apart (zlib in 4 KiB and zstd in more); this correction keeps both within one point.
 const COPY_SLACK: [(f64, f64); 6] = [
     (0.0, 0.0),
     (0.57, 0.0022),
@@ -164,7 +164,7 @@ const COPY_SLACK: [(f64, f64); 6] = [
     (0.9, 0.0014),
     (1.0, 0.002),
 ];
-/// Literals that would save less than this are left random.
+/// Literals that would save less than this stay random.
 const ENTROPY_SAVED_MIN: f64 = 0.02;
 
 fn copy_slack(saved: f64) -> f64 {
@@ -175,7 +175,7 @@ fn copy_slack(saved: f64) -> f64 {
     })
 }
 
-/// Fills `bytes[at..end]` with what lies `distance` before, repeating it as often as it takes.
+/// Fills `bytes[at..end]` with the bytes `distance` before, repeated as often as necessary.
 fn repeat(bytes: &mut [u8], mut at: usize, end: usize, distance: usize) {
     while at < end {
         let len = distance.min(end - at);
@@ -184,7 +184,7 @@ fn repeat(bytes: &mut [u8], mut at: usize, end: usize, distance: usize) {
     }
 }
 
-/// Bytes of `unit_bytes` to repeat so that `saved` of them are saved, and a share `extra`; at most `most`.
+/// Number of bytes of `unit_bytes` to repeat so that the share `saved` is saved, plus a share `extra`; at most `most`.
 fn repeated_bytes(saved: f64, unit_bytes: usize, extra: f64, most: usize) -> usize {
     if saved <= 0.0 {
         return 0;
@@ -195,8 +195,8 @@ fn repeated_bytes(saved: f64, unit_bytes: usize, extra: f64, most: usize) -> usi
     ((wanted + slack).round() as usize).min(most)
 }
 
-/// What the codecs spend on a unit, in the middle: some bytes for the repeated part, and for the literals, which
-/// cost zlib a code table in small chunks.
+/// Average overhead of the codecs per unit: some bytes for the repeated part, and for the literals, for which zlib
+/// needs a code table in small chunks.
 fn slack_bytes(literals: f64, unit_bytes: usize) -> f64 {
     let cell = unit_bytes.min(CELL_BYTES) as f64;
     let cells = (unit_bytes as f64 / cell).max(1.0);

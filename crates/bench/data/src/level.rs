@@ -1,4 +1,4 @@
-//! How much of the data is to be saved, and what data is a function of.
+//! The compressibility level, and the seed of the data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use flaz_random::{Key, mix};
 use serde::{Deserialize, Serialize};
 
-/// A share in percent, 0 to 100: of space that is saved, or of chunks that are duplicates.
+/// A percentage, 0 to 100: of saved space, or of duplicate chunks.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Level(f64);
 
-/// A number or text that is no share.
+/// A number or text that is not a percentage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a percentage: expected a number from 0 to 100, for example 50% or 2.5")]
 pub struct LevelError(String);
@@ -22,10 +22,10 @@ impl Level {
     /// One half.
     pub const HALF: Self = Self(50.0);
 
-    /// A share of `percent`.
+    /// The level `percent`.
     ///
     /// # Errors
-    /// If that is not from 0 to 100.
+    /// It is not from 0 to 100.
     pub fn new(percent: f64) -> Result<Self, LevelError> {
         if (0.0..=100.0).contains(&percent) {
             Ok(Self(percent))
@@ -34,7 +34,7 @@ impl Level {
         }
     }
 
-    /// As percent, 0 to 100.
+    /// In percent, 0 to 100.
     #[must_use]
     pub fn percent(self) -> f64 {
         self.0
@@ -81,18 +81,18 @@ impl From<Level> for f64 {
     }
 }
 
-/// What the data is a function of, besides its offset. Another campaign or another run is other data: repeated runs
-/// do not deduplicate against each other unless they are given the same numbers.
+/// The seed of the data. Another campaign or run has different data, so that repeated runs do not deduplicate against
+/// each other unless they have the same numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seed {
     /// Number of the campaign.
     pub campaign: u64,
-    /// Number of the run in it.
+    /// Number of the run in the campaign.
     pub run: u64,
 }
 
 impl Seed {
-    /// The key that everything of this seed derives from.
+    /// The key from which everything is derived.
     #[must_use]
     pub fn key(self) -> Key {
         Key::new(mix(self.campaign), self.run)

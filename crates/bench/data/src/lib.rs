@@ -1,21 +1,21 @@
-//! Data whose compressibility is known, and the compressibility of data that is there.
+//! Generates data of known compressibility, and measures the compressibility of existing data.
 //!
-//! Two halves that meet in a file: [`Generator`] makes data of a wanted compressibility, for benchmarks of devices
-//! that compress; [`study`] measures what real data saves, by sampling; the [`Distribution`] that a study writes is
-//! what the generator replays. Nothing here knows the cache.
+//! [`Generator`] generates data for benchmarks of devices that compress. [`study`] measures the savings on real data by
+//! sampling. The generator can replay the [`Distribution`] that a study writes. This crate does not depend on the
+//! cache.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`spec`], [`level`] | what is asked for: family, level, chunk size, duplicates, seed |
+//! | [`spec`], [`level`] | the requested data: family, level, chunk size, duplicates, seed |
 //! | [`generator`] | every byte as a function of seed and offset; verification |
-//! | [`layout`], [`alphabet`], [`masks`] | how a unit is laid out so that codecs save what was asked, calibrated |
+//! | [`layout`], [`alphabet`], [`masks`] | calibrated layouts of a unit, so that codecs save the requested share |
 //! | [`pool`] | data in memory before the clock starts |
-//! | [`achieved`] | what the codecs of `flaz-codec` make of it |
-//! | [`duplicates`] | how much of it repeats |
+//! | [`achieved`] | the savings that codecs achieve on it |
+//! | [`duplicates`] | the share of duplicates in it |
 //! | [`distribution`] | the measured distribution of chunks, as a file |
 //! | [`mod@study`] | measuring real data |
-//! | [`output`], [`page`] | generated data to a file or pipe; requested against achieved |
-//! | [`human`] | numbers as people read them |
+//! | [`output`], [`page`] | output of generated data to a file or pipe; the report on requested and achieved savings |
+//! | [`human`] | formatting of numbers |
 
 pub mod achieved;
 pub mod alphabet;

@@ -1,13 +1,13 @@
-//! Random words of which only some bits are kept.
+//! Random words with only some of their bits kept.
 
 use flaz_random::Key;
 
-/// Which bits of each byte are kept: a narrow mask in a part of the words, evenly spread, a wide one in the others.
+/// The bits of each byte that are kept: a narrow mask in some of the words, evenly spread, a wide one in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Masks {
     narrow: u64,
     wide: u64,
-    /// Share of the narrow words, in 2^-32.
+    /// Share of the narrow words, in units of 2^-32.
     narrow_share: u32,
 }
 
@@ -19,7 +19,7 @@ impl Masks {
         narrow_share: 0,
     };
 
-    /// `narrow` bits a byte in a share of `narrow_share` of the words, `wide` bits in the others; at most 8.
+    /// `narrow` bits per byte in the share `narrow_share` of the words, `wide` bits in the others; at most 8.
     #[must_use]
     pub fn new(narrow: u32, wide: u32, narrow_share: f64) -> Self {
         let mask = |bits: u32| u64::from_le_bytes([((1_u32 << bits.min(8)) - 1) as u8; 8]);
@@ -30,7 +30,7 @@ impl Masks {
         }
     }
 
-    /// Fills `bytes` with what is kept of the stream of `key` from word `first` on.
+    /// Fills `bytes` with the masked stream of `key`, from word `first` on.
     pub fn fill(self, key: Key, first: u64, bytes: &mut [u8]) {
         if self == Self::ALL {
             return key.fill(first, bytes);
@@ -38,7 +38,7 @@ impl Masks {
         let differing = self.narrow ^ self.wide;
         let mut phase = (first as u32).wrapping_mul(self.narrow_share);
         key.fill_words(first, bytes, |word| {
-            // A digital line, as Bresenham draws it: narrow words where the phase wraps.
+            // A digital line as in Bresenham's algorithm: a word is narrow if the phase wraps.
             let (next, narrow) = phase.overflowing_add(self.narrow_share);
             phase = next;
             word & (self.wide ^ (differing & u64::from(narrow).wrapping_neg()))

@@ -1,4 +1,4 @@
-//! Writing generated data to a file or a pipe.
+//! Writes generated data to a file or a pipe.
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use crate::generator::Generator;
 use crate::pool::FillSpeed;
 
-/// What is made and written at a time: a piece a thread.
+/// Bytes generated and written at a time: one piece per thread.
 const PIECE_BYTES: u64 = 4 << 20;
-/// Most threads that make data.
+/// Maximum number of generating threads.
 const THREADS_MAX: usize = 64;
 
-/// Writes `size_bytes` bytes of data from offset 0 to `out`; `progress` is told how many are written. Gives the time
-/// that making them took, all threads together, without writing.
+/// Writes `size_bytes` bytes of data from offset 0 to `out`; `progress` receives the number of bytes written. Returns
+/// the time spent on generating, summed over all threads, without writing.
 ///
 /// # Errors
-/// What `out` says; a reader that went away is [`io::ErrorKind::BrokenPipe`].
+/// The error of `out`; a reader that closed the pipe is [`io::ErrorKind::BrokenPipe`].
 pub fn write(
     generator: &Generator,
     size_bytes: u64,
@@ -51,7 +51,7 @@ pub fn write(
                 })
                 .collect();
             for worker in workers {
-                // A panic of the generator goes on here.
+                // Passes a panic of the generator on.
                 speed.elapsed += worker
                     .join()
                     .unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -1,4 +1,4 @@
-//! What was asked of generated data and what the codecs make of it: JSON, and a page for people.
+//! The report on generated data: requested and achieved savings, as JSON and as text.
 
 use std::fmt::Write;
 
@@ -11,39 +11,39 @@ use crate::level::Seed;
 use crate::pool::FillSpeed;
 use crate::spec::{DataSpec, Family};
 
-/// What the first field of the JSON says.
+/// Value of the first field of the JSON.
 pub const DATA_SCHEMA: &str = "flaz-bench-data/1";
 
-/// Requested against achieved.
+/// The report on generated data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DataReport {
     /// [`DATA_SCHEMA`].
     pub schema: &'static str,
     /// Name of the family.
     pub family: &'static str,
-    /// Distance of copies, for the family that has one.
+    /// Distance of copies, for families with copies.
     pub distance_bytes: Option<u64>,
-    /// Share to be saved, in percent, for the families that have one.
+    /// Requested savings in percent, for families with a level.
     pub requested_percent: Option<f64>,
-    /// What that means where a family does something else.
+    /// Explanation for families that interpret the level in another way.
     pub note: Option<String>,
-    /// Unit of duplication and of drawn levels.
+    /// Unit of duplicates and of drawn levels.
     pub chunk_bytes: u64,
-    /// Share of the chunks that were to repeat others, in percent.
+    /// Requested share of duplicate chunks, in percent.
     pub dedup_requested_percent: f64,
-    /// Share of the chunks that do.
+    /// Actual share of duplicate chunks.
     pub dedup_achieved_percent: f64,
-    /// What it is a function of.
+    /// Seed.
     pub seed: Seed,
     /// Bytes written.
     pub size_bytes: u64,
-    /// Gigabytes (10^9) a second and thread that the generator made, without writing them.
+    /// Gigabytes (10^9) per second and thread that the generator produced, without writing.
     pub generator_gb_per_s_thread: f64,
     /// By codec and window.
     pub achieved: Vec<Achieved>,
 }
 
-/// Chunks looked at for the achieved share of duplicates.
+/// Number of chunks examined for the actual share of duplicates.
 const CHUNKS_LOOKED_AT_MAX: u64 = 1 << 20;
 
 impl DataReport {
@@ -145,7 +145,7 @@ fn line(page: &mut String, label: &str, text: &str) {
     let _ = writeln!(page, "{label:<13} {text}");
 }
 
-/// What a codec should save, where the family says so.
+/// Expected savings of a codec, if the family determines them.
 fn requested(spec: &DataSpec) -> Option<f64> {
     match &spec.family {
         family if family.has_level() => Some(spec.level.percent()),
@@ -186,7 +186,7 @@ fn note(spec: &DataSpec) -> Option<String> {
     }
 }
 
-/// Share of the chunks that are duplicates, of those at the front of the data.
+/// Share of duplicates among the first chunks of the data.
 fn dedup_percent(generator: &Generator, size_bytes: u64) -> f64 {
     let chunks = size_bytes.div_ceil(generator.spec().chunk_bytes);
     let looked_at = chunks.min(CHUNKS_LOOKED_AT_MAX);

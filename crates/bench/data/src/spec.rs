@@ -1,4 +1,4 @@
-//! What data is asked for: family, level, chunk size, dedup share, seed.
+//! The requested data: family, level, chunk size, share of duplicates, seed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,32 +7,32 @@ use crate::distribution::Distribution;
 use crate::layout::CELL_BYTES;
 use crate::level::{Level, Seed};
 
-/// Smallest chunk: a sector.
+/// Minimum chunk size: a sector.
 pub const CHUNK_BYTES_MIN: u64 = 512;
-/// Largest chunk; the generator keeps a unit of at most that size a thread.
+/// Maximum chunk size; the generator keeps a unit of at most that size per thread.
 pub const CHUNK_BYTES_MAX: u64 = 16 << 20;
-/// Most duplicates: some chunk has to be first.
+/// Maximum share of duplicates: the first chunk is never one.
 pub const DEDUP_PERCENT_MAX: f64 = 99.0;
-/// Distance of copies if none is named.
+/// Default distance of copies.
 pub const DISTANCE_BYTES_DEFAULT: u64 = 256;
-/// Smallest distance of copies: matching codecs skip ahead in random data and miss closer ones.
+/// Minimum distance of copies: matching codecs skip ahead in random data and miss closer ones.
 pub const DISTANCE_BYTES_MIN: u64 = 16;
 
-/// A way to make data that compresses.
+/// A kind of compressible data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Family {
     /// A run of one byte in each 4 KiB, of calibrated length, the rest random.
     Run,
     /// Copies of random bytes at a distance.
     Copies {
-        /// How far back the copies are taken from, in bytes.
+        /// Distance from the copy back to the original, in bytes.
         distance_bytes: u64,
     },
-    /// Bytes of unequal frequency, without repetition: only an entropy coder gains.
+    /// Bytes of unequal frequency, without repetition: only an entropy coder saves space.
     Alphabet,
     /// Chunks drawn from a measured distribution.
     Replay(Arc<Distribution>),
-    /// As IOzone fills its records when asked for a percentage.
+    /// The data that IOzone writes for a percentage.
     Iozone,
     /// Zeroes.
     Zeros,
@@ -43,7 +43,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Names of all families, as a user gives them.
+    /// Names of all families on the command line.
     pub const NAMES: [&'static str; 8] = [
         "run",
         "copies",
@@ -70,7 +70,7 @@ impl Family {
         }
     }
 
-    /// Whether the level that is asked for means anything to it.
+    /// Whether the family uses the level.
     #[must_use]
     pub fn has_level(&self) -> bool {
         matches!(
@@ -86,22 +86,22 @@ impl fmt::Display for Family {
     }
 }
 
-/// What data is asked for.
+/// A specification of data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataSpec {
-    /// How it is made.
+    /// Kind of data.
     pub family: Family,
-    /// Share of space to be saved; some families have none.
+    /// Requested savings; some families ignore them.
     pub level: Level,
-    /// Unit of duplication, of drawn levels and of IOzone's records: a power of two from 512 bytes to 16 MiB.
+    /// Unit of duplicates, of drawn levels and of IOzone's records: a power of two from 512 bytes to 16 MiB.
     pub chunk_bytes: u64,
-    /// Share of the chunks that repeat an earlier one.
+    /// Share of duplicate chunks.
     pub dedup: Level,
-    /// What it is a function of.
+    /// Seed.
     pub seed: Seed,
 }
 
-/// Data that cannot be made.
+/// Data that cannot be generated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Chunk size.
@@ -110,18 +110,18 @@ pub enum SpecError {
     /// Too many duplicates.
     #[error("{0} duplicates: expected at most 99%, because the first chunk of each kind is not a duplicate")]
     Dedup(String),
-    /// Copies from outside of the chunk.
+    /// Copies whose source is outside of the chunk.
     #[error(
         "copies at a distance of {distance_bytes} bytes in chunks of {chunk_bytes}: expected a distance from \
          16 bytes to half a chunk; a larger chunk allows a larger one"
     )]
     Distance {
-        /// Distance asked for.
+        /// Requested distance.
         distance_bytes: u64,
-        /// Chunk size asked for.
+        /// Requested chunk size.
         chunk_bytes: u64,
     },
-    /// A distribution that was measured at other sizes.
+    /// A distribution measured at other chunk sizes.
     #[error(
         "the distribution was measured at chunks of {measured} bytes, not of {chunk_bytes}: use one of its \
          sizes"
@@ -129,7 +129,7 @@ pub enum SpecError {
     Replay {
         /// Sizes in the file.
         measured: String,
-        /// Chunk size asked for.
+        /// Requested chunk size.
         chunk_bytes: u64,
     },
 }
@@ -147,10 +147,10 @@ impl DataSpec {
         }
     }
 
-    /// Says whether such data can be made.
+    /// Checks whether such data can be generated.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first problem.
     pub fn check(&self) -> Result<(), SpecError> {
         let chunk_bytes = self.chunk_bytes;
         if !chunk_bytes.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk_bytes) {

@@ -1,5 +1,5 @@
-//! Every family against the real codecs, at every level and chunk size: within a point of the request where the family
-//! makes that possible, and what it gives instead where it does not.
+//! Every family with the real codecs, at every level and chunk size: within a point of the request if the family allows
+//! it, and otherwise the documented result.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use flaz_data::achieved::WINDOW_BYTES;
 use flaz_data::distribution::{Row, SCHEMA, Size};
 use flaz_data::{Achieved, CALIBRATED, DataSpec, Distribution, Family, Generator, Level, measure};
 
-/// Between these, and next to the ends, at [`CHUNKS`]; every whole percentage at chunks of 4 KiB.
+/// These levels and those next to the ends are tested at [`CHUNKS`]; every whole percentage is tested at chunks of 4
+/// KiB.
 const STEP_POINTS: usize = 5;
 const CHUNKS: [u64; 4] = [1 << 10, 4 << 10, 64 << 10, 1 << 20];
 /// 512 windows of 4 KiB, 32 of 64 KiB, 2 of 1 MiB.
 const SIZE_BYTES: u64 = 2 << 20;
 
-/// Levels with the size of the chunks that they are tried at.
+/// Levels, with the chunk sizes at which they are tested.
 fn levels_and_chunks() -> impl Iterator<Item = (f64, u64)> {
     let coarse = (0..=100).step_by(STEP_POINTS).chain([1, 2, 3, 97, 98, 99]);
     let all = coarse.flat_map(|percent| CHUNKS.map(|chunk_bytes| (percent, chunk_bytes)));
@@ -61,7 +62,7 @@ fn runs_reach_every_level_at_every_size_with_every_codec() {
         close(&found, percent, 1.0, 0.3, &CALIBRATED);
     }
     for percent in (0..=100).step_by(STEP_POINTS).map(f64::from) {
-        // Eight runs for each 4 KiB cost each codec something else.
+        // Eight runs in each 4 KiB have a different cost for each codec.
         close(
             &rows(Family::Run, percent, 512, SIZE_BYTES),
             percent,
@@ -77,7 +78,7 @@ fn copies_reach_every_level_at_every_size_with_every_codec() {
     for (percent, chunk_bytes) in levels_and_chunks() {
         let family = Family::Copies { distance_bytes: 256 };
         let found = rows(family, percent, chunk_bytes, SIZE_BYTES);
-        // In 1 KiB the codecs are two points apart, and a period of some bytes is not free.
+        // In 1 KiB the codecs are two points apart, and a period of some bytes has a cost.
         let points = match chunk_bytes {
             ..4096 => 1.5,
             // zlib in 4 KiB and zstd in more are two points apart.
@@ -119,7 +120,7 @@ fn alphabets_compress_only_with_an_entropy_stage() {
         if percent <= 25.0 {
             close(&found, 0.0, 0.1, 0.1, &[CodecSpec::LZ4]);
         } else if percent <= 90.0 {
-            // 64 KiB are the longest that LZ4 indexes without collisions, where it finds some matches.
+            // 64 KiB is the maximum that LZ4 indexes without collisions, where it finds some matches.
             assert!(mean(&found, CodecSpec::LZ4, 64 << 10) < percent - 8.0);
         }
     }
@@ -155,7 +156,7 @@ fn random_levels_cover_everything() {
             "{row:?}"
         );
     }
-    // The level belongs to the chunk: within one of 64 KiB all blocks are alike.
+    // The level belongs to the chunk: all blocks in a chunk of 64 KiB are similar.
     let whole = rows(Family::RandomLevel, 0.0, 64 << 10, 16 << 20);
     for row in whole.iter().filter(|row| row.window_bytes == 64 << 10) {
         assert!(row.saved.stddev_points > 25.0, "{row:?}");
@@ -164,7 +165,7 @@ fn random_levels_cover_everything() {
 
 #[test]
 fn iozone_is_what_was_measured_of_it() {
-    // Space saved of IOzone's own data in records of 4 KiB, from measurements; its zlib was another one.
+    // Measured savings of IOzone's own data in records of 4 KiB; its zlib was another version.
     for (percent, lz4, zstd) in [
         (98.0, 95.0, 96.0),
         (75.0, 61.0, 76.0),
@@ -186,7 +187,7 @@ fn iozone_is_what_was_measured_of_it() {
 
 #[test]
 fn a_replayed_distribution_has_its_means_and_its_spread() {
-    // Three kinds of blocks: as a library, a text, a photograph; and zeroes.
+    // Three kinds of blocks: like a library, a text, a photograph; and zeroes.
     let row = |lz4, zstd, chunks| Row {
         matched_percent: lz4,
         entropy_percent: zstd,
@@ -211,7 +212,7 @@ fn a_replayed_distribution_has_its_means_and_its_spread() {
         sizes: vec![size],
     };
     let found = rows(Family::Replay(Arc::new(distribution)), 0.0, 4096, 16 << 20);
-    // Of 1024 windows with a deviation of 30 points the mean is known to one.
+    // The mean of 1024 windows with a deviation of 30 points is accurate to one point.
     for window_bytes in [4 << 10, 64 << 10] {
         let tolerance = if window_bytes == 4096 { 3.0 } else { 4.0 };
         assert!(

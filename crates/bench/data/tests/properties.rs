@@ -1,5 +1,4 @@
-//! What must hold of generated data whatever is asked for: it is a function of spec and offset, and every flipped byte
-//! is found.
+//! Properties of all generated data: it is a function of spec and offset, and verification finds every flipped byte.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -78,7 +77,7 @@ proptest! {
         let generator = Generator::new(spec.clone()).unwrap();
         let mut whole = vec![0xaa; len];
         generator.fill(offset, &mut whole);
-        // In pieces cut anywhere, in another order, by another generator.
+        // In arbitrary pieces, in another order, by another generator.
         let mut ends: Vec<usize> = cuts.iter().map(|cut| usize::from(*cut) * len / 65536).collect();
         ends.extend([0, len]);
         ends.sort_unstable();
@@ -110,7 +109,7 @@ proptest! {
     #[test]
     fn other_seeds_are_other_data(spec in specs(), other in any::<(u64, u64)>()) {
         prop_assume!((spec.seed.campaign, spec.seed.run) != other && spec.family != Family::Zeros);
-        // A level of 100 % may leave nothing but one value a chunk.
+        // A level of 100 % may leave only one value per chunk.
         prop_assume!(spec.level.percent() < 90.0);
         let mut other_spec = spec.clone();
         other_spec.seed = Seed { campaign: other.0, run: other.1 };
@@ -127,7 +126,7 @@ fn spec(family: Family, percent: f64) -> DataSpec {
     DataSpec::new(family, Level::new(percent).unwrap())
 }
 
-/// Blocks of 4 KiB of which an earlier one is equal.
+/// Blocks of 4 KiB that equal an earlier one.
 fn repeated(seen: &mut BTreeSet<u64>, data: &[u8]) -> usize {
     data.chunks(4096)
         .filter(|block| !seen.insert(fingerprint(block)))
@@ -201,7 +200,7 @@ fn what_is_written_is_the_data() {
     let mut spec = spec(Family::Alphabet, 40.0);
     spec.chunk_bytes = 16 << 10;
     let generator = Generator::new(spec).unwrap();
-    // Not a whole number of anything.
+    // Not a multiple of any unit.
     let size = (9 << 20) + 777;
     let mut expected = vec![0; size];
     generator.fill(0, &mut expected);

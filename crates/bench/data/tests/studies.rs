@@ -1,4 +1,4 @@
-//! Studies of data whose truth is known: exact ones give it, sampled ones hold it in their intervals.
+//! Studies of data with known properties: exact studies report them, the intervals of samples contain them.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -38,12 +38,12 @@ fn saved(report: &StudyReport, codec: CodecSpec, chunk_bytes: u64) -> flaz_data:
     row.unwrap().saved
 }
 
-/// A file of generated data: each chunk of 4 MiB of another kind, some of it holes.
+/// A file of generated data: each 4 MiB of another kind, some of it holes.
 fn mixed_file(path: &Path, mib: u64) {
     let file = File::create(path).unwrap();
     file.set_len(mib * MIB).unwrap();
     for part in 0..mib {
-        // In stretches of unlike data, as real disks have them.
+        // In stretches of different data, as on real disks.
         let family = match flaz_random::mix(part / 3) % 5 {
             0 => continue,
             1 => (Family::Run, 80.0),
@@ -58,7 +58,7 @@ fn mixed_file(path: &Path, mib: u64) {
     }
 }
 
-/// Space saved of all blocks that are not zeroes, computed plainly.
+/// Savings on all blocks that are not zeroes, computed directly.
 fn truth(path: &Path, codec: CodecSpec, chunk_bytes: usize) -> (f64, f64) {
     let data = fs::read(path).unwrap();
     let mut meter = Meter::new(codec);
@@ -133,7 +133,7 @@ fn intervals_of_samples_hold_the_truth() {
             assert!((1.0..15.0).contains(&found.half_points()), "{found:?}");
         }
     }
-    // The coverage itself is tested on simulated windows, by the thousand; here both codecs of twelve samples.
+    // The coverage itself is tested on thousands of simulated windows; here on both codecs of twelve samples.
     assert!(held >= asked * 3 / 4, "{held} of {asked}");
 }
 

@@ -1,28 +1,28 @@
-//! Drawings: scales with round ticks, a frame with axes, lines, labels that keep apart. Everything is text.
+//! Drawings: scales with round ticks, axes, lines, labels that do not overlap. Everything is text.
 //!
-//! Colours and fonts come from the page's style sheet by class, so that a drawing follows light and dark.
+//! Colours and fonts come from the page's style sheet by class, so that a drawing follows light and dark mode.
 
 use std::fmt::Write;
 
 use crate::text::escape;
 
-/// From values to places along one axis.
+/// Maps values to positions along one axis.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     /// Value at the start of the axis.
     pub least: f64,
     /// Value at its end.
     pub most: f64,
-    /// Place of the start, in drawing units.
+    /// Position of the start, in drawing units.
     pub from: f64,
-    /// Place of the end.
+    /// Position of the end.
     pub to: f64,
-    /// Whether equal factors are equally far apart.
+    /// Whether the scale is logarithmic.
     pub logarithmic: bool,
 }
 
 impl Scale {
-    /// The place of `value`, which is kept within the axis.
+    /// The position of `value`, limited to the axis.
     pub fn at(&self, value: f64) -> f64 {
         let part = if self.logarithmic {
             (value.max(f64::MIN_POSITIVE) / self.least).ln() / (self.most / self.least).ln()
@@ -54,7 +54,7 @@ pub fn ticks(most: f64, step: f64) -> Vec<f64> {
     (0..=count).map(|tick| f64::from(tick) * step).collect()
 }
 
-/// A drawing being made.
+/// A drawing under construction.
 #[derive(Debug)]
 pub struct Drawing {
     body: String,
@@ -64,7 +64,7 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// An empty drawing; `description` is for those who do not see it.
+    /// An empty drawing; `description` is for screen readers.
     pub fn new(width: f64, height: f64, description: &str) -> Self {
         Self {
             body: String::new(),
@@ -74,7 +74,7 @@ impl Drawing {
         }
     }
 
-    /// How wide it is, in its own units, which are about pixels.
+    /// Its width in its own units, which are about pixels.
     #[must_use]
     pub fn width(&self) -> f64 {
         self.width
@@ -86,7 +86,7 @@ impl Drawing {
         self.markup()
     }
 
-    /// The same, and it can still be drawn on.
+    /// The drawing so far, as an `svg` element.
     #[must_use]
     pub fn markup(&self) -> String {
         format!(
@@ -98,7 +98,7 @@ impl Drawing {
         )
     }
 
-    /// The drawing as a file of its own, in light colours, on paper; `styles` are those of the page.
+    /// The drawing as a separate file, in light colours, on paper; `styles` are those of the page.
     #[must_use]
     pub fn file(&self, styles: &[&str]) -> String {
         format!(
@@ -125,7 +125,7 @@ impl Drawing {
         ));
     }
 
-    /// A rectangle; `title` appears when pointed at.
+    /// A rectangle; `title` appears on hover.
     pub fn rectangle(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64), title: &str) {
         self.push(format_args!(
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"><title>{}</title></rect>",
@@ -142,7 +142,7 @@ impl Drawing {
         ));
     }
 
-    /// Text along the left side, read from below.
+    /// Text along the left side, rotated.
     pub fn upright_text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
         self.push(format_args!(
             "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x:.1} {y:.1}) rotate(-90)\">{}</text>",
@@ -162,7 +162,7 @@ impl Drawing {
         self.push(format_args!("<path class=\"{class}\" d=\"{data}\"/>"));
     }
 
-    /// A dot; `title` appears when pointed at.
+    /// A dot; `title` appears on hover.
     pub fn dot(&mut self, class: &str, (x, y): (f64, f64), radius: f64, title: &str) {
         self.push(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"><title>{}</title></circle>",
@@ -170,7 +170,7 @@ impl Drawing {
         ));
     }
 
-    /// A closed shape through `points`; `title` appears when pointed at.
+    /// A closed shape through `points`; `title` appears on hover.
     pub fn polygon(&mut self, class: &str, points: &[(f64, f64)], title: &str) {
         let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.push(format_args!(
@@ -189,7 +189,7 @@ impl Drawing {
         ));
     }
 
-    /// An invisible spot that shows `title` when pointed at.
+    /// An invisible spot that shows `title` on hover.
     pub fn spot(&mut self, class: &str, (x, y): (f64, f64), title: &str) {
         self.push(format_args!(
             "<circle class=\"spot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{}</title></circle>",
@@ -231,7 +231,7 @@ impl Drawing {
         );
     }
 
-    /// Labels at the right of lines: moved apart where they would touch, as little as possible.
+    /// Labels at the right of lines, moved apart as little as possible if they would touch.
     pub fn labels(&mut self, x: f64, mut labels: Vec<(f64, String, String)>, limits: (f64, f64)) {
         const APART: f64 = 15.0;
         labels.sort_by(|left, right| left.0.total_cmp(&right.0));
@@ -251,8 +251,8 @@ impl Drawing {
     }
 }
 
-/// What of style sheets a drawing needs in a file of its own, with the light colours in place of their names, which
-/// not every program knows: the rules that begin with `svg `, one a line.
+/// The style rules that a drawing needs in a separate file: those that begin with `svg `, one per line. Colour names
+/// are replaced by the light colours, because not every program supports names.
 fn file_style(styles: &[&str]) -> String {
     let mut style = "svg { font-family: \"Liberation Sans\", \"DejaVu Sans\", Arial, sans-serif; }\n\
                      svg .paper { fill: var(--paper); }\n"

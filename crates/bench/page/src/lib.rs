@@ -1,12 +1,13 @@
-//! Pages with drawings: one file, no scripts, no network, readable in light and dark, on paper and by screen readers.
+//! HTML pages with drawings: one file, no scripts, no network access, readable in light and dark mode, on paper and by
+//! screen readers.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`drawing`] | SVG: scales with round ticks, axes, lines, bars, labels |
-//! | [`text`] | text as it stands in a page |
-//! | [`well_formed`] | for tests: whether a page is |
+//! | [`text`] | text in a page |
+//! | [`well_formed`] | a check for tests |
 //!
-//! Pages say by class what a thing is; the style sheet says what it looks like, in light and in dark.
+//! Elements have classes; the style sheet defines their appearance in light and dark mode.
 #![forbid(unsafe_code)]
 
 pub mod drawing;
@@ -15,13 +16,13 @@ pub mod well_formed;
 
 use crate::text::escape;
 
-/// Style of what every page has.
+/// Style of all pages.
 pub const BASE_STYLE: &str = include_str!("base.css");
 
-/// Nothing is loaded from anywhere, and nothing runs.
+/// Nothing is loaded and nothing is executed.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// A whole page: `style` comes after [`BASE_STYLE`], `main` is the markup between the header and the end.
+/// A whole page: `style` comes after [`BASE_STYLE`], `main` is the markup between header and end.
 #[must_use]
 pub fn document(title: &str, style: &str, main: &str) -> String {
     format!(

@@ -1,6 +1,6 @@
-//! Text as it stands in a page.
+//! Text in a page.
 
-/// Text as it may stand in an element or an attribute.
+/// Escapes text for an element or an attribute.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -10,7 +10,7 @@ pub fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // Not allowed in XML at all.
+            // Not allowed in XML.
             control if control.is_control() && control != '\n' && control != '\t' => escaped.push('\u{fffd}'),
             other => escaped.push(other),
         }
@@ -18,7 +18,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Running text: escaped, and no line ends between a number and its unit.
+/// Running text: escaped, with no line break between a number and its unit.
 #[must_use]
 pub fn prose(text: &str) -> String {
     const UNITS: [&str; 9] = ["KiB", "MiB", "GiB", "MB/s", "ms", "µs", "us", "s", "%"];

@@ -1,9 +1,9 @@
-//! Whether a page is well-formed: for tests of pages, which need no browser for that.
+//! Checks in tests that a page is well-formed, without a browser.
 
-/// How many elements a page has.
+/// Number of elements in a page.
 ///
 /// # Errors
-/// What is not well-formed.
+/// Why it is not well-formed.
 pub fn elements(page: &str) -> Result<usize, String> {
     let body = page.strip_prefix("<!DOCTYPE html>").ok_or("no doctype")?;
     let mut open = Vec::new();

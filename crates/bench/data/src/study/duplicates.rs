@@ -1,50 +1,51 @@
-//! How many blocks repeat others, as far as a sample can tell.
+//! Estimates the share of duplicate blocks from a sample.
 //!
-//! The share is `1 - distinct / blocks` over blocks that are not zeroes. A sample cannot tell it exactly: a block
-//! whose twin was not drawn looks unique. No estimator is good for all data (Charikar et al., PODS 2000), so this gives
-//! an interval that holds whatever the multiplicities are, and a point within it that holds if they are alike:
+//! The share is `1 - distinct / blocks` over blocks that are not zeroes. A sample does not determine it exactly: a
+//! block whose duplicate was not drawn looks unique. No estimator is good for all data (Charikar et al., PODS 2000).
+//! The result is therefore an interval that is valid for all multiplicities, and a point in it that is valid if they
+//! are equal:
 //!
-//! - *at least* what repeats within the sample: reading more can only find more;
-//! - *at most*: copies within one window are seen with the window, so their number is known but for sampling error. A
-//!   content that lies in `w` windows wastes `w - 1` more; seen in `j` of the windows drawn it counts
-//!   `max(1 / p2, j / p1)` from `j = 2` on, with the probabilities that one and that two given windows are drawn. The
-//!   expectation of that is never below `w - 1` (tested for all multiplicities), equal where contents come in pairs,
-//!   and not much above where they come often;
-//! - *between*: contents seen in twenty windows and more are estimated one by one; the multiplicity of the others
-//!   from the equal triples beside the equal pairs, as if all were alike.
+//! - *lower end*: the duplicates within the sample, because reading more can only find more;
+//! - *upper end*: copies within one window are seen with the window, so their number is known except for sampling
+//!   error. A content in `w` windows adds `w - 1` more. If it is seen in `j` drawn windows, it counts as `max(1 / p2, j
+//!   / p1)` from `j = 2` on, where `p1` and `p2` are the probabilities that one and that two given windows are drawn.
+//!   The expectation of this is never below `w - 1` (tested for all multiplicities), equal for contents in pairs, and
+//!   not much above for frequent contents;
+//! - *point*: contents seen in twenty windows or more are estimated separately; the multiplicity of the others is
+//!   estimated from the ratio of equal triples to equal pairs, as if all had the same one.
 //!
-//! The ends of the interval are these bounds, moved out by their sampling error (jackknife over twenty groups of
-//! windows). Where no pair was seen across windows, the rule of three is applied to whole windows, for duplicates come
-//! as copied files.
+//! The interval ends are these bounds, extended by their sampling error (jackknife over twenty groups of windows). If
+//! no pair was seen across windows, the rule of three is applied to whole windows, because duplicates usually are
+//! copied files.
 //!
-//! When everything was read the share is exact. Of more than [`FINGERPRINTS_MAX`] blocks only those whose fingerprint
-//! is below a limit are kept (distinct sampling: Gibbons, VLDB 2001); equal blocks are kept or dropped together.
+//! If everything was read, the share is exact. With more than [`FINGERPRINTS_MAX`] blocks, only fingerprints below a
+//! limit are kept (distinct sampling: Gibbons, VLDB 2001); equal blocks are kept or dropped together.
 
 use serde::Serialize;
 
 use super::estimate::NONE_SEEN_AT_MOST;
 
-/// Most fingerprints in memory, 16 bytes each.
+/// Maximum number of fingerprints in memory, 16 bytes each.
 pub const FINGERPRINTS_MAX: usize = 1 << 24;
-/// From so many windows on a content is estimated by itself: fewer may be chance.
+/// A content seen in this many windows is estimated separately: fewer may be a coincidence.
 const OFTEN: f64 = 20.0;
-/// Groups of windows of the jackknife.
+/// Number of groups of windows for the jackknife.
 const GROUPS: u32 = 20;
-/// Standard errors to each side.
+/// Interval half-width in standard errors.
 const Z: f64 = 1.96;
 
-/// Share of blocks that repeat others, in percent of the blocks that are not zeroes.
+/// Share of duplicate blocks, in percent of the blocks that are not zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Duplicates {
-    /// If all contents that repeat do so about as often.
+    /// Point estimate, if all duplicated contents are about equally frequent.
     pub percent: f64,
-    /// At least, with 95 % confidence.
+    /// Lower end, with 95 % confidence.
     pub low_percent: f64,
-    /// At most, with 95 % confidence.
+    /// Upper end, with 95 % confidence.
     pub high_percent: f64,
     /// Blocks compared.
     pub blocks_compared: u64,
-    /// Those of them that repeat another one of them.
+    /// Duplicate blocks among them.
     pub repeated: u64,
 }
 
@@ -52,7 +53,7 @@ pub struct Duplicates {
 #[derive(Clone, Debug)]
 pub struct Fingerprints {
     kept: Vec<(u64, u32)>,
-    /// Only fingerprints up to here are kept.
+    /// Only fingerprints up to this limit are kept.
     limit: u64,
     capacity: usize,
 }
@@ -63,35 +64,35 @@ impl Default for Fingerprints {
     }
 }
 
-/// Which share of the windows was drawn.
+/// The share of the windows that was drawn.
 #[derive(Clone, Copy, Debug)]
 struct Design {
-    /// Probability that a window, and that each of two and of three given windows, was drawn.
+    /// Probability that a window, that two given windows, and that three given windows were drawn.
     one: f64,
     two: f64,
     three: f64,
 }
 
-/// Counts over a set of windows; all but the first two are estimates for the whole population.
+/// Counts over a set of windows; all except the first two are estimates for the whole population.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     blocks: f64,
     distinct: f64,
-    /// Blocks there are.
+    /// Blocks.
     all_blocks: f64,
-    /// Blocks that repeat one of the same window.
+    /// Duplicates of a block in the same window.
     within: f64,
-    /// At most so many that repeat one of another window.
+    /// Upper bound of the duplicates of a block in another window.
     across_at_most: f64,
-    /// Those of contents that were seen often.
+    /// Duplicates with frequent contents.
     across_often: f64,
-    /// Pairs and triples of windows with the same content, of the other contents.
+    /// Pairs and triples of windows that share one of the other contents.
     pairs: f64,
     triples: f64,
 }
 
 impl Fingerprints {
-    /// None yet; at most `capacity` are kept.
+    /// Empty; keeps at most `capacity` fingerprints.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
@@ -113,7 +114,7 @@ impl Fingerprints {
         }
     }
 
-    /// The share of duplicates, when `drawn` of `windows` windows were read.
+    /// The share of duplicates, after `drawn` of `windows` windows were read.
     #[must_use]
     pub fn duplicates(&mut self, drawn: u64, windows: u64) -> Duplicates {
         self.kept.sort_unstable();
@@ -144,7 +145,8 @@ impl Fingerprints {
         }
         let low = all.repeated_share() - Z * jackknife_error(&lows);
         let high = all.share_at_most() + Z * jackknife_error(&highs);
-        // Few copied windows, each seen or not as a whole: at least what none seen would leave possible.
+        // A few copied windows, each seen entirely or not at all: the bound is at least what is possible if none was
+        // seen.
         let unseen = NONE_SEEN_AT_MOST / (Design::new(drawn, windows).two * windows as f64);
         let high = high.max(all.repeated_share() + unseen);
         (low.clamp(0.0, 1.0), high.clamp(0.0, 1.0))
@@ -184,7 +186,7 @@ impl Design {
         }
     }
 
-    /// At most so many windows beyond the first have a content that was seen in `windows` of those drawn.
+    /// Upper bound of the number of additional windows with a content that was seen in `windows` of the drawn ones.
     fn across_at_most(self, windows: f64) -> f64 {
         if windows < 2.0 {
             0.0
@@ -195,7 +197,7 @@ impl Design {
 }
 
 impl Counts {
-    /// Adds a content that was seen in so many blocks of so many windows.
+    /// Adds a content that was seen in this many blocks of this many windows.
     fn add_content(&mut self, blocks: f64, windows: f64, design: Design) {
         self.blocks += blocks;
         self.distinct += 1.0;
@@ -210,7 +212,7 @@ impl Counts {
         }
     }
 
-    /// What repeats among the blocks that were seen: a lower bound.
+    /// Duplicates among the blocks that were seen: a lower bound.
     fn repeated_share(&self) -> f64 {
         if self.blocks > 0.0 {
             1.0 - self.distinct / self.blocks
@@ -227,7 +229,7 @@ impl Counts {
         (self.within + self.across_at_most) / self.all_blocks
     }
 
-    /// The share if all contents that were not seen often repeat equally often.
+    /// The share if all contents that were not seen often are equally frequent.
     fn share(&self) -> f64 {
         if self.blocks == 0.0 {
             return 0.0;
@@ -242,7 +244,7 @@ impl Counts {
     }
 }
 
-/// Standard error from figures that each leave out one group.
+/// Standard error from values that each omit one group.
 fn jackknife_error(figures: &[f64]) -> f64 {
     let count = figures.len() as f64;
     let mean = figures.iter().sum::<f64>() / count;
@@ -275,8 +277,7 @@ mod tests {
         (found.low_percent..=found.high_percent).contains(&truth)
     }
 
-    /// Expectation of the upper bound for a content in `copies` windows of very many, each drawn with probability
-    /// `drawn`.
+    /// Expected upper bound for a content in `copies` windows of very many, each drawn with probability `drawn`.
     fn expected_at_most(copies: u32, drawn: f64) -> f64 {
         let design = Design {
             one: drawn,
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn the_upper_bound_is_one_for_every_multiplicity() {
         for drawn in [0.001, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95] {
-            // Until the probability of none becomes zero in floating point.
+            // Until the probability of none underflows to zero.
             let most = (600.0 / -(1.0_f64 - drawn).ln()).min(20_000.0) as u32;
             for copies in (2..60).chain((60..most).step_by(37)) {
                 let expected = expected_at_most(copies, drawn);
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn few_contents_that_come_often_do_not_widen_the_interval() {
-        // One content in every window, everything else unique: a sixteenth repeats.
+        // One content in every window, everything else unique: a sixteenth are duplicates.
         let found = study(4000, 1000, |block| if block % 16 == 0 { 1 } else { block + 2 });
         assert!(
             holds(&found, 6.25) && (found.percent - 6.25).abs() < 0.5,
@@ -332,7 +333,7 @@ mod tests {
 
     #[test]
     fn pairs_far_apart_are_found_from_a_sample() {
-        // Every block has one twin, half of the data away.
+        // Every block has one duplicate, half of the data away.
         let found = study(4000, 800, |block| block % 32_000);
         assert!(holds(&found, 50.0), "{found:?}");
         assert!((found.percent - 50.0).abs() < 8.0, "{found:?}");

@@ -1,32 +1,32 @@
-//! Why a study could not be made.
+//! Errors of a study.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::options::{CODECS_MAX, FILES_MAX};
 
-/// A study that could not be made.
+/// Why a study failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
-    /// A path that was named.
+    /// A path that was specified.
     #[error("cannot {action} {}", path.display())]
     Path {
-        /// What was tried: "read", "list".
+        /// The failed action: "read", "list".
         action: &'static str,
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Neither file nor directory nor block device.
+    /// It is not a file, a directory or a block device.
     #[error("{} is not a file, a directory or a block device", .0.display())]
     Kind(PathBuf),
-    /// Nothing in it.
+    /// There is no data.
     #[error("nothing to study in {places}: found no readable file with contents{skipped}")]
     Nothing {
         /// The paths.
         places: String,
-        /// What was left out, if anything, with a separator in front.
+        /// What was skipped, if anything, with a separator in front.
         skipped: String,
     },
     /// Too many files to keep their names.
@@ -35,12 +35,12 @@ pub enum StudyError {
     /// Too many codecs.
     #[error("{0} codecs: the maximum is {CODECS_MAX}")]
     TooManyCodecs(usize),
-    /// Not one window could be read.
+    /// No window could be read.
     #[error("no part of {places} could be read; the first error: {first}")]
     Unreadable {
         /// The paths.
         places: String,
-        /// The first failure.
+        /// The first error.
         first: String,
     },
 }

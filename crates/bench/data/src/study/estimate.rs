@@ -1,15 +1,16 @@
-//! From windows to shares with 95 % intervals.
+//! Estimates shares with 95 % intervals from windows.
 //!
-//! A share is a ratio of two sums over windows (stored bytes to bytes). Windows are drawn at random without
+//! A share is the ratio of two sums over windows (stored bytes to bytes). Windows are drawn at random without
 //! replacement, so its variance is that of the residuals between windows (the linearised ratio estimator of survey
-//! sampling: Cochran, "Sampling Techniques", chapters 2 and 6), with the finite-population factor: it is zero when
-//! everything was read. Where all windows agree the variance says nothing, and the rule of three takes its place.
+//! sampling: Cochran, "Sampling Techniques", chapters 2 and 6), with the finite-population factor, which makes it zero
+//! when everything was read. If all windows agree, the variance gives no information, and the rule of three is used
+//! instead.
 
 use serde::Serialize;
 
 /// Quantile of the normal distribution for a two-sided 95 % interval.
 const Z: f64 = 1.959_963_985;
-/// Upper limit of a count of which none was seen, with 95 % confidence.
+/// Upper limit of a count if none was seen, with 95 % confidence.
 pub const NONE_SEEN_AT_MOST: f64 = 3.0;
 
 /// A share in percent with its interval.
@@ -24,7 +25,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// A share that is known.
+    /// A share that is known exactly.
     #[must_use]
     pub fn exact(percent: f64) -> Self {
         Self {
@@ -34,13 +35,13 @@ impl Estimate {
         }
     }
 
-    /// Half of the interval's length, in points.
+    /// Half-width of the interval, in points.
     #[must_use]
     pub fn half_points(&self) -> f64 {
         (self.high_percent - self.low_percent) / 2.0
     }
 
-    /// What is left of a hundred: of what is stored, what is saved.
+    /// The complement: converts the stored share to the saved share.
     #[must_use]
     pub fn rest(&self) -> Self {
         Self {
@@ -51,8 +52,8 @@ impl Estimate {
     }
 }
 
-/// The share `sum(parts) / sum(wholes)` of a population of `windows` windows, by those that were drawn. Not cut at
-/// 100 %, for a ratio need not be a share; `None` of nothing.
+/// The share `sum(parts) / sum(wholes)` of a population of `windows` windows, estimated from the drawn ones. Not
+/// limited to 100 %, because a ratio need not be a share; `None` if there is no data.
 #[must_use]
 pub fn ratio(pairs: impl Iterator<Item = (f64, f64)> + Clone, windows: u64) -> Option<Estimate> {
     let (mut drawn, mut part, mut whole) = (0_u64, 0.0, 0.0);
@@ -92,8 +93,8 @@ pub fn ratio(pairs: impl Iterator<Item = (f64, f64)> + Clone, windows: u64) -> O
     })
 }
 
-/// Quantile of Student's t distribution for a two-sided 95 % interval, by the expansion of Cornish and Fisher: right
-/// to 1 % from 4 degrees of freedom on.
+/// Quantile of Student's t distribution for a two-sided 95 % interval, by the Cornish-Fisher expansion: accurate to 1 %
+/// from 4 degrees of freedom on.
 #[must_use]
 pub fn student(degrees: u64) -> f64 {
     let n = degrees.max(1) as f64;

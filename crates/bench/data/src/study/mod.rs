@@ -1,20 +1,20 @@
-//! `flaz study`: what real data would gain from compression, by sampling or in full.
+//! `flaz study`: measures what compression saves on real data, from a sample or from all of it.
 //!
-//! The files are laid end to end, each padded to 4 KiB, as a file system lays them on a device; windows of 1 MiB of
-//! that are drawn at random without replacement, and each is compressed in chunks of 4 KiB, 64 KiB and 1 MiB.
-//! Neighbouring chunks are alike, so a window counts as one observation: intervals come from the variance between
-//! windows, which is honest about clusters where counting chunks is not.
+//! The files are concatenated, each padded to 4 KiB, as a file system stores them on a device. Windows of 1 MiB are
+//! drawn at random without replacement, and each is compressed in chunks of 4 KiB, 64 KiB and 1 MiB. Neighbouring
+//! chunks are similar, so a window counts as one observation: the intervals come from the variance between windows,
+//! which accounts for clusters.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`options`], [`error`] | what to study and how; why that is impossible |
-//! | [`population`] | what there is to study, and reading a window of it |
-//! | [`window`] | what is measured of a window |
-//! | [`sample`] | which windows, by how many threads, until when |
-//! | [`estimate`] | from windows to shares with intervals |
-//! | [`duplicates`] | how many blocks repeat others, as far as a sample can tell |
-//! | [`outlook`] | what a flaz cache would hold, what a compressing SSD would gain |
-//! | [`report`], [`page`] | the result, as JSON and on a page |
+//! | [`options`], [`error`] | options and errors |
+//! | [`population`] | the data to study, and reading a window of it |
+//! | [`window`] | measurements of one window |
+//! | [`sample`] | the choice of windows, the threads, the end of the sample |
+//! | [`estimate`] | shares with intervals, estimated from windows |
+//! | [`duplicates`] | the share of duplicates, estimated from a sample |
+//! | [`outlook`] | models of a flaz cache and of a compressing SSD |
+//! | [`report`], [`page`] | the result, as JSON and as text |
 
 pub mod duplicates;
 pub mod error;
@@ -36,10 +36,10 @@ pub use sample::Progress;
 
 use population::Population;
 
-/// Studies what `options` name; `progress` is told now and then.
+/// Runs a study; `progress` is called regularly.
 ///
 /// # Errors
-/// Nothing can be read, or what was named cannot be studied.
+/// Nothing can be read, or the paths cannot be studied.
 pub fn study(options: &StudyOptions, progress: &mut Progress<'_>) -> Result<StudyReport, StudyError> {
     let began = Instant::now();
     let population = Population::of(&options.paths)?;

@@ -1,11 +1,11 @@
-//! What to study and how, with the limits.
+//! Options of a study, and their limits.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use flaz_codec::CodecSpec;
 
-/// What to study and how.
+/// Options of a study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyOptions {
     /// Files, directories, block devices, images.
@@ -16,27 +16,27 @@ pub struct StudyOptions {
     pub codecs: Vec<CodecSpec>,
     /// Size of a flaz cache to assess, in bytes.
     pub cache_bytes: Option<u64>,
-    /// Half of the 95 % interval, in points, at which a sample is large enough.
+    /// Maximum half-width of the 95 % interval, in points; the sample grows until then.
     pub within_points: f64,
-    /// Most windows of 1 MiB that are sampled.
+    /// Maximum number of sampled windows of 1 MiB.
     pub windows_max: u64,
-    /// What decides which windows are drawn.
+    /// Seed for the choice of windows.
     pub seed: u64,
     /// Threads that read and compress.
     pub threads: NonZeroUsize,
 }
 
-/// Half-width of the interval at which a sample is large enough, if none is named, in points.
+/// Default of `within_points`.
 pub const WITHIN_POINTS_DEFAULT: f64 = 1.0;
 
-/// Most windows sampled, if no number is named: 8 GiB.
+/// Default of `windows_max`: 8 GiB.
 pub const WINDOWS_MAX_DEFAULT: u64 = 8192;
 
-/// Most windows that may be sampled; more than that is better read in full.
+/// Maximum of `windows_max`: beyond this, reading everything is better.
 pub const WINDOWS_MAX: u64 = 1 << 20;
 
-/// Most codecs of a study.
+/// Maximum number of codecs.
 pub const CODECS_MAX: usize = 8;
 
-/// Most files of a study; their names are kept.
+/// Maximum number of files; their names are kept in memory.
 pub const FILES_MAX: usize = 4_000_000;

@@ -1,9 +1,9 @@
-//! What compression would be worth: in a flaz cache of some size, and in an SSD that compresses.
+//! Estimates the value of compression: in a flaz cache of a given size, and in an SSD that compresses.
 //!
-//! Both are models, with their assumptions in the report. The cache is filled with blocks like those measured, by the
-//! layout of `docs/format.md`: fragments of 8-byte granularity in extents of 64 KiB, whose header holds 56 records,
-//! and a summary a region. The SSD compresses blocks of 4 KiB and packs them without loss: what it writes to its
-//! flash shrinks by what is saved, and what it does not need for data it uses as spare space.
+//! Both are models; the report lists their assumptions. The cache is filled with blocks like the measured ones, in the
+//! layout of `docs/format.md`: fragments with a granularity of 8 bytes in extents of 64 KiB whose header has 56
+//! records, and one summary per region. The SSD compresses blocks of 4 KiB and packs them without loss: its flash
+//! writes shrink by the savings, and the free flash becomes spare space.
 
 use flaz_codec::CodecSpec;
 use serde::Serialize;
@@ -12,54 +12,54 @@ use super::estimate::{self, Estimate};
 use super::sample::Measured;
 use super::window::{BLOCK_BYTES, WindowSums};
 
-/// Payload of an extent: 64 KiB without its header.
+/// Payload of an extent: 64 KiB minus its header.
 const EXTENT_PAYLOAD_BYTES: f64 = 65_024.0;
 /// Its header.
 const EXTENT_HEADER_BYTES: f64 = 512.0;
-/// Records that fit the header.
+/// Number of records that fit into the header.
 const EXTENT_RECORDS: f64 = 56.0;
-/// What the region's summary has of an extent, and of a record.
+/// Bytes in the region's summary for an extent, and for a record.
 const SUMMARY_BYTES: (f64, f64) = (24.0, 8.0);
-/// Most records a 4 KiB of region.
+/// Maximum number of records per 4 KiB of a region.
 const RECORDS_PER_BLOCK_MAX: f64 = 8.0;
-/// Spare space of the SSD, as a share of what it offers.
+/// Spare space of the SSD, as a share of its capacity.
 pub const SPARE_SHARE: f64 = 0.07;
 
-/// What a flaz cache would hold of such data, with one codec.
+/// Contents of a flaz cache with such data and one codec.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CacheOutlook {
     /// The codec.
     pub codec: CodecSpec,
-    /// Bytes of data for each 100 bytes of cache, with interval.
+    /// Bytes of data per 100 bytes of cache, with interval.
     pub data_percent_of_cache: Estimate,
-    /// Data that a cache of the size that was named holds.
+    /// Bytes of data in a cache of the given size.
     pub holds_bytes: Option<u64>,
-    /// As a share of what was studied, at most 100.
+    /// As a share of the studied data, at most 100.
     pub holds_percent: Option<f64>,
-    /// The same of a cache that does not compress.
+    /// The same share for a cache without compression.
     pub uncompressed_percent: Option<f64>,
 }
 
-/// What an SSD that compresses would gain with such data.
+/// Gain of an SSD that compresses such data.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SsdOutlook {
-    /// What its controller compresses like.
+    /// The codec that models its controller.
     pub codec: CodecSpec,
-    /// Bytes written to flash for each byte from the host, before cleaning.
+    /// Bytes written to flash per byte from the host, before garbage collection.
     pub flash_writes_ratio: f64,
-    /// Most gain in the speed of sequential writes, if flash is the bottleneck and not the interface.
+    /// Maximum speed-up of sequential writes, if the flash and not the interface is the bottleneck.
     pub sequential_write_gain_max: f64,
-    /// Gain in lifetime of sequential writes.
+    /// Lifetime gain for sequential writes.
     pub sequential_lifetime_gain: f64,
-    /// Flash writes for each write of the drive full of such data, written at random: without compression.
+    /// Write amplification of a full drive with random writes, without compression.
     pub write_amplification_plain: f64,
-    /// The same with it.
+    /// The same with compression.
     pub write_amplification_compressed: f64,
-    /// Gain in lifetime, and at most in speed, of such random writes.
+    /// Lifetime gain, and maximum speed-up, for such random writes.
     pub random_lifetime_gain: f64,
 }
 
-/// Device bytes that a window's blocks take in a cache.
+/// Bytes of the cache device that the blocks of a window take.
 fn cache_bytes(sums: &WindowSums, codec: usize) -> f64 {
     let fragments = sums.fragment_bytes[codec] as f64;
     let records = (sums.bytes / BLOCK_BYTES) as f64;
@@ -68,7 +68,7 @@ fn cache_bytes(sums: &WindowSums, codec: usize) -> f64 {
     used.max(records * BLOCK_BYTES as f64 / RECORDS_PER_BLOCK_MAX)
 }
 
-/// What a cache would hold, by codec.
+/// Contents of a cache, by codec.
 pub(super) fn caches(measured: &Measured, size_bytes: Option<u64>, data_bytes: u64) -> Vec<CacheOutlook> {
     let of = |number: usize, codec: CodecSpec| {
         let pairs = measured
@@ -76,7 +76,7 @@ pub(super) fn caches(measured: &Measured, size_bytes: Option<u64>, data_bytes: u
             .iter()
             .map(|sums| (cache_bytes(sums, number), sums.bytes as f64));
         let used = estimate::ratio(pairs, measured.windows_readable())?;
-        // Of bytes for each byte of data to data for each byte.
+        // Converts bytes per byte of data to data per byte.
         let inverse = |percent: f64| 10_000.0 / percent.max(100.0 / RECORDS_PER_BLOCK_MAX);
         let data = Estimate {
             percent: inverse(used.percent),
@@ -97,10 +97,10 @@ pub(super) fn caches(measured: &Measured, size_bytes: Option<u64>, data_bytes: u
     codecs.filter_map(|(number, codec)| of(number, *codec)).collect()
 }
 
-/// What an SSD would gain whose controller saves `saved_percent` of blocks of 4 KiB.
+/// Gain of an SSD whose controller saves `saved_percent` of blocks of 4 KiB.
 #[must_use]
 pub fn ssd(codec: CodecSpec, saved_percent: f64) -> SsdOutlook {
-    // Blocks of zeroes alone would make it infinite; a mapping entry is written even then.
+    // With only zero blocks the gain would be infinite, but a mapping entry is written even then.
     let kept = (1.0 - saved_percent / 100.0).max(0.01);
     let plain = write_amplification(1.0 / (1.0 + SPARE_SHARE));
     let compressed = write_amplification(kept / (1.0 + SPARE_SHARE));
@@ -115,9 +115,9 @@ pub fn ssd(codec: CodecSpec, saved_percent: f64) -> SsdOutlook {
     }
 }
 
-/// Flash writes for each write when `full` of the flash holds data, writes are uniformly random and the oldest flash
-/// is cleaned first: 1 / (1 - x), where x, what is still valid of it, satisfies full = (x - 1) / ln x (Menon, "A
-/// performance comparison of RAID-5 and log-structured arrays", HPDC 1995).
+/// Write amplification when data occupies the share `full` of the flash, writes are uniformly random and the oldest
+/// flash is cleaned first: 1 / (1 - x), where x, the share of it that is still valid, satisfies full = (x - 1) / ln x
+/// (Menon, "A performance comparison of RAID-5 and log-structured arrays", HPDC 1995).
 #[must_use]
 pub fn write_amplification(full: f64) -> f64 {
     let (mut low, mut high) = (0.0_f64, 1.0_f64);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn write_amplification_is_that_of_the_model() {
-        // (0.2 - 1) / ln 0.2 = 0.49707: a fifth is valid, so five quarters are written.
+        // (0.2 - 1) / ln 0.2 = 0.49707: a fifth is valid, so 1.25 times the data is written.
         assert!((write_amplification(0.497_07) - 1.25).abs() < 1e-3);
         assert!(write_amplification(0.01) < 1.001);
         assert!(write_amplification(0.934_58) > 6.0);

@@ -1,4 +1,4 @@
-//! The result of a study on a page for people.
+//! The result of a study as text.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::report::{ChunkReport, StudyReport};
 use super::window::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::human;
 
-/// Columns of the bar of a histogram.
+/// Width of a histogram bar in columns.
 const BAR_COLUMNS: usize = 32;
 
 /// The page.
@@ -119,7 +119,7 @@ fn table(page: &mut String, report: &StudyReport) {
     }
 }
 
-/// What the chunks of a codec save, in steps of ten, by chunk size; the bars are those of the first size.
+/// Distribution of a codec's savings in steps of ten percent, by chunk size; the bars are those of the first size.
 fn histogram(page: &mut String, rows: &[&ChunkReport]) {
     let Some(first) = rows.first() else { return };
     let deviations: Vec<String> = rows
@@ -156,7 +156,7 @@ fn histogram(page: &mut String, rows: &[&ChunkReport]) {
     }
 }
 
-/// Chunks that save nothing, each ten percent, and zeroes.
+/// Chunks without savings, steps of ten percent, and zeroes.
 fn steps(row: &ChunkReport) -> Vec<u64> {
     let tens = (0..10).map(|tens| row.histogram[tens * 10 + 1..=tens * 10 + 10].iter().sum());
     let nothing = [row.histogram[0]].into_iter();

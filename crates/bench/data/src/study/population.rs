@@ -1,7 +1,7 @@
-//! What there is to study: files and devices laid end to end, each padded to whole blocks of 4 KiB.
+//! The data to study: files and devices, concatenated, each padded to whole blocks of 4 KiB.
 //!
-//! Invariants: a file is in it once, by whatever names it is reached; what could not be opened or listed is counted
-//! and named, never passed over silently.
+//! Invariants: a file is included once, even if several names refer to it; files that could not be opened or listed are
+//! counted and named, never skipped silently.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -15,39 +15,39 @@ use super::error::StudyError;
 use super::options::FILES_MAX;
 use super::window::{BLOCK_BYTES, WINDOW_BYTES};
 
-/// Most failures that are named; the others are counted.
+/// Maximum number of failures that are named; the others are only counted.
 const FAILURES_NAMED_MAX: usize = 8;
 
-/// Everything that is studied.
+/// All data to study.
 #[derive(Debug, Default)]
 pub struct Population {
     files: Vec<Member>,
     /// Padded bytes.
     bytes: u64,
-    /// What was left out.
+    /// What was skipped.
     pub skipped: Skipped,
 }
 
-/// A file in its place.
+/// A file and its position.
 #[derive(Debug)]
 struct Member {
     path: PathBuf,
-    /// Where it begins.
+    /// Its start.
     start: u64,
-    /// Its length, not padded.
+    /// Its length without padding.
     bytes: u64,
 }
 
-/// What was left out.
+/// What was skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     /// Files and directories that could not be read.
     pub unreadable: u64,
-    /// The first of them, with the reason.
+    /// The first ones, with the reason.
     pub named: Vec<String>,
     /// Sockets, pipes, symbolic links, devices inside directories.
     pub special: u64,
-    /// Further names of files that are in it already.
+    /// Further names of files that are already included.
     pub hard_links: u64,
 }
 
@@ -68,12 +68,11 @@ struct Collector {
 }
 
 impl Population {
-    /// Everything under `paths`. Directories are searched without following symbolic links; a path that is itself a
-    /// link is followed.
+    /// All data under `paths`. Directories are searched without following symbolic links; a path that is itself a link
+    /// is followed.
     ///
     /// # Errors
-    /// A path that was named cannot be read or is of no kind that can be studied, there is nothing in it, or there
-    /// are too many files.
+    /// A path cannot be read or has an unsupported type, there is no data, or there are too many files.
     pub fn of(paths: &[PathBuf]) -> Result<Self, StudyError> {
         let mut collector = Collector::default();
         for path in paths {
@@ -93,19 +92,19 @@ impl Population {
         Ok(population)
     }
 
-    /// Bytes in it, padding included.
+    /// Total bytes, including padding.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Files and devices in it.
+    /// Number of files and devices.
     #[must_use]
     pub fn files(&self) -> u64 {
         self.files.len() as u64
     }
 
-    /// Windows in it; the last may be shorter.
+    /// Number of windows; the last may be shorter.
     #[must_use]
     pub fn windows(&self) -> u64 {
         self.bytes.div_ceil(WINDOW_BYTES)
@@ -131,7 +130,7 @@ impl Collector {
             return Err(StudyError::Kind(path.to_owned()));
         }
         let mut file = File::open(path).map_err(failed("read"))?;
-        // A block device has no length but its end.
+        // The length of a block device is the offset of its end.
         let bytes = file.seek(SeekFrom::End(0)).map_err(failed("read"))?;
         self.add(path, &metadata, bytes)
     }
@@ -146,7 +145,7 @@ impl Collector {
                     continue;
                 }
             };
-            // In the order of their names, so that a seed draws the same windows again.
+            // Sorted by name, so that a seed draws the same windows again.
             let mut found = Vec::new();
             for entry in entries {
                 match entry.and_then(|entry| Ok((entry.path(), fs::symlink_metadata(entry.path())?))) {
@@ -190,7 +189,7 @@ impl Collector {
     }
 }
 
-/// Reads windows; keeps the last file open. One a thread.
+/// Reads windows and keeps the last file open. One per thread.
 #[derive(Debug)]
 pub struct WindowReader<'a> {
     population: &'a Population,
@@ -207,9 +206,9 @@ impl<'a> WindowReader<'a> {
         }
     }
 
-    /// Reads window `number` to the front of `buffer`, padding as zeroes. What cannot be read is left out: a file may
-    /// have gone, have become shorter, or have bad sectors. Gives the length of what is there, whole blocks, and adds
-    /// to `failures` what is not.
+    /// Reads window `number` to the front of `buffer`, with padding as zeroes. Unreadable parts are left out: a file
+    /// may have been deleted or shortened, or have bad sectors. Returns the length of the data in whole blocks, and
+    /// adds the missing parts to `failures`.
     pub fn read(
         &mut self,
         number: u64,

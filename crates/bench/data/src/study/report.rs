@@ -1,4 +1,4 @@
-//! The result of a study: every figure with its interval, as it goes into JSON.
+//! The result of a study in its JSON form: every figure with its interval.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::sample::Measured;
 use super::window::{BINS, BLOCK_BYTES, CHUNK_BYTES, Histograms, WINDOW_BYTES, WindowSums};
 use crate::distribution::{Distribution, Row, SCHEMA, Size};
 
-/// What the first field of the JSON says.
+/// Value of the first field of the JSON.
 pub const REPORT_SCHEMA: &str = "flaz-study/1";
 
 /// The result of a study.
@@ -22,41 +22,41 @@ pub const REPORT_SCHEMA: &str = "flaz-study/1";
 pub struct StudyReport {
     /// [`REPORT_SCHEMA`].
     pub schema: &'static str,
-    /// What was studied.
+    /// The studied paths.
     pub paths: Vec<String>,
-    /// Files and devices in it.
+    /// Number of files and devices.
     pub files: u64,
-    /// What was left out.
+    /// What was skipped.
     pub skipped: Skipped,
-    /// Bytes in it, each file padded to 4 KiB.
+    /// Total bytes, each file padded to 4 KiB.
     pub total_bytes: u64,
     /// Bytes read and compressed.
     pub studied_bytes: u64,
-    /// Whether that is everything that could be read, so that there is no sampling error.
+    /// Whether all readable data was read, so that there is no sampling error.
     pub exact: bool,
-    /// Windows there are, of 1 MiB.
+    /// Number of windows of 1 MiB.
     pub windows: u64,
     /// Windows read.
     pub windows_studied: u64,
-    /// What decided which windows.
+    /// Seed for the choice of windows.
     pub seed: u64,
     /// Confidence of the intervals, in percent.
     pub confidence_percent: u32,
-    /// Time it took.
+    /// Duration.
     pub elapsed_s: f64,
     /// Share of 4 KiB blocks that are zeroes.
     pub zeroes: Estimate,
     /// Share of 4 KiB blocks of a single value, zeroes included.
     pub single_value: Estimate,
-    /// Share of the blocks that are not zeroes that repeat others.
+    /// Share of duplicates among the blocks that are not zeroes.
     pub duplicates: Duplicates,
     /// By chunk size and codec.
     pub chunks: Vec<ChunkReport>,
-    /// What a flaz cache would hold, by codec.
+    /// Contents of a flaz cache, by codec.
     pub cache: Vec<CacheOutlook>,
-    /// Size of that cache, if one was named.
+    /// Size of that cache, if one was specified.
     pub cache_bytes: Option<u64>,
-    /// What an SSD that compresses would gain, by codec.
+    /// Gain of an SSD that compresses, by codec.
     pub ssd: Vec<SsdOutlook>,
     /// Assumptions of the models.
     pub assumptions: Vec<String>,
@@ -68,17 +68,17 @@ pub struct StudyReport {
 /// One codec at one chunk size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChunkReport {
-    /// Size of the chunks, compressed alone.
+    /// Size of the chunks, which are compressed separately.
     pub chunk_bytes: u64,
     /// The codec.
     pub codec: CodecSpec,
-    /// Chunks compressed, zeroes included.
+    /// Number of compressed chunks, including zeroes.
     pub chunks: u64,
-    /// Share of the space that is saved, zeroes in full.
+    /// Share of saved space; zeroes save everything.
     pub saved: Estimate,
-    /// Standard deviation of what the chunks save, in points; zeroes save 100.
+    /// Standard deviation of the savings of chunks, in points; zeroes save 100.
     pub stddev_points: f64,
-    /// Chunks by what they save, in whole percent: 0 to 100. Zeroes are not among them.
+    /// Number of chunks by savings in whole percent, 0 to 100, without zeroes.
     pub histogram: Vec<u64>,
     /// Chunks of zeroes.
     pub zero_chunks: u64,

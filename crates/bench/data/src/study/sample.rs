@@ -1,8 +1,8 @@
-//! Which windows are read, by how many threads, and when it is enough.
+//! Chooses the windows, reads them with several threads, and decides when the sample is large enough.
 //!
-//! The sample doubles until the interval of every codec at 4 KiB, and that of zeroes, is as narrow as was asked, or
-//! until it is as large as allowed. Looking at doublings only, and not after each window, keeps the intervals honest:
-//! a sample that may stop at any time stops when it is lucky. Small data is read whole.
+//! The sample doubles until the intervals of every codec at 4 KiB, and that of zeroes, are as narrow as requested, or
+//! until the maximum is reached. The intervals are checked only after each doubling, not after each window: a sample
+//! that may stop at any time stops when the result is accidentally narrow. Small data is read completely.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,38 +21,38 @@ use super::population::{Population, Skipped, WindowReader, places};
 use super::window::{Histograms, WINDOW_BYTES, WindowMeter, WindowSums};
 use crate::distribution::CODECS;
 
-/// Windows of the first look; the sample doubles from there.
+/// Number of windows before the first check; the sample doubles from there.
 const WINDOWS_FIRST: u64 = 64;
-/// Windows between two looks at the progress when everything is read.
+/// Windows between two progress reports when everything is read.
 const WINDOWS_A_BATCH: u64 = 1024;
-/// How often progress is told.
+/// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
-/// Told while a study is under way: bytes read, and bytes that will probably be read in all.
+/// Progress callback: bytes read, and the expected total.
 pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 
-/// What was measured, before it is made a report.
+/// The measurements, before they become a report.
 #[derive(Debug)]
 pub struct Measured {
-    /// Codecs, LZ4 and zstd:1 among them.
+    /// Codecs, including LZ4 and zstd:1.
     pub codecs: Vec<CodecSpec>,
-    /// Where LZ4 and zstd:1 are.
+    /// Indices of LZ4 and zstd:1.
     pub joint: (usize, usize),
-    /// Windows that were measured.
+    /// The measured windows.
     pub sums: Vec<WindowSums>,
-    /// Windows there are.
+    /// Number of windows in total.
     pub windows: u64,
-    /// All of them together.
+    /// Sums over all windows.
     pub histograms: Histograms,
-    /// Contents of the blocks.
+    /// Fingerprints of the blocks.
     pub fingerprints: Fingerprints,
     /// What could not be read.
     pub skipped: Skipped,
-    /// Windows that were drawn.
+    /// Number of drawn windows.
     pub windows_drawn: u64,
 }
 
-/// What one thread, or all of them, found in a batch.
+/// Results of one thread, or of all, for a batch.
 struct Batch {
     histograms: Histograms,
     windows: Vec<(u64, WindowSums, Vec<u64>)>,
@@ -119,7 +119,7 @@ pub(super) fn measure(
     Ok(measured)
 }
 
-/// The codecs with LZ4 and zstd:1 added, each once, and where these two are.
+/// The codecs with LZ4 and zstd:1 added, each once, and the indices of these two.
 fn with_joint(asked: &[CodecSpec]) -> (Vec<CodecSpec>, (usize, usize)) {
     let mut codecs = Vec::new();
     for codec in asked.iter().chain(&CODECS) {
@@ -134,7 +134,7 @@ fn with_joint(asked: &[CodecSpec]) -> (Vec<CodecSpec>, (usize, usize)) {
 
 /// The windows in the order in which they are read.
 struct Order {
-    /// Everything, from the front.
+    /// Everything, in order.
     all: bool,
     windows: u64,
     drawn: Vec<u64>,
@@ -166,7 +166,7 @@ impl Order {
         }
     }
 
-    /// Some of them, by place on the device: the head of a disk moves one way.
+    /// A sample, in device order, so that the head of a disk moves in one direction.
     fn part(&self, from: u64, until: u64) -> Vec<u64> {
         if self.all {
             return (from..until).collect();
@@ -177,8 +177,8 @@ impl Order {
     }
 }
 
-/// `count` different numbers below `limit`, each set of them equally likely, in random order (Floyd's algorithm, then
-/// a shuffle).
+/// `count` distinct numbers below `limit`, all sets equally likely, in random order (Floyd's algorithm, then a
+/// shuffle).
 fn draw(limit: u64, count: u64, seed: u64) -> Vec<u64> {
     let key = Key::new(seed, limit);
     let mut chosen = BTreeSet::new();
@@ -196,7 +196,7 @@ fn draw(limit: u64, count: u64, seed: u64) -> Vec<u64> {
     drawn
 }
 
-/// The widest half-interval of the shares that decide when it is enough, in points.
+/// The largest half-width of the shares that decide the end of the sample, in points.
 fn widest_points(measured: &Measured) -> f64 {
     let of = |part: &dyn Fn(&WindowSums) -> f64| {
         let pairs = measured.sums.iter().map(|sums| (part(sums), sums.bytes as f64));
@@ -208,7 +208,7 @@ fn widest_points(measured: &Measured) -> f64 {
         .fold(zeroes, f64::max)
 }
 
-/// How many windows will probably be enough: the sample doubles until then.
+/// Expected number of windows: the sample doubles until then.
 fn needed(measured: &Measured, options: &StudyOptions, at_least: u64) -> u64 {
     if measured.sums.len() < 2 {
         return at_least;
@@ -257,7 +257,7 @@ fn run_batch(
     });
     told(drawn.len() as u64);
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // In one order, whichever thread was faster.
+    // In a fixed order, independent of the threads.
     found.windows.sort_by_key(|window| window.0);
     found.failures.sort_by(|a, b| a.0.cmp(&b.0));
     found
@@ -291,7 +291,7 @@ fn work(
 }
 
 impl Measured {
-    /// Windows there are, without those of which nothing can be read: as many as the sample tells.
+    /// Number of windows, without an estimate of the unreadable ones.
     #[must_use]
     pub fn windows_readable(&self) -> u64 {
         let readable = self.sums.len() as f64 / self.windows_drawn.max(1) as f64;
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_truth_as_often_as_they_say() {
-        // Windows as of a disk: a third empty, the others anywhere from 10 to 90 %, some shorter.
+        // Windows as on a disk: a third empty, the others from 10 to 90 %, some shorter.
         let key = Key::new(11, 0);
         let windows: Vec<(f64, f64)> = (0..500)
             .map(|n| {

@@ -1,4 +1,4 @@
-//! What is measured of one window: stored bytes by codec and chunk size, zeroes, fingerprints, histograms.
+//! Measurements of one window: stored bytes by codec and chunk size, zeroes, fingerprints, histograms.
 
 use flaz_codec::compressibility::single_value;
 use flaz_codec::{CodecSpec, Meter};
@@ -6,34 +6,34 @@ use flaz_random::{Key, mix};
 
 use crate::distribution::ROWS_MAX;
 
-/// The unit of compression of the cache, and of duplicates.
+/// Unit of compression in the cache, and of duplicates.
 pub const BLOCK_BYTES: u64 = 4096;
-/// The unit of sampling.
+/// Unit of sampling.
 pub const WINDOW_BYTES: u64 = 1 << 20;
 /// Chunk sizes that are compressed.
 pub const CHUNK_BYTES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// Whole percentages.
 pub const BINS: usize = 101;
 
-/// What is added up of one window: enough for means and variances.
+/// Sums of one window, which determine means and variances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowSums {
     /// Its length.
     pub bytes: u64,
     /// Blocks of zeroes.
     pub zero_blocks: u64,
-    /// Blocks of one value, zeroes included.
+    /// Blocks of one value, including zeroes.
     pub single_value_blocks: u64,
-    /// `stored_bytes[size][codec]`: zeroes take no room.
+    /// `stored_bytes[size][codec]`: zeroes take no space.
     pub stored_bytes: [Vec<u64>; CHUNK_BYTES.len()],
-    /// Bytes that flaz's fragments of it take, by codec.
+    /// Bytes of its fragments in flaz, by codec.
     pub fragment_bytes: Vec<u64>,
 }
 
-/// What is added up over windows without regard to which.
+/// Sums over all windows.
 #[derive(Clone, Debug)]
 pub struct Histograms {
-    /// `saved[size][codec][percent]`: chunks, zeroes left out.
+    /// `saved[size][codec][percent]`: chunks without zeroes.
     pub saved: Vec<Vec<[u64; BINS]>>,
     /// Chunks of zeroes by size.
     pub zero_chunks: [u64; CHUNK_BYTES.len()],
@@ -42,7 +42,7 @@ pub struct Histograms {
 }
 
 impl Histograms {
-    /// Empty ones for so many codecs.
+    /// Empty counts for this many codecs.
     #[must_use]
     pub fn new(codecs: usize) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Histograms {
         }
     }
 
-    /// Adds those of another thread.
+    /// Adds the counts of another thread.
     pub fn add(&mut self, other: &Self) {
         for (size, codecs) in other.saved.iter().enumerate() {
             self.zero_chunks[size] += other.zero_chunks[size];
@@ -70,7 +70,7 @@ fn sum(into: &mut [u64], from: &[u64]) {
     }
 }
 
-/// What a chunk consists of.
+/// Kind of a chunk's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Zeroes,
@@ -88,22 +88,22 @@ impl Kind {
     }
 }
 
-/// Measures windows. One a thread.
+/// Measures windows. One per thread.
 #[derive(Debug)]
 pub struct WindowMeter {
     meters: Vec<Meter>,
-    /// Where LZ4 and zstd:1 are among the codecs.
+    /// Indices of LZ4 and zstd:1 among the codecs.
     joint: (usize, usize),
-    /// What has been seen.
+    /// Results so far.
     pub histograms: Histograms,
-    /// Of the chunks of one size in the current window: what kind they are, and the whole percentages that the codecs
-    /// saved of each, one codec after the other.
+    /// For the chunks of one size in the current window: their kind, and the whole percentages that the codecs saved of
+    /// each, one codec after the other.
     kinds: Vec<Kind>,
     saved_percent: Vec<u8>,
 }
 
 impl WindowMeter {
-    /// A meter for `codecs`; `joint` says which of them are LZ4 and zstd:1.
+    /// A meter for `codecs`; `joint` are the indices of LZ4 and zstd:1.
     #[must_use]
     pub fn new(codecs: &[CodecSpec], joint: (usize, usize)) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl WindowMeter {
         }
     }
 
-    /// Measures a window of whole blocks; the fingerprints of its blocks that are not zeroes go to `fingerprints`.
+    /// Measures a window of whole blocks; the fingerprints of its blocks, without zeroes, are added to `fingerprints`.
     pub fn measure(&mut self, window: &[u8], fingerprints: &mut Vec<u64>) -> WindowSums {
         let codecs = self.meters.len();
         let mut sums = WindowSums {
@@ -138,7 +138,7 @@ impl WindowMeter {
         sums
     }
 
-    /// Compresses the chunks of one size: codec by codec, so that each keeps its tables in the processor's cache.
+    /// Compresses the chunks of one size, codec by codec, so that each keeps its tables in the processor's cache.
     fn chunks(&mut self, size: usize, window: &[u8], sums: &mut WindowSums) {
         let chunks = || window.chunks(CHUNK_BYTES[size] as usize);
         self.kinds.clear();
@@ -175,12 +175,12 @@ impl WindowMeter {
     }
 }
 
-/// Bytes of a fragment of `stored` bytes in an extent: see "Block records" in `docs/format.md`.
+/// Length of a fragment with `stored` bytes in an extent: see "Block records" in `docs/format.md`.
 fn fragment_bytes(stored: u64) -> u64 {
     (8 + stored).next_multiple_of(8)
 }
 
-/// 64 bits that differ for different blocks, but for one pair in 2^64. Not for data made by an adversary.
+/// 64 bits that differ for different blocks, except for one pair in 2^64. Not for adversarial data.
 #[must_use]
 pub fn fingerprint(block: &[u8]) -> u64 {
     const LANES: usize = 4;
