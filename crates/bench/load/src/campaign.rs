@@ -1,10 +1,12 @@
-//! A campaign: rounds of visits until everything was measured as often as the plan says, and its file after each visit.
+//! Runs a campaign: rounds of visits until every cell has the number of runs in the plan. Its file is updated after
+//! each visit.
 //!
 //! Invariants:
-//! - the file is whole at any time: a [`Keeper`] replaces it by one, or leaves it as it was;
-//! - the samples of a visit enter the file together, or not at all; nothing that was measured is measured again after an
-//!   interruption, and nothing that was begun and not ended counts;
-//! - which visits are left is in the file, so that going on does not depend on what was random or adaptive before.
+//! - the file is complete at any time: a [`Keeper`] replaces it as a whole, or leaves it unchanged;
+//! - the samples of a visit are added to the file together, or not at all. After an interruption, completed visits are
+//!   not measured again, and an incomplete visit does not count;
+//! - the file contains the remaining visits, so a resumed campaign does not depend on earlier random or adaptive
+//!   choices.
 
 use std::fmt::Debug;
 use std::io;
@@ -29,52 +31,52 @@ use crate::test::Test;
 use crate::visit::{Sample, Signals, Visitor};
 use crate::writers::Moved;
 
-/// Where a campaign stands.
+/// Phase of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Phase {
-    /// Rounds that do not count.
+    /// Warm-up rounds, which are not counted.
     WarmUp,
-    /// Rounds that count.
+    /// Measured rounds.
     Measure,
 }
 
-/// How far a campaign has come; nothing once it is done.
+/// Progress of a campaign; absent when it is complete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Progress {
     phase: Phase,
-    /// Rounds of the phase that were begun.
+    /// Number of rounds of the phase that have begun.
     rounds: u32,
-    /// Visits of the round under way that are left, the next one last.
+    /// Remaining visits of the current round, the next one last.
     pending: Vec<Visit>,
-    /// Visits done, of both phases: numbers data.
+    /// Number of completed visits of both phases; determines the data.
     visits: u64,
     /// Samples so far.
     samples: u32,
 }
 
-/// The place of a campaign's file.
+/// Storage of a campaign's file.
 pub trait Keeper: Debug {
-    /// Where it is, for a person.
+    /// Its path, for messages.
     fn path(&self) -> &Path;
 
-    /// Puts `text` in the place of what was kept before: all of it, or nothing has changed.
+    /// Replaces the file with `text` as a whole, or leaves it unchanged.
     ///
     /// # Errors
-    /// What the system said, or that somebody else's file is there by now.
+    /// The system's error, or another program has created a file there.
     fn keep(&mut self, text: &str) -> io::Result<()>;
 }
 
-/// What those that watch a campaign see, and by which they stop it.
+/// Observers of a campaign use this to read the progress and to stop it.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// Bytes done, and whether to stop.
+    /// Bytes done, and the stop request.
     pub signals: Signals,
     status: Mutex<Option<Status>>,
 }
 
 impl Watch {
-    /// What is going on; nothing before it began.
+    /// Current activity; absent before the first one.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.locked().clone()
@@ -98,7 +100,8 @@ pub struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// A new campaign, which is kept in `output`. The size is that of the target from now on, whatever the plan left open.
+    /// A new campaign, stored in `output`. The size of the target is fixed from now on, even if the plan does not
+    /// specify it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -145,10 +148,10 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Goes on with a campaign that was interrupted.
+    /// Continues an interrupted campaign.
     ///
     /// # Errors
-    /// It is done already, or its file does not say how far it came.
+    /// It is already complete, or its file does not contain its progress.
     pub fn resume(
         plan: &'a Plan,
         target: &'a Target,
@@ -185,22 +188,22 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// What was measured so far.
+    /// The results so far.
     #[must_use]
     pub fn campaign(&self) -> &Campaign {
         &self.campaign
     }
 
-    /// Where it is kept.
+    /// Where it is stored.
     #[must_use]
     pub fn kept_at(&self) -> &Path {
         self.output.path()
     }
 
-    /// Measures until everything is done or somebody stops it; what was measured until then is in the file in any case.
+    /// Measures until the campaign is complete or stopped. The results up to then are in the file in any case.
     ///
     /// # Errors
-    /// What fails first; [`LoadError::Interrupted`].
+    /// The first error; [`LoadError::Interrupted`].
     pub fn run(&mut self, watch: &Watch) -> Result<(), LoadError> {
         let mut visitor = Visitor::new(self.plan, self.target, &watch.signals);
         let drops = json(&visitor.drop_caches())?;
@@ -243,7 +246,7 @@ impl<'a> Running<'a> {
         self.write()
     }
 
-    /// The next visit; a new round where one is over; nothing when all is done.
+    /// The next visit; begins a new round if one is complete; `None` if the campaign is complete.
     fn next(&mut self) -> Option<Visit> {
         while self.progress.pending.is_empty() {
             if !self.begin_round() {
@@ -253,7 +256,7 @@ impl<'a> Running<'a> {
         self.progress.pending.last().copied()
     }
 
-    /// Whether there was another round to begin, or a phase.
+    /// Begins another round or phase; false if there is none.
     fn begin_round(&mut self) -> bool {
         let rounds = self.progress.rounds;
         let mut visits = schedule::round(self.plan, self.round_number());
@@ -276,7 +279,7 @@ impl<'a> Running<'a> {
         !self.progress.pending.is_empty()
     }
 
-    /// Numbers the rounds of both phases differently.
+    /// Gives the rounds of both phases different numbers.
     fn round_number(&self) -> u64 {
         match self.progress.phase {
             Phase::WarmUp => u64::MAX - u64::from(self.progress.rounds),
@@ -284,7 +287,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Whether another round comes before those that count.
+    /// Whether another warm-up round is necessary.
     fn warms_up(&self, rounds: u32) -> bool {
         let steady = || {
             !self.campaign.cells.is_empty()
@@ -297,7 +300,7 @@ impl<'a> Running<'a> {
         rounds < self.plan.warm_up || (self.plan.steady && rounds < WARM_UP_MAX && !steady())
     }
 
-    /// Whether a visit has a cell that is not known well enough.
+    /// Whether an interval in a visit is still too wide.
     fn is_wide(&self, visit: &Visit) -> bool {
         let Some(within_pct) = self.plan.within_pct else {
             return false;
@@ -322,7 +325,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Adds the samples of a visit, and writes the file.
+    /// Adds the samples of a visit and writes the file.
     fn take(&mut self, visit: &Visit, samples: &[Sample], visitor: &Visitor<'_>) -> Result<(), LoadError> {
         for (test, moved) in samples {
             let key = self.key(*test, visit);
@@ -355,7 +358,7 @@ impl<'a> Running<'a> {
         self.save()
     }
 
-    /// What codecs make of the data and how much of it repeats: as measured for a cell with the same data, or measured now.
+    /// Savings of codecs on the data, and its share of duplicates: from a cell with the same data, or measured now.
     fn data_truth(
         &self,
         visit: &Visit,
@@ -400,7 +403,7 @@ impl<'a> Running<'a> {
         )
     }
 
-    /// Says what comes now, and how long all that comes after it should take.
+    /// Reports the current activity and the estimated time of everything after it.
     fn tell(&self, watch: &Watch, what: String, bytes: u64, visit: Option<&Visit>) {
         let pending = &self.progress.pending;
         let round = schedule::round(self.plan, 0);
@@ -408,7 +411,7 @@ impl<'a> Running<'a> {
             Phase::WarmUp => self.plan.warm_up.saturating_sub(self.progress.rounds) + self.plan.runs,
             Phase::Measure => self.plan.runs.saturating_sub(self.progress.rounds),
         };
-        // While the target is preconditioned, no round has begun.
+        // During preconditioning no round has begun.
         let after = &pending[..pending.len().saturating_sub(usize::from(visit.is_some()))];
         let later = self
             .forecast
@@ -473,10 +476,10 @@ fn json(value: &impl Serialize) -> Result<serde_json::Value, LoadError> {
     serde_json::to_value(value).map_err(|error| LoadError::Plan(error.to_string()))
 }
 
-/// The plan that a campaign's file has.
+/// The plan in a campaign's file.
 ///
 /// # Errors
-/// It has none, or one that makes no sense.
+/// There is none, or it is invalid.
 pub fn plan_of(campaign: &Campaign, path: &Path) -> Result<Plan, LoadError> {
     let told = |problem: &str| LoadError::Plan(format!("{}: {problem}", path.display()));
     let value = campaign.plan.clone().ok_or_else(|| {

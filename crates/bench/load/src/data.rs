@@ -1,4 +1,5 @@
-//! The data of a campaign: which, for each level; made before the clock starts, other data for each pass that writes.
+//! The data of a campaign for each level. It is generated before the clock starts, with different bytes for each
+//! writing pass.
 
 use std::num::NonZeroUsize;
 
@@ -10,21 +11,21 @@ use flaz_data::{CALIBRATED, DataSpec, Family, Generator, Pool, Seed, duplicates}
 use crate::error::LoadError;
 use crate::plan::{FamilyWord, Plan, REPLAY, Replay};
 
-/// What the bytes of a target are a function of, besides the plan.
+/// What the bytes of a target depend on, besides the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Which level of the plan.
+    /// Index of the level in the plan.
     pub level: usize,
-    /// Unit in which the data is made: the record for IOzone's, else that of the plan.
+    /// Chunk size of the data: the record for IOzone's, else that of the plan.
     pub chunk_bytes: u64,
-    /// The how-manieth pass that wrote, so that no pass repeats another's bytes.
+    /// Number of the writing pass, so that no pass writes the bytes of another.
     pub pass: u64,
 }
 
 /// The data of one level, with records of `record_bytes`, for the pass `pass`.
 ///
 /// # Errors
-/// There is no such data.
+/// Such data cannot be generated.
 pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<DataSpec, LoadError> {
     let percent =
         |percent| flaz_data::Level::new(percent).map_err(|error| LoadError::Plan(error.to_string()));
@@ -93,7 +94,7 @@ fn chunk_bytes(plan: &Plan, family: &Family, record_bytes: u64) -> u64 {
     }
 }
 
-/// Makes data, and keeps the last.
+/// Generates data, and keeps the last pool.
 #[derive(Debug)]
 pub struct Data<'p> {
     plan: &'p Plan,
@@ -101,7 +102,7 @@ pub struct Data<'p> {
     target_bytes: u64,
     threads: NonZeroUsize,
     pool: Option<(Contents, Pool)>,
-    /// Bytes made, and the seconds that took, of all threads together.
+    /// Bytes generated, and the seconds taken, summed over all threads.
     made: (u64, f64),
 }
 
@@ -124,10 +125,10 @@ impl<'p> Data<'p> {
         }
     }
 
-    /// What a pass writes for a visit.
+    /// The data that a pass writes in a visit.
     ///
     /// # Errors
-    /// There is no such data.
+    /// Such data cannot be generated.
     pub fn contents(&self, level: usize, record_bytes: u64, pass: u64) -> Result<Contents, LoadError> {
         let spec = spec(self.plan, &self.plan.levels[level], record_bytes, pass)?;
         Ok(Contents {
@@ -150,10 +151,10 @@ impl<'p> Data<'p> {
     /// The data in memory.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// There is not enough memory.
     pub fn pool(&mut self, contents: Contents) -> Result<&Pool, LoadError> {
         if self.pool.as_ref().is_none_or(|(held, _)| *held != contents) {
-            // The old one's memory first: there may not be enough for both.
+            // Free the old pool first: there may not be enough memory for both.
             self.pool = None;
             let (pool, speed) = Pool::fill(self.generator(contents)?, self.bytes, self.threads)?;
             self.made.0 += speed.bytes;
@@ -166,25 +167,25 @@ impl<'p> Data<'p> {
         }
     }
 
-    /// The bytes that are at `offset` of the data, without a pool.
+    /// The bytes at `offset` of the data, without a pool.
     ///
     /// # Errors
-    /// There is no such data.
+    /// Such data cannot be generated.
     pub fn fill(&self, contents: Contents, offset: u64, bytes: &mut [u8]) -> Result<(), LoadError> {
         self.generator(contents)?.fill(offset % self.bytes as u64, bytes);
         Ok(())
     }
 
-    /// Gigabytes (10^9) a second and thread that were made so far; nothing if none were.
+    /// Gigabytes (10^9) generated per second and thread so far, if any.
     #[must_use]
     pub fn gb_per_s_thread(&self) -> Option<f64> {
         (self.made.1 > 0.0).then(|| self.made.0 as f64 / 1e9 / self.made.1)
     }
 
-    /// What codecs make of the data of a level.
+    /// Savings of codecs on the data of a level.
     ///
     /// # Errors
-    /// There is no such data.
+    /// Such data cannot be generated.
     pub fn achieved(&self, level: usize, record_bytes: u64) -> Result<Vec<Achieved>, LoadError> {
         let contents = self.contents(level, record_bytes, 0)?;
         let rows = flaz_data::measure(
@@ -204,13 +205,13 @@ impl<'p> Data<'p> {
             .collect())
     }
 
-    /// How much of the data of a level repeats, in the pool and in what a pass writes.
+    /// Share of duplicates in the data of a level, in the pool and in what a pass writes.
     ///
     /// # Errors
-    /// There is no such data.
+    /// Such data cannot be generated.
     pub fn duplicates(&self, level: usize, record_bytes: u64) -> Result<Duplicates, LoadError> {
         let contents = self.contents(level, record_bytes, 0)?;
-        // The pool is rounded up to whole records: what is behind the end of the target is not written.
+        // The pool is rounded up to whole records; data beyond the end of the target is not written.
         let pool_bytes = self.target_bytes.min(self.bytes as u64);
         let found = duplicates::count(&self.generator(contents)?, pool_bytes, self.threads);
         Ok(Duplicates {

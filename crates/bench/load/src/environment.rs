@@ -1,4 +1,4 @@
-//! Where a campaign is measured: kernel, processor, device, file system. What the system does not tell is left out.
+//! Describes the machine of a campaign: kernel, processor, device, file system. Unknown values are omitted.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -8,7 +8,7 @@ use flaz_bench::campaign_file::Environment;
 
 use crate::target::{Target, memory_bytes};
 
-/// Steps from a device to what it is a part of.
+/// Maximum number of steps from a device to its disk.
 const PARENTS_MAX: usize = 8;
 
 /// Looks around.
@@ -27,7 +27,7 @@ pub fn of(target: &Target) -> Environment {
         let number = if metadata.file_type().is_block_device() {
             Some(metadata.rdev())
         } else {
-            // File systems over several devices have a number of their own; their source tells one of them.
+            // File systems on several devices have their own number; their source names one of the devices.
             let source = mount.as_ref().and_then(|mount| fs::metadata(&mount.source).ok());
             source
                 .filter(|source| source.file_type().is_block_device())
@@ -83,7 +83,7 @@ fn cpu() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The whole disk's folder in sysfs.
+/// The sysfs directory of the whole disk.
 fn device_folder(number: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let mut folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
@@ -140,15 +140,15 @@ const MAGICS: [(u64, &str); 11] = [
     (0x9fa0, "proc"),
 ];
 
-/// What the file system says it is: all there is in a changed root, whose own mount no table shows.
+/// The type that the file system reports: the only source in a chroot, where no table lists the root mount.
 fn kind_by_magic(path: &Path) -> Option<String> {
-    // The type is signed on some machines: 32 bits are what is defined.
+    // The type is signed on some machines: 32 bits are defined.
     let magic = u64::from(rustix::fs::statfs(path).ok()?.f_type as u32);
     let known = MAGICS.iter().find(|(number, _)| *number == magic);
     Some(known.map_or_else(|| format!("{magic:#x}"), |(_, name)| (*name).to_owned()))
 }
 
-/// The mount that a path is in.
+/// The mount that contains a path.
 struct Mount {
     kind: String,
     source: PathBuf,
@@ -162,7 +162,7 @@ impl Mount {
         Self::in_table(&table, &path)
     }
 
-    /// The last of the longest: later mounts cover earlier ones.
+    /// The last of the longest, because later mounts cover earlier ones.
     fn in_table(table: &str, path: &Path) -> Option<Self> {
         table
             .lines()
@@ -183,7 +183,7 @@ impl Mount {
     }
 }
 
-/// Options of the mount and of its file system, each once; whether it may be written to is what the mount says.
+/// Options of the mount and of its file system, each once. Whether it is writable is a property of the mount.
 fn options(of_mount: &str, of_system: &str) -> String {
     let mut all: Vec<&str> = of_mount.split(',').collect();
     for option in of_system.split(',').filter(|option| !option.is_empty()) {

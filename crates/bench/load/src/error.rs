@@ -1,4 +1,4 @@
-//! Why a campaign cannot be measured.
+//! Errors of a campaign.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use flaz_data::spec::SpecError;
 
 use crate::test::Test;
 
-/// Why a campaign cannot be measured, or not go on.
+/// Why a campaign cannot be measured or continued.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A file or folder.
+    /// An operation on a file or directory failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Path {
-        /// What was being done.
+        /// The failed action.
         what: &'static str,
         /// To what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Options that make no sense.
+    /// Invalid options.
     #[error("{0}")]
     Plan(String),
     /// The target is too small.
@@ -38,10 +38,10 @@ pub enum LoadError {
         path: PathBuf,
         /// Bytes wanted.
         wanted_bytes: u64,
-        /// Bytes that there are.
+        /// Free bytes.
         found_bytes: u64,
     },
-    /// No direct I/O.
+    /// Direct I/O is not supported.
     #[error(
         "{}: the file system does not support direct I/O (O_DIRECT); use --io buffered to measure through the \
          page cache", path.display()
@@ -50,7 +50,7 @@ pub enum LoadError {
         /// The target.
         path: PathBuf,
     },
-    /// Records that direct I/O cannot do.
+    /// Record sizes that direct I/O does not support.
     #[error(
         "records of {}: direct I/O on {} requires multiples of {alignment_bytes} bytes; use larger records, \
          or --io buffered",
@@ -61,16 +61,16 @@ pub enum LoadError {
         path: PathBuf,
         /// The record.
         record_bytes: u64,
-        /// What the target can do.
+        /// Alignment of the target.
         alignment_bytes: u64,
     },
-    /// Data that cannot be made.
+    /// Data that cannot be generated.
     #[error(transparent)]
     Data(#[from] SpecError),
     /// A distribution that cannot be replayed.
     #[error(transparent)]
     Distribution(#[from] DistributionError),
-    /// No memory for it.
+    /// Not enough memory for the data.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A test failed.
@@ -82,42 +82,42 @@ pub enum LoadError {
         record_bytes: u64,
         /// The target.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The target does not have what was written.
+    /// The target returned wrong data.
     #[error("{}, part of writer {writer}: {difference}: the target returned wrong data", path.display())]
     Mismatch {
         /// The target.
         path: PathBuf,
-        /// Which writer's part, from 0.
+        /// Index of the writer, from 0.
         writer: usize,
         /// Where.
         difference: Difference,
     },
-    /// The campaign's file.
+    /// Error of the campaign's file.
     #[error(transparent)]
     Campaign(#[from] InputError),
-    /// Somebody asked to stop.
+    /// The campaign was stopped.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl LoadError {
-    /// Options that make no sense.
+    /// An error for invalid options.
     pub(crate) fn plan(text: impl Into<String>) -> Self {
         Self::Plan(text.into())
     }
 }
 
 impl LoadError {
-    /// Makes an error of a system's, about `path`.
+    /// Creates the error of a failed system call on `path`.
     pub fn at(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Path { what, path, source }
     }
 
-    /// Whether the options are at fault.
+    /// Whether the options are invalid.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Plan(_) | Self::Data(_) | Self::Alignment { .. })

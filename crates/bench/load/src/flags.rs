@@ -1,4 +1,4 @@
-//! What is worth knowing about a campaign's samples: outliers, drift, steady state, and how well a cell is known.
+//! Properties of a campaign's samples: outliers, drift, steady state, and the width of the intervals.
 
 use flaz_bench::campaign_file::{Campaign, CampaignCell, Drift};
 use flaz_bench::statistics::family::benjamini_hochberg;
@@ -8,12 +8,12 @@ use flaz_bench::statistics::welch::mean_interval;
 
 /// Coverage of the intervals.
 const COVERAGE: f64 = 0.95;
-/// A drift is told when it is as improbable as that, corrected for the number of cells.
+/// A drift is reported if its p-value is below this, corrected for the number of cells.
 const DRIFT_P_MAX: f64 = 0.05;
-/// Samples from which on outliers and a drift are looked for: of three, one is nearly always far from the other two.
+/// Minimum number of samples for outliers and drift: of three samples, one is nearly always far from the other two.
 const SAMPLES_MIN: usize = 5;
 
-/// Sets the flags of all cells anew.
+/// Recomputes the flags of all cells.
 pub fn set(campaign: &mut Campaign) {
     let trends: Vec<(usize, trend::Trend, f64)> = campaign
         .cells
@@ -44,7 +44,7 @@ pub fn set(campaign: &mut Campaign) {
     }
 }
 
-/// The line through the logarithms over the order of the runs, and how long it is.
+/// Regression of the logarithms over the order of the runs, and its total change.
 fn drift(cell: &CampaignCell) -> Option<(trend::Trend, f64)> {
     if cell.samples.len() < SAMPLES_MIN || cell.order.len() != cell.samples.len() {
         return None;
@@ -59,7 +59,7 @@ fn drift(cell: &CampaignCell) -> Option<(trend::Trend, f64)> {
     Some((trend::trend(&x, &y)?, most - least))
 }
 
-/// Half the width of the 95 % interval of a cell's geometric mean, in percent; nothing with fewer than two samples.
+/// Half-width of the 95 % interval of a cell's geometric mean, in percent; `None` with fewer than two samples.
 #[must_use]
 pub fn half_width_pct(samples: &[f64]) -> Option<f64> {
     if samples.len() < 2 {

@@ -1,18 +1,18 @@
-//! How long the rest will take: from how long what is like it took.
+//! Estimates the remaining time from the duration of similar visits.
 //!
-//! Tests differ in speed by orders of magnitude, so a bar over bytes or over runs would lie. A visit is expected to take what
-//! the same visit took in earlier rounds; one that was not done yet, what its like took. Before anything was done, all that can be
-//! said is how long it would take at the highest rate seen: while the target is preconditioned, or in the first visit.
+//! The speed of tests differs by orders of magnitude, so a bar over bytes or runs would be misleading. The estimate of
+//! a visit is the time of the same visit in earlier rounds, or that of similar visits. Before any visit is complete,
+//! during preconditioning and in the first visit, it is the time at the highest rate seen so far.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::schedule::Visit;
 
-/// Share of a visit that must be done before its rate is believed.
+/// Share of a visit that must be complete before its rate is used.
 const SHARE_MIN: f64 = 0.02;
 
-/// What visits took.
+/// Durations of visits.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
     seen: HashMap<Visit, Mean>,
@@ -37,7 +37,7 @@ impl Mean {
 }
 
 impl Forecast {
-    /// Notes that so many bytes were moved in so many seconds.
+    /// Records that this many bytes were transferred in this many seconds.
     pub fn moved(&mut self, bytes: u64, seconds: f64) {
         if seconds > 0.0 {
             let rate = bytes as f64 / seconds;
@@ -45,13 +45,13 @@ impl Forecast {
         }
     }
 
-    /// Highest rate seen, in bytes a second.
+    /// Highest rate seen, in bytes per second.
     #[must_use]
     pub fn bytes_per_s_max(&self) -> Option<f64> {
         self.bytes_per_s_max
     }
 
-    /// Notes that a visit took so many seconds.
+    /// Records the duration of a visit in seconds.
     pub fn took(&mut self, visit: &Visit, seconds: f64) {
         self.seen.entry(*visit).or_default().add(Mean {
             sum: seconds,
@@ -59,7 +59,8 @@ impl Forecast {
         });
     }
 
-    /// Seconds that a visit should take: as itself before, else as the same with other data, else as its group, else as any.
+    /// Estimated seconds of a visit: its own last duration, else that of the same visit with other data, of its group,
+    /// or of any visit.
     #[must_use]
     pub fn seconds(&self, visit: &Visit) -> Option<f64> {
         self.mean(|seen| seen == visit)
@@ -70,7 +71,7 @@ impl Forecast {
             .or_else(|| self.mean(|_| true))
     }
 
-    /// Whether tests of that group and record were seen, with any data.
+    /// Whether a test of this group and record size was seen, with any data.
     #[must_use]
     pub fn knows(&self, visit: &Visit) -> bool {
         self.seen
@@ -78,7 +79,7 @@ impl Forecast {
             .any(|seen| (seen.group, seen.record_bytes) == (visit.group, visit.record_bytes))
     }
 
-    /// Seconds that visits should take together; nothing before one was seen.
+    /// Estimated seconds of several visits together; `None` before one was seen.
     #[must_use]
     pub fn total<'v>(&self, visits: impl Iterator<Item = &'v Visit>) -> Option<f64> {
         visits.map(|visit| self.seconds(visit)).sum()
@@ -93,49 +94,49 @@ impl Forecast {
     }
 }
 
-/// How sure an estimate is.
+/// Reliability of an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surety {
-    /// Everything that is left was done before.
+    /// All remaining visits were seen before.
     Known,
-    /// Some of it was not: it is taken to be as long as what is like it.
+    /// Some were not; their estimate is that of similar visits.
     About,
-    /// Nothing was, or more may come: it would take so long at the highest rate seen.
+    /// None were, or more may follow; this is the time at the highest rate seen.
     AtLeast,
 }
 
-/// How long it will take.
+/// Estimated time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     /// The estimate.
     pub time: Duration,
-    /// How sure it is.
+    /// Reliability.
     pub surety: Surety,
 }
 
-/// What is going on, for somebody who looks now and then.
+/// The current activity, for a progress display.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// In words.
     pub what: String,
-    /// When it began.
+    /// Time of its start.
     pub began: Instant,
-    /// Bytes that the visit under way will move.
+    /// Bytes that the current visit will transfer.
     pub bytes: u64,
-    /// Seconds that it should take.
+    /// Its estimated seconds.
     pub expected_s: Option<f64>,
-    /// Seconds that everything after it should take, and how sure that is; nothing before a visit was seen.
+    /// Estimated seconds of everything after it, and their reliability; `None` before a visit was seen.
     pub later: Option<(f64, Surety)>,
-    /// Bytes that everything after it will move.
+    /// Bytes of everything after it.
     pub later_bytes: u64,
-    /// Highest rate seen, in bytes a second.
+    /// Highest rate seen, in bytes per second.
     pub bytes_per_s_max: Option<f64>,
-    /// Seconds that everything before it took.
+    /// Seconds of everything before it.
     pub spent_s: f64,
 }
 
 impl Status {
-    /// What is left, when `done` bytes of the visit are moved and it is `now`.
+    /// Remaining time at `now`, after `done` bytes of the visit.
     #[must_use]
     pub fn left(&self, done: u64, now: Instant) -> Option<Left> {
         let elapsed = now.saturating_duration_since(self.began).as_secs_f64();
@@ -146,7 +147,7 @@ impl Status {
         };
         let under_way = share > SHARE_MIN && elapsed > 0.0;
         let this = match self.expected_s {
-            // Bytes say more than the clock: a visit may be slower than those before.
+            // The bytes are a better measure than the clock: a visit may be slower than those before.
             Some(expected) => Some(expected.max(elapsed * share) * (1.0 - share)),
             None => under_way.then(|| elapsed / share * (1.0 - share)),
         };
@@ -162,7 +163,7 @@ impl Status {
             .chain(under_way.then(|| done as f64 / elapsed))
             .reduce(f64::max)
             .filter(|rate| *rate > 0.0)?;
-        // What is under way tells its own rate, which may be far from the highest.
+        // The current visit has its own rate, which may be far below the highest.
         let this = this.unwrap_or(self.bytes.saturating_sub(done) as f64 / rate);
         Some(Left {
             time: Duration::try_from_secs_f64(this + self.later_bytes as f64 / rate).ok()?,
@@ -170,7 +171,7 @@ impl Status {
         })
     }
 
-    /// Which part of everything is done, 0 to 1.
+    /// Completed share of everything, 0 to 1.
     #[must_use]
     pub fn share(&self, done: u64, now: Instant) -> Option<f64> {
         let left = self.left(done, now)?.time.as_secs_f64();
@@ -245,14 +246,14 @@ mod tests {
             ..status
         };
         assert_eq!(left(&first, 0, at(1)), None);
-        // 500 bytes a second: one more second for this, a hundred for the rest.
+        // 500 bytes per second: one more second for this visit, a hundred for the rest.
         assert_eq!(left(&first, 500, at(1)), at_least(101));
         let after_preconditioning = Status {
             bytes_per_s_max: Some(1000.0),
             ..first
         };
         assert_eq!(left(&after_preconditioning, 0, at(1)), at_least(51));
-        // The test under way is slower: two more seconds, and fifty for the rest.
+        // The current test is slower: two more seconds, and fifty for the rest.
         assert_eq!(left(&after_preconditioning, 500, at(2)), at_least(52));
     }
 

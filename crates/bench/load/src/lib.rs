@@ -1,26 +1,26 @@
-//! What is done to a device while the clock runs: the tests of `flaz bench run`, and campaigns of them.
+//! The load on a device during a measurement: the tests of `flaz bench run`, and campaigns of them.
 //!
-//! Independent of the cache engine. Data comes from `flaz-data`, made before the clock starts; results are campaigns of
-//! `flaz-bench`. `docs/bench.md` has the definitions.
+//! This crate is independent of the cache engine. `flaz-data` generates the data before the clock starts; results are
+//! campaigns of `flaz-bench`. `docs/bench.md` has the definitions.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`test`] | the 13 tests of throughput and the four of operations a second, as data |
-//! | [`pattern`], [`shuffle`] | which records in which order: pure |
-//! | [`medium`] | the seam: a part of a file or device, or a recorder in its place |
-//! | [`mod@pass`], [`queue`], [`writers`] | doing a pattern to a medium: synchronously, with a queue, by several at a time |
-//! | [`plan`] | what is asked for, from a file and options |
-//! | [`target`] | folder, file or device: size, direct I/O, caches |
-//! | [`data`] | the bytes, other ones for each pass |
-//! | [`schedule`], [`visit`] | the order of everything, and the steps that a cell takes |
-//! | [`campaign`] | rounds until it is done; the file after each visit; going on after an interruption |
-//! | [`forecast`] | how long the rest will take |
-//! | [`flags`], [`summary`] | outliers, drift, steady state; a page for people |
-//! | [`detect`] | writing data of different kinds, to find what a device does to them |
-//! | [`mod@environment`] | where it is measured |
-//! | [`error`] | what can be wrong with all that |
+//! | [`test`] | the 13 throughput tests and the four IOPS tests, as data |
+//! | [`pattern`], [`shuffle`] | the order of records, without I/O |
+//! | [`medium`] | an interface for a part of a file or device, or a recorder in tests |
+//! | [`mod@pass`], [`queue`], [`writers`] | execution of a pattern on a medium: synchronously, with a queue, by several writers |
+//! | [`plan`] | the plan, from a campaign file and options |
+//! | [`target`] | directory, file or device: size, direct I/O, caches |
+//! | [`data`] | the bytes, different for each pass |
+//! | [`schedule`], [`visit`] | the order of visits, and the steps of a visit |
+//! | [`campaign`] | rounds until the campaign is complete; its file; resuming it |
+//! | [`forecast`] | estimate of the remaining time |
+//! | [`flags`], [`summary`] | outliers, drift, steady state; the result as text |
+//! | [`detect`] | detection of compression and deduplication |
+//! | [`mod@environment`] | description of the machine |
+//! | [`error`] | errors |
 //!
-//! Unsafe code is in `uring` alone.
+//! Only `uring` has unsafe code.
 
 pub mod campaign;
 pub mod data;

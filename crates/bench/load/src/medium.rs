@@ -1,4 +1,4 @@
-//! What is read and written: the seam between the patterns and a device, so that tests can put a recorder in its place.
+//! The interface between the patterns and a device, which tests replace with a recorder.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,28 +8,28 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// A file, or a part of a file or device, that one writer has for itself. Offsets are from its beginning.
+/// A file, or a part of a file or device, that belongs to one writer. Offsets are relative to its start.
 pub trait Medium: Send + Sync {
     /// Reads all of `buffer` from `offset`.
     ///
     /// # Errors
-    /// What the system says; that the file ends before.
+    /// The system's error, or the file ends before.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `data` at `offset`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Makes everything written durable.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn flush(&self) -> io::Result<()>;
 
-    /// The descriptor for io_uring and where the medium begins in it; a medium without one is read and written
-    /// synchronously only.
+    /// The descriptor for io_uring and the start of the medium in it. A medium without one is only read and written
+    /// synchronously.
     fn descriptor(&self) -> Option<(BorrowedFd<'_>, u64)> {
         None
     }
@@ -39,7 +39,7 @@ pub trait Medium: Send + Sync {
 #[derive(Debug)]
 pub struct FileMedium {
     file: File,
-    /// Where the part begins, in bytes.
+    /// Start of the part, in bytes.
     base: u64,
 }
 
@@ -50,10 +50,10 @@ impl FileMedium {
         Self { file, base }
     }
 
-    /// The whole of the file or device at `path`, past the page cache if `direct`.
+    /// The whole file or device at `path`, with direct I/O if `direct`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(path: &Path, direct: bool) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -63,7 +63,7 @@ impl FileMedium {
         Ok(Self::new(options.open(path)?, 0))
     }
 
-    /// The same file, of which the part from `base` on is meant.
+    /// The part from `base` on of the same file.
     #[must_use]
     pub fn from_offset(self, base: u64) -> Self {
         Self { base, ..self }

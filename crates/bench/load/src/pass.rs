@@ -1,4 +1,4 @@
-//! One pass: the accesses of one writer in one test, done to a medium, and how long that took.
+//! One pass: the accesses of one writer in one test, executed on a medium and timed.
 
 use std::io;
 use std::time::Instant;
@@ -14,57 +14,58 @@ use crate::test::Direction;
 use crate::ticker::Ticker;
 use crate::uring;
 
-/// Most operations in flight of one writer.
+/// Maximum number of operations in flight per writer.
 pub const DEPTH_MAX: usize = 4096;
 
-/// How operations reach the kernel.
+/// The I/O engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// One system call for each, one at a time.
     Synchronous,
-    /// io_uring, with so many in flight: 1 to [`DEPTH_MAX`].
+    /// io_uring, with this many operations in flight: 1 to [`DEPTH_MAX`].
     IoUring {
         /// Operations in flight.
         depth: usize,
     },
 }
 
-/// What is done.
+/// The parameters of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass<'p> {
-    /// Where, in which order.
+    /// The offsets and their order.
     pub pattern: Pattern,
-    /// To the medium or from it.
+    /// The direction.
     pub direction: Direction,
-    /// Through a stream with a buffer in user space; then the engine is synchronous whatever is asked for, and the pattern
-    /// in order.
+    /// Whether a stream with a buffer in user space is used; then the engine is always synchronous, and the pattern in
+    /// order.
     pub stream: bool,
-    /// How operations reach the kernel.
+    /// The I/O engine.
     pub engine: Engine,
-    /// What is written; reads need none.
+    /// The data to write; not needed for reads.
     pub source: Option<Source<'p>>,
-    /// Whether the flush after writes is in the time.
+    /// Whether the time includes the flush after writes.
     pub flush_timed: bool,
 }
 
-/// When a pass began and ended.
+/// Start and end of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// Before the first operation.
     pub start: Instant,
-    /// After the last one, and after the flush if that is in the time.
+    /// After the last operation, and after the flush if the time includes it.
     pub end: Instant,
     /// Bytes moved.
     pub bytes: u64,
 }
 
-/// Does a pass. Writes are flushed in any case, in the time or after it, so that the next pass does not pay for them.
+/// Executes a pass. Writes are always flushed, within the time or after it, so that the next pass does not pay for
+/// them.
 ///
 /// # Errors
-/// The medium's; [`interrupted`].
+/// The medium's error; [`interrupted`].
 ///
 /// # Panics
-/// When data is to be written and there is no source.
+/// If data is to be written and there is no source.
 pub fn run(medium: &dyn Medium, pass: &Pass<'_>, ticker: &Ticker<'_>) -> io::Result<Span> {
     let start = Instant::now();
     match (pass.stream, pass.engine) {

@@ -1,6 +1,6 @@
-//! Which records a test touches, in which order: iterators of offsets and lengths, without any I/O.
+//! The offsets of a test and their order: iterators of offsets and lengths, without I/O.
 //!
-//! N is the number of records of a file. Every order gives N accesses, and all but [`Order::First`] touch each record
+//! N is the number of records of a file. Every order has N accesses, and all but [`Order::First`] access each record
 //! exactly once.
 
 use crate::shuffle::Shuffle;
@@ -8,7 +8,7 @@ use crate::shuffle::Shuffle;
 /// Distance of a strided read, in records.
 pub const STRIDE_RECORDS: u64 = 17;
 
-/// In which order the records are touched.
+/// The order of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// 0, 1, 2, ..
@@ -17,13 +17,13 @@ pub enum Order {
     Backwards,
     /// One shuffle of 0 to N - 1, fixed by a seed.
     Shuffled,
-    /// 0, 17, 34, ..; when the end is near 1, 18, 35, ..; and so on.
+    /// 0, 17, 34, ..; after the end 1, 18, 35, ..; and so on.
     Strided,
     /// 0, N times.
     First,
 }
 
-/// One record: where it lies and how long it is.
+/// An access to one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Bytes from the beginning of the file.
@@ -41,12 +41,12 @@ pub struct Pattern {
     pub records: u64,
     /// Size of each in bytes.
     pub record_bytes: usize,
-    /// What the shuffle is a function of.
+    /// Seed of the shuffle.
     pub seed: u64,
 }
 
 impl Pattern {
-    /// Bytes of all accesses together.
+    /// Total bytes of all accesses.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.records * self.record_bytes as u64

@@ -1,21 +1,21 @@
-//! Keeping a queue full: as many operations in flight as the depth says, until there are no more.
+//! Keeps a queue full: as many operations in flight as the depth, until there are no more.
 
 use std::io;
 
 use crate::pattern::Access;
 use crate::ticker::Ticker;
 
-/// What the device is asked to do.
+/// An operation of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'d> {
     /// Read a record.
     Read(Access),
-    /// Write a record, of these bytes.
+    /// Write a record with these bytes.
     Write(Access, &'d [u8]),
 }
 
 impl Operation<'_> {
-    /// Where, and how much.
+    /// Offset and length.
     #[must_use]
     pub fn access(&self) -> Access {
         match self {
@@ -24,26 +24,26 @@ impl Operation<'_> {
     }
 }
 
-/// Something that has several operations in flight, each in a slot of its own.
+/// Executes several operations concurrently, each in its own slot.
 pub trait Queue<'d> {
-    /// Takes an operation; it may wait for [`Queue::wait`] before it reaches the device.
+    /// Submits an operation; it may reach the device only at the next [`Queue::wait`].
     ///
     /// # Errors
-    /// It cannot be taken.
+    /// It cannot be submitted.
     fn push(&mut self, slot: usize, operation: Operation<'d>) -> io::Result<()>;
 
-    /// Waits until at least one operation has ended, and adds the slots of all that have.
+    /// Waits until at least one operation completes, and adds the slots of all completed ones.
     ///
     /// # Errors
-    /// That of an operation: the device's, or that it moved less than it should.
+    /// The error of an operation: the device's, or a short transfer.
     fn wait(&mut self, ended: &mut Vec<usize>) -> io::Result<()>;
 }
 
-/// Does all operations, `depth` of them in flight as long as there are as many. When asked to stop, it waits for those in
-/// flight first.
+/// Executes all operations, with `depth` of them in flight while enough remain. If it is stopped, it first waits for
+/// those in flight.
 ///
 /// # Errors
-/// The queue's; [`crate::ticker::interrupted`].
+/// The queue's error; [`crate::ticker::interrupted`].
 pub fn keep_full<'d>(
     queue: &mut impl Queue<'d>,
     depth: usize,
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::pattern::{Order, Pattern};
 
-    /// Ends operations in an order of its own, and notes how many were in flight.
+    /// Completes operations in its own order, and records how many were in flight.
     #[derive(Default)]
     struct Odd {
         in_flight: Vec<usize>,

@@ -1,9 +1,9 @@
-//! In which order cells are measured, and the steps that measuring one takes.
+//! The order in which cells are measured, and the steps of a measurement.
 //!
-//! A campaign goes in *rounds*: each has every cell once, so that whatever changes over time changes for all. In a round
-//! the levels are shuffled, and within a level the groups of tests with their record sizes: so the target is filled with
-//! other data once a level and round, and not for each test. Another round has another order. All of it is a function of the
-//! seed.
+//! A campaign consists of *rounds*. Each round has every cell once, so that changes over time affect all cells. In a
+//! round the levels are shuffled, and within a level the groups of tests with their record sizes. The target is thus
+//! filled with other data once per level and round, not for each test. Every round has another order. The order is a
+//! function of the seed.
 
 use flaz_random::Random;
 use serde::{Deserialize, Serialize};
@@ -11,36 +11,36 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Plan;
 use crate::test::{Group, Test};
 
-/// A group of tests with one record size on data of one level: what is measured without a break.
+/// A group of tests with one record size on data of one level, measured without a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Visit {
     /// The tests.
     pub group: Group,
     /// The record size.
     pub record_bytes: u64,
-    /// Which level of the plan.
+    /// Index of the level in the plan.
     pub level: usize,
 }
 
 /// One step of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Make files anew.
+    /// Recreate the files.
     Anew,
-    /// See that the target holds data of the level, all of it.
+    /// Make sure that the whole target contains data of the level.
     Fill,
     /// Drop cached pages.
     DropCaches,
-    /// Do a test; a sample if it counts, else what another test needs before it.
+    /// Run a test. It is a sample if it counts; otherwise it prepares another test.
     Pass {
         /// The test.
         test: Test,
-        /// Whether it was asked for.
+        /// Whether it is in the plan.
         counts: bool,
     },
-    /// Put back what writing one record again and again has changed.
+    /// Restore what the repeated writing of one record has changed.
     Restore,
-    /// Read everything back and compare.
+    /// Read all data back and compare it.
     Verify,
 }
 
@@ -100,7 +100,7 @@ pub fn steps(group: Group, plan: &Plan) -> Vec<Step> {
         (Group::Read | Group::StreamRead, &[first, again]) => {
             let mut steps = vec![Step::Fill, Step::DropCaches, pass(first)];
             if wanted(again) {
-                // The first one may have left it in a cache: that is what this test is about.
+                // The first one may have left it in a cache, which is what this test measures.
                 steps.push(pass(again));
             }
             steps

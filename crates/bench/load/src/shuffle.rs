@@ -1,15 +1,16 @@
-//! A shuffle of 0 to N - 1 as a function of the place: no table, whatever N is.
+//! A shuffle of 0 to N - 1 as a function of the position, without a table.
 //!
-//! A table of the records of a terabyte in 4 KiB would take a gigabyte, and reading it would take the cache from what is
-//! measured. This is a generalised Feistel network: numbers below a * b, where a and b are next to the root of N, are
-//! split into a quotient and a remainder that are added to keyed functions of each other in turn (Black and Rogaway:
-//! Ciphers with Arbitrary Finite Domains, 2002, method 3). Numbers that come out at N or above go in again until one is below.
+//! A table of the 4 KiB records of a terabyte would take a gigabyte, and reading it would displace cache contents
+//! during the measurement. This is a generalised Feistel network: numbers below a * b, where a and b are close to the
+//! square root of N, are split into a quotient and a remainder, and keyed functions of each are added to the other in
+//! turn (Black and Rogaway: Ciphers with Arbitrary Finite Domains, 2002, method 3). Results of N or above are permuted
+//! again until one is below.
 
 use flaz_random::Key;
 
-/// Rounds of the network. Four would do for a shuffle that nobody attacks; small N want more.
+/// Rounds of the network. Four are sufficient for a shuffle that nobody attacks; small N need more.
 const ROUNDS: u64 = 6;
-/// Sets this apart from everything else that is made of the same seed.
+/// Separates this from other uses of the same seed.
 const PURPOSE: u64 = 0x73_6875_6666_6c65;
 
 /// A permutation of 0 to N - 1.
@@ -37,10 +38,10 @@ impl Shuffle {
         }
     }
 
-    /// The number in place `place`.
+    /// The number at position `place`.
     ///
     /// # Panics
-    /// When the place is `count` or above.
+    /// If the position is `count` or above.
     #[inline]
     #[must_use]
     pub fn at(&self, place: u64) -> u64 {
@@ -48,7 +49,7 @@ impl Shuffle {
         let mut number = place;
         loop {
             number = self.once(number);
-            // It comes back to where it began at the latest, for this is a permutation of a * b numbers.
+            // It returns to its start at the latest, because this is a permutation of a * b numbers.
             if number < self.count {
                 return number;
             }

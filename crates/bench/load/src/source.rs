@@ -1,18 +1,18 @@
-//! Where the bytes of writes come from.
+//! The source of written data.
 
 use flaz_data::Pool;
 
 use crate::pattern::Access;
 
-/// Where the bytes of writes come from: made before the clock starts.
+/// The source of written data, generated before the clock starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'p> {
-    /// The data. Its length is a multiple of the record's.
+    /// The data. Its length is a multiple of the record size.
     pub pool: &'p Pool,
-    /// Where the medium begins in the data, in bytes: writers do not write the same. A multiple of the record's length.
+    /// Start of the medium in the data, in bytes, different for each writer. A multiple of the record size.
     pub base: u64,
-    /// Whether the how-manieth access decides about the bytes, and not its offset. For tests that write one place again and
-    /// again, so that this is not the same write each time.
+    /// Whether the number of the access, and not its offset, selects the bytes. For tests that write one place
+    /// repeatedly, so that each write has different data.
     pub numbered: bool,
 }
 

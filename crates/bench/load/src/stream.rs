@@ -1,8 +1,7 @@
-//! fread and fwrite: records through a stream with a buffer in user space, of the size of a record.
+//! fread and fwrite: records through a stream whose user-space buffer has the size of a record.
 //!
-//! Streams of std, as those of C libraries, go around their buffer when they are given as much as fits into it at once.
-//! So that the buffer is really filled, a record is handed over in two halves: it is copied once, and one system call
-//! moves one record.
+//! Streams of std, like those of C libraries, bypass their buffer if they get as much data as fits into it. A record is
+//! therefore passed in two halves: it is copied once, and one system call transfers one record.
 
 use std::io::{self, BufReader, BufWriter, Read, Write};
 
@@ -11,11 +10,11 @@ use crate::pattern::{Access, Accesses};
 use crate::source::Source;
 use crate::ticker::Ticker;
 
-/// Where a stream stands in its medium.
+/// Position of a stream in its medium.
 struct Cursor<'m> {
     medium: &'m dyn Medium,
     offset: u64,
-    /// Where the medium ends; a stream reads no further.
+    /// End of the medium; a stream does not read beyond it.
     end: u64,
 }
 
@@ -43,7 +42,7 @@ impl Write for Cursor<'_> {
 /// Reads the records, which must be in order.
 ///
 /// # Errors
-/// The medium's, or [`crate::ticker::interrupted`].
+/// The medium's error, or [`crate::ticker::interrupted`].
 pub(crate) fn read(
     medium: &dyn Medium,
     accesses: Accesses,

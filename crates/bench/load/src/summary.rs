@@ -1,4 +1,4 @@
-//! What a campaign found, on a page for people.
+//! The result of a campaign as text.
 
 use std::fmt::Write;
 
@@ -10,9 +10,10 @@ use flaz_bench::unit::{Rate, WholeBytes};
 
 use crate::flags::half_width_pct;
 
-/// Half an interval that is shown, in percent of the median; wider ones say nothing, as those of two runs do.
+/// Largest half-width of an interval that is shown, in percent of the median; wider ones, such as those of two runs,
+/// are useless.
 const HALF_WIDTH_SHOWN_PCT: f64 = 1000.0;
-/// Chunk of which the page says what codecs make.
+/// Chunk size for which the page shows the savings of codecs.
 const CHUNK_BYTES: u64 = 4096;
 
 /// The page.
@@ -181,7 +182,7 @@ fn notes(cell: &CampaignCell) -> String {
     notes.join("; ")
 }
 
-/// Requested against achieved, once for each kind of data.
+/// Requested and achieved levels, once for each kind of data.
 fn data(campaign: &Campaign, text: &mut String) {
     let mut seen = Vec::new();
     for cell in &campaign.cells {

@@ -1,7 +1,7 @@
-//! The tests: the 13 of throughput and the four of operations a second, each with what it does, as data.
+//! The 13 throughput tests and the four IOPS tests, described as data.
 //!
-//! Tests that one reopening of a file serves belong to a *group*, as in IOzone's `-i`: a rewrite follows a write, a reread
-//! a read. A group is what a campaign shuffles.
+//! Tests that use the same open file belong to a *group*, as in IOzone's `-i`: a rewrite follows a write, a reread a
+//! read. A campaign shuffles groups.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::Order;
 
-/// Record size of the tests that count operations.
+/// Record size of the IOPS tests.
 pub const IOPS_RECORD_BYTES: u64 = 4096;
 
 /// A test.
@@ -20,7 +20,7 @@ pub const IOPS_RECORD_BYTES: u64 = 4096;
 pub enum Test {
     /// Records in order, into a new file.
     Write,
-    /// The same again, over what is there.
+    /// The same again, over existing data.
     Rewrite,
     /// Records in order.
     Read,
@@ -28,11 +28,11 @@ pub enum Test {
     Reread,
     /// Each record once, shuffled.
     RandomRead,
-    /// Each record once, shuffled, over what is there.
+    /// Each record once, shuffled, over existing data.
     RandomWrite,
     /// From the last record to the first.
     BackwardsRead,
-    /// Record 0, as often as there are records.
+    /// Record 0, as many times as there are records.
     RecordRewrite,
     /// Every 17th record, then again from the next one.
     StridedRead,
@@ -44,17 +44,17 @@ pub enum Test {
     Fread,
     /// As `reread`, through a stream.
     Freread,
-    /// As `write`, in operations of 4 KiB a second.
+    /// As `write`, counted in operations of 4 KiB per second.
     WriteIops,
-    /// As `read`, in operations of 4 KiB a second.
+    /// As `read`, counted in operations of 4 KiB per second.
     ReadIops,
-    /// As `random_read`, in operations of 4 KiB a second.
+    /// As `random_read`, counted in operations of 4 KiB per second.
     RandomReadIops,
-    /// As `random_write`, in operations of 4 KiB a second.
+    /// As `random_write`, counted in operations of 4 KiB per second.
     RandomWriteIops,
 }
 
-/// Whether data goes to the device or comes from it.
+/// Direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From it.
@@ -63,7 +63,7 @@ pub enum Direction {
     Write,
 }
 
-/// Tests that are run one right after the other.
+/// Tests that run directly one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
@@ -92,7 +92,7 @@ pub enum Group {
 }
 
 impl Test {
-    /// The 13 tests of throughput, in IOzone's order.
+    /// The 13 throughput tests, in IOzone's order.
     pub const THROUGHPUT: [Self; 13] = [
         Self::Write,
         Self::Rewrite,
@@ -109,7 +109,7 @@ impl Test {
         Self::Freread,
     ];
 
-    /// The four tests of operations a second.
+    /// The four IOPS tests.
     pub const IOPS: [Self; 4] = [
         Self::WriteIops,
         Self::ReadIops,
@@ -122,7 +122,7 @@ impl Test {
         Self::THROUGHPUT.into_iter().chain(Self::IOPS)
     }
 
-    /// Its name, as published tables have it.
+    /// Its name, as in published tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -176,19 +176,19 @@ impl Test {
         }
     }
 
-    /// Whether it goes through a stream with a buffer in user space, and so through the page cache.
+    /// Whether it uses a stream with a buffer in user space, and thus the page cache.
     #[must_use]
     pub fn is_stream(self) -> bool {
         matches!(self.group(), Group::StreamWrite | Group::StreamRead)
     }
 
-    /// Whether it counts operations, of 4 KiB, and not bytes.
+    /// Whether it counts operations of 4 KiB and not bytes.
     #[must_use]
     pub fn is_iops(self) -> bool {
         Self::IOPS.contains(&self)
     }
 
-    /// What its samples count.
+    /// The unit of its samples.
     #[must_use]
     pub fn unit(self) -> Unit {
         if self.is_iops() {
@@ -198,7 +198,7 @@ impl Test {
         }
     }
 
-    /// What it is run with.
+    /// Its group.
     #[must_use]
     pub fn group(self) -> Group {
         match self {
@@ -223,10 +223,10 @@ impl fmt::Display for Test {
     }
 }
 
-/// A word that names one or more tests.
+/// Parses a word that names one or more tests.
 ///
 /// # Errors
-/// It names none; the words that do.
+/// It names none; the message lists the valid words.
 pub fn parse_tests(word: &str) -> Result<Vec<Test>, String> {
     match word.trim() {
         "throughput" => Ok(Test::THROUGHPUT.to_vec()),
@@ -252,7 +252,7 @@ impl FromStr for Test {
 }
 
 impl Group {
-    /// Its tests, in the order in which they are run.
+    /// Its tests, in order of execution.
     pub fn tests(self) -> impl Iterator<Item = Test> {
         Test::all().filter(move |test| test.group() == self)
     }

@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a pass tells while it runs, and by which it is stopped.
+/// Progress and stop request, shared with the observers of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticker<'a> {
-    /// Bytes done, of all writers together.
+    /// Bytes done by all writers.
     pub done: &'a AtomicU64,
-    /// Set when everybody is to stop.
+    /// Set when all writers are to stop.
     pub stop: &'a AtomicBool,
 }
 
@@ -20,7 +20,7 @@ impl Ticker<'_> {
     }
 
     /// # Errors
-    /// [`interrupted`], when everybody is to stop.
+    /// [`interrupted`], when all writers are to stop.
     #[inline]
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.stop.load(Ordering::Relaxed) {
@@ -31,7 +31,7 @@ impl Ticker<'_> {
     }
 }
 
-/// The error of a pass that was asked to stop.
+/// The error of a pass that was stopped.
 #[must_use]
 pub fn interrupted() -> io::Error {
     io::Error::other(Interrupted)

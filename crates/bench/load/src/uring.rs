@@ -1,10 +1,10 @@
-//! Operations by io_uring. The only unsafe code of this crate.
+//! Operations through io_uring. The only unsafe code of this crate.
 //!
 //! Invariants:
-//! - memory that the kernel has been told about outlives the operation: buffers of reads belong to the ring that reads into
-//!   them, and data of writes is borrowed for as long as the ring lives;
-//! - a ring is dropped only when nothing is in flight any more. Rings do not leave this crate, and nobody in it forgets one;
-//!   where the kernel cannot be waited for, buffers are leaked.
+//! - memory that the kernel uses outlives the operation: buffers of reads belong to the ring, and data of writes is
+//!   borrowed as long as the ring lives;
+//! - a ring is dropped only when nothing is in flight. Rings do not leave this crate, and no code in it forgets one. If
+//!   waiting for the kernel fails, buffers are leaked.
 
 use std::io;
 use std::marker::PhantomData;
@@ -17,21 +17,21 @@ use io_uring::{IoUring, opcode, squeue};
 use crate::queue::{self, Operation, Queue};
 use crate::ticker::Ticker;
 
-/// The one file that a ring knows: registered, so that the kernel does not look it up for each operation.
+/// The only file of a ring: registered, so that the kernel does not look it up for each operation.
 const FILE: Fixed = Fixed(0);
-/// Operations that are handed over without waiting for more: a device that works through a whole batch while this thread
-/// waits, and then waits while this thread works, is idle for a part of the time. At a depth of 32 on a virtio disk that is
-/// worth a seventh.
+/// Number of operations that are submitted without waiting for more. Otherwise the device would process a whole batch
+/// while this thread waits, and then wait while the thread works, so each would be idle part of the time. At a depth of
+/// 32 on a virtio disk this gains a seventh.
 const SUBMIT_EARLY: usize = 8;
-/// Tries to wait that may be interrupted in a row, before the kernel is not believed to make progress any more.
+/// Number of consecutive interrupted waits after which the kernel is assumed to make no progress.
 const TRIES_MAX: usize = 1000;
 
-/// A ring with `'d`: the life of the data that it writes.
+/// A ring; `'d` is the lifetime of the data that it writes.
 struct Ring<'d> {
     uring: IoUring,
     base: u64,
     in_flight: usize,
-    /// Bytes that the operation in a slot is to move.
+    /// Number of bytes that the operation in a slot should transfer.
     wanted: Vec<usize>,
     data: PhantomData<&'d [u8]>,
 }
@@ -53,7 +53,7 @@ impl<'d> Ring<'d> {
     /// The memory of the entry must stay valid, and a read's unused, until its completion was taken.
     unsafe fn push(&mut self, slot: usize, bytes: usize, entry: squeue::Entry) -> io::Result<()> {
         let entry = entry.user_data(slot as u64);
-        // SAFETY: handed on to the caller.
+        // SAFETY: required of the caller.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         // The queue has as many entries as there are slots, and each slot is pushed once at a time.
         pushed.map_err(|_| io::Error::other("the queue of io_uring is full before its depth is reached"))?;
@@ -65,7 +65,7 @@ impl<'d> Ring<'d> {
         {
             return Err(error);
         }
-        // What passes is left to the next wait.
+        // A failure here is left to the next wait.
         Ok(())
     }
 
@@ -87,10 +87,10 @@ impl<'d> Ring<'d> {
         failed
     }
 
-    /// Waits for everything in flight; whether that came to an end.
+    /// Waits for everything in flight; returns whether that succeeded.
     fn drain(&mut self) -> bool {
         for _ in 0..TRIES_MAX + self.wanted.len() {
-            // Entries that were pushed and not handed over yet are handed over by the wait.
+            // The wait also submits entries that were pushed but not submitted yet.
             if self.in_flight == 0 {
                 return true;
             }
@@ -109,7 +109,8 @@ impl<'d> Ring<'d> {
 
 impl Drop for Ring<'_> {
     fn drop(&mut self) {
-        // Data of writes is only read by the kernel: what is still in flight after that writes rubbish at worst.
+        // The kernel only reads the data of writes: in the worst case, an operation that is still in flight writes
+        // wrong data.
         self.drain();
     }
 }
@@ -132,7 +133,7 @@ fn outcome(result: i32, wanted: usize) -> io::Result<()> {
     }
 }
 
-/// The best set-up first; older kernels refuse the flags that they do not know.
+/// The best set-up first; older kernels refuse flags that they do not know.
 fn build(entries: u32) -> io::Result<IoUring> {
     let mut newest = IoUring::builder();
     newest
@@ -157,14 +158,14 @@ fn explained(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot set up io_uring: {error}: {advice}"))
 }
 
-/// Reads, into buffers of its own.
+/// Reads into its own buffers.
 pub(crate) struct Reads {
     ring: Ring<'static>,
     buffers: Vec<IoBuf>,
 }
 
 impl Reads {
-    /// A ring over the file at `descriptor`, whose part begins at `base`, with `depth` buffers of `record_bytes`.
+    /// A ring over the file at `descriptor`, with the part from `base` on, and `depth` buffers of `record_bytes`.
     ///
     /// # Errors
     /// The system refuses io_uring.
@@ -191,8 +192,8 @@ impl<'d> Queue<'d> for Reads {
         let entry = opcode::Read::new(FILE, buffer.as_mut_ptr(), access.bytes as u32)
             .offset(self.ring.base + access.offset)
             .build();
-        // SAFETY: the buffer is owned by `self`, is not touched while the slot is taken, and is leaked by `drop` if the
-        // kernel still has it.
+        // SAFETY: `self` owns the buffer, does not access it while the slot is taken, and `drop` leaks it if the kernel
+        // still uses it.
         unsafe { self.ring.push(slot, access.bytes, entry) }
     }
 
@@ -234,7 +235,7 @@ impl<'d> Queue<'d> for Writes<'d> {
     }
 }
 
-/// Does writes, `depth` of them in flight, to the part of the file at `descriptor` that begins at `base`.
+/// Executes writes, `depth` of them in flight, on the part of the file at `descriptor` that begins at `base`.
 ///
 /// # Errors
 /// The system refuses io_uring, or an operation fails; [`crate::ticker::interrupted`].

@@ -1,4 +1,4 @@
-//! Doing the steps of a visit on a target.
+//! Executes the steps of a visit on a target.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,21 +18,21 @@ use crate::test::{Direction, Test};
 use crate::ticker::{Ticker, is_interrupted};
 use crate::writers::{self, Moved};
 
-/// Record of passes that are not measured: large, so that they are soon done.
+/// Record size of passes that are not measured: large, so that they are fast.
 const FILL_BYTES_MAX: u64 = 1 << 20;
-/// Passes that write in one visit at most; so data of two visits is never the same.
+/// Maximum number of writing passes in a visit, so that two visits never write the same data.
 const PASSES_MAX: u64 = 8;
 
-/// What a visit's thread and those that watch it share.
+/// Shared by the thread of a visit and its observers.
 #[derive(Debug, Default)]
 pub struct Signals {
-    /// Bytes done in the visit under way.
+    /// Bytes done in the current visit.
     pub done: AtomicU64,
     /// Set when the campaign is to stop.
     pub stop: AtomicBool,
 }
 
-/// Does visits, one after the other.
+/// Executes visits, one after the other.
 #[derive(Debug)]
 pub struct Visitor<'a> {
     plan: &'a Plan,
@@ -40,7 +40,7 @@ pub struct Visitor<'a> {
     data: Data<'a>,
     signals: &'a Signals,
     drop_caches: DropCaches,
-    /// What all of the target holds, if it is of one pass.
+    /// The data of the whole target, if it comes from one pass.
     contents: Option<Contents>,
     pass: u64,
 }
@@ -49,7 +49,7 @@ pub struct Visitor<'a> {
 pub type Sample = (Test, Moved);
 
 impl<'a> Visitor<'a> {
-    /// For a plan and a target that was made for it.
+    /// For a plan and a target that was created for it.
     #[must_use]
     pub fn new(plan: &'a Plan, target: &'a Target, signals: &'a Signals) -> Self {
         let piece = plan.record_bounds().0.max(fill_bytes(target));
@@ -70,16 +70,16 @@ impl<'a> Visitor<'a> {
         &self.data
     }
 
-    /// Whose cached pages are dropped between tests.
+    /// Which cached pages are dropped between tests.
     #[must_use]
     pub fn drop_caches(&self) -> DropCaches {
         self.drop_caches
     }
 
-    /// Does a visit: the samples of the tests that count. `number` is that of the visit in the campaign.
+    /// Executes a visit and returns the samples of the tests that count. `number` is that of the visit in the campaign.
     ///
     /// # Errors
-    /// What fails first; [`LoadError::Interrupted`].
+    /// The first error; [`LoadError::Interrupted`].
     pub fn visit(&mut self, visit: &Visit, number: u64) -> Result<Vec<Sample>, LoadError> {
         self.signals.done.store(0, Ordering::Relaxed);
         self.pass = number * PASSES_MAX;
@@ -108,7 +108,7 @@ impl<'a> Visitor<'a> {
         Ok(samples)
     }
 
-    /// Bytes that a visit moves, if the target holds (`filled`) data of its level.
+    /// Bytes that a visit transfers, if the target contains (`filled`) data of its level.
     #[must_use]
     pub fn bytes(plan: &Plan, target: &Target, visit: &Visit, filled: bool) -> u64 {
         let passes = steps(visit.group, plan)
@@ -119,14 +119,14 @@ impl<'a> Visitor<'a> {
         (passes + u64::from(fill)) * target.bytes()
     }
 
-    /// Writes all of the target, `times` times, with data of the first level.
+    /// Writes the whole target `times` times with data of the first level.
     ///
     /// # Errors
     /// As [`Visitor::visit`].
     pub fn precondition(&mut self, times: u32) -> Result<(), LoadError> {
         self.signals.done.store(0, Ordering::Relaxed);
         for time in 0..times {
-            // Numbers from the other end: no visit has them.
+            // Numbers from the other end, which no visit has.
             self.pass = u64::MAX - u64::from(time);
             self.contents = None;
             self.fill(&Visit {
@@ -185,12 +185,12 @@ impl<'a> Visitor<'a> {
         let passes = passes(pass, pool, self.target.bytes_each(), media.len(), rewrites_one);
         let moved = writers::run(&media, &passes, &ticker).map_err(failed)?;
         self.pass = self.pass.wrapping_add(1);
-        // What was rewritten is put back by the next step.
+        // The next step restores what was rewritten.
         self.contents = if rewrites_one { before } else { Some(contents) };
         Ok(moved)
     }
 
-    /// Writes all of the target with data of the visit's level, unless it holds such data.
+    /// Writes the whole target with data of the visit's level, unless it already contains such data.
     fn fill(&mut self, visit: &Visit) -> Result<(), LoadError> {
         let wanted = self.next_contents(visit)?;
         if self
@@ -227,7 +227,7 @@ impl<'a> Visitor<'a> {
         Ok(())
     }
 
-    /// Writes what belongs into the first part of each writer, as far as the largest record reaches.
+    /// Writes the correct data into the first part of each writer, up to the length of the largest record.
     fn restore(&mut self) -> Result<(), LoadError> {
         let Some(contents) = self.contents else {
             return Ok(());
@@ -244,7 +244,7 @@ impl<'a> Visitor<'a> {
         Ok(())
     }
 
-    /// Reads everything and compares.
+    /// Reads all data and compares it.
     fn verify(&mut self) -> Result<(), LoadError> {
         let Some(contents) = self.contents else {
             return Ok(());
@@ -285,7 +285,7 @@ impl<'a> Visitor<'a> {
     }
 }
 
-/// Bytes that a campaign moves, at least: of the rounds that are planned.
+/// Minimum number of bytes that a campaign transfers, in the planned rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// To the target.
@@ -295,11 +295,11 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Of a plan on a target of `bytes` bytes.
+    /// For a plan on a target of `bytes` bytes.
     #[must_use]
     pub fn of(plan: &Plan, bytes: u64) -> Self {
         let mut round = Self { written: 0, read: 0 };
-        // The target is filled once for each level, by a test or for one.
+        // The target is filled once for each level, by a test or before one.
         let mut filled = None;
         for visit in crate::schedule::round(plan, 0) {
             for step in steps(visit.group, plan) {
@@ -332,7 +332,7 @@ fn fill_bytes(target: &Target) -> u64 {
     (1 << target.bytes_each().trailing_zeros()).min(FILL_BYTES_MAX)
 }
 
-/// One pass for each writer, each with data of its own.
+/// One pass for each writer, each with its own data.
 fn passes<'p>(
     pass: Pass<'p>,
     pool: &'p flaz_data::Pool,
@@ -409,7 +409,7 @@ mod tests {
             level: 1,
         };
         visitor.visit(&visit, 0).unwrap();
-        // A write that went astray.
+        // A misdirected write.
         target.open(true).unwrap()[1].write(100_000, b"astray").unwrap();
         match visitor.verify() {
             Err(LoadError::Mismatch {

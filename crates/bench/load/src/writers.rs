@@ -1,8 +1,8 @@
-//! Several writers (or readers) at the same time, each with a medium of its own, and what their bandwidth is.
+//! Several concurrent writers (or readers), each with its own medium, and their bandwidth.
 //!
-//! Two figures are called that. The *naive* one is the sum of each writer's rate over its own time; it counts a writer that
-//! was fast because the others had already ended. The *precise* one is all bytes over the window from the first writer's
-//! start to the last one's end: what the device did.
+//! There are two definitions of bandwidth. The *naive* one is the sum of each writer's rate over its own time; it
+//! overstates a writer that was fast because the others had already finished. The *precise* one is all bytes divided by
+//! the time from the first writer's start to the last one's end.
 
 use std::io;
 use std::sync::Barrier;
@@ -13,22 +13,22 @@ use crate::medium::Medium;
 use crate::pass::{self, Pass, Span};
 use crate::ticker::{Ticker, is_interrupted};
 
-/// Most writers at the same time.
+/// Maximum number of concurrent writers.
 pub const WRITERS_MAX: usize = 256;
 
-/// What a test moved in which time.
+/// Bytes transferred by a test, and the time taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moved {
     /// Bytes of all writers.
     pub bytes: u64,
     /// From the first start to the last end, in seconds.
     pub seconds: f64,
-    /// Sum of each writer's bytes a second over its own time.
+    /// Sum of each writer's bytes per second over its own time.
     pub naive_bytes_per_s: f64,
 }
 
 impl Moved {
-    /// Of the writers' spans.
+    /// From the writers' spans.
     ///
     /// # Panics
     /// Without spans.
@@ -54,18 +54,18 @@ impl Moved {
     }
 }
 
-/// Never nothing, so that a rate is always a number.
+/// Never zero, so that a rate is always finite.
 fn seconds(start: Instant, end: Instant) -> f64 {
     end.duration_since(start).as_secs_f64().max(1e-9)
 }
 
-/// Does one pass on each medium, all at the same time. One that fails does not stop the others.
+/// Executes one pass on each medium, all concurrently. A failed one does not stop the others.
 ///
 /// # Errors
-/// The first writer's that failed; [`crate::ticker::interrupted`].
+/// The error of the first failed writer; [`crate::ticker::interrupted`].
 ///
 /// # Panics
-/// Without media, or when a writer panics.
+/// Without media, or if a writer panics.
 pub fn run(media: &[impl Medium], passes: &[Pass<'_>], ticker: &Ticker<'_>) -> io::Result<Moved> {
     assert_eq!(media.len(), passes.len(), "a pass for each medium");
     if let ([medium], [pass]) = (media, passes) {

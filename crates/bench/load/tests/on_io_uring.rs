@@ -1,4 +1,5 @@
-//! Passes by io_uring on real files: what is written is there, what is missing is told. Skipped where the system has none.
+//! Passes through io_uring on real files: written data is there, and short reads are reported. Skipped if the system
+//! has no io_uring.
 
 use std::fs;
 use std::io;
@@ -31,7 +32,7 @@ impl Rig {
         }
     }
 
-    /// A pass over the part of the file that begins at `base`; nothing where there is no io_uring.
+    /// A pass over the part of the file that begins at `base`; `None` without io_uring.
     fn pass(&self, direction: Direction, order: Order, depth: usize, base: u64) -> Option<io::Result<Span>> {
         let path = self.folder.path().join("file");
         let medium = FileMedium::open(&path, false).unwrap().from_offset(base);

@@ -1,4 +1,4 @@
-//! Every test against a medium that writes down what is asked of it, record by record.
+//! Every test on a medium that records all requests.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -15,11 +15,11 @@ use flaz_load::ticker::{Ticker, is_interrupted};
 
 const RECORD: usize = 4096;
 
-/// What was asked of a medium.
+/// A request to a medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
     Read(u64, usize),
-    /// Where, and the bytes.
+    /// Offset and bytes.
     Write(u64, Vec<u8>),
     Flush,
 }
@@ -67,7 +67,7 @@ fn pool(records: usize) -> Pool {
         .0
 }
 
-/// What a test asks of its medium, with `records` records.
+/// The requests of a test with `records` records.
 fn recorded(test: Test, records: u64, pool: &Pool, base: u64) -> Vec<Asked> {
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let ticker = Ticker {
@@ -161,7 +161,7 @@ fn each_test_asks_for_exactly_its_records() {
 fn the_bytes_are_those_of_the_pool() {
     let pool = pool(8);
     for test in Test::all().filter(|test| test.direction() == Direction::Write) {
-        // More records than the pool has, beginning in its middle, as the second writer's do.
+        // More records than the pool has, beginning in its middle, as for the second writer.
         let asked = recorded(test, 20, &pool, 4 * RECORD as u64);
         let writes = asked.iter().filter_map(|asked| match asked {
             Asked::Write(offset, data) => Some((*offset as usize / RECORD, data)),

@@ -1,14 +1,14 @@
-//! The kinds of data, made in memory. No two samples have a block in common, but duplicates within one.
+//! The kinds of data, generated in memory. Two samples share no block; duplicates exist only within a sample.
 
 use flaz_bench::detect::Pattern;
 use flaz_data::{DataSpec, Family, Generator, Level, Seed};
 use flaz_random::Random;
 
-/// Blocks that deduplication works on.
+/// Block size that deduplication uses.
 const BLOCK_BYTES: usize = 4096;
-/// Different blocks among duplicates: between two equal ones lies about 1 MiB, farther than codecs look.
+/// Number of different blocks among duplicates: equal ones are about 1 MiB apart, beyond the window of codecs.
 const DISTINCT_BLOCKS: usize = 256;
-/// By how much the copy of a half unit is turned, so that no aligned block equals another.
+/// Rotation of the copy of a half unit, so that no aligned block equals another.
 const TURN_BYTES: usize = 1000;
 
 /// Makes data.
@@ -19,12 +19,12 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// From a seed.
+    /// Created from a seed.
     pub fn new(seed: u64) -> Self {
         Self { seed, made: 0 }
     }
 
-    /// Fills `buffer`, a multiple of 128 KiB, with data that was not made before.
+    /// Fills `buffer`, a multiple of 128 KiB, with new data.
     pub fn fill(&mut self, pattern: Pattern, buffer: &mut [u8]) {
         self.made += 1;
         match pattern {
@@ -57,7 +57,7 @@ impl Maker {
             .fill(0, buffer);
     }
 
-    /// Each of the different blocks once, in random order, and again in another, and so on.
+    /// Each of the different blocks once in random order, then again in another order, and so on.
     fn duplicates(&self, buffer: &mut [u8]) {
         let mut distinct = vec![0; DISTINCT_BLOCKS * BLOCK_BYTES];
         self.generate(Family::Random, 0, &mut distinct);
@@ -72,7 +72,7 @@ impl Maker {
     }
 }
 
-/// Makes the second half of each unit of twice the distance the first, turned.
+/// Copies the first half of each unit of twice the distance to its second half, rotated.
 fn copy(buffer: &mut [u8], distance: usize) {
     for unit in buffer.chunks_exact_mut(2 * distance) {
         let (first, second) = unit.split_at_mut(distance);

@@ -1,4 +1,4 @@
-//! File systems: which one a path is in, and what it does to data.
+//! Determines the file system of a path, and what it does to data.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use flaz_bench::detect::FileSystem;
 use rustix::fs::{IFlags, ioctl_getflags, major, minor};
 
-/// File systems that store data as it is.
+/// File systems that store data unchanged.
 const PLAIN: [&str; 8] = ["ext2", "ext3", "ext4", "xfs", "vfat", "exfat", "tmpfs", "nilfs2"];
-/// File systems that compress if they are told to, by an option of the mount or an attribute of the file.
+/// File systems that compress if a mount option or a file attribute says so.
 const TOLD: [&str; 2] = ["btrfs", "f2fs"];
-/// The file system that a path is in, and what it does to data.
+/// The file system of a path.
 #[derive(Debug)]
 pub struct FileSystemOf {
-    /// Its type, as mount(8) names it.
+    /// Its type, as in mount(8).
     pub kind: String,
     /// What it does to data.
     pub compression: FileSystem,
@@ -22,7 +22,7 @@ pub struct FileSystemOf {
 }
 
 impl FileSystemOf {
-    /// Of a folder or file at `path`; `file` is that, or one in it.
+    /// The file system of the directory or file at `path`; `file` is open, at `path` or in it.
     #[must_use]
     pub fn find(path: &Path, file: &File) -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -35,8 +35,7 @@ impl FileSystemOf {
         }
     }
 
-    /// Number of the device that it is on, as `MAJOR:MINOR`; `number` as `stat` says, which of some file systems is no
-    /// device's.
+    /// Number of its device, as `MAJOR:MINOR`; `number` is that of `stat`, which for some file systems is not a device.
     #[must_use]
     pub fn device(&self, number: u64) -> String {
         let source = fs::metadata(&self.source)
@@ -46,8 +45,8 @@ impl FileSystemOf {
         format!("{}:{}", major(number), minor(number))
     }
 
-    /// Whether direct I/O passes the page cache by. Others take the flag and use the page cache all the same, as btrfs does
-    /// for files with checksums.
+    /// Whether direct I/O bypasses the page cache. Some file systems accept the flag and use the page cache anyway,
+    /// such as btrfs for files with checksums.
     #[must_use]
     pub fn honours_direct(&self) -> bool {
         PLAIN.contains(&self.kind.as_str())
@@ -60,7 +59,7 @@ struct Mount {
     options: String,
 }
 
-/// The mount that a path is in; the last of those with the longest mount point.
+/// The mount that contains a path: the last of those with the longest mount point.
 fn mount_of(mounts: &str, path: &Path) -> Mount {
     let mut found: Option<(usize, Mount)> = None;
     for line in mounts.lines() {

@@ -1,6 +1,7 @@
-//! What lies below a device, as far as sysfs says: loop devices over files, mapped devices, arrays, disks of others.
+//! Finds the layers below a device in sysfs: loop devices over files, mapped devices, arrays, virtual disks.
 //!
-//! Only what could be taken for a gain of the device itself is of interest; a partition and its disk are the same here.
+//! Only layers whose effect could be taken for that of the device itself are listed. A partition and its disk are
+//! treated as the same.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -10,27 +11,27 @@ use flaz_bench::detect::{FileSystem, Layer, LayerState};
 
 use super::file_system::FileSystemOf;
 
-/// Where the kernel shows its devices.
+/// Where sysfs is mounted.
 pub const SYS: &str = "/sys";
-/// Layers that are looked at, one on the other.
+/// Maximum depth of the search.
 const DEPTH_MAX: usize = 8;
-/// Layers that are named.
+/// Maximum number of layers that are named.
 const LAYERS_MAX: usize = 16;
-/// Devices whose data goes to another machine, by the beginnings of their names.
+/// Prefixes of the names of devices whose data is sent to another machine.
 const REMOTE: [&str; 4] = ["nbd", "rbd", "drbd", "ublkb"];
-/// Disks that a host makes for its guest.
+/// Virtual disks that a host provides for its guest.
 const VIRTUAL: [&str; 2] = ["vd", "xvd"];
 
-/// What lies below.
+/// The layers below a device.
 #[derive(Debug, Default)]
 pub struct Below {
-    /// From above to below.
+    /// From top to bottom.
     pub layers: Vec<Layer>,
-    /// Whether data goes through the page cache on its way.
+    /// Whether data goes through the page cache of a lower layer.
     pub cached: bool,
 }
 
-/// What lies below the device with a number, `MAJOR:MINOR`.
+/// The layers below the device with the number `MAJOR:MINOR`.
 pub fn below(sys: &Path, number: &str) -> Below {
     let mut below = Below::default();
     if let Some(folder) = folder_of(sys, number) {
@@ -39,7 +40,7 @@ pub fn below(sys: &Path, number: &str) -> Below {
     below
 }
 
-/// The folder of the whole disk.
+/// The sysfs directory of the whole disk.
 fn folder_of(sys: &Path, number: &str) -> Option<PathBuf> {
     let folder = fs::canonicalize(sys.join(format!("dev/block/{number}"))).ok()?;
     if folder.join("partition").exists() {
@@ -89,7 +90,7 @@ fn look(sys: &Path, folder: &Path, depth: usize, below: &mut Below) {
         return;
     }
     if let Some(mapped) = line(&folder.join("dm/name")) {
-        // What encrypts does not compress. Thin volumes leave out zeros, and VDO does everything.
+        // Encryption does not compress. Thin volumes elide zeros, and VDO does everything.
         let encrypts = line(&folder.join("dm/uuid")).is_some_and(|uuid| uuid.starts_with("CRYPT-"));
         let state = if encrypts {
             LayerState::Plain
@@ -120,19 +121,19 @@ fn look(sys: &Path, folder: &Path, depth: usize, below: &mut Below) {
     }
 }
 
-/// The counter of a device that tells what it keeps: zram's.
+/// The counter of stored bytes of a device that has one (zram).
 #[derive(Debug)]
 pub struct Kept(PathBuf);
 
 impl Kept {
-    /// The counter of the device with a number; nothing if it has none.
+    /// The counter of the device with a number, if it has one.
     pub fn of(sys: &Path, number: &str) -> Option<Self> {
         let path = fs::canonicalize(sys.join(format!("dev/block/{number}"))).ok()?;
         let kept = Self(path.join("mm_stat"));
         kept.bytes().is_some().then_some(kept)
     }
 
-    /// Bytes of all that is kept, compressed.
+    /// Compressed size of all stored data in bytes.
     pub fn bytes(&self) -> Option<u64> {
         // Documentation/admin-guide/blockdev/zram.rst: the second field is compr_data_size.
         line(&self.0)?.split_ascii_whitespace().nth(1)?.parse().ok()
@@ -154,7 +155,7 @@ mod tests {
             sys
         }
 
-        /// A device with a number, and files in its folder.
+        /// A device with a number, and files in its directory.
         fn device(&self, name: &str, number: &str, files: &[(&str, &str)]) {
             let folder = self.0.path().join("block").join(name);
             fs::create_dir_all(&folder).unwrap();

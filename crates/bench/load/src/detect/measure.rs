@@ -1,7 +1,8 @@
-//! The rounds: every kind of data once in each, in random order; and a second series of them where the first one says yes.
+//! Measures rounds: each writes every kind of data once, in random order. If the first series gives a positive result,
+//! a second series must confirm it.
 //!
-//! Invariants: data is made before the clock starts; two samples have no block in common; all of the part that is used
-//! was written before the first sample.
+//! Invariants: data is generated before the clock starts; two samples share no block; the whole area was written before
+//! the first sample.
 
 use std::io;
 use std::time::Duration;
@@ -14,55 +15,55 @@ use super::data::Maker;
 
 /// What is written to: a file, a device, or a model of one.
 pub trait Sink {
-    /// Writes all of `data` at `offset`, until it is on the medium; the time that took.
+    /// Writes all of `data` at `offset`, until it is on the medium; returns the time taken.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn write(&mut self, data: &[u8], offset: u64) -> io::Result<Duration>;
 
-    /// Bytes that the device says it keeps, of all that is on it; nothing of one that does not say.
+    /// Bytes that the device reports as stored, for all its data; `None` if it does not report that.
     fn kept_bytes(&mut self) -> Option<u64> {
         None
     }
 }
 
-/// How much is written.
+/// Amounts of data.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Bytes of each kind in a round.
+    /// Bytes of each kind per round.
     pub sample_bytes: u64,
-    /// Places for samples, one behind the other: at least one.
+    /// Number of consecutive places for samples, at least one.
     pub slots: u64,
     /// Rounds.
     pub rounds: u32,
-    /// What data and order are drawn from.
+    /// Seed of data and order.
     pub seed: u64,
 }
 
 impl Shape {
-    /// Writes before and in the first series of rounds.
+    /// Number of writes before and in the first series of rounds.
     pub fn writes(&self) -> u64 {
         self.slots + self.series_writes()
     }
 
-    /// Writes of a series of rounds.
+    /// Number of writes in a series of rounds.
     fn series_writes(&self) -> u64 {
         u64::from(self.rounds) * Pattern::all().len() as u64
     }
 }
 
-/// What is measured, before and between series of rounds.
+/// The state of a measurement, before and between series.
 #[derive(Debug)]
 pub struct Measurement<'a, S> {
     sink: &'a mut S,
     shape: &'a Shape,
     buffer: IoBuf,
     maker: Maker,
-    /// Draws the order.
+    /// Determines the order.
     random: Random,
-    /// Where the next sample goes.
+    /// Place of the next sample.
     slot: usize,
-    /// What the device says of the last sample of each place.
+    /// Stored bytes that the device reported for the last sample of each place.
     kept_in: Vec<f64>,
     kept_before: Option<u64>,
 }
@@ -71,7 +72,7 @@ impl<'a, S: Sink> Measurement<'a, S> {
     /// Writes random data to every place. `tick` is called after each write.
     ///
     /// # Errors
-    /// The sink's.
+    /// The sink's error.
     pub fn start(sink: &'a mut S, shape: &'a Shape, mut tick: impl FnMut()) -> io::Result<Self> {
         let mut buffer = IoBuf::zeroed(shape.sample_bytes as usize);
         let mut maker = Maker::new(shape.seed);
@@ -85,7 +86,7 @@ impl<'a, S: Sink> Measurement<'a, S> {
             maker,
             random: Random::named(shape.seed, "order"),
             slot: 0,
-            // Of random data everything is kept.
+            // All of the random data is stored.
             kept_in: vec![shape.sample_bytes as f64; shape.slots as usize],
             kept_before: sink.kept_bytes(),
             sink,
@@ -93,10 +94,10 @@ impl<'a, S: Sink> Measurement<'a, S> {
         })
     }
 
-    /// A series of rounds. `tick` is called after each write.
+    /// Runs a series of rounds. `tick` is called after each write.
     ///
     /// # Errors
-    /// The sink's.
+    /// The sink's error.
     pub fn series(&mut self, mut tick: impl FnMut()) -> io::Result<Vec<Sample>> {
         let mut samples = Vec::new();
         for round in 0..self.shape.rounds as usize {
@@ -135,12 +136,13 @@ impl<'a, S: Sink> Measurement<'a, S> {
     }
 }
 
-/// Detection by a sink: a series of rounds, and where that says yes by rates, another one that must say so as well.
+/// Runs the detection on a sink: a series of rounds and, if its rates give a positive result, another one that must
+/// confirm it.
 ///
-/// `step` hears of each write, and of writes that are added.
+/// `step` is called for each write, and for writes that are added.
 ///
 /// # Errors
-/// The sink's; inside, that of what was measured.
+/// The sink's error; the inner result has the error of the evaluation.
 pub fn measured(
     sink: &mut impl Sink,
     shape: &Shape,
@@ -159,11 +161,11 @@ pub fn measured(
     Ok(detect(target, &[&first, &second], facts.clone()))
 }
 
-/// How far a measurement is.
+/// Progress of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// A write is done.
+    /// A write is complete.
     Written,
-    /// So many are to be done besides those of [`Shape::writes`].
+    /// This many writes are added to those of [`Shape::writes`].
     Added(u64),
 }

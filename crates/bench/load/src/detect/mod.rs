@@ -1,5 +1,5 @@
-//! Measurements for `flaz bench detect`: writes different kinds of data, and lists the layers between file system and medium.
-//! [`flaz_bench::detect`] draws the conclusion.
+//! Measurements for `flaz bench detect`: writes different kinds of data, and lists the layers between file system and
+//! medium. [`flaz_bench::detect`] evaluates them.
 
 pub mod data;
 pub mod file_system;

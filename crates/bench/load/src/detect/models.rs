@@ -1,5 +1,5 @@
-//! Models of drives whose bandwidth counts the bytes that are left: real codecs on the data that is really written, in
-//! virtual time. What they are is known, so that the answers can be held against it.
+//! Models of drives whose bandwidth depends on the stored bytes: real codecs compress the data actually written, in
+//! virtual time. The properties of the models are known, so the answers can be checked.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,23 +13,23 @@ use flaz_random::Random;
 use super::measure::{Shape, Sink, Step, measured};
 
 const BLOCK_BYTES: usize = 4096;
-/// What is left of the data passes at this rate.
+/// Rate at which the remaining data is stored.
 const BYTES_PER_S: f64 = 200e6;
-/// Time of a write besides that.
+/// Additional time of a write.
 const OVERHEAD_S: f64 = 200e-6;
 /// Standard deviation of the logarithm of a write's time.
 const NOISE: f64 = 0.03;
 
-/// Rounds of a series.
+/// Number of rounds in a series.
 const ROUNDS: u32 = 8;
 
 struct Drive {
-    /// Codec, and bytes that it is given at a time.
+    /// Codec, and the number of bytes that it compresses at a time.
     codec: Option<(Meter, usize)>,
     elides_zeros: bool,
-    /// Hashes of the blocks that it has, if it deduplicates.
+    /// Hashes of the stored blocks, if it deduplicates.
     blocks: Option<HashSet<u64>>,
-    /// What it keeps of each place, if it says so; such a drive is as fast with any data.
+    /// Stored bytes of each place, if it reports them; such a drive has the same speed with all data.
     kept: Option<HashMap<u64, usize>>,
     random: Random,
 }

@@ -1,4 +1,4 @@
-//! Whether a plan makes sense.
+//! Validates a plan.
 
 use flaz_bench::cell::RUNS_MAX;
 
@@ -15,10 +15,10 @@ use crate::test::IOPS_RECORD_BYTES;
 use crate::writers::WRITERS_MAX;
 
 impl Plan {
-    /// Says whether it makes sense.
+    /// Validates the plan.
     ///
     /// # Errors
-    /// The first thing that does not.
+    /// The first problem.
     pub fn check(&self) -> Result<(), LoadError> {
         if self.tests.is_empty() || self.levels.is_empty() || self.records_bytes.is_empty() {
             return Err(LoadError::plan(

@@ -1,4 +1,4 @@
-//! A plan in which nothing is left open.
+//! A plan with all values filled in.
 
 use std::path::PathBuf;
 
@@ -11,83 +11,84 @@ use crate::pass::Engine;
 use crate::target::{DropCaches, Io, TargetOptions};
 use crate::test::{IOPS_RECORD_BYTES, Test};
 
-/// Smallest and largest record in bytes; records are powers of two, so that they divide each other.
+/// Minimum and maximum record in bytes; records are powers of two, so that they divide each other.
 pub const RECORD_BYTES_MIN: u64 = 512;
 /// See [`RECORD_BYTES_MIN`].
 pub const RECORD_BYTES_MAX: u64 = 64 << 20;
-/// Largest pool of data in memory.
+/// Maximum size of the data in memory.
 pub const POOL_BYTES_MAX: u64 = 64 << 30;
-/// Smallest pool with duplicates in it.
+/// Minimum size of the data in memory if it has duplicates.
 pub const POOL_BYTES_DEDUP_MIN: u64 = 64 << 20;
-/// Chunk of data if none is asked for.
+/// Default chunk size.
 pub(super) const CHUNK_BYTES: u64 = 4096;
-/// Levels of one campaign.
+/// Maximum number of levels in a campaign.
 pub const LEVELS_MAX: usize = 101;
-/// Passes over the target before the first run.
+/// Maximum number of passes over the target before the first run.
 pub const PRECONDITION_MAX: u32 = 100;
-/// Warm-up rounds, whether asked for by number or until the state is steady. The SNIA gives up after 25.
+/// Maximum number of warm-up rounds, whether their number is fixed or they end in steady state. SNIA also stops after
+/// 25.
 pub const WARM_UP_MAX: u32 = 25;
 
-/// What a campaign measures, and how. Nothing is left open.
+/// Everything that defines a campaign, with all values filled in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct Plan {
-    /// Folder, file or device.
+    /// Directory, file or device.
     pub target: PathBuf,
     /// Tests, each once, in the order of their definition.
     pub tests: Vec<Test>,
-    /// Record sizes of the tests of throughput, ascending.
+    /// Record sizes of the throughput tests, ascending.
     pub records_bytes: Vec<u64>,
     /// Compressibility of the data.
     pub levels: Vec<Level>,
-    /// How data of a percentage is made.
+    /// Family of the data for percentage levels.
     pub family: FamilyWord,
     /// Share of chunks that are duplicates, in percent.
     pub dedup_pct: f64,
     /// Chunk size for duplicates, drawn levels and replayed data; IOzone data uses its record size.
     #[serde(default = "chunk_bytes")]
     pub chunk_bytes: u64,
-    /// What the level `replay` draws from.
+    /// Source of the level `replay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
-    /// Runs of each cell.
+    /// Number of runs of each cell.
     pub runs: u32,
-    /// More runs until the 95 % interval of each cell is no wider, in percent to each side.
+    /// Add runs until the half-width of each cell's 95 % interval is at most this, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_pct: Option<f64>,
-    /// Most runs of a cell.
+    /// Maximum number of runs of a cell.
     pub runs_max: u32,
-    /// Passes over all of the target before anything is measured.
+    /// Number of passes over the whole target before the measurement.
     pub precondition: u32,
-    /// Rounds that do not count, before those that do.
+    /// Number of warm-up rounds.
     pub warm_up: u32,
-    /// Such rounds until the state is steady, [`WARM_UP_MAX`] at most.
+    /// Add warm-up rounds until the state is steady, at most [`WARM_UP_MAX`].
     pub steady: bool,
-    /// Bytes of all writers together; twice the memory if there is room, when not given.
+    /// Total bytes of all writers; by default twice the memory if there is space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// Writers at the same time.
+    /// Number of concurrent writers.
     pub writers: usize,
-    /// Past the page cache or through it.
+    /// Direct I/O or page cache.
     pub io: Io,
-    /// How operations reach the kernel.
+    /// I/O engine.
     pub engine: EngineWord,
-    /// Operations in flight of each writer.
+    /// Operations in flight per writer.
     pub depth: usize,
-    /// Where the flush is.
+    /// Whether the time includes the flush.
     pub flush: Flush,
-    /// Whose cached pages are dropped between tests.
+    /// Which cached pages are dropped between tests.
     pub drop_caches: DropCaches,
-    /// Whether everything is read back and compared.
+    /// Whether all data is read back and compared.
     pub verify: bool,
-    /// What order and data are drawn from.
+    /// Seed of order and data.
     pub seed: u64,
-    /// Bytes of data in memory at most.
+    /// Maximum amount of data in memory, in bytes.
     pub pool_bytes: u64,
 }
 
 impl Plan {
-    /// How operations reach the kernel.
+    /// The I/O engine.
     #[must_use]
     pub fn engine(&self) -> Engine {
         match self.engine {
@@ -116,7 +117,7 @@ impl Plan {
         )
     }
 
-    /// What the plan asks of its target.
+    /// The requirements of the plan on its target.
     #[must_use]
     pub fn target_options(&self) -> TargetOptions {
         let (most, least) = self.record_bounds();

@@ -1,4 +1,4 @@
-//! What a campaign is to measure: from a file and options to a plan in which nothing is left open.
+//! The plan of a campaign: combines a campaign file, options and defaults.
 
 mod check;
 mod complete;

@@ -1,6 +1,6 @@
-//! The measured distribution that the level `replay` draws from.
+//! The measured distribution for the level `replay`.
 //!
-//! Invariant: a campaign that goes on draws from what it began with: its file has the path and a sum of what was read.
+//! Invariant: a resumed campaign uses the distribution with which it started: its file has the path and a checksum.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::error::LoadError;
 /// The level whose data is replayed.
 pub const REPLAY: &str = "replay";
 
-/// A distribution, and where it is from.
+/// A distribution and its source.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Replay {
     /// The file, as an absolute path.
     path: PathBuf,
-    /// Sum of the distribution in it, in hexadecimal digits.
+    /// Checksum of the distribution, in hexadecimal digits.
     sum: String,
-    /// What was studied, for people.
+    /// Description of the studied data.
     source: String,
-    /// Empty as it comes from a campaign's file.
+    /// Not stored in a campaign's file.
     #[serde(skip)]
     distribution: Option<Arc<Distribution>>,
 }
@@ -37,7 +37,7 @@ impl Replay {
     /// Reads a distribution.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// It cannot be read, or is invalid.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
         let path = std::path::absolute(path).map_err(LoadError::at("find", path))?;
         let distribution = Distribution::read(&path)?;
@@ -49,10 +49,10 @@ impl Replay {
         })
     }
 
-    /// Reads it again, for a campaign that goes on.
+    /// Reads it again, for a resumed campaign.
     ///
     /// # Errors
-    /// As [`Replay::read`]; it is another one now.
+    /// As [`Replay::read`]; the distribution has changed.
     pub fn read_again(&mut self) -> Result<(), LoadError> {
         let found = Self::read(&self.path)?;
         if found.sum != self.sum {
@@ -68,14 +68,14 @@ impl Replay {
         Ok(())
     }
 
-    /// The distribution; nothing before [`Replay::read_again`] where it comes from a campaign's file.
+    /// The distribution; `None` before [`Replay::read_again`] if it comes from a campaign's file.
     #[must_use]
     pub fn distribution(&self) -> Option<Arc<Distribution>> {
         self.distribution.clone()
     }
 }
 
-/// FNV-1a of the text that it would be written as: against a file that was exchanged, not against malice.
+/// FNV-1a of its JSON text: detects an exchanged file, but not malice.
 fn sum(distribution: &Distribution) -> Result<String, LoadError> {
     let text = serde_json::to_vec(distribution).map_err(|error| LoadError::plan(error.to_string()))?;
     let sum = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {

@@ -1,4 +1,4 @@
-//! What a user asks for: the campaign file, the options over it, the defaults under both.
+//! The request of a user: campaign file, options that override it, and defaults.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,76 +14,76 @@ use crate::error::LoadError;
 use crate::target::{DropCaches, Io};
 use crate::test::{Test, parse_tests};
 
-/// Pool if none is asked for: more than a device can look back.
+/// Default size of the data in memory: exceeds the distance over which devices deduplicate.
 const POOL_BYTES: u64 = 256 << 20;
-/// Runs of each cell if nothing is asked for.
+/// Default number of runs of each cell.
 const RUNS: u32 = 10;
-/// Most runs with `within` if nothing is asked for.
+/// Default maximum number of runs with `within`.
 const RUNS_MAX_DEFAULT: u32 = 50;
-/// Bytes of a campaign file that are read.
+/// Maximum size of a campaign file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is asked for; what is left open takes its default. The fields are those of a campaign file in TOML.
+/// The requested values; missing ones get their defaults. The fields are those of a campaign file in TOML.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Wanted {
-    /// Folder, file or device.
+    /// Directory, file or device.
     pub target: Option<PathBuf>,
-    /// What the user calls the campaign.
+    /// Name of the campaign in reports.
     pub name: Option<String>,
-    /// Tests, or words that stand for several.
+    /// Tests, or words for several tests.
     pub tests: Option<Vec<String>>,
     /// Record sizes.
     pub records: Option<Vec<Bytes>>,
     /// Compressibility of the data.
     pub levels: Option<Vec<Level>>,
-    /// How data of a percentage is made.
+    /// Family of the data for percentage levels.
     pub family: Option<FamilyWord>,
     /// Share of chunks that are duplicates, in percent.
     pub dedup: Option<f64>,
     /// Chunk size for duplicates, drawn levels and replayed data.
     pub chunk: Option<Bytes>,
-    /// What the level `replay` draws from: a file that `flaz study` wrote.
+    /// Source of the level `replay`: a file written by `flaz study`.
     pub distribution: Option<PathBuf>,
-    /// Runs of each cell.
+    /// Number of runs of each cell.
     pub runs: Option<u32>,
-    /// More runs until the interval of a cell is no wider, in percent to each side.
+    /// Add runs until the half-width of each cell's 95 % interval is at most this, in percent.
     pub within: Option<f64>,
-    /// Most runs of a cell with `within`.
+    /// Maximum number of runs of a cell with `within`.
     pub runs_max: Option<u32>,
-    /// Passes over all of the target before anything is measured.
+    /// Number of passes over the whole target before the measurement.
     pub precondition: Option<u32>,
-    /// Rounds that do not count, before those that do.
+    /// Number of warm-up rounds.
     pub warm_up: Option<u32>,
-    /// Such rounds until the state is steady.
+    /// Add warm-up rounds until the state is steady.
     pub steady: Option<bool>,
-    /// Bytes of all writers together.
+    /// Total bytes of all writers.
     pub size: Option<Bytes>,
-    /// Writers at the same time.
+    /// Number of concurrent writers.
     pub writers: Option<usize>,
-    /// Past the page cache or through it.
+    /// Direct I/O or page cache.
     pub io: Option<Io>,
-    /// How operations reach the kernel.
+    /// I/O engine.
     pub engine: Option<EngineWord>,
-    /// Operations in flight of each writer.
+    /// Operations in flight per writer.
     pub depth: Option<usize>,
-    /// Where the flush is.
+    /// Whether the time includes the flush.
     pub flush: Option<Flush>,
-    /// Whose cached pages are dropped between tests.
+    /// Which cached pages are dropped between tests.
     pub drop_caches: Option<DropCaches>,
-    /// Whether everything is read back and compared.
+    /// Whether all data is read back and compared.
     pub verify: Option<bool>,
-    /// What order and data are drawn from.
+    /// Seed of order and data.
     pub seed: Option<u64>,
-    /// Bytes of data in memory.
+    /// Amount of data in memory, in bytes.
     pub pool: Option<Bytes>,
 }
 
 impl Wanted {
-    /// From a campaign file in TOML.
+    /// Parses a campaign file in TOML.
     ///
     /// # Errors
-    /// It cannot be read, or has what is not understood; with the line.
+    /// It cannot be read, or has invalid contents; the message has the line.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
         let file = File::open(path).map_err(LoadError::at("open", path))?;
         let mut text = String::new();
@@ -104,7 +104,7 @@ impl Wanted {
         })
     }
 
-    /// What `self` leaves open is taken from `other`.
+    /// Takes values that `self` lacks from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -136,10 +136,10 @@ impl Wanted {
         }
     }
 
-    /// The plan.
+    /// Converts the request to a plan.
     ///
     /// # Errors
-    /// The first thing that makes no sense, with what was expected.
+    /// The first invalid value, with what was expected.
     pub fn plan(self) -> Result<Plan, LoadError> {
         if let Some(name) = self.name.filter(|name| name.trim().is_empty()) {
             return Err(LoadError::plan(format!(
@@ -230,7 +230,7 @@ fn once<T: Ord>(mut values: Vec<T>) -> Vec<T> {
     values
 }
 
-/// Each once, in the order given.
+/// Each once, in the given order.
 fn distinct(levels: Vec<Level>) -> Vec<Level> {
     let mut seen = Vec::new();
     for level in levels {

@@ -1,37 +1,37 @@
-//! The words of a plan: each a choice that a campaign file and the options name alike.
+//! Choices in a plan, with the same words in a campaign file and in options.
 
 use flaz_bench::unit::parse_record;
 use serde::{Deserialize, Serialize};
 
-/// How data of a percentage is made.
+/// Family of the data for percentage levels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FamilyWord {
     /// A run of one byte in each 4 KiB.
     #[default]
     Run,
-    /// Copies from 256 bytes before.
+    /// Copies at a distance of 256 bytes.
     Copies,
     /// Bytes of unequal frequency.
     Alphabet,
-    /// As IOzone fills its records.
+    /// The data that IOzone writes.
     Iozone,
-    /// Chunks drawn from a distribution that `flaz study` measured; it has no percentage, and its level is `replay`.
+    /// Chunks drawn from a distribution that `flaz study` measured; it has no percentages, and its level is `replay`.
     Replay,
 }
 
-/// Where the flush after writes is.
+/// Whether the time includes the flush after writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flush {
-    /// In the time.
+    /// The time includes it.
     #[default]
     Timed,
-    /// After it, as IOzone does without `-e` and `-c`.
+    /// The time excludes it, as in IOzone without `-e` and `-c`.
     After,
 }
 
-/// How operations reach the kernel.
+/// The I/O engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineWord {
@@ -42,7 +42,7 @@ pub enum EngineWord {
     IoUring,
 }
 
-/// A number of bytes: as such, or as `4KiB`.
+/// A number of bytes: plain, or as `4KiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 

@@ -1,4 +1,4 @@
-//! Whose cached pages are dropped between tests.
+//! Drops cached pages between tests.
 
 use std::fs;
 
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
 
-/// Where the kernel takes orders to drop its page cache.
+/// The kernel's file for dropping its page cache.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// Whose pages are dropped from the page cache between tests.
+/// Which pages are dropped from the page cache between tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DropCaches {
-    /// Of the whole system if that is allowed and pages are used, else of the target.
+    /// Those of the whole system if that is permitted and the page cache is used, otherwise those of the target.
     #[default]
     Auto,
-    /// Of the target.
+    /// Those of the target.
     Target,
-    /// Of the whole system.
+    /// Those of the whole system.
     System,
     /// Nobody's.
     No,
 }
 
-/// What [`DropCaches::Auto`] comes to, where pages are used (`buffered`).
+/// The meaning of [`DropCaches::Auto`], given whether the page cache is used (`buffered`).
 #[must_use]
 pub fn decided(whose: DropCaches, buffered: bool) -> DropCaches {
     match whose {
@@ -41,10 +41,10 @@ pub fn decided(whose: DropCaches, buffered: bool) -> DropCaches {
     }
 }
 
-/// Drops what the kernel holds of all files and devices.
+/// Drops the cached pages of all files and devices.
 ///
 /// # Errors
-/// It is not allowed.
+/// It is not permitted.
 pub(super) fn drop_system() -> Result<(), LoadError> {
     fs::write(DROP_CACHES, "1").map_err(LoadError::at("drop caches by", DROP_CACHES))
 }

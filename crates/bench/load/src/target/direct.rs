@@ -1,4 +1,4 @@
-//! Whether there is direct I/O, and what it needs.
+//! Determines whether direct I/O is supported, and its alignment.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -8,10 +8,10 @@ use std::path::Path;
 use flaz_device::IoBuf;
 use rustix::fs::OFlags;
 
-/// Alignments that direct I/O is tried with.
+/// Alignments that are tried for direct I/O.
 pub(super) const ALIGNMENTS_BYTES: [u64; 2] = [512, 4096];
 
-/// What direct I/O on a file or device needs, in bytes; nothing where there is none.
+/// Alignment of direct I/O on a file or device in bytes; `None` if it is not supported.
 pub(super) fn alignment_of(path: &Path) -> io::Result<Option<u64>> {
     let mut options = OpenOptions::new();
     options

@@ -1,7 +1,8 @@
-//! What is measured: files in a folder, one a writer; or one file or device, written in place, a part of it for each writer.
+//! The target of a measurement: files in a directory, one per writer, or one file or device, written in place, with a
+//! part for each writer.
 //!
-//! Invariants: in a folder nothing is touched but a new folder in it, which goes when the target is dropped; whoever makes a
-//! target of a file or device has seen to it that its contents may go.
+//! Invariants: in a directory only a new subdirectory is modified, which is removed when the target is dropped. Before
+//! a file or device becomes a target, the caller has made sure that its contents may be lost.
 
 mod caches;
 mod direct;
@@ -22,34 +23,34 @@ use scratch::Scratch;
 
 pub use caches::{DropCaches, decided};
 
-/// Share of the free space that is used at most, in percent, when the size was not given.
+/// Maximum share of the free space in percent, if no size was given.
 const FREE_PERCENT_MAX: u64 = 80;
-/// Memory of a machine that does not tell.
+/// Assumed memory of a machine that does not report it.
 const MEMORY_BYTES: u64 = 8 << 30;
 
-/// How data goes to the device.
+/// Direct I/O or page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Io {
-    /// Past the page cache where that is possible.
+    /// Direct I/O if possible.
     #[default]
     Auto,
-    /// Past the page cache, or not at all.
+    /// Only direct I/O.
     Direct,
-    /// Through the page cache.
+    /// The page cache.
     Buffered,
 }
 
-/// What a target is.
+/// Kind of a target.
 #[derive(Debug)]
 enum Kind {
-    /// New files; the folder they are in goes with this.
+    /// New files; their directory is removed with this.
     Folder(Scratch),
-    /// A file or device that was there.
+    /// An existing file or device.
     InPlace { device: bool },
 }
 
-/// What is measured.
+/// A target.
 #[derive(Debug)]
 pub struct Target {
     kind: Kind,
@@ -61,26 +62,26 @@ pub struct Target {
     notes: Vec<String>,
 }
 
-/// What a plan asks of its target.
+/// The requirements of a plan on its target.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetOptions {
-    /// Bytes of all writers together; twice the memory if not given, as far as there is room.
+    /// Total bytes of all writers; by default twice the memory, if there is space.
     pub size_bytes: Option<u64>,
     /// Number of writers.
     pub writers: usize,
-    /// What each writer's part is a multiple of: the largest record.
+    /// Unit of each writer's part: the largest record.
     pub unit_bytes: u64,
     /// The smallest record.
     pub record_bytes_min: u64,
-    /// How data goes to it.
+    /// Direct I/O or page cache.
     pub io: Io,
 }
 
 impl Target {
-    /// Makes ready to measure at `path`: a folder (made if it is missing), a file or a device.
+    /// Prepares a measurement at `path`: a directory (created if it is missing), a file or a device.
     ///
     /// # Errors
-    /// There is no room, or no direct I/O that was asked for, or the system refuses.
+    /// There is not enough space, direct I/O was requested and is not supported, or a system call failed.
     pub fn new(path: &Path, options: &TargetOptions) -> Result<Self, LoadError> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => Some(metadata),
@@ -119,13 +120,13 @@ impl Target {
         Ok(target)
     }
 
-    /// As the user wrote it.
+    /// As specified by the user.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path with which the system knows the file system or device.
+    /// A path on the file system, or of the device.
     #[must_use]
     pub fn place(&self) -> &Path {
         match &self.kind {
@@ -140,7 +141,7 @@ impl Target {
         matches!(self.kind, Kind::InPlace { device: true })
     }
 
-    /// Whether files are made anew for tests that write the first time.
+    /// Whether files are recreated for tests that write for the first time.
     #[must_use]
     pub fn is_folder(&self) -> bool {
         matches!(self.kind, Kind::Folder(_))
@@ -164,19 +165,19 @@ impl Target {
         self.bytes_each * self.writers as u64
     }
 
-    /// Whether it is read and written past the page cache, but for streams.
+    /// Whether direct I/O is used, except for streams.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// What a user must know about how the target came to be as it is.
+    /// Messages for the user about the target.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Bytes of each writer; `room_bytes` is nothing where the file system does not tell.
+    /// Bytes of each writer; `room_bytes` is `None` if the file system does not report it.
     fn size(&mut self, options: &TargetOptions, room_bytes: Option<u64>) -> Result<u64, LoadError> {
         let writers = options.writers as u64;
         let wanted = match (options.size_bytes, room_bytes) {
@@ -208,7 +209,7 @@ impl Target {
         Ok(each)
     }
 
-    /// Twice the memory, as far as there is room; and says so.
+    /// Twice the memory, limited by the free space, with a message.
     fn default_size(&mut self, room_bytes: u64) -> u64 {
         let most = if self.is_folder() {
             room_bytes / 100 * FREE_PERCENT_MAX
@@ -262,7 +263,7 @@ impl Target {
         }
     }
 
-    /// What direct I/O needs here, in bytes; nothing where there is none.
+    /// Alignment of direct I/O here in bytes; `None` if it is not supported.
     fn alignment(&self) -> io::Result<Option<u64>> {
         let path = match &self.kind {
             Kind::Folder(scratch) => {
@@ -288,10 +289,10 @@ impl Target {
         }
     }
 
-    /// Removes the files and makes empty ones. What is written in place stays as it is.
+    /// Removes the files and creates empty ones. A target in place is not changed.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn make_anew(&self) -> Result<(), LoadError> {
         if !self.is_folder() {
             return Ok(());
@@ -309,10 +310,10 @@ impl Target {
         Ok(())
     }
 
-    /// Opens each writer's part anew; past the page cache unless `buffered`, or not possible.
+    /// Opens each writer's part again, with direct I/O unless `buffered` or not supported.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(&self, buffered: bool) -> Result<Vec<FileMedium>, LoadError> {
         (0..self.writers)
             .map(|writer| {
@@ -332,7 +333,7 @@ impl Target {
     /// Drops cached pages.
     ///
     /// # Errors
-    /// What the system says; of the whole system, that it is not allowed.
+    /// The system's error; for those of the whole system, that it is not permitted.
     pub fn drop_caches(&self, whose: DropCaches) -> Result<(), LoadError> {
         if whose == DropCaches::No {
             return Ok(());
@@ -359,7 +360,7 @@ pub fn memory_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// In the largest unit of which there is one at least.
+/// In the largest unit with a value of at least one.
 fn short(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.into_iter().find(|(_, power)| bytes >> power > 0);
@@ -443,7 +444,7 @@ mod tests {
         let refused = Target::new(outer.path(), &options(Some(3 << 20), 4)).unwrap_err();
         assert!(refused.to_string().contains("at least one record"), "{refused}");
         let capped = Target::new(outer.path(), &options(None, 1)).unwrap();
-        assert_eq!(capped.notes().len(), 1, "the size is said");
+        assert_eq!(capped.notes().len(), 1, "the size is reported");
         assert!(Target::new(Path::new("/dev/null"), &options(Some(1 << 20), 1)).is_err());
     }
 }

@@ -1,26 +1,26 @@
-//! The new folder in which files are made.
+//! The new directory for files.
 //!
-//! Invariant: nothing else in the folder that was given is touched, and what was made goes with this.
+//! Invariant: nothing else in the given directory is modified, and the new one is removed when this is dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::LoadError;
 
-/// A new folder, and the one that it is in if that was made for it.
+/// A new directory, and its parent if that was created as well.
 #[derive(Debug)]
 pub(super) struct Scratch {
     folder: tempfile::TempDir,
-    // After the folder in it: fields are dropped in order.
+    // Declared after the directory in it, because fields are dropped in order.
     _made: Option<Made>,
 }
 
 impl Scratch {
-    /// A new folder in the one at `path`, which is made if it is `missing`; and the free space there, if the file system
-    /// tells.
+    /// A new directory in the one at `path`, which is created if it is `missing`; and the free space there, if the file
+    /// system reports it.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call failed.
     pub(super) fn new(path: &Path, missing: bool) -> Result<(Self, Option<u64>), LoadError> {
         let absolute = std::path::absolute(path).map_err(LoadError::at("find", path))?;
         if missing && absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
@@ -42,7 +42,7 @@ impl Scratch {
             .prefix("flaz-bench-")
             .tempdir_in(path)
             .map_err(LoadError::at("create a directory in", path))?;
-        // Some, as ramfs, have no size at all.
+        // Some file systems, such as ramfs, have no size.
         let free = (room.f_blocks > 0).then(|| room.f_bavail.saturating_mul(room.f_frsize));
         Ok((Self { folder, _made: made }, free))
     }
@@ -53,13 +53,13 @@ impl Scratch {
     }
 }
 
-/// A folder that was not there before.
+/// A directory that did not exist before.
 #[derive(Debug)]
 struct Made(PathBuf);
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // Somebody may have put something in it meanwhile: then it stays.
+        // Another program may have created files in it meanwhile: then it stays.
         let _ = fs::remove_dir(&self.0);
     }
 }
