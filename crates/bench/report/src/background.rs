@@ -1,4 +1,4 @@
-//! What a file says beside its numbers: where, when and on what data they were measured.
+//! Information in a file besides its numbers: where, when and with which data they were measured.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,24 +9,24 @@ use crate::import::Imported;
 use crate::layout::decimal_bytes;
 use crate::unit::WholeBytes;
 
-/// What a file says beside its numbers.
+/// Information in a file besides its numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Background {
-    /// What the user calls it.
+    /// Name given by the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Names with values, in an order to be read.
+    /// Names with values, in display order.
     pub environment: Vec<(String, String)>,
-    /// For each cell, what codecs made of its data.
+    /// For each cell, the savings of codecs on its data.
     #[serde(skip)]
     pub achieved: Vec<(CellKey, Achieved)>,
-    /// For each cell, how much of its data repeats.
+    /// For each cell, the share of duplicates in its data.
     #[serde(skip)]
     pub duplicates: Vec<(CellKey, Duplicates)>,
-    /// For each cell, the how-manieth run of the campaign each of its samples was.
+    /// For each cell, the number in the campaign of the run that produced each sample.
     #[serde(skip)]
     pub orders: Vec<(CellKey, Vec<u32>)>,
-    /// What one should know before one believes the numbers.
+    /// Limits of the results that a reader should know.
     pub notes: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ impl Background {
     }
 }
 
-/// What the campaign found out about its own cells.
+/// What the campaign recorded about its own cells.
 fn notes_of(cells: &[CampaignCell]) -> Vec<String> {
     let mut notes = Vec::new();
     let drifts = || {
@@ -131,10 +131,10 @@ fn notes_of(cells: &[CampaignCell]) -> Vec<String> {
     notes
 }
 
-/// What a device that deduplicates finds, if there is more for it than the nothing that one expects.
+/// The duplicates that a device can find, if there are more than a reader expects.
 #[must_use]
 pub fn duplicates_note(cells: &[CampaignCell]) -> Option<String> {
-    // That zeroes are all alike nobody needs to be told.
+    // Zeroes are known to be equal.
     let zeros = Level::Named("zeros".to_owned());
     let all: Vec<Duplicates> = cells
         .iter()
@@ -173,7 +173,7 @@ pub fn duplicates_note(cells: &[CampaignCell]) -> Option<String> {
     Some(note + ".")
 }
 
-/// A value as one would say it.
+/// Formats a value.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

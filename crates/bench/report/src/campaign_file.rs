@@ -1,4 +1,4 @@
-//! The file of a campaign: one JSON with every sample, and with what one must know to believe them.
+//! The file of a campaign: JSON with every sample and with the conditions of the measurement.
 //!
 //! ```json
 //! {
@@ -16,8 +16,8 @@
 //! }
 //! ```
 //!
-//! The format is an interface: within its number fields are added, never changed or taken away. A reader skips fields
-//! that it does not know. Names end in their unit.
+//! The format is an interface: within a version, fields are added, but never changed or removed. A reader skips unknown
+//! fields. Names end in their unit.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -36,31 +36,31 @@ use crate::unit::{Direction, Unit};
 pub struct Campaign {
     /// [`FORMAT`].
     pub format: String,
-    /// What the user calls it.
+    /// Name given by the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Version of the program that measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// When it began: RFC 3339, in UTC.
+    /// Start time: RFC 3339, in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
-    /// What order and data were drawn from.
+    /// Seed of order and data.
     pub seed: u64,
-    /// Where it was measured.
+    /// Description of the machine.
     #[serde(default)]
     pub environment: Environment,
-    /// What was to be measured, in the words of the program that measured.
+    /// The plan, in the format of the measuring program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<serde_json::Value>,
-    /// How far that has come, if it is not done; `flaz bench run --resume` goes on from there.
+    /// Progress, if incomplete; `flaz bench run --resume` continues from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<serde_json::Value>,
-    /// What was measured; each test, record size and level once.
+    /// Results; each test, record size and level once.
     pub cells: Vec<CampaignCell>,
 }
 
-/// Where a campaign was measured. What is not known is left out.
+/// Description of the machine. Unknown values are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// Release of the kernel.
@@ -90,7 +90,7 @@ pub struct Environment {
     /// Free space at the beginning, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// Whatever else is worth knowing.
+    /// Other useful information.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
 }
@@ -101,36 +101,36 @@ pub struct CampaignCell {
     /// Test, record size and level.
     #[serde(flatten)]
     pub key: CellKey,
-    /// What the samples count.
+    /// Unit of the samples.
     pub unit: Unit,
-    /// Which way is better.
+    /// Whether higher or lower values are better.
     #[serde(default)]
     pub direction: Direction,
-    /// One value a run, in the order of the runs.
+    /// One value per run, in the order of the runs.
     pub samples: Vec<f64>,
-    /// For each sample, the how-manieth run of the campaign it was, from 0: so that a drift can be seen.
+    /// For each sample, the number of its run in the campaign, from 0, so that a drift is visible.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub order: Vec<u32>,
-    /// How compressible the data really was.
+    /// Measured compressibility of the data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub achieved: Vec<Achieved>,
-    /// How much of what a pass over the target writes repeats.
+    /// Share of duplicates in the data that a pass writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicates: Option<Duplicates>,
-    /// With several writers, the sum of each writer's rate over its own time, for each sample, in the cell's unit. The sample
-    /// is what all of them moved from the first one's start to the last one's end.
+    /// With several writers, for each sample the sum of each writer's rate over its own time, in the cell's unit. The
+    /// sample itself is all bytes divided by the time from the first writer's start to the last one's end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub naive: Vec<f64>,
-    /// Values of the rounds before the first sample, which are no samples.
+    /// Values of the warm-up rounds, which are not samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warm_up: Vec<f64>,
-    /// Which samples, from 0, are far from the median. They count all the same.
+    /// Indices, from 0, of samples far from the median. They are included in the results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outliers: Vec<usize>,
-    /// Change over the campaign that is more than chance.
+    /// Significant change over the campaign.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
-    /// Whether the last five samples are a steady state in the sense of the SNIA; nothing with fewer.
+    /// Whether the last five samples are in steady state as defined by SNIA; absent with fewer samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady: Option<bool>,
 }
@@ -138,18 +138,18 @@ pub struct CampaignCell {
 /// A change of a cell over the campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drift {
-    /// From the first sample to the last, along the line through their logarithms, in percent.
+    /// Change from the first sample to the last, along the regression line of the logarithms, in percent.
     pub change_pct: f64,
-    /// How probable such a line is without a drift, corrected for the number of cells.
+    /// Probability of such a line without a drift, corrected for the number of cells.
     pub adjusted_p: f64,
 }
 
-/// What a codec made of the data.
+/// Savings of a codec on the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Achieved {
     /// `lz4`, `zstd-1`, `zlib-6`, ..
     pub codec: String,
-    /// Bytes that were compressed together.
+    /// Size of the chunks, which are compressed separately.
     pub chunk_bytes: u64,
     /// Space saved, on average over the chunks.
     pub saved_pct: f64,
@@ -157,25 +157,26 @@ pub struct Achieved {
     pub spread_pct: f64,
 }
 
-/// How much of the data repeats, which is what a device that deduplicates finds: by the bytes, so that zeroes count as well.
+/// Share of duplicates in the data, as a device that deduplicates finds them: the bytes are compared, so that zeroes
+/// count as well.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Duplicates {
-    /// Bytes that were compared with others.
+    /// Size of the compared blocks.
     pub block_bytes: u64,
-    /// Share of the data that was to repeat.
+    /// Requested share of duplicates.
     pub requested_pct: f64,
-    /// Data that was made, after which it begins anew.
+    /// Size of the generated data, after which it repeats.
     pub pool_bytes: u64,
-    /// Share of its blocks that equal an earlier one of it.
+    /// Share of its blocks that equal an earlier one in it.
     pub pool_pct: f64,
-    /// What all writers together write in a pass.
+    /// Total bytes that all writers write in a pass.
     pub pass_bytes: u64,
     /// Share of the blocks of a pass that equal an earlier one of the same pass.
     pub pass_pct: f64,
 }
 
 impl Duplicates {
-    /// Whether a pass has more of it than the data that was made, because that is shorter.
+    /// Whether a pass has more duplicates than the generated data, because the latter is shorter.
     #[must_use]
     pub fn begins_anew(&self) -> bool {
         self.pass_bytes > self.pool_bytes
@@ -199,17 +200,17 @@ impl Campaign {
         }
     }
 
-    /// From the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// It is no campaign of this format.
+    /// It is not a campaign in this format.
     pub fn from_json(text: &str) -> Result<Self, Problem> {
         #[derive(Deserialize)]
         struct Head {
             format: Option<String>,
         }
         let not_json = |error: serde_json::Error| Problem::Json(error.to_string());
-        // The format first: what comes in another one may have other fields.
+        // Check the format first: another one may have other fields.
         let head: Head = serde_json::from_str(text).map_err(not_json)?;
         match head.format {
             Some(found) if found == FORMAT => {}
@@ -225,10 +226,10 @@ impl Campaign {
         serde_json::from_str(text).map_err(not_json)
     }
 
-    /// From a file.
+    /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, or is no campaign of this format.
+    /// It cannot be read, or is not a campaign in this format.
     pub fn read(path: &Path) -> Result<Self, InputError> {
         let text = read_text(path)?;
         Self::from_json(&text).map_err(|problem| InputError {
@@ -241,7 +242,7 @@ impl Campaign {
     /// The text of a file.
     ///
     /// # Errors
-    /// JSON cannot hold it: a sample is not finite.
+    /// JSON cannot represent it: a sample is not finite.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         use serde::ser::Error;
         if let Some(cell) = self
@@ -257,10 +258,10 @@ impl Campaign {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// Its cells, fit to be compared.
+    /// Its cells, valid for a comparison.
     ///
     /// # Errors
-    /// A cell that is there twice or whose samples cannot be compared; no cell, or more than [`CELLS_MAX`].
+    /// A cell occurs twice, or its samples cannot be compared; there are no cells, or more than [`CELLS_MAX`].
     pub fn to_cells(&self) -> Result<Vec<Cell>, Problem> {
         if self.cells.is_empty() {
             return Err(Problem::NoCells);
@@ -308,7 +309,7 @@ impl Campaign {
 }
 
 impl CampaignCell {
-    /// A cell with nothing but its samples.
+    /// A cell with only its samples.
     #[must_use]
     pub fn new(test: &str, record_bytes: u64, level: Level, samples: Vec<f64>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! A cell: what was measured (test, record size, compressibility of the data) and what came out.
+//! A cell: its key (test, record size, compressibility of the data) and its results.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,26 +8,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::statistics::moments::{self, Moments};
 use crate::unit::{Direction, Unit, WholeBytes};
 
-/// Most runs of one cell. Resampling takes time with each of them, and nobody measures as often.
+/// Maximum number of runs of one cell; the time for resampling is proportional to it.
 pub const RUNS_MAX: usize = 1000;
 
-/// Most runs that a published mean can be of; nobody has had more, and the statistics stay exact.
+/// Maximum number of runs behind a published mean. With this limit the statistics stay exact.
 pub const SUMMARY_RUNS_MAX: u32 = 1_000_000;
 
-/// Smallest and largest value: squares and ratios of such values are still numbers.
+/// Minimum and maximum value: squares and ratios of such values stay finite.
 pub const VALUE_MIN: f64 = 1e-30;
 /// See [`VALUE_MIN`].
 pub const VALUE_MAX: f64 = 1e30;
 
-/// Most characters of the name of a test or a level.
+/// Maximum number of characters in the name of a test or a level.
 pub const NAME_CHARS_MAX: usize = 64;
 
-/// How compressible the data was, as asked for.
+/// Requested compressibility of the data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Share that compression saves.
+    /// Percentage saved by compression.
     Percent(Percent),
-    /// Data that no share describes: `random`, `zeros`, ..
+    /// Data without a percentage: `random`, `zeros`, ..
     Named(String),
 }
 
@@ -36,7 +36,7 @@ pub enum Level {
 pub struct Percent(u16);
 
 impl Percent {
-    /// From a number; `None` outside of 0 to 100. Rounded to hundredths.
+    /// Creates a level from a number, rounded to hundredths; `None` outside of 0 to 100.
     #[must_use]
     pub fn new(percent: f64) -> Option<Self> {
         (0.0..=100.0)
@@ -52,7 +52,7 @@ impl Percent {
 }
 
 impl Level {
-    /// The percentage, where there is one.
+    /// The percentage, if it has one.
     #[must_use]
     pub fn percent(&self) -> Option<f64> {
         match self {
@@ -127,7 +127,7 @@ impl<'de> Deserialize<'de> for Level {
     }
 }
 
-/// Which cell: two campaigns are compared where these are equal.
+/// Key of a cell: cells with equal keys are compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellKey {
     /// Name of the test: `write`, `random_read`, ..
@@ -150,21 +150,21 @@ impl fmt::Display for CellKey {
     }
 }
 
-/// What came out.
+/// A cell with its results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Which cell.
     pub key: CellKey,
-    /// What the numbers count.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Which way is better.
+    /// Whether higher or lower values are better.
     pub direction: Direction,
     /// The numbers.
     pub measured: Measured,
 }
 
 impl Cell {
-    /// What it counts, and which way is better, in words.
+    /// Unit, and whether higher or lower is better, as text.
     #[must_use]
     pub fn counts(&self) -> String {
         match self.direction {
@@ -174,17 +174,17 @@ impl Cell {
     }
 }
 
-/// The numbers of a cell: all of them, or what a publication says about them. Always fit for logarithms and for a
+/// The values of a cell: all of them, or their published mean and deviation. They are always valid for logarithms and a
 /// variance: at least two runs, all positive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {
     /// The value of each run, in the order of the runs.
     Runs(Vec<f64>),
-    /// Mean and variance only.
+    /// Only mean and variance.
     Summary(Moments),
 }
 
-/// Why numbers cannot be compared.
+/// Why values cannot be compared.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unfit {
     /// Too few runs.
@@ -193,32 +193,32 @@ pub enum Unfit {
     /// Too many.
     #[error("{found} runs: the maximum is {max}")]
     TooMany {
-        /// How many there are.
+        /// Number of runs.
         found: usize,
-        /// How many there may be.
+        /// Maximum number of runs.
         max: usize,
     },
-    /// A run of nothing.
+    /// The value of a run is not positive.
     #[error("run {run} is {value}: expected a positive number, 1e-30 to 1e30")]
     NotPositive {
-        /// Which run, from 1.
+        /// Number of the run, from 1.
         run: usize,
         /// Its value.
         value: f64,
     },
-    /// A mean of nothing.
+    /// The mean is not positive.
     #[error("the mean is {0}: expected a positive number, 1e-30 to 1e30")]
     Mean(f64),
-    /// A deviation that is none.
+    /// The deviation is invalid.
     #[error("the standard deviation is {0}: expected zero or more, at most 1e30")]
     Deviation(f64),
 }
 
 impl Measured {
-    /// From the value of each run.
+    /// Creates it from the value of each run.
     ///
     /// # Errors
-    /// Fewer than two runs, more than [`RUNS_MAX`], or a value that is not positive.
+    /// There are fewer than two runs or more than [`RUNS_MAX`], or a value is not positive.
     pub fn from_runs(runs: Vec<f64>) -> Result<Self, Unfit> {
         match runs.len() {
             few @ 0..2 => return Err(Unfit::TooFew(few)),
@@ -237,10 +237,11 @@ impl Measured {
         }
     }
 
-    /// From mean and standard deviation over `runs` runs.
+    /// Creates it from mean and standard deviation over `runs` runs.
     ///
     /// # Errors
-    /// Fewer than two runs, more than [`SUMMARY_RUNS_MAX`], a mean that is not positive, a negative deviation.
+    /// There are fewer than two runs or more than [`SUMMARY_RUNS_MAX`], the mean is not positive, or the deviation is
+    /// negative.
     pub fn from_summary(mean: f64, stddev: f64, runs: u32) -> Result<Self, Unfit> {
         if runs < 2 {
             return Err(Unfit::TooFew(runs as usize));
@@ -273,7 +274,7 @@ impl Measured {
         }
     }
 
-    /// The same of the logarithms.
+    /// Mean, variance and number of the logarithms.
     #[must_use]
     pub fn log_moments(&self) -> Moments {
         match self {
@@ -282,7 +283,7 @@ impl Measured {
         }
     }
 
-    /// The median; of a summary that of the log-normal distribution which has these moments.
+    /// The median; for a summary, that of the log-normal distribution with these moments.
     #[must_use]
     pub fn median(&self) -> f64 {
         match self {
@@ -291,7 +292,7 @@ impl Measured {
         }
     }
 
-    /// The value of each run, where they are known.
+    /// The value of each run, if known.
     #[must_use]
     pub fn runs(&self) -> Option<&[f64]> {
         match self {
@@ -300,7 +301,7 @@ impl Measured {
         }
     }
 
-    /// What a report says about it.
+    /// The form used in reports.
     #[must_use]
     pub fn describe(&self) -> Description {
         let moments = self.moments();
@@ -324,12 +325,12 @@ pub struct Description {
     pub mean: f64,
     /// Standard deviation.
     pub stddev: f64,
-    /// The same in percent of the mean: the coefficient of variation.
+    /// The coefficient of variation: the deviation in percent of the mean.
     pub variation_pct: f64,
-    /// Median; not known of a published mean.
+    /// Median; unknown for a published mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub median: Option<f64>,
-    /// Runs far from the median, which are all counted in; not known of a published mean.
+    /// Number of runs far from the median, which are included; unknown for a published mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outliers: Option<usize>,
 }
@@ -347,7 +348,7 @@ mod tests {
         }
         assert_eq!("98.0".parse::<Level>(), "98".parse());
         for text in ["", "101", "-1", "NaN", "inf", "a b", "%", "1e9"] {
-            // What a parser takes for a number must not become a word.
+            // Text that a parser accepts as a number must not become a word.
             assert!(text.parse::<Level>().is_err(), "{text}");
         }
         let refused = serde_json::from_str::<Level>("250").unwrap_err().to_string();

@@ -1,5 +1,4 @@
-//! What can be wrong with results, claims and questions about them: what was expected, what was found, where, and what
-//! to do.
+//! Errors about results, claims and options: what was expected, what was found, where, and what to do.
 
 use std::fmt;
 use std::io;
@@ -11,14 +10,14 @@ use crate::input::{
 };
 use crate::unit::RateError;
 
-/// A file that is not understood.
+/// An invalid file.
 #[derive(Debug)]
 pub struct InputError {
     /// Which file.
     pub path: PathBuf,
-    /// Which line, from 1, where one is to blame.
+    /// The line, from 1, if one is the cause.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
@@ -38,19 +37,19 @@ impl std::error::Error for InputError {
     }
 }
 
-/// What is wrong with a file.
+/// A problem of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// It cannot be read.
     #[error("cannot be read")]
     Read(#[source] io::Error),
-    /// It is too large to be what it should be.
+    /// It is larger than any valid file.
     #[error("is larger than {} MiB: expected results, which are smaller", FILE_BYTES_MAX >> 20)]
     TooLarge,
     /// It is not text.
     #[error("is not UTF-8 text: expected a campaign (JSON), a table (CSV), fio JSON or IOzone text")]
     NotText,
-    /// It is neither a campaign nor a table.
+    /// It is not a known format.
     #[error(
         "is not a campaign (JSON with \"format\": \"{}\"), a table (CSV with the columns {} or {}), fio JSON \
          or IOzone text: it begins with '{found}'", FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(",")
@@ -59,19 +58,19 @@ pub enum Problem {
         /// Its beginning.
         found: String,
     },
-    /// A campaign of another kind, or of a later version.
+    /// A campaign in another format, or of a later version.
     #[error(
         "has the format '{found}': expected '{}'; a later version of flaz may support it",
         FORMAT
     )]
     Format {
-        /// The format it says it has.
+        /// The format found.
         found: String,
     },
-    /// A campaign that is not what it should be.
+    /// An invalid campaign.
     #[error("is not a campaign: {0}")]
     Json(String),
-    /// A quoted field of a table that does not end, or goes on behind its end.
+    /// A quoted field of a table that does not end, or continues after its end.
     #[error("a double quote is not closed before a comma or the end of the line")]
     Quote,
     /// Columns are missing, or have other names.
@@ -80,43 +79,43 @@ pub enum Problem {
         missing.join(", "), expected.join(","), found.join(",")
     )]
     Columns {
-        /// Those that are not there.
+        /// The missing columns.
         missing: Vec<&'static str>,
-        /// All that should be.
+        /// All required columns.
         expected: &'static [&'static str],
-        /// Those that are there.
+        /// The columns found.
         found: Vec<String>,
     },
-    /// A column is there twice.
+    /// A column occurs twice.
     #[error("has the column {0} twice")]
     ColumnTwice(&'static str),
     /// A row with too few or too many fields.
     #[error("expected {expected} fields, as in the first line, found {found}")]
     Fields {
-        /// As many as there are columns.
+        /// Number of columns.
         expected: usize,
-        /// How many there are.
+        /// Number of fields.
         found: usize,
     },
-    /// A field that is not what its column says.
+    /// A field that does not match its column.
     #[error("{column} is '{text}': expected {expected}")]
     Value {
         /// Which column.
         column: &'static str,
-        /// What stands there.
+        /// The text found.
         text: String,
         /// What should.
         expected: &'static str,
     },
-    /// A cell that is there twice.
+    /// A cell that occurs twice.
     #[error("{key} occurs twice{}", earlier(*first_line))]
     Twice {
         /// Which cell.
         key: CellKey,
-        /// Where it is for the first time, in a table.
+        /// Its first line, in a table.
         first_line: Option<u64>,
     },
-    /// Numbers that cannot be compared.
+    /// Values that cannot be compared.
     #[error("{key}: {unfit}")]
     Unfit {
         /// Which cell.
@@ -124,30 +123,30 @@ pub enum Problem {
         /// Why.
         unfit: Unfit,
     },
-    /// Nothing in it.
+    /// There are no cells.
     #[error("has no cells: expected at least one result")]
     NoCells,
-    /// Too much in it.
+    /// There are too many cells.
     #[error("has more than {CELLS_MAX} cells, the maximum")]
     TooManyCells,
-    /// A table, and nobody said over how many runs.
+    /// A table without the number of runs.
     #[error("is a table, which does not contain the number of runs: add --runs N")]
     RunsUnknown,
-    /// A table of differences where speeds are needed.
+    /// A table of differences where rates are required.
     #[error(
         "is a table of differences, without rates: expected a campaign or a table with the columns {}",
         RATE_COLUMNS.join(",")
     )]
     OnlyDifferences,
-    /// The output of another program that is not understood.
+    /// Invalid output of another program.
     #[error("is not valid output of {program}: {what}")]
     Foreign {
         /// Which program.
         program: &'static str,
-        /// What is wrong, and what was expected.
+        /// The problem, and what was expected.
         what: String,
     },
-    /// One run of another program where two are needed.
+    /// One run of another program where two are required.
     #[error(
         "{key}: a comparison needs at least 2 runs, found 1: put the files of all runs into a directory and use that"
     )]
@@ -155,13 +154,13 @@ pub enum Problem {
         /// Which cell.
         key: CellKey,
     },
-    /// A folder without files.
+    /// A directory without files.
     #[error("is a directory without files: expected the files of the runs of one campaign")]
     EmptyFolder,
-    /// A folder with more files than anybody measures.
+    /// A directory with too many files.
     #[error("has {0} files: the maximum is {FILES_MAX}")]
     TooManyFiles(usize),
-    /// A folder with files of different kinds.
+    /// A directory with files of different kinds.
     #[error(
         "has files of different kinds, {} and {}: expected the files of the runs of one campaign, of one \
          program",
@@ -173,18 +172,18 @@ pub enum Problem {
         /// Another.
         other: PathBuf,
     },
-    /// A folder with a table.
+    /// A directory with a table.
     #[error("has a table, {}, which already covers all runs: use the table itself", _0.display())]
     TableInFolder(PathBuf),
-    /// A file of claims that is not one.
+    /// An invalid claims file.
     #[error("is not a claims file: {0}")]
     Toml(String),
-    /// A claim in it that is none.
+    /// An invalid claim in it.
     #[error("claim {number}: {problem}")]
     Claim {
-        /// Which, from 1.
+        /// Its number, from 1.
         number: usize,
-        /// What is wrong.
+        /// The problem.
         problem: ClaimError,
     },
 }
@@ -193,52 +192,52 @@ fn earlier(line: Option<u64>) -> String {
     line.map_or_else(String::new, |line| format!(", first in line {line}"))
 }
 
-/// What is wrong with a claim.
+/// Why a claim is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// It has not the form of one.
+    /// It has the wrong form.
     #[error(
         "'{0}' is not a claim: expected TEST=RATE or TEST@RECORD=RATE, for example write=275MB/s or \
          read@4KiB=95000IOPS"
     )]
     Form(String),
-    /// Its test has no name.
+    /// Its test has no valid name.
     #[error("'{0}' is not a test name: expected a letter followed by letters, digits and _-.:")]
     Test(String),
-    /// Its record size is none.
+    /// Its record size is invalid.
     #[error("{0}")]
     Record(String),
-    /// Its rate is none.
+    /// Its rate is invalid.
     #[error(transparent)]
     Rate(#[from] RateError),
 }
 
-/// Why there is no answer.
+/// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// A file is not understood.
+    /// A file is invalid.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// A claim on the command line is none.
+    /// A claim on the command line is invalid.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// No claim at all.
+    /// There is no claim.
     #[error("no claim is given: use --claim TEST=RATE, for example --claim write=275MB/s, or --claims FILE")]
     NoClaims,
-    /// More claims than anybody makes.
+    /// There are too many claims.
     #[error("{0} claims: the maximum is {CLAIMS_MAX}")]
     TooManyClaims(usize),
-    /// A claim about what was not measured.
+    /// A claim about a test that was not measured.
     #[error("{path}: no cell for the claim about {claim}: measured are {measured}", path = path.display())]
     ClaimUnmeasured {
         /// The results.
         path: PathBuf,
         /// The test, with the record size if one was given.
         claim: String,
-        /// What there is instead.
+        /// The tests that were measured.
         measured: String,
     },
-    /// A claim in bytes or operations a second about a cell where less is better.
+    /// A claimed rate for a cell in which lower values are better.
     #[error("{path}: lower is better for {key}: rates cannot be claimed for it", path = path.display())]
     ClaimDirection {
         /// The results.
@@ -246,7 +245,7 @@ pub enum BenchError {
         /// The cell.
         key: CellKey,
     },
-    /// Two results about different things.
+    /// Two results without a common cell.
     #[error(
         "{} and {} have no cell in common: the first has {a_example}, the second {b_example}; cells are the same when \
          test, record size and level are", a.display(), b.display()
@@ -254,47 +253,47 @@ pub enum BenchError {
     NothingCommon {
         /// The baseline.
         a: PathBuf,
-        /// What is compared with it.
+        /// The other file.
         b: PathBuf,
         /// A cell of A.
         a_example: CellKey,
         /// A cell of B.
         b_example: CellKey,
     },
-    /// One cell counts bytes here and operations there.
+    /// A cell with different units.
     #[error("{key} is in {counts_a} in {} and in {counts_b} in {}: measure both alike", a.display(), b.display())]
     Units {
         /// Which cell.
         key: CellKey,
         /// The baseline.
         a: PathBuf,
-        /// What is compared with it.
+        /// The other file.
         b: PathBuf,
-        /// What it counts in A.
+        /// Unit in A.
         counts_a: String,
-        /// What it counts in B.
+        /// Unit in B.
         counts_b: String,
     },
-    /// Cells of which the A/A campaign says nothing.
+    /// Cells that the A/A campaign lacks.
     #[error(
         "the A/A campaign lacks {missing} of the {cells} compared cells, including {example}: measure them \
          too, or set one margin with --delta PCT"
     )]
     RepeatLacks {
-        /// How many it lacks.
+        /// Number of missing cells.
         missing: usize,
-        /// How many there are.
+        /// Number of compared cells.
         cells: usize,
         /// One of them.
         example: CellKey,
     },
-    /// A margin that is none.
+    /// An invalid margin.
     #[error("a margin of {0} % is invalid: expected 0 to below 100")]
     Delta(f64),
-    /// Fewer or more results than a page can show.
+    /// Too few or too many results for a page.
     #[error("{0} results, including the baseline: expected 1 to {SOURCES_MAX}")]
     Sources(usize),
-    /// More A/A campaigns than can be compared.
+    /// Too many A/A campaigns.
     #[error(
         "{0} A/A campaigns: expected one, which is compared with A, or two, which are compared with each other"
     )]
@@ -302,7 +301,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Whether the command line is to blame, and no file.
+    /// Whether the command line is the cause, and not a file.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
-//! What input files must look like: limits, the format name of a campaign, the columns of tables.
+//! Properties of input files: limits, the format name of a campaign, the columns of tables.
 
-/// What the field `format` says: what it is, and in which version.
+/// Value of the field `format`: name and version.
 pub const FORMAT: &str = "flaz-campaign-1";
 
 /// Columns of a table of rates.
@@ -21,17 +21,17 @@ pub const DIFFERENCE_COLUMNS: [&str; 5] = [
     "stddev_pct",
 ];
 
-/// Most bytes of a file.
+/// Maximum size of a file in bytes.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Most cells of a file.
+/// Maximum number of cells in a file.
 pub const CELLS_MAX: usize = 10_000;
 
-/// Most files of a folder.
+/// Maximum number of files in a directory.
 pub const FILES_MAX: usize = 1000;
 
-/// Most claims in a file or on the command line.
+/// Maximum number of claims in a file or on the command line.
 pub const CLAIMS_MAX: usize = 1000;
 
-/// Most results on one page: as many as there are colours that can be told apart.
+/// Maximum number of results on one page: the number of distinguishable colours.
 pub const SOURCES_MAX: usize = 8;

@@ -1,11 +1,11 @@
-//! Tables for a terminal: aligned columns, colours if wanted.
+//! Tables for a terminal: aligned columns, optional colours.
 
 use std::fmt::Write;
 
-/// How a piece of text stands out.
+/// Emphasis of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
-    /// Not at all.
+    /// None.
     #[default]
     Plain,
     /// A heading.
@@ -16,7 +16,7 @@ pub enum Style {
     Green,
     /// Bad.
     Red,
-    /// To be careful with.
+    /// Warning.
     Yellow,
 }
 
@@ -33,7 +33,7 @@ impl Style {
     }
 }
 
-/// `text` in a style, if colours are wanted.
+/// `text` in a style, if colours are enabled.
 #[must_use]
 pub fn paint(text: &str, style: Style, colour: bool) -> String {
     if colour && style != Style::Plain && !text.is_empty() {
@@ -43,7 +43,7 @@ pub fn paint(text: &str, style: Style, colour: bool) -> String {
     }
 }
 
-/// On which side a column is flush.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Words.
@@ -75,13 +75,13 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// When it has more or fewer fields than there are headings.
+    /// If the number of fields differs from that of the headings.
     pub fn push(&mut self, row: Vec<Field>) {
         assert_eq!(row.len(), self.heads.len(), "a field for each heading");
         self.rows.push(row);
     }
 
-    /// The table, each line with its end; columns as wide as their widest field.
+    /// The table as lines; columns are as wide as their widest field.
     #[must_use]
     pub fn text(&self, colour: bool) -> String {
         let widths: Vec<usize> = (0..self.heads.len())
@@ -118,7 +118,7 @@ impl Table {
     }
 }
 
-/// A number of bytes with three digits that count: `16.0 GiB`.
+/// A number of bytes with three significant digits: `16.0 GiB`.
 #[must_use]
 pub fn decimal_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,19 +1,19 @@
-//! The benchmark of flaz: what results are, what they prove, and what makers' claims are worth. Independent of the cache
-//! engine; `docs/bench.md` says how verdicts come about.
+//! The evaluation of benchmarks: results, comparisons, reports and the check of vendor claims. It is independent of the
+//! cache engine. `docs/bench.md` explains the verdicts.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`statistics`] | numbers to numbers |
-//! | [`cell`], [`unit`] | what was measured, and in what |
-//! | [`campaign_file`], [`table_file`] | results as they stand in files |
+//! | [`statistics`] | statistical functions |
+//! | [`cell`], [`unit`] | cells and units |
+//! | [`campaign_file`], [`table_file`] | formats of result files |
 //! | [`import`] | output of fio and IOzone |
-//! | [`results`], [`background`] | results out of a file of any kind, and what it says beside them |
-//! | [`comparison`] | two results, cell by cell: `flaz bench compare` |
-//! | [`claim`] | results against what a maker says: `flaz bench claim` |
+//! | [`results`], [`background`] | results from a file of any kind, and the conditions of the measurement |
+//! | [`comparison`] | comparison of two results: `flaz bench compare` |
+//! | [`claim`] | check of vendor claims: `flaz bench claim` |
 //! | [`mod@report`] | results as tables and charts: `flaz bench report` |
-//! | [`mod@detect`] | what a device does to data, from rates: `flaz bench detect` |
+//! | [`mod@detect`] | detection of compression and deduplication from rates: `flaz bench detect` |
 //! | [`layout`] | tables for a terminal |
-//! | [`error`] | what can be wrong with all that |
+//! | [`error`] | errors |
 #![forbid(unsafe_code)]
 
 pub mod background;

@@ -5,8 +5,8 @@
 //! | rates | `record_kib,compressibility_pct,test,mean_kib_per_s,stddev_kib_per_s` |
 //! | differences | `record_kib,compressibility_pct,test,diff_pct,stddev_pct` |
 //!
-//! Columns may come in any order, and others beside them are skipped. Both percentages of a difference are of the
-//! baseline's mean. Empty lines and those that begin with `#` are skipped; a field may stand in double quotes, and ends
+//! Columns may be in any order, and other columns are skipped. Both percentages of a difference are relative to the
+//! baseline's mean. Empty lines and those that begin with `#` are skipped. A field may be in double quotes, and ends
 //! with its line.
 
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use crate::cell::{CellKey, is_name};
 use crate::error::Problem;
 use crate::input::{CELLS_MAX, DIFFERENCE_COLUMNS, RATE_COLUMNS};
 
-/// Most characters of a file that an error message quotes.
+/// Maximum number of characters of a file that an error message quotes.
 const QUOTED_CHARS_MAX: usize = 60;
 
-/// Which of the two a table is.
+/// The form of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Mean and standard deviation, in KiB/s.
@@ -39,7 +39,7 @@ impl Form {
 /// A table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// Which form it has.
+    /// Its form.
     pub form: Form,
     /// Its rows; each cell once.
     pub rows: Vec<Row>,
@@ -48,9 +48,9 @@ pub struct Table {
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// In which line of the file it is, from 1.
+    /// Its line in the file, from 1.
     pub line: u64,
-    /// Which cell it is about.
+    /// Its cell.
     pub key: CellKey,
     /// The mean in KiB/s, or the difference in percent.
     pub value: f64,
@@ -58,14 +58,14 @@ pub struct Row {
     pub stddev: f64,
 }
 
-/// What is wrong, and in which line.
+/// The problem, and its line.
 pub type Refused = (Option<u64>, Problem);
 
 impl Table {
-    /// From the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// It is no table of either form; the line where that shows.
+    /// It is not a table of either form; with the line.
     pub fn from_csv(text: &str) -> Result<Self, Refused> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = (1..)
@@ -107,7 +107,7 @@ impl Table {
     }
 }
 
-/// The fields of a line, without spaces and quotes around them; two quotes in a row stand for one.
+/// The fields of a line, without surrounding spaces and quotes; two consecutive quotes mean one.
 fn fields(line: &str) -> Result<Vec<String>, Problem> {
     let mut fields = Vec::new();
     let mut rest = line;
@@ -142,7 +142,7 @@ fn fields(line: &str) -> Result<Vec<String>, Problem> {
     }
 }
 
-/// The form that shares more columns with the header; `None` without any.
+/// The form that has more columns in common with the header; `None` without any.
 fn form_of(header: &[String]) -> Option<Form> {
     let shared = |form: Form| {
         let columns = form.columns();
@@ -159,7 +159,7 @@ fn form_of(header: &[String]) -> Option<Form> {
     }
 }
 
-/// At which place each column is.
+/// Index of each column.
 fn places_of(form: Form, header: &[String]) -> Result<[usize; 5], Problem> {
     let mut places = [0; 5];
     let mut missing = Vec::new();

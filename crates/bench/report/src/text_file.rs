@@ -1,4 +1,4 @@
-//! Text files of bounded size.
+//! Text files of limited size.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use crate::input::FILE_BYTES_MAX;
 /// Reads a text file of at most [`FILE_BYTES_MAX`].
 ///
 /// # Errors
-/// It cannot be read, is larger, or is no text.
+/// It cannot be read, is larger, or is not text.
 pub(crate) fn read_text(path: &Path) -> Result<String, InputError> {
     let refused = |problem| InputError {
         path: path.to_owned(),

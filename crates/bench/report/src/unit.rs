@@ -1,20 +1,20 @@
-//! What a measured number counts, and rates as people write and read them.
+//! The unit of a measured number, and the parsing and formatting of rates.
 //!
-//! `kB`, `MB`, .. are powers of 1000; `KiB`, `MiB`, .. powers of 1024. A unit that is read in both ways (`M`), or as
-//! bits (`Mb`), is refused: makers live from such differences.
+//! `kB`, `MB`, .. are powers of 1000; `KiB`, `MiB`, .. are powers of 1024. An ambiguous unit (`M`) or one in bits
+//! (`Mb`) is refused, because vendors use both to exaggerate.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What is counted.
+/// Unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// Bytes a second.
+    /// Bytes per second.
     #[serde(rename = "bytes-per-s")]
     BytesPerSecond,
-    /// Operations a second, each of the size of the record.
+    /// Operations per second, each of the size of the record.
     #[serde(rename = "ops-per-s")]
     OperationsPerSecond,
 }
@@ -28,19 +28,19 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Which way is better.
+/// Whether higher or lower values are better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// More is faster.
+    /// Higher is faster.
     #[default]
     HigherIsBetter,
-    /// Less is faster.
+    /// Lower is faster.
     LowerIsBetter,
 }
 
 impl Direction {
-    /// Whether a change of a logarithm by `difference` is for the better.
+    /// Whether a change of the logarithm by `difference` is an improvement.
     #[must_use]
     pub fn improves(self, difference: f64) -> bool {
         match self {
@@ -60,7 +60,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The same speed in another unit, at so many bytes an operation.
+    /// The same rate in another unit, with this many bytes per operation.
     #[must_use]
     pub fn convert(self, unit: Unit, record_bytes: u64) -> Self {
         let record_bytes = record_bytes as f64;
@@ -73,7 +73,7 @@ impl Rate {
     }
 }
 
-/// Four digits that count: `253.8 MiB/s`, `95.01k IOPS`.
+/// Four significant digits: `253.8 MiB/s`, `95.01k IOPS`.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (step, names): (f64, &[&str]) = match self.unit {
@@ -101,24 +101,24 @@ fn four_digits(value: f64) -> String {
     }
 }
 
-/// Why a text is no rate.
+/// Why a text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
-    /// Not a positive number in front.
+    /// It does not begin with a positive number.
     #[error(
         "'{0}' is not a rate: expected a positive number with a unit, for example 275MB/s, 1.5GiB/s or \
          95000IOPS"
     )]
     Number(String),
-    /// An unknown unit behind the number.
+    /// The number is followed by an unknown unit.
     #[error(
         "'{text}' has the unknown unit '{unit}': expected kB/s .. TB/s (powers of 1000), KiB/s .. TiB/s (powers of \
          1024), B/s, IOPS or kIOPS"
     )]
     Unit {
-        /// The rate as given.
+        /// The text.
         text: String,
-        /// What stands behind the number.
+        /// The text after the number.
         unit: String,
     },
     /// A lower-case b.
@@ -192,7 +192,7 @@ fn prefix_factor(prefix: &str) -> Option<f64> {
     (power > 0 || prefix.is_empty()).then(|| step.powi(power))
 }
 
-/// A number of bytes with the largest unit that leaves it whole: `4 KiB`, `1 MiB`, `1000 B`.
+/// A number of bytes in the largest unit that gives an integer: `4 KiB`, `1 MiB`, `1000 B`.
 #[derive(Clone, Copy, Debug)]
 pub struct WholeBytes(pub u64);
 
@@ -205,7 +205,7 @@ impl fmt::Display for WholeBytes {
     }
 }
 
-/// Reads a record size: a whole number of `B` (or nothing), `KiB`, `MiB`, `GiB`; `K`, `M`, `G` are the same.
+/// Parses a record size: an integer with `B` (or nothing), `KiB`, `MiB`, `GiB`; `K`, `M`, `G` mean the same.
 ///
 /// # Errors
 /// What is expected.

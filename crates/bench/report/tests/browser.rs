@@ -1,7 +1,7 @@
-//! The page of a report in a real browser, where there is one: laid out in light and dark, on wide screens and narrow
-//! ones, and measured by a script that stands in the copy under test only.
+//! The page of a report in a real browser, if there is one: in light and dark mode, on wide and narrow screens,
+//! measured by a script that is only in the copy under test.
 //!
-//! Skipped with a line where no chromium is installed; `FLAZ_REQUIRE_BROWSER=1` makes that a failure.
+//! Skipped with a message if no chromium is installed; with `FLAZ_REQUIRE_BROWSER=1` the test fails instead.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use campaigns::Rig;
 #[path = "support/campaigns.rs"]
 mod campaigns;
 
-/// Longer than a browser takes on a slow and busy machine.
+/// Longer than a browser needs on a slow and busy machine.
 const PATIENCE_S: &str = "300";
 
-/// What the page is asked once it is laid out; the answer is what `--dump-dom` prints of it.
+/// The script that measures the page; `--dump-dom` prints its result.
 const QUESTIONS: &str = r#"
 const drawings = [...document.querySelectorAll('figure svg')];
 const faults = [];
@@ -96,7 +96,7 @@ fn page() -> String {
         &options,
     );
     let imported = report(&[data("iozone-runs")], None, &options);
-    // Both kinds of charts on one page: the figures of the second go behind those of the first.
+    // Both kinds of charts on one page: the figures of the second are added after those of the first.
     let (published, imported) = (published.unwrap().html("0"), imported.unwrap().html("0"));
     let figures = imported.split("<figure id=\"").skip(1).filter_map(|rest| {
         Some(format!(
@@ -112,7 +112,7 @@ fn page() -> String {
     )
 }
 
-/// What the page answers in a window of this size.
+/// The result of the script in a window of this size.
 fn ask(browser: &Path, page: &str, size: &str, more: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let policy_start = page.find("<meta http-equiv=\"Content-Security-Policy\"").unwrap();
@@ -158,7 +158,7 @@ fn ask(browser: &Path, page: &str, size: &str, more: &[&str]) -> Value {
     .unwrap()
 }
 
-/// In light and dark nothing is cut off, lies over something else, or is hard to tell from its paper.
+/// In light and dark mode nothing is cut off, overlaps, or has too little contrast.
 fn check_legible(browser: &Path, page: &str, drawings: u64) {
     let dark = "--blink-settings=preferredColorScheme=0";
     for (size, more, paper) in [
@@ -172,7 +172,7 @@ fn check_legible(browser: &Path, page: &str, drawings: u64) {
         assert!(answer["shapes"].as_u64().unwrap() > 150, "{answer}");
         let number = |name: &str| answer[name].as_f64().unwrap();
         assert_eq!(number("paper") < 0.5, paper == "dark", "{answer}");
-        // WCAG 2.1: 4.5 for text, 3 for what a drawing is understood by; 2.4 where names stand beside it.
+        // WCAG 2.1: a contrast of 4.5 for text and 3 for essential graphics; 2.4 for colours with names next to them.
         assert!(
             number("text_contrast") > 7.0 && number("tick_contrast") > 4.5,
             "{answer}"
@@ -189,7 +189,7 @@ fn the_page_is_laid_out_legibly_in_light_and_dark() {
     check_legible(&browser, &page(), 20);
 }
 
-/// What published tables and imports lack: how compressible the data was, a hundred runs, what the machine was.
+/// Data that published tables and imports lack: achieved compressibility, a hundred runs, the environment.
 #[test]
 fn the_page_of_campaigns_is_laid_out_legibly() {
     let Some(browser) = browser() else { return };
@@ -218,7 +218,7 @@ fn long_names_of_tests_are_not_cut_off() {
     let Some(browser) = browser() else { return };
     let rig = Rig::new();
     let text = fs::read_to_string(rig.path("after.json")).unwrap();
-    // As output of fio is imported.
+    // As imported from fio output.
     let renamed = text.replace("\"random_read\"", "\"random_mixed_write:16.qd256.j16\"");
     assert_ne!(renamed, text);
     fs::write(rig.path("after.json"), renamed).unwrap();

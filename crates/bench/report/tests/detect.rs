@@ -1,4 +1,4 @@
-//! Detection on model devices: what a device does to data decides what time it takes, with noise as real ones have.
+//! Detection on model devices: the stored bytes determine the time, with realistic noise.
 
 use flaz_bench::detect::{
     Answer, CaveatState, DetectError, Detection, Facts, FileSystem, Layer, LayerState, Pattern, Question,
@@ -6,27 +6,27 @@ use flaz_bench::detect::{
 };
 use flaz_random::Random;
 
-/// A device that writes what is left at one bandwidth.
+/// A device that writes the stored bytes with a fixed bandwidth.
 #[derive(Clone, Copy, Default)]
 struct Model {
-    /// Bytes that it compresses at a time; 0: it does not.
+    /// Unit of compression in bytes; 0: no compression.
     unit_bytes: u64,
-    /// How far back it finds copies.
+    /// Window for copies.
     window_bytes: u64,
     entropy_stage: bool,
     elides_zeros: bool,
     deduplicates: bool,
-    /// Share of the time that is no transfer.
+    /// Share of the time that is not transfer.
     overhead: f64,
     /// Standard deviation of a write's time.
     noise: f64,
     /// Rate at the end divided by that at the start.
     drift: Option<f64>,
-    /// Every how-manieth write stalls, to five times its time.
+    /// Every n-th write stalls, and takes five times as long.
     stalls: Option<usize>,
-    /// By how much every other write, by chance, takes longer: of two places one is slower, or a neighbour comes and goes.
+    /// Additional time of a random half of the writes: one of two places is slower, or another load comes and goes.
     two_speeds: f64,
-    /// Says what it keeps, and takes the same time for everything.
+    /// Reports the stored bytes, and takes the same time for all data.
     tells: bool,
 }
 
@@ -54,7 +54,7 @@ impl Model {
         }
     }
 
-    /// What is said of the first series, and after a second one where that is asked for.
+    /// The answer after the first series, or after a second one if that is requested.
     fn both(&self, rounds: usize, seed: u64) -> (Detection, Detection) {
         let mut random = Random::stream(seed, 0);
         let first = self.series(rounds, &mut random);
@@ -175,12 +175,12 @@ fn plain_devices_are_never_taken_for_others() {
             }
         }
     }
-    // With little noise it is not only not said, it is excluded.
+    // With little noise the answer is not only missing, it is excluded.
     assert!(sure >= 3 * 190, "{sure} of 600");
 }
 
-/// With few rounds all random data may by chance go at the slower of two speeds, and all of another kind at the faster one: to a
-/// test of p that is proof.
+/// With few rounds all random data may by chance be written at the slower of two speeds, and all of another kind at the
+/// faster one: the test takes that for significant.
 #[test]
 fn a_device_of_two_speeds_is_not_taken_for_others() {
     let model = Model {
@@ -230,7 +230,7 @@ fn a_device_that_compresses_is_found_with_its_unit() {
                 [stage, Some(Answer::Unclear)].contains(&answer(&found, Question::EntropyStage)),
                 "{case}"
             );
-            // With noise the shorter bound may be all that is proven.
+            // With noise only the shorter bound may be significant.
             let unit = reason(&found, Question::Unit);
             assert!(unit.ends_with(&format!("{unit_kib} KiB at a time")), "{case}");
             let window = reason(&found, Question::Window);
@@ -338,7 +338,7 @@ fn what_could_fool_it_is_said() {
     assert_eq!(state(&found, "file-system compression"), CaveatState::Present);
     assert_eq!(state(&found, "layers below"), CaveatState::Present);
     assert!(found.text(false).contains("loop3, a file on btrfs: compresses"));
-    // Without any noise the same is the same.
+    // Without noise, equal data has equal rates.
     assert!(
         found.findings.iter().all(|finding| finding.answer == Answer::No),
         "{}",
@@ -353,7 +353,7 @@ fn what_could_fool_it_is_said() {
 
 #[test]
 fn what_a_device_says_of_itself_decides() {
-    // The rates say nothing, as those of a device in memory.
+    // The rates carry no information, as for a device in memory.
     let model = Model {
         unit_bytes: 4096,
         noise: 0.3,

@@ -1,4 +1,4 @@
-//! Real output of fio 3.33 and IOzone 3.489 as results: what `compare`, `claim` and `report` make of it.
+//! Real output of fio 3.33 and IOzone 3.489 as results for `compare`, `claim` and `report`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn cells(path: &Path) -> Vec<(String, Vec<f64>)> {
         .collect()
 }
 
-/// What the file itself says, found by another way than that of the reader.
+/// The values in the file, found in another way than by the reader.
 fn fio_says(file: &str, direction: &str) -> f64 {
     let text = fs::read_to_string(data("fio-runs").join(file)).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
@@ -64,7 +64,7 @@ fn a_folder_of_iozone_has_levels_of_command_lines() {
     assert_eq!(found.len(), 2 * 2 * 8);
     assert!(found.iter().all(|(_, runs)| runs.len() == 3));
     let text = fs::read_to_string(data("iozone-runs/50-1.txt")).unwrap();
-    // The list says the same as the table: the last line of "Re-Fwrite report".
+    // The list has the same values as the table: the last line of "Re-Fwrite report".
     let list = text.split("\"Re-Fwrite report\"").nth(1).unwrap();
     let rate: f64 = list
         .lines()
@@ -131,7 +131,7 @@ fn other_programs_are_compared_like_campaigns() {
         one_run.contains("1.json") && one_run.contains("put the files of all runs into a directory"),
         "{one_run}"
     );
-    // The one thing that both measured: writes of 64 KiB at 50 %.
+    // The only cell that both measured: writes of 64 KiB at 50 %.
     let across = compare(&data("fio-runs"), &data("iozone-runs"), &options).unwrap();
     assert_eq!((across.counts.cells, across.only_in_b.len()), (1, 31));
 }

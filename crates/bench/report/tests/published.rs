@@ -114,7 +114,7 @@ fn verdicts_of_cells_that_one_can_judge_by_eye() {
     assert_eq!(cell("fwrite", 4096, "50").verdict, Verdict::Equivalent);
     assert_eq!(cell("record_rewrite", 1024, "50").verdict, Verdict::Inconclusive);
     assert_eq!(cell("strided_read", 4096, "50").verdict, Verdict::Equivalent);
-    // -0.99 with 0.19: proven, but not more than 1 %, nor proven to be less.
+    // -0.99 with 0.19: significant, but neither shown to exceed 1 % nor shown to be less.
     let small = cell("reread", 4096, "98");
     assert_eq!(
         (small.verdict, small.notes.as_slice()),
@@ -195,7 +195,7 @@ fn a_claim_against_the_table() {
         .map(|point| point.level.percent().unwrap())
         .collect();
     assert_eq!(levels, [2.0, 50.0, 98.0]);
-    // 275e6 / 1024 = 268,555 KiB/s against 97,113.5 and 259,867.1.
+    // 275e6 / 1024 = 268,555 KiB/s compared with 97,113.5 and 259,867.1.
     assert!((points[0].bs_ratio.estimate - 2.765).abs() < 0.001);
     assert!((points[2].bs_ratio.estimate - 1.0334).abs() < 0.0005);
     assert!(points[2].bs_ratio.low > 1.02 && points[2].bs_ratio.high < 1.05);
@@ -204,7 +204,7 @@ fn a_claim_against_the_table() {
         as_sold.curves[0].true_at,
         TrueAt::Outside { best_pct: 98.0, extrapolated_pct: Some(level), .. } if level > 98.0
     ));
-    // 200e6 / 1024 = 195,312 KiB/s lies between those at 50 and 98 %; on the line of times at 82.5 %.
+    // 200e6 / 1024 = 195,312 KiB/s is between those at 50 and 98 %; linear in time, at 82.5 %.
     let TrueAt::Between { crossings } = &lower.curves[0].true_at else {
         panic!("{lower:?}")
     };

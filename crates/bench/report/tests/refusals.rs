@@ -1,4 +1,4 @@
-//! What cannot be compared: each message says what was expected, what was found, where, and what to do.
+//! Results that cannot be compared: each message says what was expected, what was found, where, and what to do.
 
 use std::error::Error;
 use std::fs;
@@ -272,7 +272,7 @@ fn claims_about_nothing() {
     );
 }
 
-/// Not an error: the A/A campaign says what noise is, and what is within it is not called a change.
+/// Not an error: the A/A campaign measures the noise, and a difference within it is not called a change.
 #[test]
 fn an_a_a_campaign_widens_the_margin() {
     let folder = Folder::new();
@@ -293,12 +293,12 @@ fn an_a_a_campaign_widens_the_margin() {
         noisy.delta_pct
     );
     assert_eq!(noisy.verdict, Verdict::Equivalent);
-    // Two campaigns are compared with each other, whatever A is; equal ones have no noise of their own.
+    // Two campaigns are compared with each other, independent of A; equal ones have no noise.
     let quiet = with(Margin::Repeats(vec![again.clone(), again]));
     assert!(quiet.delta_pct < 2.0, "{}", quiet.delta_pct);
 }
 
-/// Nor this: what does not vary is told.
+/// Not an error either: runs that do not vary are reported.
 #[test]
 fn runs_that_do_not_vary() {
     let folder = Folder::new();
@@ -312,7 +312,7 @@ fn runs_that_do_not_vary() {
     assert!(json["cells"][0]["welch"]["t"].is_null(), "infinite");
 }
 
-/// The same files and seed give the same report; an interval does not depend on which other cells there are.
+/// The same files and seed produce the same report; an interval does not depend on which other cells there are.
 #[test]
 fn reports_repeat() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! The report of made-up and published results: what is on the page, in the files and on the terminal.
+//! Reports of synthetic and published results: contents of the page, the files and the terminal output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ fn duplicates_are_said_wherever_the_data_is() {
         "<td>19.6 %</td>",
         "<td>4.0 GiB</td><td>95.0 %</td>",
     ] {
-        // One row a level.
+        // One row per level.
         let rows = if part.starts_with('<') { 4 } else { 1 };
         assert_eq!(page.matches(part).count(), rows, "{part}");
     }
@@ -126,7 +126,7 @@ fn bars_are_as_high_as_their_values() {
         .find(|chart| chart.id == "rate-write-bytes")
         .unwrap();
     let svg = chart.svg();
-    // Every bar: class, then its height; the legend has none of these titles.
+    // Every bar: class and height; the legend has none of these titles.
     let mut bars: Vec<(f64, f64)> = Vec::new();
     for rect in svg.split("<rect ").filter(|rect| rect.contains(": mean ")) {
         let number = |name: &str| -> f64 {
@@ -200,13 +200,13 @@ fn a_terminal_sees_small_charts() {
         blocks: true,
     });
     assert!(rich.contains('█') && rich.contains("\x1b["));
-    // What stands in the column depends on what is known.
+    // The contents of the column depend on the available values.
     let table = report_of_table();
     assert!(plain.contains(" median ") && !plain.contains(" mean "), "{plain}");
     assert!(table.contains(" mean ") && !table.contains(" median "), "{table}");
 }
 
-/// The terminal's text of a published table, which has means alone.
+/// The terminal output of a published table, which has only means.
 fn report_of_table() -> String {
     let table = published("sf1222-throughput.csv");
     report(&[table], None, &ten_runs()).unwrap().text(PLAIN)
@@ -248,7 +248,7 @@ fn many_record_sizes_and_levels_are_spread_over_charts() {
         .iter()
         .filter(|chart| chart.id.starts_with("rate-"))
         .collect();
-    // More levels than colours: each record and level is a category.
+    // More levels than colours: each record size and level is a category.
     assert_eq!(of_rates.len(), 720 / 24);
     let rows: usize = of_rates.iter().map(|chart| chart.csv.lines().count() - 1).sum();
     assert_eq!(rows, 720);
@@ -299,7 +299,7 @@ fn what_cannot_be_reported() {
     assert!(refused(&[published("sf1222-kernel-diff.csv")]).contains("table of differences"));
 }
 
-/// Writes the page of the made-up campaigns where FLAZ_REPORT_PAGE says, to look at it in a browser.
+/// Writes the page of the synthetic campaigns to the path in FLAZ_REPORT_PAGE, for inspection in a browser.
 #[test]
 fn the_page_can_be_looked_at() {
     let rig = Rig::new();

@@ -1,4 +1,4 @@
-//! The statistics against SciPy's: `data/scipy_values.json`, which `data/scipy_values.py` wrote.
+//! The statistics compared with SciPy: `data/scipy_values.json`, written by `data/scipy_values.py`.
 
 use flaz_bench::statistics::moments::{Moments, median};
 use flaz_bench::statistics::ranks::{Method, mann_whitney};
@@ -78,7 +78,7 @@ fn close(found: f64, expected: f64, share: f64, what: &str) {
 #[test]
 fn tails_of_student() {
     for Tail { t, df, two_sided } in values().student {
-        // SciPy underflows before we do, far below any p-value that matters.
+        // SciPy underflows earlier, far below any relevant p-value.
         if two_sided > 1e-290 {
             let what = format!("t {t}, df {df}");
             close(student::two_sided(t, df), two_sided, 2e-9, &what);
@@ -141,7 +141,7 @@ fn ranks() {
     }
 }
 
-/// Random numbers differ, and SciPy drew 20 times as often: the limits agree within a share of the interval's width,
+/// The random numbers differ, and SciPy drew 20 times as many: the limits agree within a share of the interval's width,
 /// or of the gap between two runs where they can only jump.
 #[test]
 fn bootstrap_of_medians() {

@@ -1,4 +1,4 @@
-//! Simulated campaigns, where the truth is known: how often verdicts are wrong, and how often they are right.
+//! Simulated campaigns with known differences: error rates and power of the verdicts.
 
 use flaz_bench::cell::{Cell, CellKey, Level, Measured};
 use flaz_bench::comparison::{Counts, Margin, Options, Verdict, compare_results};
@@ -6,20 +6,20 @@ use flaz_bench::results::{Kind, Results};
 use flaz_bench::unit::{Direction, Unit};
 use flaz_random::Random;
 
-/// Campaigns in a simulation.
+/// Number of campaigns in a simulation.
 const CAMPAIGNS: u64 = 1000;
-/// Cells of one.
+/// Number of cells in a campaign.
 const CELLS: u32 = 20;
 /// The level of the tests.
 const NOMINAL: f64 = 0.05;
 
-/// What is simulated.
+/// The simulated campaign.
 #[derive(Clone, Copy)]
 struct Truth {
     runs: usize,
-    /// Rate of B by that of A.
+    /// Rate of B divided by that of A.
     ratio: f64,
-    /// Standard deviation of logarithms in A, from the first cell to the last, and by how much B is noisier.
+    /// Standard deviation of logarithms in A, from the first cell to the last, and the factor by which B is noisier.
     noise: (f64, f64),
     noisier_b: f64,
     margin_pct: f64,
@@ -63,7 +63,7 @@ fn campaign(random: &mut Random, truth: &Truth, ratio: f64, noisier: f64) -> Res
 fn simulate(truth: &Truth) -> Vec<Counts> {
     let options = Options {
         margin: Margin::Percent(truth.margin_pct),
-        // Intervals decide nothing; they would take minutes.
+        // Intervals decide nothing and would take minutes.
         resamples: 1,
         ..Options::default()
     };
@@ -77,7 +77,7 @@ fn simulate(truth: &Truth) -> Vec<Counts> {
         .collect()
 }
 
-/// Campaigns with at least one cell that changed, as the verdict has it.
+/// Campaigns with at least one cell that the verdict calls changed.
 fn alarmed(counts: &[Counts]) -> usize {
     counts
         .iter()
@@ -91,7 +91,7 @@ fn share(counts: &[Counts], of: impl Fn(&Counts) -> usize) -> f64 {
     found as f64 / cells as f64
 }
 
-/// Five standard deviations of a share of `trials` that is truly `p`.
+/// Five standard deviations of a share of `trials` with the true value `p`.
 fn chance(p: f64, trials: f64) -> f64 {
     5.0 * (p * (1.0 - p) / trials).sqrt()
 }
@@ -102,13 +102,13 @@ fn the_same_thing_measured_twice_is_rarely_called_different() {
         let counts = simulate(&Truth { runs, ..A_A });
         let wrong = alarmed(&counts);
         println!("{runs} runs: {wrong} of {CAMPAIGNS} campaigns have a false verdict");
-        // The nominal share of campaigns, all 20 cells together.
+        // The nominal share of campaigns, over all 20 cells.
         assert!(wrong as f64 <= NOMINAL * CAMPAIGNS as f64, "{runs} runs: {wrong}");
     }
 }
 
-/// Noise of up to 75 % exceeds any margin, so the test alone is asked: it is nearly exact, and chance may carry the
-/// count over the nominal one.
+/// Noise of up to 75 % exceeds any margin, so the test alone decides. It is nearly exact, and the count may exceed the
+/// nominal one by chance.
 #[test]
 fn a_noisier_side_does_not_raise_false_alarms() {
     for noisier_b in [0.2, 5.0] {
@@ -118,8 +118,8 @@ fn a_noisier_side_does_not_raise_false_alarms() {
     }
 }
 
-/// Without a margin nothing but the adjusted test stands between noise and a verdict. It is nearly exact, so chance may
-/// carry the count over the nominal one, but not far; and well below it, it would be blind.
+/// Without a margin only the adjusted test separates noise from a verdict. It is nearly exact, so the count may exceed
+/// the nominal one by chance, but not by much; a count far below it would mean that the test has no power.
 #[test]
 fn without_a_margin_the_level_is_what_it_says() {
     let counts = simulate(&Truth {
@@ -141,7 +141,7 @@ fn without_a_margin_the_level_is_what_it_says() {
             share(&counts, |counts| counts.mann_whitney.unwrap()),
         ),
     ] {
-        // The ranks go in steps: below 0.05 the next p-value of ten against ten is 0.043.
+        // Rank p-values are discrete: the next one below 0.05 for ten against ten is 0.043.
         assert!(
             found < NOMINAL + chance(NOMINAL, cells) && found > 0.04,
             "{what}: {found}"
@@ -192,7 +192,7 @@ fn what_is_there_is_found() {
     assert!(equivalent > 0.95, "{equivalent}");
 }
 
-/// Resampled intervals of ten runs hold the true ratio nearly as often as they say.
+/// Resampling intervals of ten runs contain the true ratio nearly as often as their coverage says.
 #[test]
 fn intervals_hold_the_truth() {
     let truth = Truth { ratio: 1.1, ..A_A };

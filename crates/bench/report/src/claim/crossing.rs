@@ -1,29 +1,29 @@
-//! For which data a claim would be true.
+//! Determines for which data a claim would be true.
 //!
-//! Between two levels the time for a byte is taken to change in proportion to the level: that is what a device does
-//! whose flash takes in what is left after compression. So ratios, which are proportional to that time, are joined by
-//! straight lines, and the claim is true where the line is at 1.
+//! Between two levels, the time per byte is interpolated linearly, which matches a device whose flash stores what
+//! remains after compression. Ratios are proportional to that time, so they are joined by straight lines, and the claim
+//! is true where the line is at 1.
 
 use serde::Serialize;
 
 use super::level::Levels;
 use super::point::PointReport;
 
-/// A place where the ratio passes 1.
+/// A point where the ratio crosses 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Crossing {
-    /// The level in percent at which the claim is just true.
+    /// The level in percent at which the ratio is 1.
     pub level_pct: f64,
-    /// The limits of that level, from those of the measured rates; none where a limit's line does not pass 1 between
-    /// the same levels.
+    /// The interval of that level, from the intervals of the measured rates; `None` if the line of a limit does not
+    /// cross 1 between the same levels.
     pub low_pct: Option<f64>,
     /// The upper one.
     pub high_pct: Option<f64>,
-    /// The next level measured below, in percent.
+    /// The next lower measured level, in percent.
     pub lower_pct: f64,
-    /// The next level measured above, in percent.
+    /// The next higher measured level, in percent.
     pub upper_pct: f64,
-    /// Whether the claim is true for data that compresses better than that, or worse.
+    /// Whether the claim is true for data that compresses better than the level, or worse.
     pub true_above: bool,
 }
 
@@ -31,21 +31,21 @@ pub struct Crossing {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum TrueAt {
-    /// For all that was measured.
+    /// For all measured levels.
     Everywhere {
-        /// The lowest level measured, in percent.
+        /// The lowest measured level, in percent.
         from_pct: f64,
         /// The highest.
         to_pct: f64,
     },
-    /// Beyond some level: between two that were measured the ratio passes 1.
+    /// Beyond some level: the ratio crosses 1 between two measured levels.
     Between {
-        /// Where, in ascending order.
+        /// The crossings, in ascending order.
         crossings: Vec<Crossing>,
     },
-    /// For nothing that was measured: any level lies outside.
+    /// For no measured level; there may be one outside the measured range.
     Outside {
-        /// The lowest level measured, in percent.
+        /// The lowest measured level, in percent.
         from_pct: f64,
         /// The highest.
         to_pct: f64,
@@ -53,15 +53,15 @@ pub enum TrueAt {
         best_pct: f64,
         /// That ratio.
         best_ratio: f64,
-        /// Where the claim would be true if the line went on beyond the levels measured; none if not even there.
+        /// The level at which the extrapolated line reaches 1, if there is one.
         extrapolated_pct: Option<f64>,
     },
-    /// Fewer than two levels have a number.
+    /// Fewer than two levels are percentages.
     Unknown,
 }
 
 impl TrueAt {
-    /// From the points of a curve, at these levels.
+    /// Evaluates the points of a curve at these levels.
     pub(super) fn of(points: &[PointReport], levels: &Levels) -> Self {
         let mut points: Vec<(f64, &PointReport)> = points
             .iter()
@@ -100,7 +100,7 @@ fn ratio(point: &(f64, &PointReport)) -> f64 {
     point.1.bs_ratio.estimate
 }
 
-/// Whether exactly one of two neighbours makes the claim true, and where between them it becomes so.
+/// Whether the claim is true for exactly one of two neighbours, and the level between them at which this changes.
 fn crossing(low: (f64, &PointReport), high: (f64, &PointReport)) -> Option<Crossing> {
     let between = |at: &dyn Fn(&PointReport) -> f64| {
         let (at_low, at_high) = (at(low.1), at(high.1));
@@ -128,12 +128,12 @@ fn crossing(low: (f64, &PointReport), high: (f64, &PointReport)) -> Option<Cross
     })
 }
 
-/// Where the line through two points is at 1.
+/// The level at which the line through two points is at 1.
 fn line_at_one(from: (f64, f64), to: (f64, f64)) -> f64 {
     from.0 + (1.0 - from.1) / (to.1 - from.1) * (to.0 - from.0)
 }
 
-/// Where the line through the two last levels at either end is at 1: beyond that end, and a percentage.
+/// The level at which the line through the two outermost levels is at 1, if it is beyond that end and a percentage.
 fn beyond(points: &[(f64, &PointReport)]) -> Option<f64> {
     let at = |index: usize| (points[index].0, ratio(&points[index]));
     let last = points.len() - 1;
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!((crossings[0].lower_pct, crossings[0].upper_pct), (40.0, 96.0));
         points[1].achieved = None;
         assert_eq!(Levels::of(&points), Levels::Asked, "one does not say");
-        // An order that is not the one asked for.
+        // In another order than the expected one.
         points[1].achieved = achieved(10.0);
         let TrueAt::Between { crossings } = TrueAt::of(&points, &Levels::of(&points)) else {
             panic!("{points:?}")

@@ -1,4 +1,4 @@
-//! A file of claims (TOML):
+//! A claims file (TOML):
 //!
 //! ```toml
 //! [[claim]]
@@ -33,10 +33,10 @@ struct Entry {
     source: Option<String>,
 }
 
-/// Reads a file of claims.
+/// Reads a claims file.
 ///
 /// # Errors
-/// It cannot be read, is no TOML of this form, has no claim or too many, or one makes no sense.
+/// It cannot be read, is not TOML in this form, has no claim or too many, or has an invalid one.
 pub fn read_claims(path: &Path) -> Result<Vec<Claim>, InputError> {
     let text = read_text(path)?;
     parse(&text).map_err(|problem| InputError {

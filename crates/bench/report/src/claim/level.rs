@@ -1,35 +1,36 @@
-//! Where a point lies on the curve of a claim: at the level that was asked for, or at what codecs really saved of the data.
+//! The position of a point on the curve of a claim: the requested level, or the measured savings of codecs.
 //!
-//! A level that was asked for says little where the data is not what its name says, as IOzone's. So the achieved one is taken
-//! where every point of a curve has it, and otherwise none, for a curve with both would bend where the kind of level changes.
+//! A requested level means little for data such as IOzone's, whose savings differ from its name. The achieved level is
+//! therefore used if every point of a curve has one, and otherwise the requested levels: a mixture would distort the
+//! curve.
 
 use serde::Serialize;
 
 use super::point::PointReport;
 use crate::campaign_file::Achieved;
 
-/// The codec whose figures are taken where there are several.
+/// The codec that is preferred if there are several.
 const CODEC: &str = "lz4";
 /// The chunk.
 const CHUNK_BYTES: u64 = 4096;
 
-/// Which levels the points of a curve lie at.
+/// Which levels are used for the points of a curve.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Levels {
-    /// Those asked for: not everything that was measured says what was achieved.
+    /// The requested levels: some cells lack the achieved ones.
     Asked,
-    /// What a codec saves of the data.
+    /// The savings of a codec on the data.
     Achieved {
         /// The codec.
         codec: String,
-        /// In chunks of so many bytes.
+        /// Chunk size in bytes.
         chunk_bytes: u64,
     },
 }
 
 impl Levels {
-    /// The best that all points with a percentage have.
+    /// The best choice that all points with a percentage have.
     pub(super) fn of(points: &[PointReport]) -> Self {
         let mut percentages = points.iter().filter(|point| point.level.percent().is_some());
         let Some(first) = percentages
@@ -55,7 +56,7 @@ impl Levels {
         }
     }
 
-    /// Where a point lies, in percent; nothing for a level with a name.
+    /// Position of a point in percent; `None` for a level with a name.
     pub(super) fn at(&self, point: &PointReport) -> Option<f64> {
         let asked = point.level.percent()?;
         match self {
@@ -65,7 +66,7 @@ impl Levels {
     }
 }
 
-/// What stands for the data of a cell: what LZ4 saves of 4 KiB, or whatever comes first.
+/// The savings that represent the data of a cell: LZ4 at 4 KiB, or else the first entry.
 pub(super) fn achieved_of<'a>(figures: impl Iterator<Item = &'a Achieved> + Clone) -> Option<Achieved> {
     let preferred = figures
         .clone()

@@ -1,10 +1,11 @@
-//! `flaz bench claim`: what a maker says against what was measured.
+//! `flaz bench claim`: compares vendor claims with measured rates.
 //!
-//! The *BS ratio* of a cell is the claimed rate divided by the measured one: 1 is honest, 2 is twice what one gets. On a
-//! device that compresses it depends on the data, and the question becomes for which data the claim would be true.
+//! The *BS ratio* of a cell is the claimed rate divided by the measured one: 1 means that the claim is met, 2 that it
+//! is twice the measured rate. On a device that compresses, the ratio depends on the data, and the question becomes for
+//! which data the claim would be true.
 //!
-//! Levels are what codecs really saved of the data where that is known ([`Levels`]), else those asked for. A claim is about
-//! a test, and, if it says so, about one record size; each record size is a curve over the levels.
+//! Levels are the measured savings of codecs if known ([`Levels`]), otherwise the requested ones. A claim is about a
+//! test and optionally about one record size; each record size has a curve over the levels.
 
 mod crossing;
 mod file;
@@ -33,14 +34,14 @@ use crate::results::{self, Results};
 use crate::statistics::{bootstrap, welch};
 use crate::unit::{Direction, WholeBytes};
 
-/// How to check claims.
+/// Options of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimOptions {
-    /// How many runs the means of a table are of.
+    /// Number of runs behind the means of a table.
     pub runs: Option<u32>,
-    /// Where the resampling begins.
+    /// Seed of the resampling.
     pub seed: u64,
-    /// How often medians are drawn again for an interval.
+    /// Number of resamples for an interval.
     pub resamples: u32,
 }
 
@@ -54,10 +55,10 @@ impl Default for ClaimOptions {
     }
 }
 
-/// Holds `claims` against the results in the file `path`.
+/// Compares `claims` with the results in the file `path`.
 ///
 /// # Errors
-/// The file is not understood, there is no claim, or one is about what was not measured.
+/// The file is invalid, there are no claims, or one is about a test that was not measured.
 pub fn check(path: &Path, claims: &[Claim], options: &ClaimOptions) -> Result<ClaimsReport, BenchError> {
     if claims.is_empty() {
         return Err(BenchError::NoClaims);
@@ -69,10 +70,10 @@ pub fn check(path: &Path, claims: &[Claim], options: &ClaimOptions) -> Result<Cl
     check_results(&results, claims, options)
 }
 
-/// Holds `claims` against results that are in memory already.
+/// Compares `claims` with results in memory.
 ///
 /// # Errors
-/// A claim is about what was not measured.
+/// A claim is about a test that was not measured.
 pub fn check_results(
     results: &Results,
     claims: &[Claim],
@@ -142,7 +143,7 @@ fn unmeasured(results: &Results, claim: &Claim) -> BenchError {
     }
 }
 
-/// One claim, one record size: the levels from the least compressible on, and those without a number last.
+/// One claim and one record size: levels in ascending order, followed by those without a number.
 fn curve(
     results: &Results,
     claim: &Claim,

@@ -1,4 +1,4 @@
-//! Claims on a page for people: a table a claim and record size, and for which data it would be true.
+//! Claims as text: one table per claim and record size, and for which data the claim would be true.
 
 use std::fmt::Write;
 
@@ -175,7 +175,7 @@ fn crossing(crossing: &Crossing) -> String {
     )
 }
 
-/// A percentage as it was asked for, or with one digit.
+/// A percentage as requested, or with one digit.
 fn plain(percent: f64) -> String {
     if (percent * 100.0).fract() == 0.0 {
         percent.to_string()

@@ -10,32 +10,32 @@ use crate::unit::Unit;
 /// One level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PointReport {
-    /// The level that was asked for.
+    /// The requested level.
     pub level: Level,
-    /// What a codec saved of the data, if that is known.
+    /// The savings of a codec on the data, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub achieved: Option<Achieved>,
-    /// What the values count.
+    /// Unit of the values.
     pub unit: Unit,
     /// The runs.
     pub measured: Description,
     /// The median of the rate with its interval, in `unit`.
     pub rate: Interval,
-    /// Claimed divided by measured: above 1 the claim says too much.
+    /// Claimed divided by measured: above 1 the claim is exaggerated.
     pub bs_ratio: Interval,
-    /// What can be said.
+    /// The verdict.
     pub standing: Standing,
 }
 
-/// What can be said of a claim at one level.
+/// The verdict on a claim at one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// It is true: all of the interval is at 1 or below.
+    /// True: the whole interval is at 1 or below.
     True,
-    /// It says too much: all of the interval is above 1.
+    /// Exaggerated: the whole interval is above 1.
     Exaggerated,
-    /// The interval holds 1.
+    /// Unclear: the interval contains 1.
     Undecided,
 }
 
@@ -50,7 +50,7 @@ impl Standing {
         }
     }
 
-    /// The word for it.
+    /// The verdict as a word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

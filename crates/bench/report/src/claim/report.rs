@@ -1,5 +1,5 @@
-//! What the check of claims says: the structs behind the page and the JSON, which is an interface for scripts (as
-//! [`crate::comparison`] has it).
+//! The result of the check: the structs behind the text and the JSON, which is an interface for scripts (see
+//! [`crate::comparison`]).
 
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub struct ClaimsReport {
     pub results: SourceReport,
     /// Seed of the resampling.
     pub seed: u64,
-    /// Resamples an interval.
+    /// Number of resamples per interval.
     pub resamples: u32,
     /// One for each claim, in order.
     pub claims: Vec<ClaimReport>,
@@ -30,10 +30,10 @@ pub struct ClaimsReport {
 /// One claim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClaimReport {
-    /// What is said.
+    /// The claim.
     #[serde(flatten)]
     pub claim: Claim,
-    /// What was measured, by record size.
+    /// Results by record size.
     pub curves: Vec<CurveReport>,
 }
 
@@ -42,10 +42,10 @@ pub struct ClaimReport {
 pub struct CurveReport {
     /// Its size in bytes.
     pub record_bytes: u64,
-    /// What the levels of `true_at` are.
+    /// Which levels `true_at` uses.
     pub levels: Levels,
     /// For which data the claim would be true.
     pub true_at: TrueAt,
-    /// Each level that was measured: percentages in ascending order, then those with names.
+    /// Each measured level: percentages in ascending order, then those with names.
     pub points: Vec<PointReport>,
 }

@@ -1,4 +1,4 @@
-//! A claim as a maker states it.
+//! A claim of a vendor.
 
 use std::str::FromStr;
 
@@ -8,26 +8,26 @@ use crate::cell::{Cell, is_name};
 use crate::error::ClaimError;
 use crate::unit::{Rate, WholeBytes, parse_record};
 
-/// What a maker says.
+/// A vendor claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
-    /// About which test.
+    /// The test.
     pub test: String,
-    /// About which record size in bytes; none: about every one.
+    /// The record size in bytes; `None` means every one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
-    /// What is said.
+    /// The claimed rate.
     pub rate: Rate,
-    /// Where it is said.
+    /// The source of the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
 impl Claim {
-    /// From its parts as people write them.
+    /// Creates a claim from its parts in text form.
     ///
     /// # Errors
-    /// A part that is not what it should be.
+    /// A part is invalid.
     pub fn new(test: &str, record: Option<&str>, rate: &str) -> Result<Self, ClaimError> {
         let test = test.trim();
         if !is_name(test) {
@@ -41,7 +41,7 @@ impl Claim {
         })
     }
 
-    /// What it is about, as one would type it.
+    /// Test and record size, in the form of the option.
     #[must_use]
     pub fn subject(&self) -> String {
         match self.record_bytes {

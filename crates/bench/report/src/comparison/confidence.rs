@@ -1,13 +1,13 @@
-//! How sure a comparison has to be.
+//! Confidence levels of a comparison.
 
-/// Level of the tests: the share of false alarms that is taken.
+/// Level of the tests: the accepted share of false positives.
 pub const ALPHA: f64 = 0.05;
 
-/// Probability with which an interval holds the true value.
+/// Coverage of an interval.
 pub const COVERAGE: f64 = 0.95;
 
-/// Seed of the resampling if none is given.
+/// Default seed of the resampling.
 pub const SEED: u64 = 1;
 
-/// Runs a side below which an interval by resampling is too narrow.
+/// With fewer runs per side, an interval by resampling is too narrow.
 pub const RUNS_FEW: u32 = 6;

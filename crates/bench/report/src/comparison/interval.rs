@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A number with the limits between which the true one lies with 95 % probability.
+/// A number with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// The number.
@@ -11,16 +11,16 @@ pub struct Interval {
     pub low: f64,
     /// Upper limit.
     pub high: f64,
-    /// Where the limits come from.
+    /// How the interval was computed.
     pub method: IntervalMethod,
 }
 
-/// Where the limits of an interval come from.
+/// How an interval was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IntervalMethod {
-    /// Percentiles of medians that were drawn again.
+    /// Percentiles of resampled medians.
     Bootstrap,
-    /// Student's t on the logarithms, taken as normal: of published means.
+    /// Student's t on the logarithms, assumed to be normal: for published means.
     LogNormal,
 }

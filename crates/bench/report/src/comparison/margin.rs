@@ -1,8 +1,8 @@
-//! The margin: the difference below which nobody would care, or could tell.
+//! The margin: a smaller difference is irrelevant, or below the resolution of the measurement.
 //!
-//! It is given in percent, or measured by an A/A campaign: the same thing measured again. The margin of a cell is then
-//! the smallest one within which that repeat is proven equivalent to the first campaign, and no less than 1 %. So an
-//! equivalent cell differs no more than the same thing differs from itself.
+//! It is given in percent, or measured with an A/A campaign, a repeat of the same measurement. The margin of a cell is
+//! then the smallest one within which that repeat is shown to be equivalent to the first campaign, but at least 1 %. An
+//! equivalent cell thus differs no more than repeated measurements do.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,15 +14,15 @@ use crate::statistics::welch::welch;
 
 use super::confidence::ALPHA;
 
-/// The least margin in percent, and the one that is taken if nothing is said.
+/// Minimum and default margin in percent.
 pub const DELTA_FLOOR_PCT: f64 = 1.0;
 
-/// What difference matters.
+/// The margin.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Margin {
-    /// So many percent, from 0 to below 100.
+    /// A percentage, from 0 to below 100.
     Percent(f64),
-    /// What A/A campaigns show: one is compared with A, two are compared with each other.
+    /// Measured with A/A campaigns: one is compared with A, two are compared with each other.
     Repeats(Vec<PathBuf>),
 }
 

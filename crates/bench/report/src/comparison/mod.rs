@@ -1,7 +1,7 @@
-//! `flaz bench compare`: two results, cell by cell, and what can be said of their difference.
+//! `flaz bench compare`: compares two results cell by cell.
 //!
-//! Invariants: every verdict of the default rule holds after correction for the number of cells; the same files, seed
-//! and options give the same report, byte for byte; an interval does not depend on which other cells there are.
+//! Invariants: every verdict of the default rule is valid after correction for the number of cells; the same files,
+//! seed and options produce the same report, byte for byte; an interval does not depend on which other cells there are.
 
 mod confidence;
 mod interval;
@@ -31,18 +31,18 @@ use crate::results::{self, Results};
 use crate::statistics::{bootstrap, deviation, family, ranks, welch};
 use verdict::Evidence;
 
-/// How to compare.
+/// Options of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// What decides.
     pub rule: Rule,
-    /// How many runs the means of a table are of.
+    /// Number of runs behind the means of a table.
     pub runs: Option<u32>,
-    /// What difference matters.
+    /// The margin.
     pub margin: Margin,
-    /// Where the resampling begins.
+    /// Seed of the resampling.
     pub seed: u64,
-    /// How often medians are drawn again for an interval.
+    /// Number of resamples for an interval.
     pub resamples: u32,
 }
 
@@ -61,17 +61,17 @@ impl Default for Options {
 /// Compares the file `b` with the file `a`, the baseline.
 ///
 /// # Errors
-/// A file is not understood, or they cannot be compared.
+/// A file is invalid, or they cannot be compared.
 pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison, BenchError> {
     let a = results::open_results(a, options.runs)?;
     let b = results::open_against(b, options.runs, &a)?;
     compare_results(&a, &b, options)
 }
 
-/// Compares results that are in memory already.
+/// Compares results in memory.
 ///
 /// # Errors
-/// They have no cell in common, count different things, or the margin makes no sense.
+/// They have no cell in common, different units, or the margin is invalid.
 pub fn compare_results(a: &Results, b: &Results, options: &Options) -> Result<Comparison, BenchError> {
     let pairs = common_cells(a, b)?;
     let keys: Vec<&CellKey> = pairs.iter().map(|(a, _)| &a.key).collect();
@@ -110,7 +110,7 @@ pub fn compare_results(a: &Results, b: &Results, options: &Options) -> Result<Co
     })
 }
 
-/// The cells that both have, in the order of A.
+/// The common cells, in the order of A.
 fn common_cells<'a>(a: &'a Results, b: &'a Results) -> Result<Vec<(&'a Cell, &'a Cell)>, BenchError> {
     let in_b: HashMap<&CellKey, &Cell> = b.cells.iter().map(|cell| (&cell.key, cell)).collect();
     let pairs: Vec<(&Cell, &Cell)> = a
@@ -135,7 +135,7 @@ fn common_cells<'a>(a: &'a Results, b: &'a Results) -> Result<Vec<(&'a Cell, &'a
             let cells = results.cells.iter().map(|cell| &cell.key);
             cells.chain(&results.without_baseline)
         };
-        // A file without any cell was refused when it was read.
+        // Reading refuses a file without cells.
         let example = |results: &'a Results| keys_of(results).next().cloned();
         if let (Some(a_example), Some(b_example)) = (example(a), example(b)) {
             return Err(BenchError::NothingCommon {
@@ -149,7 +149,7 @@ fn common_cells<'a>(a: &'a Results, b: &'a Results) -> Result<Vec<(&'a Cell, &'a
     Ok(pairs)
 }
 
-/// Everything that one cell says by itself.
+/// The statistics of one cell that do not depend on others.
 fn gather(a: &Cell, b: &Cell, margin_pct: f64, options: &Options) -> Evidence {
     let test = welch::welch(a.measured.log_moments(), b.measured.log_moments());
     let (moments_a, moments_b) = (a.measured.moments(), b.measured.moments());
@@ -170,7 +170,7 @@ fn gather(a: &Cell, b: &Cell, margin_pct: f64, options: &Options) -> Evidence {
     }
 }
 
-/// The ratio of the medians with its interval: from resampling where the runs are known, else from the test.
+/// The ratio of the medians with its interval: from resampling if the runs are known, else from the test.
 fn ratio(a: &Cell, b: &Cell, test: &welch::Welch, options: &Options) -> Interval {
     if let (Measured::Runs(runs_a), Measured::Runs(runs_b)) = (&a.measured, &b.measured) {
         let mut random = Random::named(options.seed, &a.key.to_string());
@@ -191,7 +191,7 @@ fn ratio(a: &Cell, b: &Cell, test: &welch::Welch, options: &Options) -> Interval
     }
 }
 
-/// The verdicts, which need all cells at once.
+/// The verdicts, which depend on all cells.
 fn judge(pairs: &[(&Cell, &Cell)], evidence: &[Evidence], rule: Rule) -> Vec<CellReport> {
     let p: Vec<f64> = evidence.iter().map(|evidence| evidence.welch.p).collect();
     let bh = family::benjamini_hochberg(&p);

@@ -1,4 +1,4 @@
-//! A comparison on a page for people: a row a cell, the counts below, then what one should know.
+//! A comparison as text: one row per cell, the counts, then notes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use crate::cell::CellKey;
 use crate::layout::{Align, Field, Style, Table, p_value, paint};
 use crate::unit::{Rate, WholeBytes};
 
-/// Cells that only one side has, of which so many are named.
+/// Maximum number of cells named that only one side has.
 const MISSING_NAMED_MAX: usize = 3;
 
 impl Comparison {
@@ -61,7 +61,7 @@ impl Comparison {
             (counts.equivalent, Verdict::Equivalent),
             (counts.inconclusive, Verdict::Inconclusive),
         ] {
-            // The old rule has no word for equivalence.
+            // The standard deviation rule has no equivalence.
             if self.rule == Rule::Welch || verdict != Verdict::Equivalent {
                 parts.push(paint(
                     &format!("{count} {}", verdict.word()),
@@ -88,7 +88,7 @@ impl Comparison {
         )
     }
 
-    /// What one should know, one line each.
+    /// The notes, one per line.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = vec![self.rule_remark()];
         let notes: BTreeSet<Note> = self.cells.iter().flat_map(|cell| cell.notes.clone()).collect();
@@ -173,7 +173,7 @@ fn style(verdict: Verdict) -> Style {
     }
 }
 
-/// A file in a line.
+/// A file on one line.
 pub(crate) fn source_line(source: &SourceReport) -> String {
     format!(
         "{} ({}, {})",

@@ -1,7 +1,7 @@
-//! What a comparison says: the structs behind the table and the JSON.
+//! The result of a comparison: the structs behind the table and the JSON.
 //!
-//! The JSON is an interface for scripts: a field keeps its name and unit once released, and [`SCHEMA`] grows when one
-//! changes its meaning. An infinite number (the t of runs that do not vary) is `null`.
+//! The JSON is an interface for scripts: a field keeps its name and unit once released, and [`SCHEMA`] is incremented
+//! when a field changes its meaning. An infinite number (the t of runs that do not vary) is `null`.
 
 use std::path::PathBuf;
 
@@ -27,38 +27,38 @@ pub struct Comparison {
     pub schema: u32,
     /// The baseline.
     pub a: SourceReport,
-    /// What is compared with it.
+    /// The file compared with it.
     pub b: SourceReport,
     /// What decided.
     pub rule: Rule,
     /// Level of the tests.
     pub alpha: f64,
-    /// What difference matters.
+    /// The margin.
     pub margin: MarginReport,
     /// Seed of the resampling.
     pub seed: u64,
-    /// Resamples an interval.
+    /// Number of resamples per interval.
     pub resamples: u32,
-    /// How many cells are what.
+    /// Number of cells by verdict.
     pub counts: Counts,
-    /// How often the old rule is wrong with as many runs as here.
+    /// Error rate of the standard deviation rule with these numbers of runs.
     pub stddev_rule: RuleReport,
     /// Cells that B lacks.
     pub only_in_a: Vec<CellKey>,
     /// Cells that A lacks.
     pub only_in_b: Vec<CellKey>,
-    /// The cells that both have, in the order of A.
+    /// The common cells, in the order of A.
     pub cells: Vec<CellReport>,
 }
 
 /// A file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SourceReport {
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
-    /// How many cells it has.
+    /// Number of cells.
     pub cells: usize,
 }
 
@@ -72,20 +72,20 @@ impl SourceReport {
     }
 }
 
-/// Where the margin comes from; each cell has its own.
+/// Source of the margin; each cell has its own margin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "from")]
 pub enum MarginReport {
-    /// It was given.
+    /// Given by the user.
     Given {
         /// The margin in percent.
         delta_pct: f64,
     },
-    /// It was measured.
+    /// Measured.
     Repeats {
         /// One A/A campaign, compared with A, or two, compared with each other.
         paths: Vec<PathBuf>,
-        /// The least that is taken, in percent.
+        /// Minimum margin in percent.
         floor_pct: f64,
     },
 }
@@ -104,7 +104,7 @@ impl MarginReport {
     }
 }
 
-/// How many cells are what.
+/// Number of cells by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Cells compared.
@@ -117,15 +117,15 @@ pub struct Counts {
     pub equivalent: usize,
     /// Verdicts.
     pub inconclusive: usize,
-    /// Cells that the old rule calls meaningful.
+    /// Cells that the standard deviation rule calls meaningful.
     pub stddev_rule: usize,
     /// Cells with p of Welch's test below alpha.
     pub welch: usize,
-    /// The same after Benjamini and Hochberg.
+    /// Cells with the p-value below alpha after Benjamini and Hochberg.
     pub welch_benjamini_hochberg: usize,
-    /// The same after Holm.
+    /// Cells with the p-value below alpha after Holm.
     pub welch_holm: usize,
-    /// Cells with p of the Mann-Whitney test below alpha; none without the runs.
+    /// Cells with p of the Mann-Whitney test below alpha; absent without the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mann_whitney: Option<usize>,
 }
@@ -151,12 +151,13 @@ impl Counts {
     }
 }
 
-/// How often the old rule calls a cell meaningful where nothing differs and both sides are equally noisy.
+/// How often the standard deviation rule calls a cell meaningful if there is no difference and both sides are equally
+/// noisy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RuleReport {
-    /// Fewest runs of A and of B in a cell.
+    /// Smallest number of runs of A and of B in a cell.
     pub runs: (u32, u32),
-    /// With these, the share of cells in percent that are called meaningful by chance.
+    /// Expected share of cells in percent that the rule calls meaningful by chance.
     pub false_alarms_pct: f64,
 }
 
@@ -180,32 +181,32 @@ pub struct CellReport {
     /// Test, record size, level.
     #[serde(flatten)]
     pub key: CellKey,
-    /// What the values count.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Which way is better.
+    /// Whether higher or lower values are better.
     pub direction: Direction,
     /// The baseline.
     pub a: Description,
-    /// What is compared with it.
+    /// The values of B.
     pub b: Description,
-    /// Median of B divided by median of A.
+    /// Median of B divided by that of A.
     pub ratio: Interval,
     /// Welch's test on logarithms.
     pub welch: WelchReport,
-    /// The Mann-Whitney test, where the runs are known.
+    /// The Mann-Whitney test, if the runs are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mann_whitney: Option<RanksReport>,
     /// The margin in percent.
     pub delta_pct: f64,
-    /// p of the two one-sided tests: small where the difference is proven to be within the margin.
+    /// p-value of the two one-sided tests: small if the difference is shown to be within the margin.
     pub equivalence_p: f64,
-    /// The same after Benjamini and Hochberg.
+    /// The same, adjusted after Benjamini and Hochberg.
     pub equivalence_p_benjamini_hochberg: f64,
-    /// Whether the old rule calls the difference meaningful.
+    /// Whether the standard deviation rule calls the difference meaningful.
     pub stddev_meaningful: bool,
-    /// What can be said.
+    /// The verdict.
     pub verdict: Verdict,
-    /// And what one should know beside it.
+    /// Remarks on the verdict.
     pub notes: Vec<Note>,
 }
 
@@ -218,9 +219,9 @@ pub struct WelchReport {
     pub df: f64,
     /// Two-sided p-value of this cell alone.
     pub p: f64,
-    /// The same, adjusted for the number of cells: its share of false ones is bounded.
+    /// The same, adjusted after Benjamini and Hochberg: bounds the share of false positives.
     pub p_benjamini_hochberg: f64,
-    /// The same, adjusted so that the probability of any false one is bounded.
+    /// The same, adjusted after Holm: bounds the probability of any false positive.
     pub p_holm: f64,
 }
 
@@ -231,15 +232,15 @@ pub struct RanksReport {
     pub u: f64,
     /// Two-sided p-value of this cell alone.
     pub p: f64,
-    /// Where it comes from.
+    /// How it was computed.
     pub method: RankMethod,
 }
 
-/// Where a p-value of ranks comes from.
+/// How a p-value of ranks was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RankMethod {
-    /// Counted over all orders.
+    /// Counted over all permutations.
     Exact,
     /// The normal distribution, corrected for ties and continuity.
     Normal,

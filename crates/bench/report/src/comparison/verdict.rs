@@ -1,9 +1,9 @@
-//! From evidence to one of four words.
+//! Derives a verdict from the statistics.
 //!
-//! A cell is *faster* or *slower* when the difference is proven (Welch on logarithms, adjusted after Benjamini and
-//! Hochberg, below 5 %) and larger than the margin; *equivalent* when it is proven to be smaller than the margin (two
-//! one-sided tests, adjusted likewise); else *inconclusive*. The first two and the third exclude each other: a
-//! difference that is proven to be smaller than the margin is found to be smaller than the margin.
+//! A cell is *faster* or *slower* if the difference is significant (Welch on logarithms, adjusted after Benjamini and
+//! Hochberg, below 5 %) and larger than the margin; *equivalent* if it is shown to be smaller than the margin (two
+//! one-sided tests, adjusted likewise); otherwise *inconclusive*. A cell cannot be both different and equivalent,
+//! because a difference shown to be below the margin is also measured below the margin.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,14 +18,14 @@ use crate::unit::Direction;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// Welch's test and its mirror image, adjusted for the number of cells.
+    /// Welch's test and the equivalence test, adjusted for the number of cells.
     #[default]
     Welch,
-    /// The old articles' rule: meaningful is what exceeds the new standard deviation.
+    /// The rule of older articles: a difference is meaningful if it exceeds the new standard deviation.
     Stddev,
 }
 
-/// What can be said of B against A.
+/// The verdict on B against A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -33,14 +33,14 @@ pub enum Verdict {
     Faster,
     /// B is slower.
     Slower,
-    /// The difference is too small to matter.
+    /// The difference is smaller than the margin.
     Equivalent,
-    /// The runs do not tell.
+    /// The runs do not decide it.
     Inconclusive,
 }
 
 impl Verdict {
-    /// The word for it.
+    /// The verdict as a word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -52,21 +52,21 @@ impl Verdict {
     }
 }
 
-/// What one should know beside a verdict.
+/// A remark on a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Note {
-    /// The difference is proven, but not larger than the margin.
+    /// The difference is significant, but not larger than the margin.
     Small,
-    /// Mean and median changed in opposite directions, so that neither is believed.
+    /// Mean and median changed in opposite directions, so the cell is inconclusive.
     MediansDisagree,
-    /// The test of ranks, which no outlier moves, sees nothing in a proven difference.
+    /// The rank test, which is robust against outliers, does not confirm a significant difference.
     RanksDisagree,
-    /// Neither side varies at all: rounded numbers, or a test of the clock.
+    /// Neither side varies: rounded numbers, or a test of the clock.
     NoVariation,
-    /// Runs far from the others.
+    /// Runs far from the median.
     Outliers,
-    /// Fewer than [`RUNS_FEW`] runs a side: the interval is too narrow.
+    /// Fewer than [`RUNS_FEW`] runs per side: the interval is too narrow.
     FewRuns,
 }
 
@@ -81,7 +81,7 @@ impl Note {
         Self::FewRuns,
     ];
 
-    /// The letter that stands for it in a table.
+    /// Its letter in a table.
     #[must_use]
     pub fn letter(self) -> char {
         match self {
@@ -94,7 +94,7 @@ impl Note {
         }
     }
 
-    /// What it says.
+    /// Its explanation.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -108,25 +108,25 @@ impl Note {
     }
 }
 
-/// Everything that one cell says by itself.
+/// The statistics of one cell that do not depend on others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence {
     pub(super) direction: Direction,
-    /// On the scale of logarithms.
+    /// On a logarithmic scale.
     pub(super) welch: Welch,
     pub(super) ratio: Interval,
     pub(super) ranks: Option<MannWhitney>,
     pub(super) margin_pct: f64,
-    /// The margin on the scale of logarithms.
+    /// The margin on a logarithmic scale.
     pub(super) margin: f64,
     pub(super) equivalence_p: f64,
     pub(super) stddev_meaningful: bool,
-    /// Mean of B less mean of A.
+    /// Mean of B minus mean of A.
     pub(super) mean_difference: f64,
 }
 
 impl Evidence {
-    /// By the default rule, from p-values that are adjusted for the number of cells.
+    /// By the default rule, from p-values adjusted for the number of cells.
     pub(super) fn verdict(&self, p: f64, equivalence_p: f64) -> Verdict {
         let difference = self.welch.difference;
         if p < ALPHA && difference.abs() > self.margin && !self.medians_disagree() {
@@ -138,7 +138,7 @@ impl Evidence {
         }
     }
 
-    /// By the old articles' rule, which knows no equivalence.
+    /// By the standard deviation rule, which has no equivalence.
     pub(super) fn old_verdict(&self) -> Verdict {
         if self.stddev_meaningful {
             self.word_for(self.mean_difference)

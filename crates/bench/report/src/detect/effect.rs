@@ -1,4 +1,4 @@
-//! How much faster one kind of data is written than random data: a paired t-test on logarithms, round by round.
+//! How much faster one kind of data is written than random data: a paired t-test on logarithms, by round.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use super::sample::{ALPHA, MARGIN_PCT, ROUNDS_MIN, SMALL_PCT, Sample};
 use crate::statistics::moments::Moments;
 use crate::statistics::{family, student, welch};
 
-/// A kind of data against random data.
+/// A kind of data compared with random data.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Effect {
     /// Which kind.
     pub pattern: Pattern,
     /// Its rate divided by that of random data: geometric mean over the rounds.
     pub ratio: f64,
-    /// Lower limit of that, with 95 % probability.
+    /// Lower limit of its 95 % interval.
     pub low: f64,
     /// Upper limit.
     pub high: f64,
-    /// How probable such a gain is if there is none above the margin; adjusted for the number of kinds (Holm). Of the
-    /// series of rounds that shows it least.
+    /// Probability of such a gain if the true one is not above the margin; adjusted for the number of kinds (Holm). The
+    /// largest value over the series of rounds.
     pub p: f64,
-    /// Share that the device says it keeps, 0 to 1: the mean over the rounds.
+    /// Share that the device reports as stored, 0 to 1: the mean over the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<f64>,
 }
 
 impl Effect {
-    /// Whether a gain above the margin is proven.
+    /// Whether a gain above the margin is significant.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         match self.kept {
@@ -38,17 +38,17 @@ impl Effect {
         }
     }
 
-    /// Whether a gain that matters is excluded.
+    /// Whether a relevant gain is excluded.
     #[must_use]
     pub fn is_excluded(&self) -> bool {
         !self.is_proven() && (self.kept.is_some() || self.high < 1.0 + SMALL_PCT / 100.0)
     }
 }
 
-/// Share that is kept from which on a device that tells gains nothing: that of the margin.
+/// From this stored share on, a device that reports it gains nothing: that of the margin.
 const KEPT_MAX: f64 = 1.0 / (1.0 + MARGIN_PCT / 100.0);
 
-/// What the device says that it keeps of a kind; nothing unless it says so of each sample.
+/// The reported stored share of a kind; `None` unless the device reports it for every sample.
 fn kept_of(series: &[&[Sample]], pattern: Pattern) -> Option<f64> {
     let of_kind = series
         .iter()
@@ -66,7 +66,7 @@ pub(super) fn rates_of(samples: &[Sample], pattern: Pattern) -> Vec<(usize, f64)
     rates.into_iter().collect()
 }
 
-/// Logarithms of the rate of a kind against random data, round by round.
+/// Logarithms of the rate of a kind relative to random data, by round.
 fn logs_of(samples: &[Sample], pattern: Pattern) -> Vec<f64> {
     let random: BTreeMap<usize, f64> = rates_of(samples, Pattern::Random).into_iter().collect();
     let rates = rates_of(samples, pattern).into_iter();
@@ -75,10 +75,10 @@ fn logs_of(samples: &[Sample], pattern: Pattern) -> Vec<f64> {
         .collect()
 }
 
-/// Every kind but random data that was written in enough rounds of each series.
+/// Every kind except random data that was written in enough rounds of each series.
 pub(super) fn effects(series: &[&[Sample]]) -> Vec<Effect> {
     let mut effects = Vec::new();
-    // Of each series, of each effect.
+    // For each series and each effect.
     let mut p = vec![Vec::new(); series.len()];
     for pattern in Pattern::all()
         .into_iter()
@@ -110,7 +110,7 @@ pub(super) fn effects(series: &[&[Sample]]) -> Vec<Effect> {
     effects
 }
 
-/// One-sided: how probable such a mean is if the true one is at the margin.
+/// One-sided: probability of such a mean if the true one is at the margin.
 fn p_above_margin(moments: Moments) -> f64 {
     let above = moments.mean - (MARGIN_PCT / 100.0).ln_1p();
     let error = moments.variance_of_mean().sqrt();

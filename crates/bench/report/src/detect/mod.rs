@@ -1,17 +1,17 @@
-//! `flaz bench detect`: does a device compress, elide zeros, deduplicate; from the rates at which it takes data of
-//! different kinds, or from what it says itself of what it keeps.
+//! `flaz bench detect`: determines whether a device compresses, elides zeros or deduplicates, from the write rates of
+//! different kinds of data, or from the stored size that the device itself reports.
 //!
-//! Pure: what is measured comes in as [`Sample`]s, what is known of the target as [`Facts`]. In each round every kind of
-//! data was written once, in random order, so that a drift hits all kinds alike; a kind is compared with the random data
-//! of its own round.
+//! This module does no I/O: the measurements are [`Sample`]s, and the properties of the target are [`Facts`]. In each
+//! round every kind of data was written once, in random order, so that a drift affects all kinds; each kind is compared
+//! with the random data of its own round.
 //!
-//! Invariants: an answer is *yes* only where a gain above [`MARGIN_PCT`] is proven for this kind of data among all kinds
-//! (Holm), and again in a second series of rounds where there is one, *no* only where a gain above [`SMALL_PCT`] is
-//! excluded; else it is *unclear*. Where the device tells what it keeps, that decides, and rates are only shown.
+//! Invariants: an answer is *yes* only if a gain above [`MARGIN_PCT`] is significant for this kind of data among all
+//! kinds (Holm), and again in a second series of rounds if there is one; *no* only if a gain above [`SMALL_PCT`] is
+//! excluded; otherwise it is *unclear*. If the device reports the stored size, that decides, and rates are only shown.
 //!
-//! A test of p trusts that the rates of a kind are as good as drawn by chance. Few rounds may share what is none: the
-//! slower of two places, a neighbour that pauses. What is there in a second series, in another order, is not that: so who
-//! measures is asked for one before a *yes* counts ([`Detection::wants_confirmation`]).
+//! The test assumes that the rates of a kind are independent. In a few rounds they may share a cause other than the
+//! data: the slower of two places, another load that pauses. A second series in another order excludes that. The caller
+//! is therefore asked for one before a *yes* counts ([`Detection::wants_confirmation`]).
 
 mod effect;
 mod page;
@@ -29,49 +29,49 @@ pub use verdict::{Answer, Caveat, CaveatState, Facts, FileSystem, Finding, Layer
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
 
-/// What was found.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Detection {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What was measured.
+    /// The measurements.
     pub target: String,
-    /// Rounds that count.
+    /// Number of complete rounds.
     pub rounds: usize,
-    /// Median rate of random data in bytes a second.
+    /// Median rate of random data in bytes per second.
     pub random_bytes_per_s: f64,
-    /// Each kind of data against random data.
+    /// Each kind of data compared with random data.
     pub effects: Vec<Effect>,
     /// The answers.
     pub findings: Vec<Finding>,
-    /// What could fool the test, and whether it does.
+    /// Possible causes of a wrong result.
     pub caveats: Vec<Caveat>,
-    /// What is known of the target.
+    /// Properties of the target.
     pub facts: Facts,
 }
 
-/// Why nothing can be said.
+/// Why there is no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DetectError {
-    /// Too few rounds in which everything was written.
+    /// Too few complete rounds.
     #[error("{0} complete rounds: expected at least {ROUNDS_MIN}")]
     Rounds(usize),
-    /// A rate that is none.
+    /// An invalid rate.
     #[error("round {round}: {pattern} was written at {value} bytes per second: expected a positive number")]
     Rate {
-        /// Which round, from 0.
+        /// The round, from 0.
         round: usize,
-        /// What was written.
+        /// The kind of data.
         pattern: Pattern,
         /// The rate.
         value: f64,
     },
 }
 
-/// Answers the questions from one or more series of rounds, in the order in which they were measured.
+/// Answers the questions from one or more series of rounds, in the order of their measurement.
 ///
 /// # Errors
-/// Too few rounds, or rates that are none.
+/// There are too few rounds, or rates are invalid.
 pub fn detect(target: &str, series: &[&[Sample]], facts: Facts) -> Result<Detection, DetectError> {
     if let Some(bad) = series
         .iter()
@@ -110,7 +110,7 @@ pub fn detect(target: &str, series: &[&[Sample]], facts: Facts) -> Result<Detect
 }
 
 impl Detection {
-    /// Whether something is said by rates alone that a second series of rounds should confirm.
+    /// Whether an answer depends on rates alone, so that a second series of rounds should confirm it.
     #[must_use]
     pub fn wants_confirmation(&self) -> bool {
         self.findings.iter().any(|finding| finding.confidence.is_some())

@@ -1,4 +1,4 @@
-//! What was found, on a page for people.
+//! The result as text.
 
 use std::fmt::Write;
 

@@ -1,36 +1,37 @@
-//! The kinds of data that tell devices apart.
+//! The kinds of data that distinguish devices.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Distances of copies, in bytes. Only who compresses twice as much at a time, and looks back so far, finds them.
+/// Distances of copies, in bytes. A device detects them only if it compresses units of at least twice this size with a
+/// window of at least this size.
 pub const COPY_DISTANCES_BYTES: [u64; 6] = [2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
 /// A kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pattern {
-    /// Random bytes: nothing can be gained.
+    /// Random bytes: no gain is possible.
     Random,
-    /// Of which compression saves so many percent, in each 4 KiB.
+    /// Data of which compression saves this percentage, in each 4 KiB.
     Level(u8),
     /// Zeros.
     Zeros,
-    /// Bytes of 16 values, without repetition: half is saved, by an entropy coder only.
+    /// Bytes of 16 values, without repetition: only an entropy coder saves half.
     Alphabet,
-    /// The second half of each unit repeats the first, turned, so that no block equals another: half is saved by who
-    /// compresses units of twice the distance.
+    /// The second half of each unit repeats the first, rotated, so that no block equals another. A device that
+    /// compresses units of twice the distance saves half.
     Copy {
         /// The distance in bytes.
         distance_bytes: u64,
     },
-    /// The same, moved by the distance, so that each aligned unit of twice the distance has a copy and the original of
-    /// another: only who compresses larger units gains. Tells a short unit from a short window.
+    /// As above, shifted by the distance, so that each aligned unit of twice the distance contains a copy and the
+    /// original of another. Only a device with larger units gains. Distinguishes a short unit from a short window.
     Across {
         /// The distance in bytes.
         distance_bytes: u64,
     },
-    /// Random blocks of 4 KiB, each many times, in random order and far apart: only deduplication gains.
+    /// Random blocks of 4 KiB, each repeated many times, in random order and far apart: only deduplication gains.
     Duplicates,
 }
 

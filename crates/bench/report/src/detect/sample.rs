@@ -1,28 +1,28 @@
-//! What is measured, and how sure an answer has to be.
+//! Samples, and the confidence of an answer.
 
 use super::pattern::Pattern;
 
-/// Gain in percent that must be exceeded before data counts as faster: no device is quite indifferent to bytes.
+/// Gain in percent above which data counts as faster: no device is completely independent of the data.
 pub const MARGIN_PCT: f64 = 5.0;
 
 /// Gain in percent that a *no* excludes.
 pub const SMALL_PCT: f64 = 10.0;
 
-/// Probability of any false yes that is taken.
+/// Accepted probability of any false positive.
 pub const ALPHA: f64 = 0.01;
 
-/// Fewest rounds from which anything is said.
+/// Minimum number of rounds.
 pub const ROUNDS_MIN: usize = 4;
 
 /// One write of one kind of data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// In which round, from 0.
+    /// The round, from 0.
     pub round: usize,
-    /// What was written.
+    /// The kind of data.
     pub pattern: Pattern,
-    /// How fast, in bytes a second.
+    /// Rate in bytes per second.
     pub bytes_per_s: f64,
-    /// Share of it that the device keeps, 0 to 1, if it tells.
+    /// Share that the device stores, 0 to 1, if it reports it.
     pub kept: Option<f64>,
 }

@@ -1,25 +1,25 @@
-//! From effects to answers, and what could fool them.
+//! Derives answers from effects, and lists possible causes of wrong results.
 
 use serde::Serialize;
 
 use super::effect::Effect;
 use super::pattern::{COPY_DISTANCES_BYTES, Pattern};
 
-/// What is asked.
+/// A question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
     /// Does it compress?
     Compresses,
-    /// Does it leave out zeros, beyond what compression does to them?
+    /// Does it elide zeros, beyond the effect of compression?
     ElidesZeros,
     /// Does it store equal blocks once?
     Deduplicates,
-    /// If it compresses: does it have an entropy stage, as zstd and zlib have and lz4 has not?
+    /// If it compresses: does it have an entropy stage, as zstd and zlib do and lz4 does not?
     EntropyStage,
-    /// If it compresses: how much at a time?
+    /// If it compresses: in which unit?
     Unit,
-    /// If it compresses: how far back does it look for copies?
+    /// If it compresses: with which window?
     Window,
 }
 
@@ -29,7 +29,7 @@ pub enum Question {
 pub enum Answer {
     /// Proven.
     Yes,
-    /// Excluded, as far as it would matter.
+    /// Excluded, as far as it is relevant.
     No,
     /// Neither.
     Unclear,
@@ -42,7 +42,7 @@ pub struct Finding {
     pub question: Question,
     /// The answer.
     pub answer: Answer,
-    /// Of a yes from rates: one less the probability that it is by chance.
+    /// For a yes from rates: one minus the probability that it is by chance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
     /// Why.
@@ -55,55 +55,55 @@ pub struct Finding {
 pub enum FileSystem {
     /// It cannot compress.
     Cannot,
-    /// It could, and does not here.
+    /// It supports compression, but does not compress here.
     Off,
     /// It compresses here.
     On,
-    /// It is not known whether it does.
+    /// It is unknown whether it compresses.
     Unknown,
-    /// There is none: a device is written as such.
+    /// There is none: the device is written directly.
     None,
 }
 
-/// What a device below the one that is looked at does to data.
+/// The effect of a lower layer on data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayerState {
     /// Nothing.
     Plain,
-    /// It is not known.
+    /// Unknown.
     Unknown,
     /// It compresses.
     Compresses,
 }
 
-/// Something that data passes below the device or file system that is looked at.
+/// A layer below the device or file system of the target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layer {
-    /// What it is, as in `loop0, a file on btrfs`.
+    /// Its description, for example `loop0, a file on btrfs`.
     pub what: String,
-    /// What it does.
+    /// Its effect.
     pub state: LayerState,
 }
 
-/// What is known of the target.
+/// Properties of the target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Facts {
-    /// Whether writes went past the page cache.
+    /// Whether writes bypassed the page cache.
     pub direct: bool,
     /// Name of the file system.
     pub file_system: String,
-    /// What it does to data.
+    /// Its effect on data.
     pub compression: FileSystem,
-    /// What lies below, as far as the system knows.
+    /// The lower layers, as far as they are known.
     pub layers: Vec<Layer>,
 }
 
-/// Whether something fools the test.
+/// Whether something may have caused a wrong result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CaveatState {
-    /// It does not.
+    /// It has not.
     RuledOut,
     /// It may.
     Possible,
@@ -111,20 +111,20 @@ pub enum CaveatState {
     Present,
 }
 
-/// Something that could fool the test.
+/// A possible cause of a wrong result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Caveat {
-    /// What it is.
+    /// Description.
     pub cause: &'static str,
-    /// Whether it does.
+    /// Whether it applies.
     pub state: CaveatState,
     /// Why.
     pub reason: String,
 }
 
-/// How much slower a higher level may seem by noise.
+/// How much slower a higher level may appear because of noise.
 const NOT_SLOWER: f64 = 0.95;
-/// By which factor the rate of random data must fall for a drift to be told.
+/// Factor by which the rate of random data must fall to be reported as a drift.
 const DRIFT: f64 = 0.8;
 
 pub(super) fn findings(effects: &[Effect]) -> Vec<Finding> {
@@ -160,12 +160,12 @@ fn says(effect: &Effect) -> String {
     }
 }
 
-/// One less the probability that a proven effect is by chance; what the device says itself has none.
+/// One minus the probability that a significant effect is by chance; not for values that the device reports itself.
 fn confidence(effect: &Effect) -> Option<f64> {
     effect.kept.is_none().then_some(1.0 - effect.p)
 }
 
-/// The answer of one kind of data.
+/// The answer about one kind of data.
 fn simple(question: Question, effect: Option<Effect>, what: &str) -> Finding {
     let Some(effect) = effect else {
         return Finding {
@@ -227,7 +227,7 @@ fn compresses(effects: &[Effect]) -> Finding {
     Finding {
         question: Question::Compresses,
         answer,
-        // Both must be by chance for the answer to be wrong; the less sure of the two is told.
+        // The answer is wrong only if both are by chance; the lower confidence is reported.
         confidence: (answer == Answer::Yes && !told).then(|| {
             let mut p: Vec<f64> = proven.iter().map(|effect| effect.p).collect();
             p.sort_by(f64::total_cmp);
@@ -249,8 +249,8 @@ fn elides_zeros(effects: &[Effect], is_compressing: bool) -> Finding {
     finding
 }
 
-/// Matching alone saves up to a tenth of such bytes, where much is compressed at a time; an entropy stage saves half. So half of
-/// what data gains of which half is saved tells one from the other.
+/// Matching alone saves up to a tenth of such bytes in large units; an entropy stage saves half. Half of the gain of
+/// data that compresses by half therefore separates the two.
 fn entropy_stage(effects: &[Effect]) -> Finding {
     let mut finding = simple(
         Question::EntropyStage,
@@ -277,7 +277,8 @@ fn entropy_stage(effects: &[Effect]) -> Finding {
     finding
 }
 
-/// Unit and window: how far apart copies may be to be found, and whether it is the unit's end that hides those farther.
+/// Unit and window: the largest distance at which copies are detected, and whether the end of the unit hides those
+/// farther apart.
 fn unit_and_window(effects: &[Effect]) -> [Finding; 2] {
     let of = |pattern| find(effects, pattern);
     let mut found: Option<(u64, Effect)> = None;
@@ -439,7 +440,7 @@ fn layers(facts: &Facts) -> Caveat {
     }
 }
 
-/// Random data that gets slower: a cache that fills, a device that gets hot.
+/// Random data that becomes slower: a cache that fills, or a device that gets hot.
 fn drift(random: &[f64]) -> Caveat {
     let third = (random.len() / 3).max(1);
     let median = crate::statistics::moments::median;

@@ -1,16 +1,16 @@
-//! fio's JSON (`--output-format=json`), with whatever fio printed in front of it; several outputs in one file are
+//! Reads fio's JSON (`--output-format=json`), also with messages in front of it. Several outputs in one file are
 //! several runs.
 //!
-//! | of fio | here |
+//! | fio | flaz |
 //! |---|---|
-//! | `rw=randread` | test `random_read`, from the direction that the job moved; `mixed_read`, `random_mixed_write`, .. of mixtures |
+//! | `rw=randread` | test `random_read`, by the direction of the transfers; `mixed_read`, `random_mixed_write`, .. for mixtures |
 //! | `iodepth` above 1, with an engine that is not synchronous | test `random_read.qd32` |
-//! | jobs that ran together (one group) and are alike | one run: the sum of their rates; test `read.j4` |
-//! | jobs one after the other (`stonewall`) | runs |
+//! | concurrent jobs (one group) with the same options | one run: the sum of their rates; test `read.j4` |
+//! | consecutive jobs (`stonewall`) | runs |
 //! | `buffer_compress_percentage` | the level; `zeros`, `pattern` and `random` for other contents |
-//! | `bw_bytes` | the value, in bytes a second |
+//! | `bw_bytes` | the value, in bytes per second |
 //!
-//! fio leaves options without a value (`zero_buffers`, `refill_buffers`) out of its JSON: only `zero_buffers=1` shows.
+//! fio omits options without a value (`zero_buffers`, `refill_buffers`) from its JSON: only `zero_buffers=1` appears.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ use crate::error::Problem;
 use crate::table_file::quoted;
 use crate::unit::Unit;
 
-/// Most bytes of a record that a job can say.
+/// Maximum record size of a job in bytes.
 const RECORD_BYTES_MAX: u64 = 1 << 40;
 
-/// One output of fio, as far as it is needed.
+/// The fields of fio's output that are used.
 #[derive(Deserialize)]
 struct Output {
     #[serde(rename = "fio version")]
@@ -41,7 +41,7 @@ struct Output {
 
 #[derive(Deserialize)]
 struct Job {
-    // The sum over all groups, which newer versions print, has none.
+    // Absent for the sum over all groups, which newer versions print.
     #[serde(default, rename = "jobname")]
     name: Option<String>,
     #[serde(default, rename = "groupid")]
@@ -56,14 +56,14 @@ struct Job {
     write: Moved,
 }
 
-/// What a job moved in one direction.
+/// The transfers of a job in one direction.
 #[derive(Default, Deserialize)]
 struct Moved {
     #[serde(default)]
     io_bytes: u64,
     #[serde(default)]
     bw_bytes: Option<f64>,
-    /// In KiB/s; of versions before 3.0 the only one.
+    /// In KiB/s; the only value before version 3.0.
     #[serde(default)]
     bw: f64,
 }
@@ -78,7 +78,7 @@ pub(super) fn read(text: &str) -> Result<Imported, (Option<u64>, Problem)> {
     let mut imported = Imported::default();
     let mut rest = text;
     let mut outputs = 0;
-    // fio's messages come in front of the JSON; it begins with a brace alone on its line.
+    // fio's messages precede the JSON, which begins with a brace alone on its line.
     while let Some(start) = beginning(rest) {
         rest = &rest[start..];
         let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<Output>();
@@ -108,7 +108,7 @@ fn foreign(what: String) -> Problem {
     Problem::Foreign { program: "fio", what }
 }
 
-/// Where the next line is that begins an object.
+/// Start of the next line that begins an object.
 fn beginning(text: &str) -> Option<usize> {
     let mut at = 0;
     text.split_inclusive('\n').find_map(|line| {
@@ -118,7 +118,7 @@ fn beginning(text: &str) -> Option<usize> {
     })
 }
 
-/// Takes the runs of one output over.
+/// Adds the runs of one output.
 fn take(output: &Output, imported: &mut Imported) -> Result<(), Problem> {
     imported.tell(
         "measured by",
@@ -127,7 +127,7 @@ fn take(output: &Output, imported: &mut Imported) -> Result<(), Problem> {
     if let Some(time) = &output.time {
         imported.tell("time", time);
     }
-    // Jobs of one group ran together: their rates add up where they did the same.
+    // Jobs of one group ran concurrently: their rates are added if they did the same.
     let mut together: BTreeMap<(u64, CellKey), f64> = BTreeMap::new();
     let mut order: Vec<(u64, CellKey)> = Vec::new();
     for job in &output.jobs {
@@ -188,7 +188,7 @@ fn take(output: &Output, imported: &mut Imported) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The options of a job: its own, else those of all.
+/// The options of a job: its own, else the global ones.
 struct Options<'a> {
     job: &'a Map<String, Value>,
     global: &'a Map<String, Value>,
@@ -211,7 +211,7 @@ impl Options<'_> {
         self.get(name).and_then(|text| text.parse().ok()).unwrap_or(1)
     }
 
-    /// The name of the test; `entries` are the jobs that ran together and are alike.
+    /// The name of the test; `entries` are the concurrent jobs with the same options.
     fn test(&self, reads: bool, entries: u64) -> Result<String, Problem> {
         let rw = self
             .any(&["rw", "readwrite"])
@@ -276,7 +276,7 @@ impl Options<'_> {
         }
     }
 
-    /// Bytes of a record; `None` where there is no one size.
+    /// Record size in bytes; `None` if there is not a single size.
     fn record_bytes(&self, reads: bool) -> Option<u64> {
         if self
             .any(&["bsrange", "blocksize_range", "bssplit", "blocksize_split"])
@@ -298,7 +298,7 @@ impl Options<'_> {
     }
 }
 
-/// A size as fio reads it: without `i` powers of 1024, with it powers of 1000, unless `kb_base=1000` turns that round.
+/// A size as fio reads it: powers of 1024 without `i`, powers of 1000 with it, unless `kb_base=1000` exchanges the two.
 fn size_bytes(text: &str, decimal: bool) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -1,18 +1,18 @@
-//! Runs of cells as another program measured them.
+//! Runs of cells that another program measured.
 
 use std::collections::HashMap;
 
 use crate::cell::CellKey;
 use crate::unit::{Direction, Unit};
 
-/// What a file of another program says.
+/// The contents of a file of another program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Imported {
     /// One value for each run of a cell, in the order of the file.
     pub runs: Vec<Run>,
-    /// Where and how it was measured: names with values.
+    /// Conditions of the measurement: names with values.
     pub environment: Vec<(String, String)>,
-    /// What one should know before one believes it.
+    /// Limits of the results that a reader should know.
     pub notes: Vec<String>,
 }
 
@@ -21,14 +21,14 @@ pub struct Imported {
 pub struct Run {
     /// Which cell.
     pub key: CellKey,
-    /// What the value counts.
+    /// Unit of the value.
     pub unit: Unit,
     /// The value.
     pub value: f64,
 }
 
 impl Imported {
-    /// Adds what another file says. What the two say differently about where it was measured is listed together.
+    /// Adds the contents of another file. Different values for the same condition are listed together.
     pub fn append(&mut self, other: Self) {
         self.runs.extend(other.runs);
         for (name, value) in other.environment {
@@ -39,7 +39,7 @@ impl Imported {
         }
     }
 
-    /// Notes a fact, beside others of the same name.
+    /// Adds a condition, in addition to others of the same name.
     pub(super) fn tell(&mut self, name: &str, value: &str) {
         const VALUES_CHARS_MAX: usize = 600;
         match self.environment.iter_mut().find(|(known, _)| known == name) {
@@ -54,7 +54,7 @@ impl Imported {
         }
     }
 
-    /// Notes what one should know, once.
+    /// Adds a note, once.
     pub(super) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
@@ -87,9 +87,9 @@ impl Imported {
 pub struct ImportedCell {
     /// Which cell.
     pub key: CellKey,
-    /// What the values count.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Which way is better.
+    /// Whether higher or lower values are better.
     pub direction: Direction,
     /// The values.
     pub values: Vec<f64>,

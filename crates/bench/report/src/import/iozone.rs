@@ -1,16 +1,16 @@
-//! IOzone's output: the table on standard output, or the Excel-style lists (`-R`) alone. Several outputs in one file
-//! are several runs.
+//! Reads IOzone's output: the table on standard output, or only the Excel-style lists (`-R`). Several outputs in one
+//! file are several runs.
 //!
-//! | of IOzone | here |
+//! | IOzone | flaz |
 //! |---|---|
 //! | columns `write` .. `freread`, lists `"Writer report"` .. | tests `write`, `rewrite`, .., `freread`, as in published tables |
-//! | `-+w p` | the level p; notes say what share of a record that makes constant |
+//! | `-+w p` | the level p; a note has the constant share of a record |
 //! | `-+d` | the level `diagnostic`: a pattern, not random data |
-//! | neither | the level `iozone`, its usual pattern; `unknown` where the command line is not there |
-//! | kB/s | KiB a second |
-//! | `-O` | operations a second |
+//! | neither | the level `iozone`, its default pattern; `unknown` without the command line |
+//! | kB/s | KiB per second |
+//! | `-O` | operations per second |
 //!
-//! Of several file sizes the largest counts, for a cell does not know them.
+//! With several file sizes, only the largest is used, because a cell has no file size.
 
 use super::imported::{Imported, Run};
 use crate::cell::{CellKey, Level, Percent};
@@ -37,13 +37,13 @@ const TESTS: [(&str, &str); 13] = [
     ("freread", "\"Re-Fread report\""),
 ];
 
-/// How far the end of a value may be from that of its heading.
+/// Maximum distance between the end of a value and that of its heading.
 const OFF_COLUMNS_MAX: usize = 5;
 
-/// Largest record and file in KiB that are believed.
+/// Maximum record and file size in KiB that are accepted.
 const KIB_MAX: u64 = 1 << 40;
 
-/// A value as the output has it.
+/// A value in the output.
 struct Entry {
     file_kib: u64,
     record_kib: u64,
@@ -56,7 +56,7 @@ pub(super) fn is_output(text: &str) -> bool {
     text.contains(BANNER) || text.lines().any(|line| list_of(line).is_some())
 }
 
-/// Which test a list is of, if the line is the title of one.
+/// The test of a list, if the line is its title.
 fn list_of(line: &str) -> Option<usize> {
     TESTS
         .iter()
@@ -71,7 +71,7 @@ pub(super) fn read(text: &str) -> Result<Imported, (Option<u64>, Problem)> {
         .filter(|&at| lines[at].contains(BANNER))
         .collect();
     if starts.first() != Some(&0) {
-        // Whatever is in front of the first banner: nothing, or lists that were cut out of an output.
+        // Text before the first banner: none, or lists that were cut out of an output.
         starts.insert(0, 0);
     }
     starts.push(lines.len());
@@ -94,7 +94,7 @@ fn foreign(what: String) -> Problem {
     }
 }
 
-/// Takes the runs of one output over; `first_line` is that of its first line in the file.
+/// Adds the runs of one output; `first_line` is the number of its first line in the file.
 fn take(lines: &[&str], first_line: u64, imported: &mut Imported) -> Result<(), (Option<u64>, Problem)> {
     let mut unit = Unit::BytesPerSecond;
     let mut command = None;
@@ -155,7 +155,7 @@ fn take(lines: &[&str], first_line: u64, imported: &mut Imported) -> Result<(), 
     Ok(())
 }
 
-/// What the data was, by the command line.
+/// The kind of data, from the command line.
 fn level(command: Option<&str>, imported: &mut Imported) -> Result<Level, Problem> {
     let Some(command) = command else {
         imported.note("The file does not contain IOzone's command line, so the data is unknown.".to_owned());
@@ -210,7 +210,7 @@ fn table(lines: &[&str], first_line: u64) -> Result<Vec<Entry>, (Option<u64>, Pr
         }
         let Some(header_line) = header else { continue };
         let Some(numbers) = numbers(line) else {
-            // A message of the program between two rows does not end the table, its end does.
+            // A message of the program between two rows does not end the table; its last line does.
             if line.contains("iozone test complete") {
                 header = None;
             }
@@ -222,7 +222,7 @@ fn table(lines: &[&str], first_line: u64) -> Result<Vec<Entry>, (Option<u64>, Pr
     Ok(entries)
 }
 
-/// Numbers of a line, each with the column behind its end; `None` if something else is there, or fewer than three.
+/// Numbers of a line, each with the column after its end; `None` if there is other text, or fewer than three numbers.
 fn numbers(line: &str) -> Option<Vec<(u64, usize)>> {
     let mut numbers = Vec::new();
     let mut at = 0;
@@ -236,7 +236,7 @@ fn numbers(line: &str) -> Option<Vec<(u64, usize)>> {
     (numbers.len() >= 3).then_some(numbers)
 }
 
-/// One row: file size, record size, then the values of the tests that were made, each in its column.
+/// One row: file size, record size, then the values of the selected tests, each in its column.
 fn row(numbers: &[(u64, usize)], header: &str) -> Result<Vec<Entry>, String> {
     let (file_kib, record_kib) = (numbers[0].0, numbers[1].0);
     if file_kib > KIB_MAX || !(1..=KIB_MAX).contains(&record_kib) {
@@ -245,7 +245,7 @@ fn row(numbers: &[(u64, usize)], header: &str) -> Result<Vec<Entry>, String> {
         ));
     }
     let values = &numbers[2..];
-    // Headings of file and record size come first; some versions have no columns for streams.
+    // The headings of file and record size come first; some versions have no columns for streams.
     let ends = ends(header);
     let ends = ends.get(2..).unwrap_or_default();
     let places = if values.len() == ends.len() && ends.len() <= TESTS.len() {
@@ -265,7 +265,7 @@ fn row(numbers: &[(u64, usize)], header: &str) -> Result<Vec<Entry>, String> {
         .collect())
 }
 
-/// Where the words of a line end.
+/// Columns of the ends of the words of a line.
 fn ends(line: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut at = 0;
@@ -278,7 +278,7 @@ fn ends(line: &str) -> Vec<usize> {
     ends
 }
 
-/// To which tests values belong where some were left out: each ends about where its heading does.
+/// Assigns values to tests if some were not run: each value ends near the end of its heading.
 fn places(values: &[(u64, usize)], ends: &[usize]) -> Result<Vec<usize>, String> {
     let mut places: Vec<usize> = Vec::new();
     for &(value, end) in values {
@@ -298,7 +298,7 @@ fn places(values: &[(u64, usize)], ends: &[usize]) -> Result<Vec<usize>, String>
     Ok(places)
 }
 
-/// The Excel-style lists: a title, a line of record sizes, then a line for each file size.
+/// The Excel-style lists: a title, a line of record sizes, then one line per file size.
 fn lists(lines: &[&str], first_line: u64) -> Result<Vec<Entry>, (Option<u64>, Problem)> {
     let mut entries = Vec::new();
     let mut test = None;

@@ -1,7 +1,7 @@
-//! What other programs measured: from their output to runs of cells.
+//! Converts the output of other programs to runs of cells.
 //!
-//! A file holds one run of some cells, or several, one after the other. Where the samples of a cell come from several
-//! files, these stand in one folder.
+//! A file contains one run of some cells, or several runs in sequence. Several files with samples of the same cells are
+//! in one directory.
 
 mod fio;
 mod imported;
@@ -11,7 +11,7 @@ pub use self::imported::{Imported, ImportedCell, Run};
 
 use crate::error::Problem;
 
-/// Which program made a file.
+/// The program that created a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// fio, with `--output-format=json`.
@@ -21,7 +21,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// Which program made `text`; `None` if neither.
+    /// The program that created `text`; `None` if unknown.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         if fio::is_output(text) {
@@ -33,10 +33,10 @@ impl Program {
         }
     }
 
-    /// What the text of a file says.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// It is not understood; the line where that shows.
+    /// It is invalid; with the line.
     pub fn read(self, text: &str) -> Result<Imported, (Option<u64>, Problem)> {
         match self {
             Self::Fio => fio::read(text),

@@ -4,7 +4,7 @@ use super::csv::Csv;
 use super::rates;
 use super::summary::Report;
 
-/// Every cell of a report as one table, the columns of a published table first.
+/// Every cell of a report in one table; the columns of a published table come first.
 #[must_use]
 pub fn cells_csv(report: &Report) -> String {
     let mut csv = Csv::new(&rates::COLUMNS);

@@ -1,21 +1,21 @@
-//! A chart: a drawing with what it is called, what it says, and its numbers.
+//! A chart: a drawing with its title, description and values.
 
 use flaz_page::BASE_STYLE;
 use flaz_page::drawing::Drawing;
 
 use crate::input::SOURCES_MAX;
 
-/// Colours and shapes of what charts have.
+/// Colours and shapes of charts.
 pub(super) const STYLE: &str = include_str!("style.css");
 
 /// A chart.
 #[derive(Debug)]
 pub struct Chart {
-    /// What its files are called: letters, digits, `-`.
+    /// Base name of its files: letters, digits, `-`.
     pub id: String,
     /// Its title.
     pub title: String,
-    /// What one needs to know to read it.
+    /// Explanation for the reader.
     pub caption: String,
     pub(super) section: Section,
     pub(super) drawing: Drawing,
@@ -23,7 +23,7 @@ pub struct Chart {
     pub csv: String,
 }
 
-/// Where on the page a chart belongs.
+/// Section of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
     Differences,
@@ -33,19 +33,19 @@ pub(super) enum Section {
 }
 
 impl Chart {
-    /// The drawing as a file of its own.
+    /// The drawing as a separate file.
     #[must_use]
     pub fn svg(&self) -> String {
         self.drawing.file(&[BASE_STYLE, STYLE])
     }
 }
 
-/// The class that gives the series at `place` its colour.
+/// The class that sets the colour of the series with index `place`.
 pub(super) fn class(place: usize) -> String {
     format!("s{}", place % SOURCES_MAX)
 }
 
-/// A name as part of a file's name.
+/// Converts a name to a part of a file name.
 pub(super) fn slug(text: &str) -> String {
     let mut slug = String::new();
     for c in text.chars() {

@@ -5,10 +5,10 @@ use super::summary::{Report, Source};
 use super::{differences, rates, samples, truth};
 use crate::unit::Unit;
 
-/// Most charts of a report: a page with more is no page.
+/// Maximum number of charts in a report.
 pub const CHARTS_MAX: usize = 200;
 
-/// The charts of a report, at most [`CHARTS_MAX`], and how many were left out.
+/// The charts of a report, at most [`CHARTS_MAX`], and the number of omitted ones.
 #[must_use]
 pub fn charts(report: &Report) -> (Vec<Chart>, usize) {
     let sources = report.all();
@@ -30,7 +30,7 @@ pub fn charts(report: &Report) -> (Vec<Chart>, usize) {
     (charts, left_out)
 }
 
-/// The tests with their units, in the order in which they come up.
+/// The tests with their units, in order of appearance.
 pub(super) fn tests(sources: &[&Source]) -> Vec<(String, Unit)> {
     let mut tests: Vec<(String, Unit)> = Vec::new();
     for cell in sources.iter().flat_map(|source| &source.cells) {

@@ -1,6 +1,6 @@
-//! Tables as files: comma-separated, a field in double quotes where it has a comma, a quote or a line's end.
+//! CSV files: a field with a comma, a quote or a line end is in double quotes.
 
-/// A table being made.
+/// A table under construction.
 #[derive(Debug)]
 pub(super) struct Csv {
     text: String,
@@ -18,14 +18,14 @@ impl Csv {
     /// Adds a row.
     ///
     /// # Panics
-    /// When it has more or fewer fields than there are columns.
+    /// If the number of fields differs from that of the columns.
     pub(super) fn row(&mut self, fields: &[String]) {
         assert_eq!(fields.len(), self.columns, "a field for each column");
         for (at, field) in fields.iter().enumerate() {
             if at > 0 {
                 self.text.push(',');
             }
-            // Control characters would end or hide a row.
+            // Control characters could end or hide a row.
             let field: String = field
                 .chars()
                 .map(|c| if c.is_control() { ' ' } else { c })

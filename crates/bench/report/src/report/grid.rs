@@ -1,5 +1,4 @@
-//! Categories side by side, in each of them a place for every series: what bar charts, strip plots and difference
-//! charts have in common.
+//! Categories side by side, each with a slot for every series: shared by bar charts, strip plots and difference charts.
 
 use std::collections::BTreeSet;
 
@@ -11,32 +10,32 @@ use crate::cell::Level;
 use crate::input::SOURCES_MAX;
 use crate::unit::{Rate, Unit, WholeBytes};
 
-/// Most categories of one chart; what is more goes to another.
+/// Maximum number of categories in one chart; further ones go to the next chart.
 pub(super) const CATEGORIES_MAX: usize = 24;
 
 const WIDTH_MIN: f64 = 560.0;
-/// About the width of the page.
+/// Approximate width of the page.
 const WIDTH_WHOLE: f64 = 1090.0;
 const PLOT_HEIGHT: f64 = 250.0;
-/// As many characters as are as long as a drawing is high at least.
+/// Number of characters whose length is at most the height of a drawing.
 const AXIS_TITLE_CHARS_MAX: usize = 44;
 const LEFT: f64 = 74.0;
 const RIGHT_MARGIN: f64 = 14.0;
-/// Between two categories.
+/// Gap between two categories.
 const GAP: f64 = 18.0;
 const SLOT_MIN: f64 = 11.0;
 const SLOT_MAX: f64 = 46.0;
-/// A category's name must fit.
+/// Space for a category's name.
 const CATEGORY_MIN: f64 = 58.0;
 const LEGEND_LINE: f64 = 20.0;
-/// About what a character of a legend takes.
+/// Approximate width of a character in a legend.
 const CHARACTER: f64 = 7.4;
 
-/// A place along the axis.
+/// A category on the axis.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Category {
     pub(super) record_bytes: u64,
-    /// None where the levels are the series.
+    /// `None` if the levels are the series.
     pub(super) level: Option<LevelOrder>,
 }
 
@@ -59,7 +58,7 @@ impl Ord for LevelOrder {
     }
 }
 
-/// Which cell of which source stands where: the levels are the series of one source, else the sources are.
+/// Assigns cells to categories and series: with one source the levels are the series, otherwise the sources are.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) categories: Vec<Category>,
@@ -68,7 +67,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of the cells of one test, in chunks of [`CATEGORIES_MAX`] categories.
+    /// For the cells of one test, in chunks of [`CATEGORIES_MAX`] categories.
     pub(super) fn of(sources: &[&Source], is_shown: &dyn Fn(&CellSummary) -> bool) -> Vec<Self> {
         let cells: Vec<&CellSummary> = sources
             .iter()
@@ -102,7 +101,7 @@ impl Layout {
             .collect()
     }
 
-    /// Category and series of a cell of the source at `source`.
+    /// Category and series of a cell of source number `source`.
     pub(super) fn place(&self, source: usize, cell: &crate::cell::CellKey) -> Option<(usize, usize)> {
         let level = LevelOrder(cell.level.clone());
         let series = match &self.levels {
@@ -122,7 +121,7 @@ impl Layout {
     }
 }
 
-/// A drawing with the legend and the names of the categories, and where everything is in it.
+/// A drawing with the legend and the names of the categories, and the positions in it.
 #[derive(Debug)]
 pub(super) struct Grid {
     pub(super) drawing: Drawing,
@@ -134,7 +133,7 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// For a layout; `description` is for those who do not see it.
+    /// For a layout; `description` is for screen readers.
     pub(super) fn new(layout: &Layout, description: &str) -> Self {
         let names: Vec<[String; 2]> = layout
             .categories
@@ -156,7 +155,7 @@ impl Grid {
         )
     }
 
-    /// For any categories, each with up to two lines of name.
+    /// For any categories, each with a name of up to two lines.
     pub(super) fn with_names(
         series: &[String],
         names: &[[String; 2]],
@@ -171,7 +170,7 @@ impl Grid {
         let category_width = (slot * in_each + GAP).max(CATEGORY_MIN);
         let mut width = (LEFT + RIGHT_MARGIN + category_width * categories).max(WIDTH_MIN);
         if width > WIDTH_MIN {
-            // It gets a line of the page of its own.
+            // Whether it has a row of the page of its own.
             width = width.max(WIDTH_WHOLE);
         }
         let category_width = (width - LEFT - RIGHT_MARGIN) / categories;
@@ -223,14 +222,14 @@ impl Grid {
         }
     }
 
-    /// Where the place of a series in a category begins, and how wide it is.
+    /// Start and width of the slot of a series in a category.
     pub(super) fn slot(&self, category: usize, series: usize, in_each: usize) -> (f64, f64) {
         let middle = LEFT + self.category_width * (category as f64 + 0.5);
         let from = middle - self.slot * in_each as f64 / 2.0;
         (from + self.slot * series as f64, self.slot)
     }
 
-    /// The vertical axis for values from `least` to `most`, with its lines; `label` writes a value.
+    /// The vertical axis from `least` to `most`, with grid lines; `label` formats a value.
     pub(super) fn y_axis(
         &mut self,
         (least, most): (f64, f64),
@@ -263,19 +262,19 @@ impl Grid {
         y
     }
 
-    /// A line over the whole width.
+    /// A line over the full width.
     pub(super) fn level_line(&mut self, class: &str, y: f64) {
         self.drawing.line(class, (LEFT, y), (self.right, y));
     }
 
-    /// A band over the whole width.
+    /// A band over the full width.
     pub(super) fn band(&mut self, class: &str, (top, bottom): (f64, f64), title: &str) {
         self.drawing
             .rectangle(class, (LEFT, top), (self.right - LEFT, bottom - top), title);
     }
 }
 
-/// The items of a legend, line by line: series, name, where it begins.
+/// The items of a legend by line: series, name, position.
 fn legend_lines(series: &[String], width: f64) -> Vec<Vec<(usize, &str, f64)>> {
     let mut lines: Vec<Vec<(usize, &str, f64)>> = Vec::new();
     let mut x = LEFT;
@@ -293,7 +292,7 @@ fn legend_lines(series: &[String], width: f64) -> Vec<Vec<(usize, &str, f64)>> {
     lines
 }
 
-/// How the values of an axis are written: divided by what, and called what.
+/// Format of the values on an axis: divisor and unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AxisUnit {
     pub(super) divisor: f64,
@@ -320,7 +319,7 @@ impl AxisUnit {
     }
 }
 
-/// A number without needless zeros.
+/// A number without trailing zeros.
 pub(super) fn plain(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -336,12 +335,12 @@ pub(super) fn rate(value: f64, unit: Unit) -> String {
     Rate { value, unit }.to_string()
 }
 
-/// The most that an axis from 0 must reach, rounded up to a line.
+/// The end of an axis that starts at 0, rounded up to a grid line.
 pub(super) fn round_most(most: f64) -> f64 {
     let step = round_step(most.max(f64::MIN_POSITIVE), 6);
     (most / step - 1e-9).ceil().max(1.0) * step
 }
-/// What an axis says: the test and what of it, or the latter alone where both do not fit; the test is in the drawing's title.
+/// Title of an axis: test and unit, or only the unit if both do not fit; the drawing's title has the test.
 pub(super) fn axis_title(test: &str, what: &str) -> String {
     let whole = format!("{test}, {what}");
     if whole.chars().count() > AXIS_TITLE_CHARS_MAX {

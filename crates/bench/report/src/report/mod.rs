@@ -1,7 +1,7 @@
-//! `flaz bench report`: results of any kind as tables and charts, on a page and on a terminal.
+//! `flaz bench report`: results of any kind as tables and charts, as a page and on a terminal.
 //!
-//! [`Report`] is all that is known, as numbers; the JSON is it. [`charts`] draws it, each chart with its numbers as CSV;
-//! `page` makes one HTML file of all that, `terminal` what one sees at once.
+//! [`Report`] contains all values, and is the JSON. [`charts`] draws it, each chart with its values as CSV; `page`
+//! makes one HTML file, `terminal` a short text.
 
 mod cells;
 mod chart;
@@ -35,7 +35,7 @@ use crate::results::{self, Results};
 /// Reads `files`, and compares each with `baseline` if there is one.
 ///
 /// # Errors
-/// A file is not understood or cannot be compared with the baseline, or there are none or too many.
+/// A file is invalid or cannot be compared with the baseline, or there are none or too many.
 pub fn report(files: &[PathBuf], baseline: Option<&Path>, options: &Options) -> Result<Report, BenchError> {
     let sources = files.len() + usize::from(baseline.is_some());
     if files.is_empty() || sources > SOURCES_MAX {

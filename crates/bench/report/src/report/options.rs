@@ -1,18 +1,18 @@
-//! How results are reported.
+//! Options of a report.
 
 use crate::comparison::{DELTA_FLOOR_PCT, Margin, SEED};
 use crate::statistics::bootstrap;
 
-/// How to report.
+/// Options of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// How many runs the means of a table are of.
+    /// Number of runs behind the means of a table.
     pub runs: Option<u32>,
-    /// What difference from the baseline matters.
+    /// The margin for differences from the baseline.
     pub margin: Margin,
-    /// Where the resampling begins.
+    /// Seed of the resampling.
     pub seed: u64,
-    /// How often medians are drawn again for an interval.
+    /// Number of resamples for an interval.
     pub resamples: u32,
 }
 

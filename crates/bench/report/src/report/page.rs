@@ -1,4 +1,5 @@
-//! A report as one page: no scripts, no network, readable in light and dark, on paper and by screen readers.
+//! A report as one page: no scripts, no network access, readable in light and dark mode, on paper and by screen
+//! readers.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,11 +14,11 @@ use crate::comparison::{Comparison, MarginReport, Note};
 use crate::layout::{decimal_bytes, p_value};
 use crate::unit::{Direction, WholeBytes};
 
-/// Drawings wider than this get a line of the page of their own.
+/// Wider drawings get a row of the page of their own.
 const WIDE: usize = 620;
 
 impl Report {
-    /// The page; `version` is that of the program that makes it.
+    /// The page; `version` is that of this program.
     #[must_use]
     pub fn html(&self, version: &str) -> String {
         let (charts, left_out) = charts(self);
@@ -65,7 +66,7 @@ impl Report {
         flaz_page::document(&format!("flaz bench: {}", self.headline()), STYLE, &main)
     }
 
-    /// What it says in a line.
+    /// Its header.
     #[must_use]
     pub fn headline(&self) -> String {
         let labels: Vec<&str> = self.sources.iter().map(|source| source.label.as_str()).collect();
@@ -144,7 +145,7 @@ impl Report {
         text + "</section>\n"
     }
 
-    /// What one should know before one believes the page.
+    /// Notes on the limits of the results.
     pub(super) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let all = self.all();
@@ -271,7 +272,7 @@ fn section_of(charts: &[Chart], section: Section, id: &str, title: &str, text: &
     let Some(first) = charts.first() else {
         return String::new();
     };
-    // What is the same below every chart is said once.
+    // A caption that all charts of a section share is shown once.
     let shared = charts.iter().all(|chart| chart.caption == first.caption);
     let shared_text = if shared { &first.caption } else { "" };
     let mut markup = format!(
@@ -383,7 +384,7 @@ fn cells_table(source: &Source) -> String {
     text
 }
 
-/// How much of the data repeats, where a source says that.
+/// Shares of duplicates, if a source has them.
 fn duplicates_table(source: &Source, text: &mut String) {
     let found = truth::duplicates_of(source);
     if found.is_empty() {
@@ -461,7 +462,7 @@ fn comparison_table(comparison: &Comparison) -> String {
     text + TABLE_END
 }
 
-/// A row: texts with classes; the first is its heading.
+/// A row: texts with classes; the first is the row heading.
 fn row(text: &mut String, fields: &[(String, &str)]) {
     text.push_str("<tr>");
     for (at, (field, class)) in fields.iter().enumerate() {

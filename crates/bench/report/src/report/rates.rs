@@ -6,7 +6,8 @@ use super::grid::{AxisUnit, Grid, Layout, axis_title, plain, rate, round_most};
 use super::summary::{CellSummary, Source};
 use crate::unit::{Direction, Unit};
 
-/// Columns of the numbers: those of a published table first, so that `flaz bench compare` reads the file of one source.
+/// Columns of the values: those of a published table first, so that `flaz bench compare` can read the file of one
+/// source.
 pub(super) const COLUMNS: [&str; 13] = [
     "record_kib",
     "compressibility_pct",
@@ -92,7 +93,7 @@ pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit) -> Vec<Chart> 
         .collect()
 }
 
-/// The name of a test, with a number where it has several charts.
+/// The name of a test, with a number if it has several charts.
 pub(super) fn title(test: &str, part: usize, parts: usize) -> String {
     if parts > 1 {
         format!("{test} ({} of {parts})", part + 1)

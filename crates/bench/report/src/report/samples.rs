@@ -1,5 +1,5 @@
-//! Every run of every cell: strip plots around the median, from left to right in the order of the runs, so that a
-//! drift shows; box plots where there are many.
+//! Every run of every cell: strip plots around the median, in the order of the runs, so that a drift is visible; box
+//! plots for many runs.
 
 use super::chart::{Chart, Section, class, slug};
 use super::csv::Csv;
@@ -10,7 +10,7 @@ use crate::statistics::moments::median;
 use crate::unit::Unit;
 use flaz_page::drawing::{Scale, round_step};
 
-/// Runs up to which each is shown; of more a box is drawn, and the runs outside of its whiskers.
+/// Maximum number of runs that are shown as dots; with more, a box is drawn, and the runs outside of its whiskers.
 const DOTS_MAX: usize = 60;
 
 const COLUMNS: [&str; 8] = [
@@ -101,7 +101,7 @@ pub(super) fn signed(value: f64) -> String {
     }
 }
 
-/// A percentage with its sign and one digit behind the point, as in columns.
+/// A percentage with its sign and one decimal, as in columns.
 pub(super) fn tenths(value: f64) -> String {
     let text = format!("{value:+.1}");
     if matches!(text.as_str(), "+0.0" | "-0.0") {

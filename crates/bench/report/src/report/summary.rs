@@ -1,7 +1,7 @@
-//! What a report knows: the structs behind the page and the JSON.
+//! The contents of a report: the structs behind the page and the JSON.
 //!
-//! The JSON is an interface for scripts: a field keeps its name and unit once released, and [`SCHEMA`] grows when one
-//! changes its meaning. Values are in the unit of their cell.
+//! The JSON is an interface for scripts: a field keeps its name and unit once released, and [`SCHEMA`] is incremented
+//! when a field changes its meaning. Values are in the unit of their cell.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::unit::{Direction, Unit};
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
 
-/// Most characters of a label: it stands in legends.
+/// Maximum number of characters in a label, which is used in legends.
 const LABEL_CHARS_MAX: usize = 40;
 
 /// Results, and their comparison with a baseline.
@@ -28,33 +28,33 @@ const LABEL_CHARS_MAX: usize = 40;
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What the others are compared with.
+    /// The baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Source>,
-    /// The results, in the order in which they were given.
+    /// The results, in the given order.
     pub sources: Vec<Source>,
-    /// Each of the sources compared with the baseline, if there is one.
+    /// The comparison of each source with the baseline, if there is one.
     pub comparisons: Vec<Comparison>,
 }
 
 impl Report {
-    /// The baseline, if there is one, and the others behind it.
+    /// The baseline, if there is one, followed by the other sources.
     #[must_use]
     pub fn all(&self) -> Vec<&Source> {
         self.baseline.iter().chain(&self.sources).collect()
     }
 }
 
-/// One file, or one folder.
+/// One file or directory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Source {
-    /// What it is called in charts; no other source is called so.
+    /// Unique label in charts.
     pub label: String,
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
-    /// What it says beside its numbers.
+    /// Information besides its numbers.
     #[serde(flatten)]
     pub background: Background,
     /// Its cells.
@@ -67,40 +67,40 @@ pub struct CellSummary {
     /// Test, record size, level.
     #[serde(flatten)]
     pub key: CellKey,
-    /// What the values count.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Which way is better.
+    /// Whether higher or lower values are better.
     pub direction: Direction,
-    /// How many runs it is of; 0 where it was not measured yet.
+    /// Number of runs; 0 if not measured yet.
     pub runs: u32,
     /// Arithmetic mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
-    /// Standard deviation; not of a single run.
+    /// Standard deviation; absent for a single run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stddev: Option<f64>,
-    /// Median; not known of a published mean.
+    /// Median; unknown for a published mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub median: Option<f64>,
-    /// Between which values the median is with 95 % probability; of a published mean the mean.
+    /// 95 % interval of the median; for a published mean, that of the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<(f64, f64)>,
-    /// Runs that are far from the others; they count like these.
+    /// Number of runs far from the median, which are included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outliers: Option<usize>,
     /// The value of each run, in the order of the runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<f64>,
-    /// What codecs made of the data.
+    /// Savings of codecs on the data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub achieved: Vec<Achieved>,
-    /// How much of it repeats.
+    /// Share of duplicates in the data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicates: Option<Duplicates>,
 }
 
 impl Source {
-    /// Of results; `taken` are the labels of others.
+    /// Labels of results; `taken` are the labels of others.
     pub(super) fn of(results: &Results, taken: &mut HashSet<String>, options: &Options) -> Self {
         let mut cells: Vec<CellSummary> = results.cells.iter().map(|cell| complete(cell, options)).collect();
         cells.extend(results.incomplete.iter().map(incomplete));
@@ -123,7 +123,7 @@ impl Source {
     }
 }
 
-/// The campaign's name, else that of the file, with a number if that is taken.
+/// The campaign's name, else that of the file, with a number if another source has it.
 fn label(results: &Results, taken: &mut HashSet<String>) -> String {
     let of_file = || {
         let stem = results

@@ -1,4 +1,4 @@
-//! A report on a terminal: small charts, and below them what one should know.
+//! A report on a terminal: small charts, followed by notes.
 
 use std::fmt::Write;
 
@@ -10,15 +10,15 @@ use crate::comparison::{CellReport, Verdict};
 use crate::layout::{Align, Field, Style, Table, paint};
 use crate::unit::{Direction, WholeBytes};
 
-/// Characters of a full bar.
+/// Width of a full bar in characters.
 const BAR: usize = 24;
 
-/// How a terminal is written to.
+/// Capabilities of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Whether there are colours.
+    /// Whether colours are enabled.
     pub colour: bool,
-    /// Whether bars are drawn with blocks of Unicode, else with `#`.
+    /// Whether bars use Unicode blocks; otherwise `#`.
     pub blocks: bool,
 }
 
@@ -132,7 +132,7 @@ impl Report {
             row.push((spread, Style::Dim));
             row.push((cell.runs.to_string(), Style::Dim));
             if self.baseline.is_some() {
-                // The baseline is in front.
+                // The baseline comes first.
                 let found = at
                     .checked_sub(1)
                     .and_then(|at| self.comparisons.get(at))
@@ -145,7 +145,7 @@ impl Report {
     }
 }
 
-/// What the column of [`middle`] holds.
+/// Heading of the column of [`middle`].
 fn name_of_middle(rows: &[(usize, &Source, &CellSummary)]) -> &'static str {
     let medians = rows.iter().filter(|(_, _, cell)| cell.median.is_some()).count();
     match medians {
@@ -155,7 +155,7 @@ fn name_of_middle(rows: &[(usize, &Source, &CellSummary)]) -> &'static str {
     }
 }
 
-/// The median, or of a published table the mean.
+/// The median; for a published table, the mean.
 fn middle(cell: &CellSummary) -> Option<f64> {
     cell.median.or(cell.mean)
 }

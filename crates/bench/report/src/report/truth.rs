@@ -1,4 +1,4 @@
-//! The data: what was asked for, and what codecs made of it.
+//! The data: requested and achieved compressibility.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const COLUMNS: [&str; 6] = [
     "spread_pct",
 ];
 
-/// What a codec made of the data of a level: the mean over the cells with that level.
+/// Savings of a codec on the data of a level: the mean over the cells with that level.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Truth {
     pub(super) level: LevelOrder,
@@ -28,7 +28,7 @@ pub(super) struct Truth {
     pub(super) spread_pct: f64,
 }
 
-/// What a source says of its data, each level, codec and chunk size once.
+/// The achieved values of a source, each level, codec and chunk size once.
 pub(super) fn of_source(source: &Source) -> Vec<Truth> {
     let mut found: BTreeMap<(u64, LevelOrder, String), Vec<(f64, f64)>> = BTreeMap::new();
     for cell in &source.cells {
@@ -55,7 +55,7 @@ pub(super) fn of_source(source: &Source) -> Vec<Truth> {
         .collect()
 }
 
-/// How much of the data repeats, as a source says it, each level and figure once.
+/// The shares of duplicates of a source, each level and value once.
 pub(super) fn duplicates_of(source: &Source) -> Vec<(LevelOrder, Duplicates)> {
     let mut found: Vec<(LevelOrder, Duplicates)> = Vec::new();
     for cell in &source.cells {

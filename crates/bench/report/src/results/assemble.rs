@@ -1,4 +1,4 @@
-//! From what files hold to cells: those that can be compared, and those with too few runs.
+//! Creates cells from the contents of files: those that can be compared, and those with too few runs.
 
 use std::path::Path;
 
@@ -16,11 +16,11 @@ use crate::unit::{Direction, Unit};
 
 const KIB: f64 = 1024.0;
 
-/// Of a campaign.
+/// For a campaign.
 pub(super) fn campaign_results(path: &Path, mut campaign: Campaign) -> Result<Results, Problem> {
     let mut incomplete = Vec::new();
     let runs: Vec<usize> = campaign.cells.iter().map(|cell| cell.samples.len()).collect();
-    // A cell with too few runs is looked at like any other, as if it had been measured twice.
+    // A cell with one run is validated like any other, as if it had been measured twice.
     for cell in &mut campaign.cells {
         match *cell.samples.as_slice() {
             [] => cell.samples = vec![1.0; 2],
@@ -48,7 +48,7 @@ pub(super) fn campaign_results(path: &Path, mut campaign: Campaign) -> Result<Re
     })
 }
 
-/// Of what another program measured.
+/// For the output of another program.
 pub(super) fn imported_results(
     path: &Path,
     kind: Kind,
@@ -74,7 +74,7 @@ pub(super) fn imported_results(
             values,
         } = cell;
         let single = (values.len() == 1).then(|| values[0]);
-        // Looked at like any other, as if it had been measured twice.
+        // Validated like any other, as if it had been measured twice.
         let values = single.map_or(values, |value| vec![value; 2]);
         match (Measured::from_runs(values), single) {
             (Err(unfit), _) => return Err(refused(Problem::Unfit { key, unfit })),
@@ -95,7 +95,7 @@ pub(super) fn imported_results(
     Ok(results)
 }
 
-/// Of a table, whose means are of `runs` runs.
+/// For a table whose means are over `runs` runs.
 pub(super) fn table_results(path: &Path, table: Table, runs: u32) -> Result<Opened, InputError> {
     match table.form {
         Form::Differences => Ok(Opened::Differences(Differences {

@@ -1,4 +1,4 @@
-//! The content of one file, whatever its kind.
+//! The contents of one file of any kind.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::import::{Imported, Program};
 use crate::table_file::Table;
 use crate::text_file::read_text;
 
-/// What a text is.
+/// Parsed contents.
 pub(super) enum Content {
     Campaign(Box<Campaign>),
     Table(Table),

@@ -1,4 +1,4 @@
-//! A table of differences, which needs the means of a baseline.
+//! A table of differences, which requires the means of a baseline.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub struct Differences {
 }
 
 impl Differences {
-    /// Lays the differences over the means of `baseline`.
+    /// Applies the differences to the means of `baseline`.
     pub(super) fn over(self, baseline: &Results) -> Result<Results, InputError> {
         let by_key: HashMap<&CellKey, &Cell> = baseline.cells.iter().map(|cell| (&cell.key, cell)).collect();
         let mut cells = Vec::new();
@@ -53,7 +53,7 @@ impl Differences {
         })
     }
 
-    /// What is wrong with it where there is no baseline.
+    /// The error if there is no baseline.
     pub(super) fn alone(self) -> InputError {
         InputError {
             path: self.path,

@@ -1,4 +1,4 @@
-//! A folder as results: the files of the runs of one campaign.
+//! A directory as results: the files of the runs of one campaign.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,7 @@ use crate::campaign_file::Campaign;
 use crate::error::{InputError, Problem};
 use crate::input::FILES_MAX;
 
-/// A folder has the runs of one campaign, in the order of the names of its files: outputs of one program, or
-/// campaigns.
+/// A directory contains the runs of one campaign, ordered by file name: outputs of one program, or campaigns.
 pub(super) fn open_folder(path: &Path) -> Result<Results, InputError> {
     let refused = |problem| InputError {
         path: path.to_owned(),
@@ -66,7 +65,7 @@ fn join_campaigns(all: &mut Campaign, more: Campaign) {
         match same {
             Some(known) => {
                 known.samples.extend(cell.samples);
-                // Orders of different campaigns are not one order.
+                // The orders of different campaigns cannot be combined.
                 known.order.clear();
             }
             None => all.cells.push(cell),

@@ -1,5 +1,5 @@
-//! Results out of a file, whatever its kind: a campaign, a table, the output of another program; or out of a folder
-//! with the files of several runs.
+//! Reads results from a file of any kind (a campaign, a table, the output of another program), or from a directory with
+//! the files of several runs.
 
 mod assemble;
 mod content;
@@ -20,11 +20,11 @@ use self::content::{Content, read_content};
 use self::folder::open_folder;
 use crate::error::{InputError, Problem};
 
-/// Reads a file or a folder; `runs` is how many runs the means of a table are of. Cells with too few runs are told
-/// apart from the others.
+/// Reads a file or a directory; `runs` is the number of runs behind the means of a table. Cells with too few runs are
+/// listed separately.
 ///
 /// # Errors
-/// It cannot be read or is not understood, or it is a table and `runs` is missing.
+/// It cannot be read or is invalid, or it is a table and `runs` is missing.
 pub fn open(path: &Path, runs: Option<u32>) -> Result<Opened, InputError> {
     if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
         return open_folder(path).map(Opened::Results);
@@ -46,7 +46,7 @@ pub fn open(path: &Path, runs: Option<u32>) -> Result<Opened, InputError> {
     }
 }
 
-/// Reads what must stand for itself, and in which every cell can be compared.
+/// Reads results with rates of their own in which every cell can be compared.
 ///
 /// # Errors
 /// As [`open`]; it is a table of differences; a cell has too few runs.
@@ -68,7 +68,7 @@ pub fn open_against(path: &Path, runs: Option<u32>, baseline: &Results) -> Resul
     }
 }
 
-/// Reads what is to be shown, cells with a single run among it; differences need a `baseline`.
+/// Reads results for display, including cells with a single run; differences need a `baseline`.
 ///
 /// # Errors
 /// As [`open`]; it is a table of differences and there is no baseline.

@@ -1,12 +1,12 @@
-//! What a file turns out to be when it is opened.
+//! The result of opening a file.
 
 use super::differences::Differences;
 use super::set::Results;
 
-/// What a file turned out to be.
+/// The result of opening a file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Opened {
-    /// It stands for itself.
+    /// It has its own rates.
     Results(Results),
     /// It needs a baseline.
     Differences(Differences),

@@ -1,4 +1,4 @@
-//! Cells with their origin: which file, of which kind, and what is missing.
+//! Cells with their source: the file, its kind, and missing values.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::cell::{Cell, CellKey, Unfit};
 use crate::error::{InputError, Problem};
 use crate::unit::{Direction, Unit};
 
-/// Where results come from.
+/// Kind of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -17,11 +17,11 @@ pub enum Kind {
     Campaign,
     /// A table of means and deviations.
     RateTable,
-    /// A table of differences, laid over its baseline.
+    /// A table of differences, applied to its baseline.
     DifferenceTable,
-    /// JSON of fio.
+    /// fio JSON.
     Fio,
-    /// Output of IOzone.
+    /// IOzone output.
     Iozone,
 }
 
@@ -39,20 +39,20 @@ impl Kind {
     }
 }
 
-/// Results of which each cell can be compared.
+/// Results in which each cell can be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
     /// The file.
     pub path: PathBuf,
     /// Its kind.
     pub kind: Kind,
-    /// Its cells, in the order of the file; each once.
+    /// Its cells, in file order; each once.
     pub cells: Vec<Cell>,
-    /// Cells of a table of differences that its baseline lacks, so that nothing is known of them.
+    /// Cells of a table of differences that its baseline lacks.
     pub without_baseline: Vec<CellKey>,
     /// Cells that cannot be compared, because they have one run or none.
     pub incomplete: Vec<Incomplete>,
-    /// What else the file says.
+    /// Other information in the file.
     pub background: Background,
 }
 
@@ -61,16 +61,16 @@ pub struct Results {
 pub struct Incomplete {
     /// Which cell.
     pub key: CellKey,
-    /// What its value counts.
+    /// Unit of its value.
     pub unit: Unit,
-    /// Which way is better.
+    /// Whether higher or lower values are better.
     pub direction: Direction,
     /// The value of its run.
     pub value: Option<f64>,
 }
 
 impl Results {
-    /// Results with nothing but cells.
+    /// Results with only cells.
     #[must_use]
     pub fn new(path: PathBuf, kind: Kind, cells: Vec<Cell>) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl Results {
         }
     }
 
-    /// The same, if every cell can be compared.
+    /// The results, if every cell can be compared.
     pub(super) fn complete(self) -> Result<Self, InputError> {
         let Some(cell) = self.incomplete.first() else {
             return Ok(self);

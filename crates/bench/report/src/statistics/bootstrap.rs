@@ -1,17 +1,17 @@
-//! Intervals by resampling (Efron, 1979; the percentile interval of Efron and Tibshirani, 1993, chapter 13): draw as
-//! many runs as there are, with replacement, again and again, and see between which limits the result falls.
+//! Intervals by resampling (Efron, 1979; the percentile interval of Efron and Tibshirani, 1993, chapter 13): the runs
+//! are drawn repeatedly, with replacement, and the interval contains the middle of the results.
 //!
-//! Few runs can be drawn in few ways: below about six a side such an interval is too narrow.
+//! A few runs have few combinations: below about six runs per side such an interval is too narrow.
 
 use flaz_random::Random;
 
-/// Resamples for an interval that a person reads; its limits then move by about a hundredth of its width.
+/// Number of resamples for a displayed interval; its limits then vary by about a hundredth of its width.
 pub const RESAMPLES: u32 = 10_000;
 
 /// Middle of an interval and its limits.
 pub type Interval = (f64, f64);
 
-/// The interval of the median of `values` that resampling covers with probability `coverage`.
+/// The resampling interval of the median of `values` with coverage `coverage`.
 ///
 /// # Panics
 /// Without values or resamples.
@@ -62,7 +62,7 @@ impl Urn {
         for _ in 0..runs {
             self.drawn[random.index(runs)] += 1;
         }
-        // Walking up the sorted values needs no sorting of what was drawn.
+        // Walking up the sorted values avoids sorting the drawn ones.
         let (low_rank, high_rank) = ((runs - 1) / 2, runs / 2);
         let mut low = None;
         let mut passed = 0;
@@ -81,7 +81,7 @@ impl Urn {
     }
 }
 
-/// The limits between which the middle `coverage` of `values` lies, interpolated between neighbours.
+/// The limits of the middle `coverage` of `values`, interpolated between neighbours.
 fn limits(mut values: Vec<f64>, coverage: f64) -> Interval {
     assert!(!values.is_empty(), "an interval needs resamples");
     values.sort_unstable_by(f64::total_cmp);
@@ -117,8 +117,8 @@ mod tests {
         );
     }
 
-    /// The distribution of the resampled median is known: it is at most the k-th of n sorted values, n odd, when
-    /// more than half of the draws are.
+    /// The distribution of the resampled median is known: it is at most the k-th of n sorted values, n odd, if more
+    /// than half of the draws are.
     #[test]
     fn resampled_medians_follow_their_exact_distribution() {
         let values: Vec<f64> = (1..=5).map(f64::from).collect();

@@ -1,11 +1,11 @@
-//! The rule of the old articles: a difference counts when it is larger than the standard deviation of the new
-//! campaign. It is offered for reading those articles, for how often it is wrong depends on the number of runs and on
-//! the noise of the baseline, which it does not look at.
+//! The rule of older articles: a difference is meaningful if it exceeds the standard deviation of the new campaign. It
+//! is provided for reading such articles. Its error rate depends on the number of runs and on the noise of the
+//! baseline, which the rule ignores.
 
 use super::student;
 
-/// Share of the deviation by which a difference must exceed it: decimal fractions such as 0.67 % of a mean are not exact
-/// in binary, and a difference that equals the deviation does not exceed it.
+/// Relative excess over the deviation that is required: decimal fractions such as 0.67 % of a mean are not exact in
+/// binary, and a difference that equals the deviation does not exceed it.
 const ROUNDING: f64 = 1e-9;
 
 /// Whether the rule calls the `difference` meaningful.
@@ -14,11 +14,11 @@ pub fn meaningful(difference: f64, stddev_b: f64) -> bool {
     difference.abs() > stddev_b * (1.0 + ROUNDING)
 }
 
-/// How often the rule fires where nothing differs, for normal values: `noise_a` is the true standard deviation of the
-/// baseline in units of the new campaign's.
+/// Rate of false positives of the rule for normal values: `noise_a` is the true standard deviation of the baseline in
+/// units of the new campaign's.
 ///
-/// The difference of the means has the variance 1/nb + noise_a^2/na; divided by its root and by the measured deviation
-/// of B it follows Student's t with nb - 1 degrees of freedom.
+/// The difference of the means has the variance 1/nb + noise_a^2/na. Divided by its root and by the measured deviation
+/// of B it has Student's t distribution with nb - 1 degrees of freedom.
 ///
 /// # Panics
 /// With fewer than one run of A or two of B.

@@ -1,10 +1,10 @@
-//! p-values of many tests at once. Of 100 tests of nothing, five are below 0.05: an adjusted p-value may be compared
-//! with 0.05 all the same.
+//! Adjusts the p-values of many tests. Of 100 tests without an effect, five are below 0.05; an adjusted p-value can be
+//! compared with 0.05.
 
-/// Benjamini and Hochberg (1995): of those that fall below a level, that share at most is false, on average.
+/// Benjamini and Hochberg (1995): bounds the average share of false positives among those below a level.
 ///
 /// # Panics
-/// When a p-value is not a number.
+/// If a p-value is not a number.
 #[must_use]
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
     let order = ascending(p);
@@ -17,10 +17,10 @@ pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
     adjusted
 }
 
-/// Holm (1979): the probability that any at all of those below a level is false is at most that level.
+/// Holm (1979): bounds the probability of any false positive.
 ///
 /// # Panics
-/// When a p-value is not a number.
+/// If a p-value is not a number.
 #[must_use]
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let order = ascending(p);

@@ -1,18 +1,17 @@
-//! The statistics: pure functions from numbers to numbers, checked against SciPy.
+//! Statistics: pure functions, tested against SciPy.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`moments`] | mean and variance, medians, outliers |
 //! | [`student`] | Student's t distribution and the normal one |
-//! | [`welch`] | Welch's t-test, its interval, the test of equivalence made of two of them |
+//! | [`welch`] | Welch's t-test, its interval, and the equivalence test |
 //! | [`ranks`] | the Mann-Whitney U test |
 //! | [`bootstrap`] | intervals of medians and of their ratio, by resampling |
-//! | [`trend`] | lines through runs: drift, steady state |
+//! | [`trend`] | regression over the runs: drift, steady state |
 //! | [`family`] | p-values of many tests at once: Benjamini-Hochberg, Holm |
-//! | [`deviation`] | the rule of the old articles, and how often it is wrong |
+//! | [`deviation`] | the standard deviation rule, and its error rate |
 //!
-//! Nothing here knows what was measured. All of it is deterministic: what is random takes its seed.
-//! `docs/bench.md` has the formulas with their sources.
+//! All functions are deterministic: random ones take a seed. `docs/bench.md` has the formulas with their sources.
 
 pub mod bootstrap;
 pub mod deviation;

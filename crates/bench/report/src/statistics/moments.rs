@@ -1,4 +1,4 @@
-//! What one set of runs says by itself: mean, standard deviation, median, outliers.
+//! Statistics of one set of runs: mean, standard deviation, median, outliers.
 
 /// Mean and variance of `runs` values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,13 +15,13 @@ impl Moments {
     /// Of values.
     ///
     /// # Panics
-    /// With fewer than two values, of which no variance can be said.
+    /// With fewer than two values, which have no variance.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         assert!(values.len() >= 2, "a variance needs two values");
         let runs = values.len() as f64;
         let mean = values.iter().sum::<f64>() / runs;
-        // The second pass keeps what the first lost to rounding.
+        // The second pass corrects the rounding error of the first.
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let drift: f64 = values.iter().map(|value| value - mean).sum();
         Self {
@@ -34,7 +34,7 @@ impl Moments {
     /// Of the logarithms of values.
     ///
     /// # Panics
-    /// With fewer than two values, or one that is not positive.
+    /// With fewer than two values, or if one is not positive.
     #[must_use]
     pub fn of_logs(values: &[f64]) -> Self {
         assert!(
@@ -45,11 +45,11 @@ impl Moments {
         Self::of(&logs)
     }
 
-    /// Of the logarithms of values of which only these moments are known, taken as log-normal: the one distribution
-    /// whose logarithms are normal, as the tests want them.
+    /// Of the logarithms of values with these moments, assuming a log-normal distribution: its logarithms are normal,
+    /// as the tests require.
     ///
     /// # Panics
-    /// When the mean is not positive.
+    /// If the mean is not positive.
     #[must_use]
     pub fn to_logs(self) -> Self {
         assert!(self.mean > 0.0, "a logarithm needs a positive mean");
@@ -74,7 +74,7 @@ impl Moments {
     }
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// The middle value, or the mean of the two middle ones.
 ///
 /// # Panics
 /// Without values.
@@ -98,11 +98,11 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
 /// The modified z-score above which a value counts as an outlier (Iglewicz and Hoaglin, 1993).
 pub const OUTLIER_SCORE: f64 = 3.5;
 
-/// Makes the median absolute deviation of a normal distribution its standard deviation.
+/// Converts the median absolute deviation of a normal distribution to its standard deviation.
 const MAD_TO_STDDEV: f64 = 1.482_602_218_505_602;
 
-/// How many values lie far from the median, measured in median absolute deviations. They are told, never dropped: on a
-/// storage device they are what it does now and then.
+/// Number of values far from the median, in median absolute deviations. They are reported, never dropped: they are part
+/// of the behaviour of a storage device.
 ///
 /// # Panics
 /// Without values.
@@ -111,7 +111,7 @@ pub fn outliers(values: &[f64]) -> usize {
     outlier_places(values).len()
 }
 
-/// Which values these are.
+/// Indices of these values.
 ///
 /// # Panics
 /// Without values.

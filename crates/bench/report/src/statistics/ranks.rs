@@ -1,16 +1,17 @@
-//! The Mann-Whitney U test (1947): does one side tend to have the larger values? It looks at ranks only, so that no
-//! outlier and no skew disturbs it; it cannot fall below 0.05 with fewer than four runs a side.
+//! The Mann-Whitney U test (1947): does one side tend to have larger values? It uses only ranks, so outliers and skew
+//! do not affect it; it cannot fall below 0.05 with fewer than four runs per side.
 
 use super::student;
 
-/// Most runs a side for which the distribution is counted out; above, and with ties, it is taken as normal. The counts
-/// of 50 against 50 still fit into 128 bits, and the normal distribution is right to three digits there.
+/// Maximum number of runs per side for which the exact distribution is computed; beyond that, and with ties, the normal
+/// approximation is used. The counts of 50 against 50 still fit into 128 bits, and the approximation is accurate to
+/// three digits there.
 pub const EXACT_RUNS_MAX: usize = 50;
 
-/// How a p-value came about.
+/// How a p-value was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Counted over all orders.
+    /// Counted over all permutations.
     Exact,
     /// From the normal distribution, corrected for ties and continuity.
     Normal,
@@ -19,18 +20,18 @@ pub enum Method {
 /// The result of the test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MannWhitney {
-    /// How many pairs have the larger value in A; ties count half.
+    /// Number of pairs with the larger value in A; ties count half.
     pub u: f64,
     /// Two-sided p-value.
     pub p: f64,
-    /// Where it comes from.
+    /// How it was computed.
     pub method: Method,
 }
 
 /// Compares the values of two sides.
 ///
 /// # Panics
-/// When a side is empty.
+/// If a side is empty.
 #[must_use]
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> MannWhitney {
     assert!(!a.is_empty() && !b.is_empty(), "both sides need a value");
@@ -69,18 +70,18 @@ fn rank_sum_of_first(a: &[f64], b: &[f64]) -> (f64, f64) {
     (rank_sum, ties)
 }
 
-/// Probability that U is at least `u`, all orders of `na` and `nb` values being equally likely; by symmetry, that it is
+/// Probability that U is at least `u` if all orders of `na` and `nb` values are equally likely; by symmetry, that it is
 /// at most as far from the other end.
 fn exact_upper(u: usize, na: usize, nb: usize) -> f64 {
     let mirrored = (na * nb).saturating_sub(u);
     let tail: i128 = orders_by_u(na, nb, mirrored).iter().sum();
-    // C(na + nb, na), whole after each step.
+    // C(na + nb, na), an integer after each step.
     let total = (1..=na).fold(1i128, |total, i| total * (nb + i) as i128 / i as i128);
     tail as f64 / total as f64
 }
 
-/// How many orders have U = 0, 1, .. to `u_max`: coefficients of the Gaussian binomial, the product over i of
-/// (1 - q^(nb + i)) / (1 - q^i), factor by factor; each step's result is again a polynomial with positive coefficients.
+/// Number of orders with U = 0, 1, .. up to `u_max`: coefficients of the Gaussian binomial, the product over i of (1 -
+/// q^(nb + i)) / (1 - q^i), computed by factors; each step's result is again a polynomial with positive coefficients.
 fn orders_by_u(na: usize, nb: usize, u_max: usize) -> Vec<i128> {
     let mut counts = vec![0i128; u_max + 1];
     counts[0] = 1;
@@ -101,7 +102,7 @@ fn normal_two_sided(larger: f64, na: f64, nb: f64, ties: f64) -> f64 {
     if variance <= 0.0 {
         return 1.0;
     }
-    // Half a step towards the middle, for U goes in steps of one.
+    // Continuity correction: half a step towards the middle, because U is an integer.
     let z = (larger - na * nb / 2.0 - 0.5) / variance.sqrt();
     if z <= 0.0 {
         return 1.0;
@@ -113,7 +114,7 @@ fn normal_two_sided(larger: f64, na: f64, nb: f64, ties: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Every way of choosing which ranks are A's.
+    /// Every assignment of ranks to A.
     fn counted_out(na: usize, nb: usize) -> Vec<i128> {
         let mut counts = vec![0; na * nb + 1];
         for choice in 0u32..1 << (na + nb) {

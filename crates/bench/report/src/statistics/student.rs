@@ -1,20 +1,20 @@
-//! Student's t distribution for any positive number of degrees of freedom, and the tails of the normal one.
+//! Student's t distribution for any positive number of degrees of freedom, and the tails of the normal distribution.
 //!
-//! The distribution is a regularised incomplete beta function, which is evaluated by its continued fraction with
-//! Lentz's algorithm (Abramowitz and Stegun 26.5.8 and 26.7.1; Press et al., "Numerical Recipes", 6.4). Tails are
-//! computed as tails, never as one minus the rest, so that small p-values keep their digits.
+//! The distribution is a regularised incomplete beta function, evaluated by its continued fraction with Lentz's
+//! algorithm (Abramowitz and Stegun 26.5.8 and 26.7.1; Press et al., "Numerical Recipes", 6.4). Tails are computed
+//! directly, never as one minus the rest, so that small p-values keep their digits.
 
-/// Terms after which the continued fraction is taken as it is. It needs about the square root of the degrees of
-/// freedom: this is enough for 10^7.
+/// Maximum number of terms of the continued fraction. It needs about the square root of the degrees of freedom: this is
+/// sufficient for 10^7.
 const TERMS_MAX: u32 = 20_000;
 
-/// Halvings in the search of a quantile: more than a double has bits.
+/// Maximum number of bisections in the search of a quantile: more than a double has bits.
 const HALVINGS_MAX: u32 = 128;
 
 /// Probability that |T| is at least |`t`|, with `df` degrees of freedom.
 ///
 /// # Panics
-/// When `df` is not positive, or `t` is not a number.
+/// If `df` is not positive, or `t` is not a number.
 #[must_use]
 pub fn two_sided(t: f64, df: f64) -> f64 {
     assert!(
@@ -45,7 +45,7 @@ pub fn upper(t: f64, df: f64) -> f64 {
 /// The t that T exceeds with probability `tail`, which is above 0 and at most one half.
 ///
 /// # Panics
-/// When `tail` or `df` is outside of its range.
+/// If `tail` or `df` is out of range.
 #[must_use]
 pub fn upper_quantile(tail: f64, df: f64) -> f64 {
     assert!(
@@ -77,7 +77,7 @@ pub fn normal_two_sided(z: f64) -> f64 {
     libm::erfc(z.abs() / std::f64::consts::SQRT_2)
 }
 
-/// I_x(a, b); `rest` is 1 - x, given because it is known better than by subtraction.
+/// I_x(a, b); `rest` is 1 - x, passed separately because it is more accurate than a subtraction.
 fn beta_regularised(a: f64, b: f64, x: f64, rest: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -86,7 +86,7 @@ fn beta_regularised(a: f64, b: f64, x: f64, rest: f64) -> f64 {
         return 1.0;
     }
     let ln_beta = libm::lgamma(a) + libm::lgamma(b) - libm::lgamma(a + b);
-    // ln x by way of the smaller of the two, for x near 1.
+    // ln x, from the smaller of the two for x near 1.
     let ln_x = if rest < 0.5 { (-rest).ln_1p() } else { x.ln() };
     let ln_rest = if x < 0.5 { (-x).ln_1p() } else { rest.ln() };
     let front = (a * ln_x + b * ln_rest - ln_beta).exp();
@@ -131,7 +131,7 @@ mod tests {
             let cauchy = 2.0 * (1.0f64).atan2(t) / std::f64::consts::PI;
             assert!((two_sided(t, 1.0) / cauchy - 1.0).abs() < 1e-12, "{t}");
             let root = (2.0 + t * t).sqrt();
-            // 1 - t / root without the cancellation.
+            // 1 - t / root without cancellation.
             let two = 2.0 / (root * (root + t));
             assert!((two_sided(t, 2.0) / two - 1.0).abs() < 1e-12, "{t}");
         }

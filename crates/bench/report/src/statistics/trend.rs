@@ -1,27 +1,27 @@
-//! Whether values change over time: a straight line through them, and the steady state of the SNIA.
+//! Change of values over time: a regression line, and SNIA's steady state.
 
 use super::student;
 
-/// Rounds that a steady state is judged by (SNIA Solid State Storage Performance Test Specification).
+/// Number of rounds that determine a steady state (SNIA Solid State Storage Performance Test Specification).
 pub const STEADY_ROUNDS: usize = 5;
-/// How far apart the largest and the smallest of them may be, as a share of their mean.
+/// Maximum range of these rounds, as a share of their mean.
 pub const STEADY_RANGE: f64 = 0.20;
-/// How far apart the ends of the line through them may be, as a share of their mean.
+/// Maximum change along their regression line, as a share of their mean.
 pub const STEADY_SLOPE: f64 = 0.10;
 
-/// A straight line through points, by least squares.
+/// A regression line by least squares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
-    /// Change of y for one of x.
+    /// Slope.
     pub slope: f64,
-    /// How probable such a slope is, or a steeper one either way, if there is none.
+    /// p-value of the slope, two-sided.
     pub p: f64,
 }
 
-/// The line through points (x, y); nothing with fewer than three, or without two different x.
+/// The line through points (x, y); `None` with fewer than three points, or without two different x.
 ///
 /// # Panics
-/// When there are not as many x as y.
+/// If there are not as many x as y.
 #[must_use]
 pub fn trend(x: &[f64], y: &[f64]) -> Option<Trend> {
     assert_eq!(x.len(), y.len(), "an x for each y");
@@ -52,8 +52,8 @@ pub fn trend(x: &[f64], y: &[f64]) -> Option<Trend> {
     Some(Trend { slope, p })
 }
 
-/// Whether the last [`STEADY_ROUNDS`] values are a steady state: all within [`STEADY_RANGE`] of their mean, and the line
-/// through them within [`STEADY_SLOPE`]. Nothing with fewer values.
+/// Whether the last [`STEADY_ROUNDS`] values are in steady state: all within [`STEADY_RANGE`] of their mean, and their
+/// line within [`STEADY_SLOPE`]. `None` with fewer values.
 #[must_use]
 pub fn is_steady(values: &[f64]) -> Option<bool> {
     let last = &values[values.len().checked_sub(STEADY_ROUNDS)?..];
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn lines_and_their_p_values() {
-        // By the closed forms of Student's distribution with 3 and 4 degrees of freedom.
+        // From the closed forms of Student's distribution with 3 and 4 degrees of freedom.
         let close = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 1e-9;
         let line = trend(&[0.0, 1.0, 2.0, 3.0, 4.0], &[1.0, 2.0, 2.0, 3.0, 5.0]).unwrap();
         assert!(

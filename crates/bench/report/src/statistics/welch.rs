@@ -1,5 +1,5 @@
-//! Welch's t-test: do two sets of runs, with variances of their own, have the same mean? And its mirror image, the
-//! test of equivalence: are the means closer than a margin?
+//! Welch's t-test: do two sets of runs, with different variances, have the same mean? And the equivalence test: is the
+//! difference of the means smaller than a margin?
 //!
 //! Sources: Welch, "The generalization of 'Student's' problem when several different population variances are involved"
 //! (1947); Schuirmann, "A comparison of the two one-sided tests procedure .." (1987).
@@ -10,22 +10,22 @@ use super::student;
 /// The result of Welch's test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Welch {
-    /// Mean of B less mean of A.
+    /// Mean of B minus mean of A.
     pub difference: f64,
     /// Standard error of the difference.
     pub error: f64,
-    /// The statistic. Infinite when nothing varies and the means differ.
+    /// The statistic. Infinite if nothing varies and the means differ.
     pub t: f64,
     /// Degrees of freedom after Welch and Satterthwaite.
     pub df: f64,
-    /// Two-sided p-value. Of values that do not vary: 1 if they are the same, else 0, as in the limit.
+    /// Two-sided p-value. For values that do not vary: 1 if they are equal, else 0, as in the limit.
     pub p: f64,
 }
 
 /// Compares B with A.
 ///
 /// # Panics
-/// When one has fewer than two runs.
+/// If one has fewer than two runs.
 #[must_use]
 pub fn welch(a: Moments, b: Moments) -> Welch {
     assert!(a.runs >= 2 && b.runs >= 2, "Welch's test needs two runs a side");
@@ -34,7 +34,7 @@ pub fn welch(a: Moments, b: Moments) -> Welch {
     let variance = va + vb;
     let error = variance.sqrt();
     let (da, db) = (f64::from(a.runs - 1), f64::from(b.runs - 1));
-    // Shares, not squares of variances: those of tiny variances would be zero.
+    // Shares instead of squares of variances, because squares of tiny variances would be zero.
     let (share_a, share_b) = (va / variance, vb / variance);
     let df = if variance > 0.0 {
         1.0 / (share_a * share_a / da + share_b * share_b / db)
@@ -51,7 +51,7 @@ pub fn welch(a: Moments, b: Moments) -> Welch {
     }
 }
 
-/// `distance` in standard errors; without any error it is infinite, or zero.
+/// `distance` in standard errors; infinite or zero if the error is zero.
 fn statistic(distance: f64, error: f64) -> f64 {
     if error > 0.0 {
         distance / error
@@ -63,10 +63,10 @@ fn statistic(distance: f64, error: f64) -> f64 {
 }
 
 impl Welch {
-    /// The interval that holds the true difference with probability `coverage` (0.95, say).
+    /// The interval of the true difference with coverage `coverage` (for example 0.95).
     ///
     /// # Panics
-    /// When `coverage` is not between 0 and 1.
+    /// If `coverage` is not between 0 and 1.
     #[must_use]
     pub fn interval(&self, coverage: f64) -> (f64, f64) {
         assert!(coverage > 0.0 && coverage < 1.0, "found a coverage of {coverage}");
@@ -74,10 +74,10 @@ impl Welch {
         (self.difference - half, self.difference + half)
     }
 
-    /// p-value of the two one-sided tests: small when the true difference lies within `-margin..margin`.
+    /// p-value of the two one-sided tests: small if the true difference is within `-margin..margin`.
     ///
     /// # Panics
-    /// When `margin` is negative or not a number.
+    /// If `margin` is negative or not a number.
     #[must_use]
     pub fn equivalence(&self, margin: f64) -> f64 {
         assert!(margin >= 0.0, "found a margin of {margin}");
@@ -86,17 +86,17 @@ impl Welch {
         above_low.max(below_high)
     }
 
-    /// The smallest margin within which the two one-sided tests find equivalence at the level `alpha`.
+    /// The smallest margin within which the two one-sided tests show equivalence at the level `alpha`.
     ///
     /// # Panics
-    /// When `alpha` is not above 0 and at most one half.
+    /// If `alpha` is not above 0 and at most one half.
     #[must_use]
     pub fn smallest_margin(&self, alpha: f64) -> f64 {
         self.difference.abs() + student::upper_quantile(alpha, self.df) * self.error
     }
 }
 
-/// The interval that holds the true mean with probability `coverage`, by Student's t.
+/// The interval of the true mean with coverage `coverage`, by Student's t.
 ///
 /// # Panics
 /// With fewer than two runs, or a `coverage` that is not between 0 and 1.

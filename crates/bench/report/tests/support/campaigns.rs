@@ -1,4 +1,4 @@
-//! Two made-up campaigns, for tests of what is made of them.
+//! Two synthetic campaigns for tests.
 
 use std::fs;
 use std::path::PathBuf;
