@@ -93,7 +93,30 @@ pub struct Parameters {
 pub struct Run {
     /// Which.
     pub variant: Variant,
-    /// Requests finished in the measured phase.
+    /// What the clients got in the measured phase.
+    #[serde(flatten)]
+    pub served: Served,
+    /// Share of the blocks read that the cache had; 0 without one.
+    pub hit_ratio: f64,
+    /// What that took of processor and SSD.
+    #[serde(flatten)]
+    pub cost: Cost,
+    /// What the SSD holds at the end; absent without a cache.
+    pub holdings: Option<Holdings>,
+    /// Figures over time.
+    #[serde(flatten)]
+    pub series: Series,
+    /// Whether the cache was warm after the restart between the phases.
+    pub restarted_warm: bool,
+    /// Data that was read again and compared.
+    #[serde(flatten)]
+    pub verified: Verified,
+}
+
+/// What the clients got in the measured phase.
+#[derive(Debug, Clone, Serialize)]
+pub struct Served {
+    /// Requests finished.
     pub requests: u64,
     /// Of those, reads.
     pub reads: u64,
@@ -107,8 +130,11 @@ pub struct Run {
     pub latency_us: Latency,
     /// Cumulative distribution: (latency in microseconds, share of requests at most that slow).
     pub latency_cdf: Vec<(f64, f64)>,
-    /// Share of the blocks read that the cache had; 0 without one.
-    pub hit_ratio: f64,
+}
+
+/// What that took of processor and SSD.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cost {
     /// CPU time of the server in the measured phase.
     pub cpu_s: f64,
     /// CPU time of the server for each request.
@@ -117,16 +143,22 @@ pub struct Run {
     pub ssd_written_bytes: u64,
     /// Bytes written to the SSD in the measured phase.
     pub ssd_written_measured_bytes: u64,
-    /// What the SSD holds at the end; absent without a cache.
-    pub holdings: Option<Holdings>,
+}
+
+/// Figures over time.
+#[derive(Debug, Clone, Serialize)]
+pub struct Series {
     /// Hit ratio while warming up: (requests so far, hit ratio of late).
     pub warmup: Vec<(u64, f64)>,
     /// Hit ratio over time: (second, hit ratio of late).
     pub hit_ratio_series: Vec<(f64, f64)>,
     /// Throughput over time: (second at the middle of the slice, requests a second).
     pub iops_series: Vec<(f64, f64)>,
-    /// Whether the cache was warm after the restart between the phases.
-    pub restarted_warm: bool,
+}
+
+/// Data that was read again and compared.
+#[derive(Debug, Clone, Serialize)]
+pub struct Verified {
     /// Blocks that were read by clients and checked, warm-up included.
     pub blocks_verified: u64,
     /// Bytes of the emulated disk that were compared with what was written, at the end.
@@ -210,14 +242,14 @@ impl Outcome {
     /// Requests a second of `variant` by those of `other`.
     pub fn speedup(&self, variant: Variant, other: Variant) -> f64 {
         match (self.run(variant), self.run(other)) {
-            (Some(run), Some(other)) if other.iops > 0.0 => run.iops / other.iops,
+            (Some(run), Some(other)) if other.served.iops > 0.0 => run.served.iops / other.served.iops,
             _ => 0.0,
         }
     }
 
     /// Blocks verified in all runs.
     pub fn blocks_verified(&self) -> u64 {
-        self.runs.iter().map(|run| run.blocks_verified).sum()
+        self.runs.iter().map(|run| run.verified.blocks_verified).sum()
     }
 
     /// Finds the reasons not to trust the figures.
@@ -228,23 +260,27 @@ impl Outcome {
         // With one arm and one request a client in flight, each waits for those of all clients.
         let expected_us = f64::from(self.parameters.clients) * self.parameters.disk_access_us;
         if let Some(run) = self.run(Variant::NoCache)
-            && run.latency_us.mean > expected_us * SLOWER_MAX
+            && run.served.latency_us.mean > expected_us * SLOWER_MAX
         {
             warnings.push(format!(
                 "The disk or CPU of this machine was busy: without a cache a request took {} on average; on \
                  the emulated disk alone it would take {}. Speed-ups over no cache are exaggerated.",
-                HumanMicros(run.latency_us.mean),
+                HumanMicros(run.served.latency_us.mean),
                 HumanMicros(expected_us)
             ));
         }
         // Nothing in the demo takes that long: the machine slept, or gave its time to others.
         let longest_us = (expected_us * 20.0).max(2e6);
-        for run in self.runs.iter().filter(|run| run.latency_us.max > longest_us) {
+        for run in self
+            .runs
+            .iter()
+            .filter(|run| run.served.latency_us.max > longest_us)
+        {
             warnings.push(format!(
                 "A request of the run '{}' took {}: the machine was suspended or very busy. Please repeat the \
                  demo.",
                 run.variant.title(),
-                HumanMicros(run.latency_us.max)
+                HumanMicros(run.served.latency_us.max)
             ));
         }
         let cold = |run: &&Run| run.variant != Variant::NoCache && !run.restarted_warm;

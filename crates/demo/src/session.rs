@@ -16,7 +16,7 @@ use crate::dataset::DataSet;
 use crate::error::DemoError;
 use crate::interrupt::{Interrupt, POLL};
 use crate::oracle::{BLOCK_BYTES, Oracle};
-use crate::outcome::{Holdings, Latency, Run, Variant};
+use crate::outcome::{Cost, Holdings, Latency, Run, Series, Served, Variant, Verified};
 use crate::progress::Progress;
 use crate::sampler::{Sample, Sampler, hit_ratios};
 use crate::scratch::Scratch;
@@ -199,7 +199,7 @@ impl<'a> Session<'a> {
             _ => fragments(&self.flaz.check(&place)?.good),
         };
         let mut run = self.report(variant, &measured, warmup.as_ref());
-        run.fragments_verified = fragments_verified;
+        run.verified.fragments_verified = fragments_verified;
         for file in [&place.origin, &place.cache] {
             fs::remove_file(file).map_err(DemoError::file("remove", file))?;
         }
@@ -269,7 +269,6 @@ impl<'a> Session<'a> {
             cpu_s,
         } = measured;
         let seconds = observed.elapsed.as_secs_f64();
-        let requests = observed.requests();
         let cached = variant != Variant::NoCache;
         let lookups = counters.lookups;
         let looked_up = lookups.hit_blocks + lookups.miss_blocks;
@@ -283,43 +282,42 @@ impl<'a> Session<'a> {
         let bytes_read = observed.bytes_read + warmup.map_or(0, |warmup| warmup.observed.bytes_read);
         Run {
             variant,
-            requests,
-            reads: observed.reads,
-            writes: observed.writes,
-            iops: requests as f64 / seconds,
-            mib_per_s: (observed.bytes_read + observed.bytes_written) as f64 / seconds / f64::from(1 << 20),
-            latency_us: latency(observed),
-            latency_cdf: latency_cdf(observed),
+            served: served(observed),
             hit_ratio,
-            cpu_s: *cpu_s,
-            cpu_us_per_request: if requests > 0 {
-                cpu_s * 1e6 / requests as f64
-            } else {
-                0.0
+            cost: Cost {
+                cpu_s: *cpu_s,
+                cpu_us_per_request: match observed.requests() {
+                    0 => 0.0,
+                    requests => cpu_s * 1e6 / requests as f64,
+                },
+                ssd_written_bytes: if cached { written_before + written } else { 0 },
+                ssd_written_measured_bytes: if cached { written } else { 0 },
             },
-            ssd_written_bytes: if cached { written_before + written } else { 0 },
-            ssd_written_measured_bytes: if cached { written } else { 0 },
             holdings: cached.then(|| self.holdings(counters, warmup)),
-            warmup: warmup.map_or_else(Vec::new, |warmup| {
-                let ratios = hit_ratios(&warmup.samples, WARMUP_WINDOW_S);
-                ratios
-                    .into_iter()
-                    .map(|(_, requests, ratio)| (requests, ratio))
-                    .collect()
-            }),
-            hit_ratio_series: if cached {
-                hit_ratios(samples, WINDOW_S)
-                    .into_iter()
-                    .map(|(second, _, ratio)| (second, ratio))
-                    .collect()
-            } else {
-                vec![(0.0, 0.0), (seconds, 0.0)]
+            series: Series {
+                warmup: warmup.map_or_else(Vec::new, |warmup| {
+                    let ratios = hit_ratios(&warmup.samples, WARMUP_WINDOW_S);
+                    ratios
+                        .into_iter()
+                        .map(|(_, requests, ratio)| (requests, ratio))
+                        .collect()
+                }),
+                hit_ratio_series: if cached {
+                    hit_ratios(samples, WINDOW_S)
+                        .into_iter()
+                        .map(|(second, _, ratio)| (second, ratio))
+                        .collect()
+                } else {
+                    vec![(0.0, 0.0), (seconds, 0.0)]
+                },
+                iops_series: iops_series(&observed.slices, self.measured),
             },
-            iops_series: iops_series(&observed.slices, self.measured),
             restarted_warm: cached && counters.daemon.started_warm,
-            blocks_verified: bytes_read / BLOCK_BYTES as u64,
-            disk_bytes_verified: u64::from(self.data.blocks()) * BLOCK_BYTES as u64,
-            fragments_verified: 0,
+            verified: Verified {
+                blocks_verified: bytes_read / BLOCK_BYTES as u64,
+                disk_bytes_verified: u64::from(self.data.blocks()) * BLOCK_BYTES as u64,
+                fragments_verified: 0,
+            },
         }
     }
 
@@ -407,6 +405,20 @@ fn fragments(good: &std::collections::BTreeMap<String, u64>) -> u64 {
         .filter(|(kind, _)| kind.starts_with("fragment"))
         .map(|(_, count)| count)
         .sum()
+}
+
+fn served(observed: &Observed) -> Served {
+    let seconds = observed.elapsed.as_secs_f64();
+    let requests = observed.requests();
+    Served {
+        requests,
+        reads: observed.reads,
+        writes: observed.writes,
+        iops: requests as f64 / seconds,
+        mib_per_s: (observed.bytes_read + observed.bytes_written) as f64 / seconds / f64::from(1 << 20),
+        latency_us: latency(observed),
+        latency_cdf: latency_cdf(observed),
+    }
 }
 
 fn latency(observed: &Observed) -> Latency {

@@ -49,26 +49,28 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
             cached(run, &|run| format!("{:.1} %", run.hit_ratio * 100.0))
         }),
         row("requests per second (IOPS)", &|run| {
-            HumanCount(run.iops.round() as u64).to_string()
+            HumanCount(run.served.iops.round() as u64).to_string()
         }),
         row("mean latency", &|run| {
-            HumanMicros(run.latency_us.mean).to_string()
+            HumanMicros(run.served.latency_us.mean).to_string()
         }),
         row("median latency", &|run| {
-            HumanMicros(run.latency_us.p50).to_string()
+            HumanMicros(run.served.latency_us.p50).to_string()
         }),
         row("99th percentile latency", &|run| {
-            HumanMicros(run.latency_us.p99).to_string()
+            HumanMicros(run.served.latency_us.p99).to_string()
         }),
-        row("server CPU time", &|run| format!("{:.2} s", run.cpu_s)),
+        row("server CPU time", &|run| format!("{:.2} s", run.cost.cpu_s)),
         row("  per request", &|run| {
-            HumanMicros(run.cpu_us_per_request).to_string()
+            HumanMicros(run.cost.cpu_us_per_request).to_string()
         }),
         row("written to the SSD, total", &|run| {
-            cached(run, &|run| HumanBytes(run.ssd_written_bytes).to_string())
+            cached(run, &|run| HumanBytes(run.cost.ssd_written_bytes).to_string())
         }),
         row("  while measuring", &|run| {
-            cached(run, &|run| HumanBytes(run.ssd_written_measured_bytes).to_string())
+            cached(run, &|run| {
+                HumanBytes(run.cost.ssd_written_measured_bytes).to_string()
+            })
         }),
     ]
 }
@@ -131,8 +133,16 @@ pub fn text(outcome: &Outcome, colour: bool) -> String {
 
 /// What was checked, in one sentence.
 pub fn verified(outcome: &Outcome) -> String {
-    let disk: u64 = outcome.runs.iter().map(|run| run.disk_bytes_verified).sum();
-    let fragments: u64 = outcome.runs.iter().map(|run| run.fragments_verified).sum();
+    let disk: u64 = outcome
+        .runs
+        .iter()
+        .map(|run| run.verified.disk_bytes_verified)
+        .sum();
+    let fragments: u64 = outcome
+        .runs
+        .iter()
+        .map(|run| run.verified.fragments_verified)
+        .sum();
     format!(
         "Verified: all {} blocks that the clients read, {} of the disk against the data written, {} fragments \
          on the SSD; no differences.",

@@ -83,7 +83,11 @@ fn an_exact_study_gives_the_truth() {
         exact: true,
         ..options(&[&path])
     });
-    assert!(report.exact && report.studied_bytes == 70 * MIB && report.windows_studied == 70);
+    assert!(
+        report.coverage.exact
+            && report.coverage.studied_bytes == 70 * MIB
+            && report.coverage.windows_studied == 70
+    );
     for codec in [CodecSpec::LZ4, CodecSpec::ZSTD] {
         for chunk_bytes in [4096, 65536, 1 << 20] {
             let (saved_percent, zero_percent) = truth(&path, codec, chunk_bytes);
@@ -124,7 +128,7 @@ fn intervals_of_samples_hold_the_truth() {
             windows_max: 64,
             ..options(&[&path])
         });
-        assert!(!report.exact && report.windows_studied == 64);
+        assert!(!report.coverage.exact && report.coverage.windows_studied == 64);
         for codec in [CodecSpec::LZ4, CodecSpec::ZSTD] {
             let found = saved(&report, codec, 4096);
             let truth = saved(&exact, codec, 4096).percent;
@@ -150,8 +154,10 @@ fn a_narrower_interval_takes_a_larger_sample() {
         within_points: 6.0,
         ..options(&[&path])
     });
-    assert_eq!(wide.windows_studied, 64);
-    assert!(narrow.windows_studied > 64 && saved(&narrow, CodecSpec::LZ4, 4096).half_points() <= 6.0);
+    assert_eq!(wide.coverage.windows_studied, 64);
+    assert!(
+        narrow.coverage.windows_studied > 64 && saved(&narrow, CodecSpec::LZ4, 4096).half_points() <= 6.0
+    );
     assert_eq!(
         run(&StudyOptions {
             within_points: 6.0,
@@ -206,9 +212,18 @@ fn directories_are_searched_once_and_without_links() {
     std::os::unix::fs::symlink(root, root.join("a/loop")).unwrap();
     let report = run(&options(&[&root.join("a"), &root.join("a/b")]));
     // 5000 bytes are two blocks.
-    assert_eq!((report.files, report.total_bytes), (2, 3 * 4096));
-    assert_eq!((report.skipped.special, report.skipped.hard_links), (1, 2));
-    assert!(report.exact, "little data is read whole");
+    assert_eq!(
+        (report.coverage.files, report.coverage.total_bytes),
+        (2, 3 * 4096)
+    );
+    assert_eq!(
+        (
+            report.coverage.skipped.special,
+            report.coverage.skipped.hard_links
+        ),
+        (1, 2)
+    );
+    assert!(report.coverage.exact, "little data is read whole");
     assert!((report.single_value.percent - 200.0 / 3.0).abs() < 1e-9);
 }
 
@@ -257,7 +272,7 @@ fn a_cache_of_the_named_size_is_assessed() {
         cache_bytes: Some(5 * MIB),
         ..options(&[&path])
     });
-    for cache in &report.cache {
+    for cache in &report.outlook.cache {
         assert_eq!(cache.uncompressed_percent, Some(25.0));
         assert!(
             cache.holds_percent > Some(30.0) && cache.data_percent_of_cache.percent > 120.0,

@@ -213,11 +213,11 @@ impl<'a> Running<'a> {
             .insert("caches_dropped".to_owned(), drops);
         self.save()?;
         let untouched = self.progress.visits == 0;
-        if untouched && self.plan.precondition > 0 {
-            let bytes = u64::from(self.plan.precondition) * self.target.bytes();
+        if untouched && self.plan.rounds.precondition > 0 {
+            let bytes = u64::from(self.plan.rounds.precondition) * self.target.bytes();
             self.tell(watch, "preconditioning".to_owned(), bytes, None);
             let began = Instant::now();
-            visitor.precondition(self.plan.precondition)?;
+            visitor.precondition(self.plan.rounds.precondition)?;
             let seconds = began.elapsed().as_secs_f64();
             self.forecast.moved(bytes, seconds);
             self.spent_s += seconds;
@@ -267,8 +267,8 @@ impl<'a> Running<'a> {
                 return true;
             }
             Phase::WarmUp => {}
-            Phase::Measure if rounds < self.plan.runs => {}
-            Phase::Measure if rounds < self.plan.runs_max => {
+            Phase::Measure if rounds < self.plan.rounds.runs => {}
+            Phase::Measure if rounds < self.plan.rounds.runs_max => {
                 visits.retain(|visit| self.is_wide(visit));
             }
             Phase::Measure => return false,
@@ -297,12 +297,12 @@ impl<'a> Running<'a> {
                     .iter()
                     .all(|cell| trend::is_steady(&cell.warm_up) == Some(true))
         };
-        rounds < self.plan.warm_up || (self.plan.steady && rounds < WARM_UP_MAX && !steady())
+        rounds < self.plan.rounds.warm_up || (self.plan.rounds.steady && rounds < WARM_UP_MAX && !steady())
     }
 
     /// Whether an interval in a visit is still too wide.
     fn is_wide(&self, visit: &Visit) -> bool {
-        let Some(within_pct) = self.plan.within_pct else {
+        let Some(within_pct) = self.plan.rounds.within_pct else {
             return false;
         };
         visit
@@ -321,7 +321,7 @@ impl<'a> Running<'a> {
         CellKey {
             test: test.name().to_owned(),
             record_bytes: visit.record_bytes,
-            level: self.plan.levels[visit.level].clone(),
+            level: self.plan.data.levels[visit.level].clone(),
         }
     }
 
@@ -364,11 +364,11 @@ impl<'a> Running<'a> {
         visit: &Visit,
         visitor: &Visitor<'_>,
     ) -> Result<(Vec<Achieved>, Option<Duplicates>), LoadError> {
-        let level = &self.plan.levels[visit.level];
+        let level = &self.plan.data.levels[visit.level];
         let alike = self.campaign.cells.iter().find(|cell| {
             cell.key.level == *level
                 && (cell.key.record_bytes == visit.record_bytes
-                    || self.plan.family != crate::plan::FamilyWord::Iozone)
+                    || self.plan.data.family != crate::plan::FamilyWord::Iozone)
         });
         if let Some(cell) = alike {
             return Ok((cell.achieved.clone(), cell.duplicates));
@@ -395,11 +395,11 @@ impl<'a> Running<'a> {
             self.progress.rounds,
             match self.progress.phase {
                 Phase::WarmUp => String::new(),
-                Phase::Measure => format!(" of {}", self.plan.runs.max(self.progress.rounds)),
+                Phase::Measure => format!(" of {}", self.plan.rounds.runs.max(self.progress.rounds)),
             },
             names.join(" and "),
             WholeBytes(visit.record_bytes),
-            self.plan.levels[visit.level]
+            self.plan.data.levels[visit.level]
         )
     }
 
@@ -408,8 +408,10 @@ impl<'a> Running<'a> {
         let pending = &self.progress.pending;
         let round = schedule::round(self.plan, 0);
         let rounds_left = match self.progress.phase {
-            Phase::WarmUp => self.plan.warm_up.saturating_sub(self.progress.rounds) + self.plan.runs,
-            Phase::Measure => self.plan.runs.saturating_sub(self.progress.rounds),
+            Phase::WarmUp => {
+                self.plan.rounds.warm_up.saturating_sub(self.progress.rounds) + self.plan.rounds.runs
+            }
+            Phase::Measure => self.plan.rounds.runs.saturating_sub(self.progress.rounds),
         };
         // During preconditioning no round has begun.
         let after = &pending[..pending.len().saturating_sub(usize::from(visit.is_some()))];
@@ -427,8 +429,8 @@ impl<'a> Running<'a> {
         };
         let later_bytes =
             bytes_of(after).saturating_add(bytes_of(&round).saturating_mul(u64::from(rounds_left)));
-        let warming = self.progress.phase == Phase::WarmUp && self.plan.steady;
-        let surety = if warming || self.plan.runs_max > self.plan.runs {
+        let warming = self.progress.phase == Phase::WarmUp && self.plan.rounds.steady;
+        let surety = if warming || self.plan.rounds.runs_max > self.plan.rounds.runs {
             Surety::AtLeast
         } else if round.iter().all(|visit| self.forecast.knows(visit)) {
             Surety::Known
@@ -487,7 +489,7 @@ pub fn plan_of(campaign: &Campaign, path: &Path) -> Result<Plan, LoadError> {
     })?;
     let mut plan: Plan =
         serde_json::from_value(value).map_err(|error| told(&format!("its plan is damaged: {error}")))?;
-    if let Some(replay) = &mut plan.replay {
+    if let Some(replay) = &mut plan.data.replay {
         replay.read_again()?;
     }
     plan.check()?;

@@ -30,7 +30,7 @@ pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<
     let percent =
         |percent| flaz_data::Level::new(percent).map_err(|error| LoadError::Plan(error.to_string()));
     let (family, share) = match level {
-        Level::Percent(share) => (family(plan.family)?, share.get()),
+        Level::Percent(share) => (family(plan.data.family)?, share.get()),
         Level::Named(name) => match name.as_str() {
             "zeros" => (Family::Zeros, 100.0),
             "random" => (Family::Random, 0.0),
@@ -46,7 +46,7 @@ pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<
     };
     let mut spec = DataSpec::new(family, percent(share)?);
     spec.chunk_bytes = chunk_bytes(plan, &spec.family, record_bytes);
-    spec.dedup = percent(plan.dedup_pct)?;
+    spec.dedup = percent(plan.data.dedup_pct)?;
     spec.seed = Seed {
         campaign: plan.seed,
         run: pass,
@@ -57,6 +57,7 @@ pub fn spec(plan: &Plan, level: &Level, record_bytes: u64, pass: u64) -> Result<
 
 fn replay(plan: &Plan) -> Result<Family, LoadError> {
     let distribution = plan
+        .data
         .replay
         .as_ref()
         .and_then(Replay::distribution)
@@ -90,7 +91,7 @@ fn family(word: FamilyWord) -> Result<Family, LoadError> {
 fn chunk_bytes(plan: &Plan, family: &Family, record_bytes: u64) -> u64 {
     match family {
         Family::Iozone => record_bytes.min(CHUNK_BYTES_MAX),
-        _ => plan.chunk_bytes,
+        _ => plan.data.chunk_bytes,
     }
 }
 
@@ -110,7 +111,7 @@ impl<'p> Data<'p> {
     /// Data for a target of `target_bytes` bytes, in pieces of up to `piece_bytes`.
     #[must_use]
     pub fn new(plan: &'p Plan, target_bytes: u64, piece_bytes: u64) -> Self {
-        let unit = piece_bytes.max(4096).max(plan.chunk_bytes);
+        let unit = piece_bytes.max(4096).max(plan.data.chunk_bytes);
         let bytes = plan
             .pool_bytes
             .min(target_bytes.next_multiple_of(unit))
@@ -130,7 +131,7 @@ impl<'p> Data<'p> {
     /// # Errors
     /// Such data cannot be generated.
     pub fn contents(&self, level: usize, record_bytes: u64, pass: u64) -> Result<Contents, LoadError> {
-        let spec = spec(self.plan, &self.plan.levels[level], record_bytes, pass)?;
+        let spec = spec(self.plan, &self.plan.data.levels[level], record_bytes, pass)?;
         Ok(Contents {
             level,
             chunk_bytes: spec.chunk_bytes,
@@ -139,7 +140,7 @@ impl<'p> Data<'p> {
     }
 
     fn generator(&self, contents: Contents) -> Result<Generator, LoadError> {
-        let level = &self.plan.levels[contents.level];
+        let level = &self.plan.data.levels[contents.level];
         Ok(Generator::new(spec(
             self.plan,
             level,
@@ -216,7 +217,7 @@ impl<'p> Data<'p> {
         let found = duplicates::count(&self.generator(contents)?, pool_bytes, self.threads);
         Ok(Duplicates {
             block_bytes: found.block_bytes,
-            requested_pct: self.plan.dedup_pct,
+            requested_pct: self.plan.data.dedup_pct,
             pool_bytes,
             pool_pct: found.percent(),
             pass_bytes: self.target_bytes,

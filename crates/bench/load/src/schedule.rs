@@ -48,7 +48,7 @@ pub enum Step {
 #[must_use]
 pub fn round(plan: &Plan, round: u64) -> Vec<Visit> {
     let mut random = Random::stream(plan.seed, round);
-    let mut levels: Vec<usize> = (0..plan.levels.len()).collect();
+    let mut levels: Vec<usize> = (0..plan.data.levels.len()).collect();
     random.shuffle(&mut levels);
     let mut visits = Vec::new();
     for level in levels {
@@ -115,7 +115,7 @@ pub fn steps(group: Group, plan: &Plan) -> Vec<Step> {
     if group == Group::RecordRewrite {
         steps.push(Step::Restore);
     }
-    if plan.verify {
+    if plan.method.verify {
         steps.extend([Step::DropCaches, Step::Verify]);
     }
     steps

@@ -58,7 +58,7 @@ impl<'a> Visitor<'a> {
             target,
             data: Data::new(plan, target.bytes(), piece),
             signals,
-            drop_caches: decided(plan.drop_caches, uses_pages(plan, target)),
+            drop_caches: decided(plan.method.drop_caches, uses_pages(plan, target)),
             contents: None,
             pass: 0,
         }
@@ -166,9 +166,9 @@ impl<'a> Visitor<'a> {
             },
             direction: test.direction(),
             stream: test.is_stream(),
-            engine: self.plan.engine(),
+            engine: self.plan.method.engine(),
             source: None,
-            flush_timed: self.plan.flush == Flush::Timed,
+            flush_timed: self.plan.method.flush == Flush::Timed,
         };
         let media = self.target.open(test.is_stream())?;
         let ticker = Ticker {
@@ -313,10 +313,10 @@ impl Traffic {
                 filled = Some(visit.level);
             }
         }
-        let rounds = u64::from(plan.runs) + u64::from(plan.warm_up);
+        let rounds = u64::from(plan.rounds.runs) + u64::from(plan.rounds.warm_up);
         Self {
             written: round.written.saturating_mul(rounds)
-                + bytes.saturating_mul(u64::from(plan.precondition)),
+                + bytes.saturating_mul(u64::from(plan.rounds.precondition)),
             read: round.read.saturating_mul(rounds),
         }
     }
@@ -472,9 +472,9 @@ mod tests {
         let mut plan = plan(folder.path(), FamilyWord::Run);
         plan.tests = vec![Test::Write, Test::Read];
         plan.records_bytes = vec![4096];
-        plan.verify = false;
-        plan.runs = 3;
-        plan.precondition = 2;
+        plan.method.verify = false;
+        plan.rounds.runs = 3;
+        plan.rounds.precondition = 2;
         let traffic = Traffic::of(&plan, 1000);
         // Two levels, three rounds: a write and a read each; a read that comes first needs a fill.
         assert_eq!(traffic.read, 6000);

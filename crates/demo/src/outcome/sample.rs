@@ -66,47 +66,55 @@ fn run(variant: Variant, iops: f64, hit_ratio: f64, holdings: Option<Holdings>) 
     let seconds = || (0..60).map(|step| f64::from(step) * 0.2 + 0.2);
     Run {
         variant,
-        requests,
-        reads: requests * 95 / 100,
-        writes: requests * 5 / 100,
-        iops,
-        mib_per_s: iops * 0.01,
-        latency_us: Latency {
-            mean: 4e6 / iops,
-            p50: 300.0,
-            p90: 3e4,
-            p99: 7.5e4,
-            p999: 9e4,
-            max: 1e5,
+        served: Served {
+            requests,
+            reads: requests * 95 / 100,
+            writes: requests * 5 / 100,
+            iops,
+            mib_per_s: iops * 0.01,
+            latency_us: Latency {
+                mean: 4e6 / iops,
+                p50: 300.0,
+                p90: 3e4,
+                p99: 7.5e4,
+                p999: 9e4,
+                max: 1e5,
+            },
+            latency_cdf: (0..=200)
+                .map(|step| {
+                    let micros = 10f64.powf(f64::from(step) / 40.0);
+                    let slow = 1.0 / (1.0 + (-(micros.ln() - 10.5) * 5.0).exp());
+                    let quick = 1.0 / (1.0 + (-(micros.ln() - 5.3) * 4.0).exp());
+                    (micros, hit_ratio * quick + (1.0 - hit_ratio) * slow)
+                })
+                .collect(),
         },
-        latency_cdf: (0..=200)
-            .map(|step| {
-                let micros = 10f64.powf(f64::from(step) / 40.0);
-                let slow = 1.0 / (1.0 + (-(micros.ln() - 10.5) * 5.0).exp());
-                let quick = 1.0 / (1.0 + (-(micros.ln() - 5.3) * 4.0).exp());
-                (micros, hit_ratio * quick + (1.0 - hit_ratio) * slow)
-            })
-            .collect(),
         hit_ratio,
-        cpu_s: 0.4,
-        cpu_us_per_request: 400_000.0 / requests as f64,
-        ssd_written_bytes: 120 << 20,
-        ssd_written_measured_bytes: 9 << 20,
+        cost: Cost {
+            cpu_s: 0.4,
+            cpu_us_per_request: 400_000.0 / requests as f64,
+            ssd_written_bytes: 120 << 20,
+            ssd_written_measured_bytes: 9 << 20,
+        },
         holdings,
-        warmup: (1..30)
-            .map(|step| (step * 1700, hit_ratio * (1.0 - (-(step as f64) / 5.0).exp())))
-            .collect(),
-        hit_ratio_series: seconds()
-            .map(|second| (second, hit_ratio + wobble(second) * hit_ratio))
-            .collect(),
-        iops_series: seconds()
-            .step_by(3)
-            .map(|second| (second, iops * (1.0 + 3.0 * wobble(second))))
-            .collect(),
+        series: Series {
+            warmup: (1..30)
+                .map(|step| (step * 1700, hit_ratio * (1.0 - (-(step as f64) / 5.0).exp())))
+                .collect(),
+            hit_ratio_series: seconds()
+                .map(|second| (second, hit_ratio + wobble(second) * hit_ratio))
+                .collect(),
+            iops_series: seconds()
+                .step_by(3)
+                .map(|second| (second, iops * (1.0 + 3.0 * wobble(second))))
+                .collect(),
+        },
         restarted_warm: holdings.is_some(),
-        blocks_verified: requests * 3,
-        disk_bytes_verified: 256 << 20,
-        fragments_verified: 20_000,
+        verified: Verified {
+            blocks_verified: requests * 3,
+            disk_bytes_verified: 256 << 20,
+            fragments_verified: 20_000,
+        },
     }
 }
 
@@ -115,8 +123,8 @@ fn reasons_to_distrust_are_found() {
     let mut outcome = outcome();
     outcome.warn();
     assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
-    outcome.runs[0].latency_us.mean = 104_000.0;
-    outcome.runs[1].latency_us.max = 44e6;
+    outcome.runs[0].served.latency_us.mean = 104_000.0;
+    outcome.runs[1].served.latency_us.max = 44e6;
     outcome.runs[2].restarted_warm = false;
     outcome.warn();
     assert_eq!(outcome.warnings.len(), 3, "{:?}", outcome.warnings);
@@ -138,12 +146,12 @@ fn the_headline_tells_gain_loss_and_neither_apart() {
         "{}",
         outcome.headline()
     );
-    outcome.runs[2].iops = 241.0;
+    outcome.runs[2].served.iops = 241.0;
     assert!(
         outcome.headline().contains("no significant difference"),
         "{}",
         outcome.headline()
     );
-    outcome.runs[2].iops = 200.0;
+    outcome.runs[2].served.iops = 200.0;
     assert!(outcome.headline().contains("slower"), "{}", outcome.headline());
 }

@@ -83,7 +83,7 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
     let warmup_most = outcome
         .runs
         .iter()
-        .flat_map(|run| &run.warmup)
+        .flat_map(|run| &run.series.warmup)
         .map(|(requests, _)| *requests)
         .max();
     let left = x_scale(warmup_most.unwrap_or(1) as f64 / 1000.0, LEFT, split - 12.0);
@@ -117,6 +117,7 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
         let point =
             |x: f64, ratio: f64, when: String| ((x, y.at(ratio)), format!("{:.1} % {when}", ratio * 100.0));
         let warmup: Vec<_> = run
+            .series
             .warmup
             .iter()
             .map(|(requests, ratio)| {
@@ -126,6 +127,7 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
             .collect();
         series(&mut drawing, run, &warmup);
         let measured: Vec<_> = run
+            .series
             .hit_ratio_series
             .iter()
             .map(|(second, ratio)| point(right.at(*second), *ratio, format!("at {second:.1} s")))
@@ -144,7 +146,7 @@ pub fn throughput(outcome: &Outcome) -> String {
     let highest = outcome
         .runs
         .iter()
-        .flat_map(|run| &run.iops_series)
+        .flat_map(|run| &run.series.iops_series)
         .map(|(_, iops)| *iops)
         .fold(1.0, f64::max);
     let step = round_step(highest, 5);
@@ -159,6 +161,7 @@ pub fn throughput(outcome: &Outcome) -> String {
     let mut labels = Vec::new();
     for run in &outcome.runs {
         let points: Vec<_> = run
+            .series
             .iops_series
             .iter()
             .map(|(second, iops)| {
@@ -169,8 +172,8 @@ pub fn throughput(outcome: &Outcome) -> String {
             })
             .collect();
         series(&mut drawing, run, &points);
-        let text = HumanCount(run.iops.round() as u64).to_string();
-        labels.push((y.at(run.iops), class(run.variant).to_owned(), text));
+        let text = HumanCount(run.served.iops.round() as u64).to_string();
+        labels.push((y.at(run.served.iops), class(run.variant).to_owned(), text));
     }
     drawing.labels(RIGHT + 8.0, labels, (TOP + 4.0, BOTTOM));
     drawing.finish()
@@ -183,7 +186,7 @@ pub fn latency(outcome: &Outcome) -> String {
         outcome
             .runs
             .iter()
-            .flat_map(|run| &run.latency_cdf)
+            .flat_map(|run| &run.served.latency_cdf)
             .map(|(micros, _)| *micros)
     };
     let power = |micros: f64, round: fn(f64) -> f64| 10f64.powf(round(micros.max(1.0).log10()));
@@ -212,12 +215,13 @@ pub fn latency(outcome: &Outcome) -> String {
     drawing.x_axis(x, y, &marks, "latency (logarithmic)");
     for run in &outcome.runs {
         let points: Vec<(f64, f64)> = run
+            .served
             .latency_cdf
             .iter()
             .map(|(micros, share)| (x.at(*micros), y.at(*share)))
             .collect();
         drawing.path(&format!("line {}", class(run.variant)), &points);
-        for ((micros, share), place) in run.latency_cdf.iter().zip(points).step_by(3) {
+        for ((micros, share), place) in run.served.latency_cdf.iter().zip(points).step_by(3) {
             let text = format!(
                 "{}: {:.1} % within {}",
                 run.variant.title(),
@@ -229,11 +233,11 @@ pub fn latency(outcome: &Outcome) -> String {
     }
     // Medians are marked where the lines cross the half.
     for run in &outcome.runs {
-        let place = (x.at(run.latency_us.p50), y.at(0.5));
+        let place = (x.at(run.served.latency_us.p50), y.at(0.5));
         let text = format!(
             "{}: median {}",
             run.variant.title(),
-            micro_text(run.latency_us.p50)
+            micro_text(run.served.latency_us.p50)
         );
         drawing.rectangle(
             &format!("mark {}", class(run.variant)),

@@ -43,7 +43,7 @@ fn header(outcome: &Outcome) -> String {
         .and_then(|run| run.holdings)
         .unwrap_or_default();
     let hits = |variant| outcome.run(variant).map_or(0.0, |run| run.hit_ratio * 100.0);
-    let mean = |variant| micro_text(outcome.run(variant).map_or(0.0, |run| run.latency_us.mean));
+    let mean = |variant| micro_text(outcome.run(variant).map_or(0.0, |run| run.served.latency_us.mean));
     let tiles = [
         (
             "c2",
@@ -369,12 +369,12 @@ mod tests {
         let mut outcome = sample::outcome();
         for run in &mut outcome.runs {
             run.holdings = None;
-            run.iops = 0.0;
+            run.served.iops = 0.0;
             run.restarted_warm = false;
-            run.latency_cdf.clear();
-            run.iops_series.clear();
-            run.hit_ratio_series.clear();
-            run.warmup.clear();
+            run.served.latency_cdf.clear();
+            run.series.iops_series.clear();
+            run.series.hit_ratio_series.clear();
+            run.series.warmup.clear();
         }
         outcome.parameters.files_in_memory = true;
         outcome.data.walk_cut_short = true;

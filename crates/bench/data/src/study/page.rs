@@ -36,28 +36,32 @@ fn head(page: &mut String, report: &StudyReport) {
         &format!(
             "{}: {} in {} {}",
             report.paths.join(", "),
-            human::bytes(report.total_bytes),
-            report.files,
-            if report.files == 1 { "file" } else { "files" }
+            human::bytes(report.coverage.total_bytes),
+            report.coverage.files,
+            if report.coverage.files == 1 {
+                "file"
+            } else {
+                "files"
+            }
         ),
     );
-    let read = human::bytes(report.studied_bytes);
-    let text = if report.exact {
+    let read = human::bytes(report.coverage.studied_bytes);
+    let text = if report.coverage.exact {
         format!(
             "{read}, all data, in {:.1} s: no sampling error",
-            report.elapsed_s
+            report.coverage.elapsed_s
         )
     } else {
         format!(
             "{read} in {} random windows of 1 MiB, {:.2} % of it, in {:.1} s; +- is half of a {} % interval",
-            report.windows_studied,
-            report.studied_bytes as f64 * 100.0 / report.total_bytes as f64,
-            report.elapsed_s,
-            report.confidence_percent
+            report.coverage.windows_studied,
+            report.coverage.studied_bytes as f64 * 100.0 / report.coverage.total_bytes as f64,
+            report.coverage.elapsed_s,
+            report.coverage.confidence_percent
         )
     };
     line(page, "Read", &text);
-    let skipped = &report.skipped;
+    let skipped = &report.coverage.skipped;
     if skipped.unreadable > 0 {
         line(
             page,
@@ -74,7 +78,7 @@ fn head(page: &mut String, report: &StudyReport) {
         &format!("{} of 4 KiB blocks", percent(&report.zeroes)),
     );
     let duplicates = &report.duplicates;
-    let text = if report.exact {
+    let text = if report.coverage.exact {
         format!("{:.1} % of the other blocks are duplicates", duplicates.percent)
     } else {
         format!(
@@ -165,7 +169,7 @@ fn steps(row: &ChunkReport) -> Vec<u64> {
 
 fn outlook(page: &mut String, report: &StudyReport) {
     let _ = writeln!(page, "\n{:<13} a flaz cache holds", "Codec");
-    for cache in &report.cache {
+    for cache in &report.outlook.cache {
         let ratio = &cache.data_percent_of_cache;
         let mut text = format!("{:.2}x its size", ratio.percent / 100.0);
         if ratio.half_points() > 0.0 {
@@ -177,7 +181,7 @@ fn outlook(page: &mut String, report: &StudyReport) {
             );
         }
         if let (Some(size), Some(holds), Some(share), Some(plain)) = (
-            report.cache_bytes,
+            report.outlook.cache_bytes,
             cache.holds_bytes,
             cache.holds_percent,
             cache.uncompressed_percent,
@@ -192,7 +196,7 @@ fn outlook(page: &mut String, report: &StudyReport) {
         line(page, &cache.codec.to_string(), &text);
     }
     let _ = writeln!(page, "\n{:<13} a compressing SSD gains", "Codec");
-    for ssd in &report.ssd {
+    for ssd in &report.outlook.ssd {
         line(
             page,
             &ssd.codec.to_string(),

@@ -24,26 +24,9 @@ pub struct StudyReport {
     pub schema: &'static str,
     /// The studied paths.
     pub paths: Vec<String>,
-    /// Number of files and devices.
-    pub files: u64,
-    /// What was skipped.
-    pub skipped: Skipped,
-    /// Total bytes, each file padded to 4 KiB.
-    pub total_bytes: u64,
-    /// Bytes read and compressed.
-    pub studied_bytes: u64,
-    /// Whether all readable data was read, so that there is no sampling error.
-    pub exact: bool,
-    /// Number of windows of 1 MiB.
-    pub windows: u64,
-    /// Windows read.
-    pub windows_studied: u64,
-    /// Seed for the choice of windows.
-    pub seed: u64,
-    /// Confidence of the intervals, in percent.
-    pub confidence_percent: u32,
-    /// Duration.
-    pub elapsed_s: f64,
+    /// How much of it was read.
+    #[serde(flatten)]
+    pub coverage: Coverage,
     /// Share of 4 KiB blocks that are zeroes.
     pub zeroes: Estimate,
     /// Share of 4 KiB blocks of a single value, zeroes included.
@@ -52,14 +35,9 @@ pub struct StudyReport {
     pub duplicates: Duplicates,
     /// By chunk size and codec.
     pub chunks: Vec<ChunkReport>,
-    /// Contents of a flaz cache, by codec.
-    pub cache: Vec<CacheOutlook>,
-    /// Size of that cache, if one was specified.
-    pub cache_bytes: Option<u64>,
-    /// Gain of an SSD that compresses, by codec.
-    pub ssd: Vec<SsdOutlook>,
-    /// Assumptions of the models.
-    pub assumptions: Vec<String>,
+    /// What compression would gain.
+    #[serde(flatten)]
+    pub outlook: Outlook,
     /// For the replay generator.
     #[serde(skip)]
     pub distribution: Distribution,
@@ -82,6 +60,44 @@ pub struct ChunkReport {
     pub histogram: Vec<u64>,
     /// Chunks of zeroes.
     pub zero_chunks: u64,
+}
+
+/// How much of the data a study read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Coverage {
+    /// Number of files and devices.
+    pub files: u64,
+    /// What was skipped.
+    pub skipped: Skipped,
+    /// Total bytes, each file padded to 4 KiB.
+    pub total_bytes: u64,
+    /// Bytes read and compressed.
+    pub studied_bytes: u64,
+    /// Whether all readable data was read, so that there is no sampling error.
+    pub exact: bool,
+    /// Number of windows of 1 MiB.
+    pub windows: u64,
+    /// Windows read.
+    pub windows_studied: u64,
+    /// Seed for the choice of windows.
+    pub seed: u64,
+    /// Confidence of the intervals, in percent.
+    pub confidence_percent: u32,
+    /// Duration.
+    pub elapsed_s: f64,
+}
+
+/// What compression would gain, by models with assumptions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outlook {
+    /// Contents of a flaz cache, by codec.
+    pub cache: Vec<CacheOutlook>,
+    /// Size of that cache, if one was specified.
+    pub cache_bytes: Option<u64>,
+    /// Gain of an SSD that compresses, by codec.
+    pub ssd: Vec<SsdOutlook>,
+    /// Assumptions of the models.
+    pub assumptions: Vec<String>,
 }
 
 impl StudyReport {
@@ -111,22 +127,26 @@ impl StudyReport {
         let studied_bytes = measured.sums.iter().map(|sums| sums.bytes).sum();
         Self {
             schema: REPORT_SCHEMA,
-            files: population.files(),
-            skipped: measured.skipped.clone(),
-            total_bytes: population.bytes(),
-            studied_bytes,
-            exact: drawn == measured.windows,
-            windows: measured.windows,
-            windows_studied: measured.sums.len() as u64,
-            seed: options.seed,
-            confidence_percent: 95,
-            elapsed_s: elapsed.as_secs_f64(),
+            coverage: Coverage {
+                files: population.files(),
+                skipped: measured.skipped.clone(),
+                total_bytes: population.bytes(),
+                studied_bytes,
+                exact: drawn == measured.windows,
+                windows: measured.windows,
+                windows_studied: measured.sums.len() as u64,
+                seed: options.seed,
+                confidence_percent: 95,
+                elapsed_s: elapsed.as_secs_f64(),
+            },
             zeroes: blocks(|sums| sums.zero_blocks),
             single_value: blocks(|sums| sums.single_value_blocks),
-            cache: outlook::caches(&measured, options.cache_bytes, population.bytes()),
-            cache_bytes: options.cache_bytes,
-            ssd,
-            assumptions: assumptions(),
+            outlook: Outlook {
+                cache: outlook::caches(&measured, options.cache_bytes, population.bytes()),
+                cache_bytes: options.cache_bytes,
+                ssd,
+                assumptions: assumptions(),
+            },
             distribution: Distribution {
                 schema: SCHEMA.to_owned(),
                 source: paths.join(", "),

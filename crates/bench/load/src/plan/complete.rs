@@ -39,6 +39,29 @@ pub struct Plan {
     pub tests: Vec<Test>,
     /// Record sizes of the throughput tests, ascending.
     pub records_bytes: Vec<u64>,
+    /// The data that is written.
+    #[serde(flatten)]
+    pub data: DataPlan,
+    /// How often everything is measured.
+    #[serde(flatten)]
+    pub rounds: Rounds,
+    /// Total bytes of all writers; by default twice the memory if there is space.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// Number of concurrent writers.
+    pub writers: usize,
+    /// How operations reach the target.
+    #[serde(flatten)]
+    pub method: Method,
+    /// Seed of order and data.
+    pub seed: u64,
+    /// Maximum amount of data in memory, in bytes.
+    pub pool_bytes: u64,
+}
+
+/// The data that is written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DataPlan {
     /// Compressibility of the data.
     pub levels: Vec<Level>,
     /// Family of the data for percentage levels.
@@ -51,6 +74,11 @@ pub struct Plan {
     /// Source of the level `replay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
+}
+
+/// How often everything is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rounds {
     /// Number of runs of each cell.
     pub runs: u32,
     /// Add runs until the half-width of each cell's 95 % interval is at most this, in percent.
@@ -64,11 +92,11 @@ pub struct Plan {
     pub warm_up: u32,
     /// Add warm-up rounds until the state is steady, at most [`WARM_UP_MAX`].
     pub steady: bool,
-    /// Total bytes of all writers; by default twice the memory if there is space.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size_bytes: Option<u64>,
-    /// Number of concurrent writers.
-    pub writers: usize,
+}
+
+/// How operations reach the target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Method {
     /// Direct I/O or page cache.
     pub io: Io,
     /// I/O engine.
@@ -81,14 +109,10 @@ pub struct Plan {
     pub drop_caches: DropCaches,
     /// Whether all data is read back and compared.
     pub verify: bool,
-    /// Seed of order and data.
-    pub seed: u64,
-    /// Maximum amount of data in memory, in bytes.
-    pub pool_bytes: u64,
 }
 
-impl Plan {
-    /// The I/O engine.
+impl Method {
+    /// How operations reach the kernel.
     #[must_use]
     pub fn engine(&self) -> Engine {
         match self.engine {
@@ -96,7 +120,9 @@ impl Plan {
             EngineWord::IoUring => Engine::IoUring { depth: self.depth },
         }
     }
+}
 
+impl Plan {
     /// Record sizes of a test.
     #[must_use]
     pub fn records_of(&self, test: Test) -> &[u64] {
@@ -126,7 +152,7 @@ impl Plan {
             writers: self.writers,
             unit_bytes: most,
             record_bytes_min: least,
-            io: self.io,
+            io: self.method.io,
         }
     }
 
@@ -134,7 +160,7 @@ impl Plan {
     #[must_use]
     pub fn cells(&self) -> usize {
         let shapes: usize = self.tests.iter().map(|test| self.records_of(*test).len()).sum();
-        shapes * self.levels.len()
+        shapes * self.data.levels.len()
     }
 }
 

@@ -7,8 +7,8 @@ mod wanted;
 mod words;
 
 pub use complete::{
-    LEVELS_MAX, POOL_BYTES_DEDUP_MIN, POOL_BYTES_MAX, PRECONDITION_MAX, Plan, RECORD_BYTES_MAX,
-    RECORD_BYTES_MIN, WARM_UP_MAX,
+    DataPlan, LEVELS_MAX, Method, POOL_BYTES_DEDUP_MIN, POOL_BYTES_MAX, PRECONDITION_MAX, Plan,
+    RECORD_BYTES_MAX, RECORD_BYTES_MIN, Rounds, WARM_UP_MAX,
 };
 pub use replay::{REPLAY, Replay};
 pub use wanted::Wanted;

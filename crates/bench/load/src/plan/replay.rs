@@ -108,15 +108,15 @@ mod tests {
         let path = folder.path().join("d.json");
         fs::write(&path, TEXT).unwrap();
         let plan = wanted(&path).plan().unwrap();
-        let levels: Vec<String> = plan.levels.iter().map(ToString::to_string).collect();
+        let levels: Vec<String> = plan.data.levels.iter().map(ToString::to_string).collect();
         assert_eq!(levels, ["replay"]);
         let text = serde_json::to_string(&plan).unwrap();
         let mut back: Plan = serde_json::from_str(&text).unwrap();
         assert_eq!(back, plan);
         assert!(back.check().is_err(), "the distribution is not read yet");
-        back.replay.as_mut().unwrap().read_again().unwrap();
+        back.data.replay.as_mut().unwrap().read_again().unwrap();
         back.check().unwrap();
-        let spec = crate::data::spec(&back, &back.levels[0], 1 << 20, 0).unwrap();
+        let spec = crate::data::spec(&back, &back.data.levels[0], 1 << 20, 0).unwrap();
         let generator = flaz_data::Generator::new(spec).unwrap();
         let mut data = vec![0; 4 << 20];
         generator.fill(0, &mut data);
@@ -127,6 +127,7 @@ mod tests {
         assert!((200..312).contains(&zeros), "a quarter of 1024: {zeros}");
         fs::write(&path, TEXT.replace("15", "16")).unwrap();
         let other = back
+            .data
             .replay
             .as_mut()
             .unwrap()
@@ -153,6 +154,6 @@ mod tests {
         let none = Wanted::parse("target = \"/tmp\"\nlevels = [\"replay\", 50]").unwrap();
         assert!(told(none).contains("flaz study"));
         let beside = with("family = \"run\"\nlevels = [\"replay\", 50, \"zeros\"]");
-        assert_eq!(beside.plan().unwrap().levels.len(), 3);
+        assert_eq!(beside.plan().unwrap().data.levels.len(), 3);
     }
 }

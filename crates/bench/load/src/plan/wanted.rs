@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use flaz_bench::cell::Level;
 use serde::Deserialize;
 
-use super::complete::{CHUNK_BYTES, Plan};
+use super::complete::{CHUNK_BYTES, DataPlan, Method, Plan, Rounds};
 use super::replay::{REPLAY, Replay};
 use super::words::{Bytes, EngineWord, FamilyWord, Flush};
 use crate::error::LoadError;
@@ -182,25 +182,31 @@ impl Wanted {
             target,
             tests,
             records_bytes: once(records),
-            levels: distinct(levels),
-            family: self.family.unwrap_or_default(),
-            dedup_pct: self.dedup.unwrap_or(0.0),
-            chunk_bytes: self.chunk.map_or(CHUNK_BYTES, |bytes| bytes.0),
-            replay: self.distribution.map(|path| Replay::read(&path)).transpose()?,
-            runs,
-            within_pct: self.within,
-            runs_max,
-            precondition: self.precondition.unwrap_or(0),
-            warm_up: self.warm_up.unwrap_or(0),
-            steady: self.steady.unwrap_or(false),
+            data: DataPlan {
+                levels: distinct(levels),
+                family: self.family.unwrap_or_default(),
+                dedup_pct: self.dedup.unwrap_or(0.0),
+                chunk_bytes: self.chunk.map_or(CHUNK_BYTES, |bytes| bytes.0),
+                replay: self.distribution.map(|path| Replay::read(&path)).transpose()?,
+            },
+            rounds: Rounds {
+                runs,
+                within_pct: self.within,
+                runs_max,
+                precondition: self.precondition.unwrap_or(0),
+                warm_up: self.warm_up.unwrap_or(0),
+                steady: self.steady.unwrap_or(false),
+            },
             size_bytes: self.size.map(|bytes| bytes.0),
             writers: self.writers.unwrap_or(1),
-            io: self.io.unwrap_or_default(),
-            engine,
-            depth,
-            flush: self.flush.unwrap_or_default(),
-            drop_caches: self.drop_caches.unwrap_or_default(),
-            verify: self.verify.unwrap_or(false),
+            method: Method {
+                io: self.io.unwrap_or_default(),
+                engine,
+                depth,
+                flush: self.flush.unwrap_or_default(),
+                drop_caches: self.drop_caches.unwrap_or_default(),
+                verify: self.verify.unwrap_or(false),
+            },
             seed: self.seed.unwrap_or(1),
             pool_bytes: self.pool.map_or(POOL_BYTES, |bytes| bytes.0),
         };
@@ -256,16 +262,19 @@ pub(super) mod tests {
     #[test]
     fn defaults_are_those_of_the_manual() {
         let plan = wanted().plan().unwrap();
-        assert_eq!((plan.tests.len(), plan.runs, plan.cells()), (13, 10, 39));
+        assert_eq!((plan.tests.len(), plan.rounds.runs, plan.cells()), (13, 10, 39));
         assert_eq!(
-            (plan.flush, plan.io, plan.engine),
+            (plan.method.flush, plan.method.io, plan.method.engine),
             (Flush::Timed, Io::Auto, EngineWord::Sync)
         );
         let deep = Wanted {
             depth: Some(32),
             ..wanted()
         };
-        assert_eq!(deep.plan().unwrap().engine(), Engine::IoUring { depth: 32 });
+        assert_eq!(
+            deep.plan().unwrap().method.engine(),
+            Engine::IoUring { depth: 32 }
+        );
         let streaming = Wanted {
             tests: Some(vec!["streaming".to_owned()]),
             ..wanted()
@@ -273,7 +282,11 @@ pub(super) mod tests {
         let plan = streaming.plan().unwrap();
         assert_eq!(plan.tests, [Test::Write, Test::Read]);
         assert_eq!(
-            plan.levels.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            plan.data
+                .levels
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
             ["zeros", "random"]
         );
     }
@@ -288,7 +301,7 @@ pub(super) mod tests {
         let file = Wanted::parse(text).unwrap();
         let plan = file.clone().plan().unwrap();
         assert_eq!(
-            (plan.cells(), plan.runs_max, plan.size_bytes),
+            (plan.cells(), plan.rounds.runs_max, plan.size_bytes),
             (18, 40, Some(8 << 30))
         );
         assert_eq!(plan.records_bytes, [4096, 65_536]);
@@ -297,7 +310,10 @@ pub(super) mod tests {
             ..Wanted::default()
         };
         let both = option.or(file).plan().unwrap();
-        assert_eq!((both.runs, both.writers, both.dedup_pct), (3, 4, 10.0));
+        assert_eq!(
+            (both.rounds.runs, both.writers, both.data.dedup_pct),
+            (3, 4, 10.0)
+        );
         let told = |text: &str| Wanted::parse(text).unwrap_err();
         let misspelt = told("runs = 3\nrecrods = []\n");
         assert!(

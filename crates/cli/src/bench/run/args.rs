@@ -81,6 +81,33 @@ pub struct WantedArgs {
     /// Record sizes, separated by commas: powers of two from 512 to 64MiB [default: 1MiB]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size::parse)]
     records: Option<Vec<u64>>,
+    /// The data that is written.
+    #[command(flatten)]
+    data: DataArgs,
+    /// How often everything is measured.
+    #[command(flatten)]
+    rounds: RoundsArgs,
+    /// Total size of the files of all writers [default: twice the memory, limited by free space]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Number of concurrent writers (and readers), each with its own file [default: 1]
+    #[arg(long, value_name = "N", value_parser = whole(1..=WRITERS_MAX))]
+    writers: Option<usize>,
+    /// How operations reach the target.
+    #[command(flatten)]
+    method: MethodArgs,
+    /// Seed for the order and the data [default: 1]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
+    seed: Option<u64>,
+    /// Amount of data generated in memory before the clock starts. Must exceed the distance over which the device
+    /// deduplicates [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pool: Option<u64>,
+}
+
+/// The data that is written.
+#[derive(Args, Debug)]
+struct DataArgs {
     /// Compressibility levels, separated by commas: percentage saved by compression, zeros, random, random-level or
     /// replay [default: 2,50,98]
     #[arg(long, value_name = "LEVELS", value_delimiter = ',', value_parser = level)]
@@ -98,6 +125,11 @@ pub struct WantedArgs {
     /// Percentage of duplicate chunks in the data. Results include the share of duplicates written
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     dedup: Option<f64>,
+}
+
+/// How often everything is measured.
+#[derive(Args, Debug)]
+struct RoundsArgs {
     /// Runs of each cell [default: 10]
     #[arg(long, value_name = "N", value_parser = whole(1..=RUNS_MAX as u32))]
     runs: Option<u32>,
@@ -116,12 +148,11 @@ pub struct WantedArgs {
     /// Add warm-up rounds until every cell is in steady state (SNIA), at most 25
     #[arg(long)]
     steady: bool,
-    /// Total size of the files of all writers [default: twice the memory, limited by free space]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    size: Option<u64>,
-    /// Number of concurrent writers (and readers), each with its own file [default: 1]
-    #[arg(long, value_name = "N", value_parser = whole(1..=WRITERS_MAX))]
-    writers: Option<usize>,
+}
+
+/// How operations reach the target.
+#[derive(Args, Debug)]
+struct MethodArgs {
     /// Bypass or use the page cache. auto uses direct I/O if supported
     #[arg(long, value_name = "HOW", value_enum)]
     io: Option<IoArg>,
@@ -141,13 +172,6 @@ pub struct WantedArgs {
     /// Read all data back after each group of tests (not timed) and compare it
     #[arg(long)]
     verify: bool,
-    /// Seed for the order and the data [default: 1]
-    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
-    seed: Option<u64>,
-    /// Amount of data generated in memory before the clock starts. Must exceed the distance over which the device
-    /// deduplicates [default: 256MiB]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pool: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -200,46 +224,46 @@ impl RunArgs {
                 .records
                 .as_ref()
                 .map(|sizes| sizes.iter().copied().map(Bytes).collect()),
-            levels: args.levels.clone(),
-            family: args.family.map(|family| match family {
+            levels: args.data.levels.clone(),
+            family: args.data.family.map(|family| match family {
                 FamilyArg::Run => FamilyWord::Run,
                 FamilyArg::Copies => FamilyWord::Copies,
                 FamilyArg::Alphabet => FamilyWord::Alphabet,
                 FamilyArg::Iozone => FamilyWord::Iozone,
                 FamilyArg::Replay => FamilyWord::Replay,
             }),
-            distribution: args.distribution.clone(),
-            chunk: args.chunk.map(Bytes),
-            dedup: args.dedup,
-            runs: args.runs,
-            within: args.within,
-            runs_max: args.runs_max,
-            precondition: args.precondition,
-            warm_up: args.warm_up,
-            steady: args.steady.then_some(true),
+            distribution: args.data.distribution.clone(),
+            chunk: args.data.chunk.map(Bytes),
+            dedup: args.data.dedup,
+            runs: args.rounds.runs,
+            within: args.rounds.within,
+            runs_max: args.rounds.runs_max,
+            precondition: args.rounds.precondition,
+            warm_up: args.rounds.warm_up,
+            steady: args.rounds.steady.then_some(true),
             size: args.size.map(Bytes),
             writers: args.writers,
-            io: args.io.map(|io| match io {
+            io: args.method.io.map(|io| match io {
                 IoArg::Auto => Io::Auto,
                 IoArg::Direct => Io::Direct,
                 IoArg::Buffered => Io::Buffered,
             }),
-            engine: args.engine.map(|engine| match engine {
+            engine: args.method.engine.map(|engine| match engine {
                 EngineArg::Sync => EngineWord::Sync,
                 EngineArg::IoUring => EngineWord::IoUring,
             }),
-            depth: args.depth,
-            flush: args.flush.map(|flush| match flush {
+            depth: args.method.depth,
+            flush: args.method.flush.map(|flush| match flush {
                 FlushArg::Timed => Flush::Timed,
                 FlushArg::After => Flush::After,
             }),
-            drop_caches: args.drop_caches.map(|whose| match whose {
+            drop_caches: args.method.drop_caches.map(|whose| match whose {
                 DropArg::Auto => DropCaches::Auto,
                 DropArg::Target => DropCaches::Target,
                 DropArg::System => DropCaches::System,
                 DropArg::No => DropCaches::No,
             }),
-            verify: args.verify.then_some(true),
+            verify: args.method.verify.then_some(true),
             seed: args.seed,
             pool: args.pool.map(Bytes),
         }

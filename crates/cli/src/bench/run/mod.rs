@@ -123,7 +123,7 @@ fn preamble(plan: &Plan, target: &Target, output: &Path, goes_on: bool) {
         "{} {} cells, {} runs each, {} on {}{each}: {} written, {} read; results: {}",
         if goes_on { "continuing:" } else { "measuring" },
         HumanCount(plan.cells() as u64),
-        plan.runs,
+        plan.rounds.runs,
         HumanBytes(target.bytes()),
         target.path().display(),
         HumanBytes(traffic.written),
