@@ -22,7 +22,7 @@ use flaz_runtime::{Config, Rt, Runtime, compute};
 
 use crate::device::{HostDevice, Production};
 use crate::error::HostError;
-use crate::front_end::{FrontEnd, SessionThreads};
+use crate::front_end::{Failed, FrontEnd, SessionThreads};
 use crate::nbd::NbdFrontEnd;
 use crate::order::{ANSWER_WITHIN, Order};
 use crate::origin::{explain, open_origin};
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Daemon {
 ///
 /// # Errors
 /// One of these steps failed; everything that was open is closed again.
-pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> Result<Daemon, HostError> {
+pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let claim = safety::claim_existing(&spec.cache, safety::Access::ReadWrite)?;
     let cache_file = open_cache(&spec.cache, false)?;
     let runtime = Runtime::new(Config::default())?;
@@ -133,26 +133,12 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
     )?;
     let started = Instant::now();
     let before = devices.state.origin();
-    let options = OpenOptions {
-        write_back: spec.mode == Mode::WriteBack,
-        after_crash: spec.after_crash,
-        discard: match (spec.discard_cache, spec.discard_dirty) {
-            (false, _) => Discard::Nothing,
-            (true, false) => Discard::Clean,
-            (true, true) => Discard::All,
-        },
-    };
     let around = devices.surroundings();
-    let opening = Lifecycle::open(&around, superblock, options, &threads);
+    let opening = Lifecycle::open(&around, superblock, open_options(spec), &threads);
     let (lifecycle, opened) = runtime
         .block_on(opening)
         .map_err(|error| explain(error, &runtime, &devices.origin, before.as_ref()))?;
-    for front_end in &front_ends {
-        let sessions = SessionThreads::new(threads.mailboxes());
-        for join in front_end.start(sessions, Arc::clone(&failed))? {
-            threads.add(join);
-        }
-    }
+    start_front_ends(&front_ends, &threads, &failed)?;
     Ok(Daemon {
         spec: spec.clone(),
         settings: Mutex::new(settings),
@@ -171,6 +157,32 @@ pub fn start(spec: &ServeSpec, failed: Arc<dyn Fn(HostError) + Send + Sync>) -> 
         front_ends,
         _claim: claim,
     })
+}
+
+fn open_options(spec: &ServeSpec) -> OpenOptions {
+    OpenOptions {
+        write_back: spec.mode == Mode::WriteBack,
+        after_crash: spec.after_crash,
+        discard: match (spec.discard_cache, spec.discard_dirty) {
+            (false, _) => Discard::Nothing,
+            (true, false) => Discard::Clean,
+            (true, true) => Discard::All,
+        },
+    }
+}
+
+fn start_front_ends(
+    front_ends: &[Box<dyn FrontEnd>],
+    threads: &Threads,
+    failed: &Failed,
+) -> Result<(), HostError> {
+    for front_end in front_ends {
+        let sessions = SessionThreads::new(threads.mailboxes());
+        for join in front_end.start(sessions, Arc::clone(failed))? {
+            threads.add(join);
+        }
+    }
+    Ok(())
 }
 
 /// Number of threads that drive `shards` shards.

@@ -5,7 +5,6 @@
 //! of a device, it passes a [`Session`] to one of the threads, which runs it with that thread's volume. NBD is the only
 //! front end so far.
 
-use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use flaz_control::report::NbdReport;
@@ -16,10 +15,8 @@ use flaz_runtime::mailbox::Sender;
 use crate::error::HostError;
 use crate::order::{Order, post};
 
+pub use crate::error::Failed;
 pub use crate::order::{Session, ThreadVolume};
-
-/// Called when a failure ends the server.
-pub type Failed = Arc<dyn Fn(HostError) + Send + Sync>;
 
 /// The threads of a server, which run the sessions of front ends.
 #[derive(Clone)]

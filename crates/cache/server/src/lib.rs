@@ -5,7 +5,7 @@
 //! | `device` | files and block devices, slowed down on request |
 //! | `threads` | starting, asking and ending the threads that drive shards |
 //! | `worker` | the threads that drive shards |
-//! | `patience` | whether cache device operations have a time limit |
+//! | `device_timeout` | whether cache device operations have a time limit |
 //! | `timed` | latency of flushes and prefetches |
 //! | `daemon` | opening, serving and closing a cache |
 //! | [`serve()`], `life` | the life of a server: signals, systemd, the control socket |
@@ -21,6 +21,7 @@
 
 mod daemon;
 mod device;
+mod device_timeout;
 mod error;
 mod filesystem;
 pub mod front_end;
@@ -29,7 +30,6 @@ mod nbd;
 mod offline;
 mod order;
 mod origin;
-mod patience;
 mod process;
 pub mod safety;
 mod serve;

@@ -39,89 +39,122 @@ impl Reason {
 }
 
 /// The life cycle from starting to stopped; several threads wait for its changes.
+///
+/// Invariants: the phase goes forward only; the first request to stop is the reason, and is taken once.
 #[derive(Debug, Default)]
 pub struct Life {
-    stage: Mutex<Stage>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Stage {
-    /// Whether the host has started.
-    begun: bool,
-    /// The first reason to stop, until taken.
-    reason: Option<Reason>,
-    stopping: bool,
+struct State {
+    phase: Phase,
+    /// A request to stop can come in every phase.
+    stop: Stop,
+}
+
+#[derive(Debug, Default)]
+enum Phase {
+    #[default]
+    Starting,
+    Serving,
     /// The result of the stop: the number of dirty blocks, or the error.
-    ended: Option<Result<u64, String>>,
+    Ended(Result<u64, String>),
+}
+
+#[derive(Debug, Default)]
+enum Stop {
+    #[default]
+    NotRequested,
+    Requested(Reason),
+    /// The daemon knows the reason.
+    Taken,
 }
 
 /// How long a request waits for a daemon that is starting; shorter than the client's timeout.
 const START_WAIT: Duration = Duration::from_secs(8);
 
 impl Life {
-    fn lock(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The host has started.
     pub fn begin(&self) {
-        self.lock().begun = true;
+        let mut state = self.lock();
+        assert!(
+            matches!(state.phase, Phase::Starting),
+            "the host starts once: {:?}",
+            state.phase
+        );
+        state.phase = Phase::Serving;
         self.changed.notify_all();
     }
 
     /// Begins the stop. Later reasons are only logged.
     pub fn ask_to_stop(&self, reason: Reason) {
-        let mut stage = self.lock();
-        if stage.stopping {
+        let mut state = self.lock();
+        if !matches!(state.stop, Stop::NotRequested) {
             tracing::info!("already stopping; also: {}", reason.text());
             return;
         }
-        stage.stopping = true;
-        stage.reason = Some(reason);
+        state.stop = Stop::Requested(reason);
         self.changed.notify_all();
     }
 
     /// Waits until a stop is requested.
     pub fn wait_for_reason(&self) -> Reason {
-        let mut stage = self.lock();
+        let mut state = self.lock();
         loop {
-            if let Some(reason) = stage.reason.take() {
-                return reason;
+            match std::mem::replace(&mut state.stop, Stop::Taken) {
+                Stop::Requested(reason) => return reason,
+                Stop::NotRequested => state.stop = Stop::NotRequested,
+                Stop::Taken => unreachable!("one thread waits for the reason, once"),
             }
-            stage = self.changed.wait(stage).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
     }
 
     /// The host has stopped, with this number of dirty blocks, or failed to start or to stop.
     pub fn end(&self, end: Result<u64, String>) {
-        self.lock().ended = Some(end);
+        let mut state = self.lock();
+        assert!(
+            !matches!(state.phase, Phase::Ended(_)),
+            "the host ends once: {:?}",
+            state.phase
+        );
+        state.phase = Phase::Ended(end);
         self.changed.notify_all();
     }
 
     /// Waits until the host has started. Returns the reason if it will not.
     pub fn wait_for_begin(&self) -> Result<(), String> {
-        let waiting = |stage: &mut Stage| !stage.begun && stage.ended.is_none();
-        let (stage, _) = self
+        let starting = |state: &mut State| matches!(state.phase, Phase::Starting);
+        let (state, _) = self
             .changed
-            .wait_timeout_while(self.lock(), START_WAIT, waiting)
+            .wait_timeout_while(self.lock(), START_WAIT, starting)
             .unwrap_or_else(PoisonError::into_inner);
-        match &stage.ended {
-            Some(Ok(_)) => Err("the cache has stopped".to_owned()),
-            Some(Err(error)) => Err(error.clone()),
-            None if stage.begun => Ok(()),
-            None => Err(STILL_STARTING.to_owned()),
+        match &state.phase {
+            Phase::Starting => Err(STILL_STARTING.to_owned()),
+            Phase::Serving => Ok(()),
+            Phase::Ended(Ok(_)) => Err("the cache has stopped".to_owned()),
+            Phase::Ended(Err(error)) => Err(error.clone()),
         }
     }
 
     /// Waits for the end. Returns the number of dirty blocks, or the error.
     pub fn wait_for_end(&self) -> Result<u64, String> {
-        let mut stage = self.lock();
+        let mut state = self.lock();
         loop {
-            if let Some(end) = &stage.ended {
+            if let Phase::Ended(end) = &state.phase {
                 return end.clone();
             }
-            stage = self.changed.wait(stage).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
     }
 }
@@ -138,6 +171,8 @@ mod tests {
         life.ask_to_stop(Reason::Signal(SIGTERM));
         life.ask_to_stop(Reason::Asked);
         assert_eq!(life.wait_for_reason().text(), "SIGTERM");
+        life.ask_to_stop(Reason::Asked);
+        assert!(matches!(life.lock().stop, Stop::Taken), "it is only logged");
     }
 
     #[test]
@@ -166,5 +201,13 @@ mod tests {
             assert_eq!(end.join().unwrap(), Err("no disk".to_owned()));
         }
         assert_eq!(life.wait_for_begin(), Err("no disk".to_owned()));
+    }
+
+    #[test]
+    #[should_panic(expected = "the host ends once")]
+    fn a_second_end_is_refused() {
+        let life = Life::default();
+        life.end(Ok(0));
+        life.end(Ok(1));
     }
 }

@@ -156,3 +156,29 @@ pub(crate) fn post(mailbox: &Sender<Order>, order: Order) -> Reached<()> {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use flaz_runtime::mailbox::channel;
+
+    use super::*;
+
+    #[test]
+    fn posts_to_an_ended_thread_fail_at_once() {
+        let (mailbox, inbox) = channel(1);
+        drop(inbox);
+        let error = post(&mailbox, Order::Exit).unwrap_err().to_string();
+        assert!(error.contains("a thread has ended"), "{error}");
+    }
+
+    #[test]
+    fn posts_wait_while_the_mailbox_is_full() {
+        let (mailbox, inbox) = channel(1);
+        post(&mailbox, Order::Exit).unwrap();
+        let second = std::thread::spawn(move || post(&mailbox, Order::Exit));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!second.is_finished(), "the mailbox has room for one order");
+        drop(inbox);
+        second.join().unwrap().unwrap_err();
+    }
+}

@@ -19,11 +19,6 @@ pub(crate) fn open_origin(
     path: &std::path::Path,
     superblock: &mut Superblock,
 ) -> Result<FileDevice, HostError> {
-    let mode = OpenMode {
-        read_only: spec.read_only,
-        exclusive: true,
-        buffered: false,
-    };
     if let Some(uses) = safety::final_uses_text(path) {
         return Err(format!(
             "origin {} is {uses}: writes to it bypass the cache; unmount it first, and mount the device that \
@@ -32,16 +27,7 @@ pub(crate) fn open_origin(
         )
         .into());
     }
-    let origin = FileDevice::open(path, mode).map_err(|error| {
-        let way_out = match &error {
-            OpenError::Io { source, .. } if is_protected(source) && !spec.read_only => {
-                "use --read-only if it need not be written"
-            }
-            OpenError::Io { .. } => "specify its current path with --origin",
-            _ => "nothing was changed",
-        };
-        format!("origin: {error} ({way_out})")
-    })?;
+    let origin = open(path, spec.read_only)?;
     // Check the identity before the size: the size of another device means nothing.
     let identity = origin.identity();
     warn_if_weak(&origin);
@@ -85,6 +71,24 @@ pub(crate) fn open_origin(
         );
     }
     Ok(origin)
+}
+
+fn open(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
+    let mode = OpenMode {
+        read_only,
+        exclusive: true,
+        buffered: false,
+    };
+    FileDevice::open(path, mode).map_err(|error| {
+        let way_out = match &error {
+            OpenError::Io { source, .. } if is_protected(source) && !read_only => {
+                "use --read-only if it need not be written"
+            }
+            OpenError::Io { .. } => "specify its current path with --origin",
+            _ => "nothing was changed",
+        };
+        format!("origin: {error} ({way_out})").into()
+    })
 }
 
 fn is_protected(error: &std::io::Error) -> bool {

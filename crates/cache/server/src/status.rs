@@ -282,83 +282,82 @@ fn latency(summary: LatencySummary) -> Option<LatencyReport> {
 /// The NBD server counts requests as clients sent them, and failures. The shards count the latency inside the engine;
 /// the host counts that of operations on all shards.
 fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
-    let (counts, latencies) = (&stats.counts, &stats.latencies);
-    let mut reads = latencies.read_hit.clone();
-    reads.add(&latencies.read_miss);
-    let one = |operation: &str, count, bytes, errors, latency_us| OperationReport {
-        operation: operation.to_owned(),
+    let mut all = client_operations(stats, nbd);
+    all.extend(device_operations(stats));
+    all
+}
+
+fn operation(name: &str, count: u64, bytes: u64, errors: u64, latency: &Latency) -> OperationReport {
+    OperationReport {
+        operation: name.to_owned(),
         count,
         bytes,
         errors,
-        latency_us,
-    };
-    let rest =
-        |operation, count, errors, took: &Latency| one(operation, count, 0, errors, latency(took.summary()));
-    let (hit, miss) = (latencies.read_hit.summary(), latencies.read_miss.summary());
-    vec![
-        one(
-            "read",
-            nbd.reads,
-            counts.read_bytes,
-            nbd.read_errors,
-            latency(reads.summary()),
-        ),
-        one("read-hit", counts.read_hits, 0, 0, latency(hit)),
-        one(
-            "read-miss",
-            counts.read_misses + counts.read_partial_hits,
-            0,
-            0,
-            latency(miss),
-        ),
-        one(
+        latency_us: self::latency(latency.summary()),
+    }
+}
+
+fn client_operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
+    let (counts, took) = (&stats.counts, &stats.latencies);
+    let mut reads = took.read_hit.clone();
+    reads.add(&took.read_miss);
+    let misses = counts.read_misses + counts.read_partial_hits;
+    [
+        ("read", nbd.reads, counts.read_bytes, nbd.read_errors, &reads),
+        ("read-hit", counts.read_hits, 0, 0, &took.read_hit),
+        ("read-miss", misses, 0, 0, &took.read_miss),
+        (
             "write",
             nbd.writes,
             counts.write_bytes,
             nbd.write_errors,
-            latency(latencies.write.summary()),
+            &took.write,
         ),
-        rest("flush", nbd.flushes, nbd.flush_errors, &latencies.flush),
-        rest("trim", nbd.trims, nbd.trim_errors, &latencies.trim),
-        rest(
+        ("flush", nbd.flushes, 0, nbd.flush_errors, &took.flush),
+        ("trim", nbd.trims, 0, nbd.trim_errors, &took.trim),
+        (
             "write-zeroes",
             nbd.write_zeroes,
+            0,
             nbd.write_zeroes_errors,
-            &latencies.write_zeroes,
+            &took.write_zeroes,
         ),
-        rest(
-            "prefetch",
-            nbd.prefetches,
-            nbd.prefetch_errors,
-            &latencies.prefetch,
-        ),
-        one(
+        ("prefetch", nbd.prefetches, 0, nbd.prefetch_errors, &took.prefetch),
+    ]
+    .map(|(name, count, bytes, errors, took)| operation(name, count, bytes, errors, took))
+    .into()
+}
+
+fn device_operations(stats: &StatsSnapshot) -> [OperationReport; 4] {
+    let (counts, took) = (&stats.counts, &stats.latencies);
+    [
+        operation(
             "origin-read",
             counts.origin_reads,
             counts.origin_read_bytes,
             counts.origin_read_errors,
-            latency(latencies.origin_read.summary()),
+            &took.origin_read,
         ),
-        one(
+        operation(
             "origin-write",
             counts.origin_writes,
             counts.origin_write_bytes,
             counts.origin_errors - counts.origin_read_errors,
-            latency(latencies.origin_write.summary()),
+            &took.origin_write,
         ),
-        one(
+        operation(
             "cache-read",
             counts.cache_reads,
             counts.cache_read_bytes,
             counts.cache_read_errors,
-            latency(latencies.cache_read.summary()),
+            &took.cache_read,
         ),
-        one(
+        operation(
             "cache-write",
             counts.cache_writes,
             counts.cache_write_bytes,
             counts.cache_write_errors,
-            latency(latencies.cache_write.summary()),
+            &took.cache_write,
         ),
     ]
 }

@@ -15,7 +15,7 @@ use flaz_runtime::{OneReceiver, OneSender, oneshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::device::HostDevice;
-use crate::error::HostError;
+use crate::error::{Failed, HostError};
 use crate::order::{ANSWER_WITHIN, MAILBOX_MAX, Order, post};
 use crate::state::StateFile;
 use crate::worker::{self, WorkerParts};
@@ -32,7 +32,7 @@ pub(crate) struct ThreadParts<'a> {
     pub state: &'a Arc<StateFile>,
     pub device_timeout: Option<Duration>,
     pub settings: flaz_engine::settings::Settings,
-    pub failed: Arc<dyn Fn(HostError) + Send + Sync>,
+    pub failed: Failed,
 }
 
 /// The threads that drive shards.
@@ -234,7 +234,7 @@ fn recovery_bar(regions: u64) -> ProgressBar {
 /// Ends the daemon if its thread panics, instead of leaving it without one of its threads.
 pub(crate) fn watched(
     name: String,
-    failed: Arc<dyn Fn(HostError) + Send + Sync>,
+    failed: Failed,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, HostError> {
     let guarded = move || {

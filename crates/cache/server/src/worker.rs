@@ -4,26 +4,28 @@
 //! thread's mailbox. Threads without shards use the same mailboxes.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_device::deadline::Deadline;
-use flaz_device::{Device, Env};
-use flaz_engine::cache::shard_set::{GroupParts, ShardGroup, ShardSet, Share};
+use flaz_device::{Device, Env, IoBuf};
+use flaz_engine::cache::shard_set::{GroupParts, Reached, ShardGroup, ShardSet, Share};
 use flaz_engine::cache::surroundings::Surroundings;
-use flaz_engine::router::{CachedVolume, run_piece};
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::router::{CachedVolume, Piece, run_piece};
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::{OriginWrites, Shard};
 use flaz_engine::stats::{Latencies, StatsSnapshot};
 use flaz_engine::volume::IoError;
 use flaz_runtime::mailbox::{Receiver, Sender};
-use flaz_runtime::{Config, Rt, Runtime};
+use flaz_runtime::{Config, OneSender, Rt, Runtime};
+use futures_util::future::join_all;
 
-use crate::device::HostDevice;
+use crate::device::{HostDevice, Production};
+use crate::device_timeout::DeviceTimeout;
 use crate::error::HostError;
-use crate::order::{HostShards, Order, Reach, ThreadStats};
-use crate::patience::Patience;
+use crate::order::{HostShards, Order, Reach, Session, ThreadStats};
 use crate::state::{StateFile, StateRecords};
 use crate::status::Cleaning;
 use crate::timed::Timed;
@@ -59,144 +61,186 @@ pub fn run(parts: WorkerParts, ready: std::sync::mpsc::Sender<Result<(), HostErr
         }
     };
     let _ = ready.send(Ok(()));
-    runtime.block_on(serve(parts));
+    runtime.block_on(async {
+        let (mut worker, mut inbox) = Worker::new(parts);
+        while let Some(order) = inbox.recv().await {
+            if matches!(order, Order::Exit) {
+                break;
+            }
+            worker.execute(order);
+        }
+        worker.shards.0.group.clear();
+    });
 }
 
-async fn serve(parts: WorkerParts) {
-    let WorkerParts {
-        number,
-        threads,
-        cache,
-        origin,
-        device_timeout,
-        state,
-        mailboxes,
-        origin_writes,
-        settings,
-        mut inbox,
-    } = parts;
-    let cache = Rc::new(Deadline::new(cache, Rt, device_timeout));
-    let origin = Rc::new(origin);
-    let parts = GroupParts {
-        share: Share {
-            first: number,
-            step: threads,
-        },
-        around: Surroundings {
-            env: Rt,
-            cache: Rc::clone(&cache),
-            origin: Rc::clone(&origin),
-            host_records: StateRecords::of_shards(&state),
-        },
-        origin_writes,
-    };
-    let patience = Patience::new(Rc::clone(&cache), device_timeout);
-    patience.set_mode(settings.mode);
-    let cutoff = settings.sequential_cutoff;
-    let shards = HostShards(Rc::new(Reach {
-        thread: number,
-        threads,
-        group: ShardGroup::new(parts, settings),
-        mailboxes,
-    }));
-    let mut volume: Option<CachedVolume<HostShards, HostDevice>> = None;
-    let latencies = Rc::new(RefCell::new(Latencies::default()));
-    /// Runs a step of all shards of this thread concurrently with the orders that follow, and sends its outcome. The
-    /// receiver may have gone.
-    macro_rules! step {
-        ($reply:ident, $group:ident => $step:expr) => {{
-            let shards = shards.clone();
-            Rt.spawn(async move {
-                let $group = &shards.0.group;
-                if let Ok(outcome) = $step.await {
-                    let _ = $reply.send(outcome);
-                }
-            });
-        }};
+/// One thread: its shards, its volume, and its own counts.
+struct Worker {
+    shards: HostShards,
+    origin: Rc<HostDevice>,
+    device_timeout: DeviceTimeout<Rt>,
+    /// `None` until the shards are built.
+    volume: Option<CachedVolume<HostShards, HostDevice>>,
+    /// Sequential cutoff at the start, for the volume.
+    sequential_cutoff: u64,
+    /// Latencies that concern all shards.
+    latencies: Rc<RefCell<Latencies>>,
+}
+
+impl Worker {
+    fn new(parts: WorkerParts) -> (Self, Receiver<Order>) {
+        let cache = Rc::new(Deadline::new(parts.cache, Rt, parts.device_timeout));
+        let origin = Rc::new(parts.origin);
+        let group = GroupParts {
+            share: Share {
+                first: parts.number,
+                step: parts.threads,
+            },
+            around: Surroundings {
+                env: Rt,
+                cache: Rc::clone(&cache),
+                origin: Rc::clone(&origin),
+                host_records: StateRecords::of_shards(&parts.state),
+            },
+            origin_writes: parts.origin_writes,
+        };
+        let mode = parts.settings.mode;
+        let device_timeout = DeviceTimeout::new(Rt, parts.device_timeout, mode, move |limit| {
+            cache.set_limit(limit);
+        });
+        let worker = Self {
+            sequential_cutoff: parts.settings.sequential_cutoff,
+            shards: HostShards(Rc::new(Reach {
+                thread: parts.number,
+                threads: parts.threads,
+                group: ShardGroup::new(group, parts.settings),
+                mailboxes: parts.mailboxes,
+            })),
+            origin,
+            device_timeout,
+            volume: None,
+            latencies: Rc::default(),
+        };
+        (worker, parts.inbox)
     }
-    while let Some(order) = inbox.recv().await {
+
+    fn group(&self) -> &ShardGroup<Production> {
+        &self.shards.0.group
+    }
+
+    /// Executes an order, or starts a task that does.
+    fn execute(&mut self, order: Order) {
         match order {
-            Order::Piece { shard, piece, reply } => {
-                let shard = shards.0.group.get(shard);
-                Rt.spawn(async move {
-                    let result = match shard {
-                        Some(shard) => run_piece(&shard, piece).await,
-                        None => Err(IoError::Stopping),
-                    };
-                    // The receiver may have gone with its connection.
-                    let _ = reply.send(result);
-                });
+            Order::Piece { shard, piece, reply } => self.piece(shard, piece, reply),
+            Order::Session(session) => self.session(session),
+            Order::Build { superblock, reply } => self.build(superblock, reply),
+            Order::Load { epoch, reply } => {
+                self.step(reply, async move |group| group.load_images(epoch).await);
             }
-            Order::Session(session) => {
-                if let Some(volume) = volume.clone() {
-                    Rt.spawn(session(Timed::new(volume, Rc::clone(&latencies))));
-                }
-            }
-            Order::Build { superblock, reply } => {
-                let size = superblock.geometry.origin_len.min(origin.len());
-                volume = Some(CachedVolume::new(
-                    shards.clone(),
-                    Rc::clone(&origin),
-                    size,
-                    cutoff,
-                ));
-                step!(reply, group => group.build(&superblock));
-            }
-            Order::Load { epoch, reply } => step!(reply, group => group.load_images(epoch)),
             Order::Recover {
                 trust,
                 progress,
                 reply,
-            } => {
-                let shards = shards.clone();
-                Rt.spawn(async move {
-                    let recovered = shards.0.group.recover_with(trust, || progress.inc(1)).await;
-                    let _ = reply.send(recovered);
-                });
-            }
+            } => self.step(reply, async move |group| {
+                Ok(group.recover_with(trust, || progress.inc(1)).await)
+            }),
             Order::PermitWriteBack(permitted, reply) => {
                 if permitted {
-                    patience.be(&shards.0.group.shards());
+                    self.suspend_device_timeout();
                 }
-                step!(reply, group => group.permit_write_back(permitted));
+                self.step(reply, async move |group| group.permit_write_back(permitted).await);
             }
-            Order::Clean(reply) => {
-                let shards = shards.0.group.shards();
-                Rt.spawn(async move {
-                    let all = shards.iter().map(Shard::clean_all);
-                    let all = futures_util::future::join_all(all).await;
-                    // The receiver may have gone.
-                    let _ = reply.send(all.into_iter().collect());
-                });
-            }
-            Order::Start(reply) => step!(reply, group => group.start()),
-            Order::State(reply) => step!(reply, group => group.state()),
+            Order::Clean(reply) => self.step(reply, async |group| {
+                let shards = group.shards();
+                let all = join_all(shards.iter().map(Shard::clean_all)).await;
+                Ok(all.into_iter().collect())
+            }),
+            Order::Start(reply) => self.step(reply, async |group| group.start().await),
+            Order::State(reply) => self.step(reply, async |group| group.state().await),
             Order::Stats(reply) => {
-                let mut total = StatsSnapshot::default();
-                total.latencies.add(&latencies.borrow());
-                let mut cleaning = Vec::new();
-                for shard in shards.0.group.shards().iter() {
-                    let stats = shard.stats();
-                    cleaning.push(Cleaning::of(&stats));
-                    total.add(&stats);
-                }
-                let _ = reply.send(ThreadStats { total, cleaning });
+                let _ = reply.send(self.stats());
             }
             Order::Set(settings, reply) => {
-                patience.set_mode(settings.mode);
-                if settings.mode == Mode::WriteBack {
-                    patience.be(&shards.0.group.shards());
-                }
-                shards.0.group.set(&settings);
-                if let Some(volume) = &volume {
-                    volume.set_sequential_cutoff(settings.sequential_cutoff);
-                }
+                self.set(&settings);
                 let _ = reply.send(());
             }
-            Order::Stop(reply) => step!(reply, group => group.stop()),
-            Order::Save(reply) => step!(reply, group => group.save()),
-            Order::Exit => break,
+            Order::Stop(reply) => self.step(reply, async |group| group.stop().await),
+            Order::Save(reply) => self.step(reply, async |group| group.save().await),
+            Order::Exit => unreachable!("the loop ends with this order"),
         }
     }
-    shards.0.group.clear();
+
+    /// Runs a step of all shards of this thread concurrently with the orders that follow, and sends its outcome.
+    fn step<T: Send + 'static>(
+        &self,
+        reply: OneSender<T>,
+        step: impl AsyncFnOnce(&ShardGroup<Production>) -> Reached<T> + 'static,
+    ) {
+        let shards = self.shards.clone();
+        Rt.spawn(async move {
+            if let Ok(outcome) = step(&shards.0.group).await {
+                // The receiver may have gone.
+                let _ = reply.send(outcome);
+            }
+        });
+    }
+
+    fn piece(&self, shard: u32, piece: Piece, reply: OneSender<Result<Option<IoBuf>, IoError>>) {
+        let shard = self.group().get(shard);
+        Rt.spawn(async move {
+            let result = match shard {
+                Some(shard) => run_piece(&shard, piece).await,
+                None => Err(IoError::Stopping),
+            };
+            // The receiver may have gone with its connection.
+            let _ = reply.send(result);
+        });
+    }
+
+    fn session(&self, session: Session) {
+        if let Some(volume) = self.volume.clone() {
+            Rt.spawn(session(Timed::new(volume, Rc::clone(&self.latencies))));
+        }
+    }
+
+    fn build(&mut self, superblock: Arc<Superblock>, reply: OneSender<()>) {
+        self.volume = Some(CachedVolume::new(
+            self.shards.clone(),
+            Rc::clone(&self.origin),
+            superblock.geometry.origin_len.min(self.origin.len()),
+            self.sequential_cutoff,
+        ));
+        self.step(reply, async move |group| group.build(&superblock).await);
+    }
+
+    fn stats(&self) -> ThreadStats {
+        let mut total = StatsSnapshot::default();
+        total.latencies.add(&self.latencies.borrow());
+        let mut cleaning = Vec::new();
+        for shard in self.group().shards().iter() {
+            let stats = shard.stats();
+            cleaning.push(Cleaning::of(&stats));
+            total.add(&stats);
+        }
+        ThreadStats { total, cleaning }
+    }
+
+    fn set(&self, settings: &Settings) {
+        self.device_timeout.set_mode(settings.mode);
+        if settings.mode == Mode::WriteBack {
+            self.suspend_device_timeout();
+        }
+        self.group().set(settings);
+        if let Some(volume) = &self.volume {
+            volume.set_sequential_cutoff(settings.sequential_cutoff);
+        }
+    }
+
+    /// Blocks of the shards may become dirty from now on.
+    fn suspend_device_timeout(&self) {
+        // The shards end with the thread, even if the task still checks them.
+        let shards: Vec<Weak<_>> = self.group().shards().iter().map(Rc::downgrade).collect();
+        let dirty =
+            |shard: &Weak<Shard<Production>>| shard.upgrade().is_some_and(|shard| shard.dirty_blocks() > 0);
+        self.device_timeout.suspend(move || shards.iter().any(dirty));
+    }
 }

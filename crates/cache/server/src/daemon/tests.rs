@@ -136,3 +136,10 @@ fn no_advice_discards_intact_blocks() {
         "{told}"
     );
 }
+
+#[test]
+fn threads_are_at_most_one_per_shard() {
+    for (wanted, shards, expected) in [(Some(3), 8, 3), (Some(8), 2, 2), (Some(0), 2, 1), (None, 1, 1)] {
+        assert_eq!(thread_count(wanted, shards), expected, "{wanted:?} of {shards}");
+    }
+}

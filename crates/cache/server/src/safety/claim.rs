@@ -171,21 +171,9 @@ pub fn claim_for_create(
             objections,
         });
     }
-    let size_bytes = match (size_bytes, node.is_block_device()) {
-        (None, _) => found_size,
-        (Some(wanted), _) if wanted == found_size => found_size,
-        (Some(wanted), false) if found_size == 0 => {
-            resize(&file, wanted).map_err(failed("set the size of", cache))?;
-            wanted
-        }
-        (Some(wanted), is_device) => {
-            return Err(SafetyError::OtherSize {
-                path: cache.to_owned(),
-                wanted,
-                found: found_size,
-                what: if is_device { "device" } else { "file" },
-            });
-        }
+    let size_bytes = match size_bytes {
+        Some(wanted) => sized(&node, &file, wanted, found_size)?,
+        None => found_size,
     };
     for usage in &objections.uses {
         tracing::warn!("{}: {usage}: overridden by --force", cache.display());
@@ -197,7 +185,7 @@ pub fn claim_for_create(
             probe::list(&objections.found)
         );
     }
-    debug_assert!(held || force, "only --force works without a lock");
+    assert!(held || force, "only --force works without a lock");
     Ok(Claim {
         node,
         file,
@@ -205,6 +193,23 @@ pub fn claim_for_create(
         made: false,
         overruled: objections,
     })
+}
+
+/// The size of a device or file of `found` bytes, which is to have `wanted`. An empty file gets it.
+fn sized(node: &Node, file: &File, wanted: u64, found: u64) -> Result<u64, SafetyError> {
+    let is_device = node.is_block_device();
+    if wanted != found && (is_device || found > 0) {
+        return Err(SafetyError::OtherSize {
+            path: node.path.clone(),
+            wanted,
+            found,
+            what: if is_device { "device" } else { "file" },
+        });
+    }
+    if wanted != found {
+        resize(file, wanted).map_err(failed("set the size of", &node.path))?;
+    }
+    Ok(wanted)
 }
 
 /// Holds an existing cache, to serve it or, with [`Access::Read`], to check or dump it.
