@@ -28,7 +28,8 @@ use crate::order::{ANSWER_WITHIN, Order};
 use crate::origin::{explain, open_origin};
 use crate::safety::{self, Claim};
 use crate::spec::ServeSpec;
-use crate::state::{StateFile, StateRecords};
+use crate::state::StateFile;
+use crate::state_records::StateRecords;
 use crate::status::{Facts, cache_report, live};
 use crate::threads::{ThreadParts, Threads};
 

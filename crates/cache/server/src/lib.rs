@@ -14,7 +14,7 @@
 //! | [`safety`] | checks before a device is overwritten |
 //! | `process` | process settings of a server |
 //! | `origin` | whether an origin belongs to the cache |
-//! | `state` | per-host state of a cache |
+//! | `state`, `state_records` | per-host state of a cache, and how an engine thread writes it |
 //! | `filesystem` | mount and write counters of an origin's file system |
 //! | `status` | from the engine's counters to the status report |
 //! | `offline` | creating, identifying, checking and dumping a cache that is not running |
@@ -35,6 +35,7 @@ pub mod safety;
 mod serve;
 mod spec;
 mod state;
+mod state_records;
 mod status;
 mod threads;
 mod timed;

@@ -16,21 +16,15 @@ use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flaz_engine::host_record::{HostRecord, HostRecords, OtherCache};
+use flaz_engine::host_record::{HostRecord, OtherCache};
 use flaz_engine::units::Epoch;
-use flaz_runtime::oneshot;
-use futures_util::FutureExt;
-use futures_util::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::device::HostDevice;
 use crate::filesystem::FileSystem;
-use crate::origin::file_system;
 
 /// Format version of the file.
 const VERSION: u32 = 2;
@@ -182,11 +176,21 @@ impl StateFile {
 
     /// The cache that served an origin last, if it is known.
     #[must_use]
-    pub fn last_cache_of(&self, identity: &str) -> Option<Uuid> {
+    fn last_cache_of(&self, identity: &str) -> Option<Uuid> {
         let file = File::open(self.origin_path(identity)?).ok()?;
         let mut text = String::new();
         file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
         text.trim().parse().ok()
+    }
+
+    /// The cache that served an origin last, if it is another one than this.
+    #[must_use]
+    pub fn other_cache_of(&self, identity: &str) -> Option<OtherCache> {
+        let uuid = self.last_cache_of(identity)?;
+        (uuid != self.uuid).then(|| OtherCache {
+            uuid,
+            dirty: self.is_dirty(uuid),
+        })
     }
 
     /// Records that this cache serves an origin. Returns false and warns if the record cannot be written.
@@ -203,7 +207,7 @@ impl StateFile {
 
     /// Whether another cache may contain blocks that are newer than its origin, as far as the host knows.
     #[must_use]
-    pub fn is_dirty(&self, other: Uuid) -> bool {
+    fn is_dirty(&self, other: Uuid) -> bool {
         let Some(path) = &self.path else { return false };
         let path = path.with_file_name(file_name(other));
         match read(&path, other) {
@@ -299,6 +303,10 @@ impl StateFile {
             origin: None,
         });
         change(&mut record);
+        assert!(
+            record.version == VERSION && record.uuid == self.uuid,
+            "a record of another cache or version would not be read again"
+        );
         let written = write(path, &record);
         // Kept although the write failed: the next successful write must not contradict it.
         held.record = Some(record);
@@ -366,138 +374,22 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The state file for an engine thread: writes do not block the thread.
-pub struct StateRecords {
-    state: Arc<StateFile>,
-    /// The source of the file systems for the lifecycle's records at a stop; shards make no such records.
-    origin: Option<HostDevice>,
-}
-
-impl StateRecords {
-    /// For shards; `None` if there is no state directory.
-    #[must_use]
-    pub fn of_shards(state: &Arc<StateFile>) -> Option<Rc<dyn HostRecords>> {
-        Self::over(state, None)
-    }
-
-    /// For the lifecycle; `None` if there is no state directory.
-    #[must_use]
-    pub fn of_lifecycle(state: &Arc<StateFile>, origin: &HostDevice) -> Option<Rc<dyn HostRecords>> {
-        Self::over(state, Some(origin.clone()))
-    }
-
-    fn over(state: &Arc<StateFile>, origin: Option<HostDevice>) -> Option<Rc<dyn HostRecords>> {
-        let state = Arc::clone(state);
-        state
-            .has_place()
-            .then(|| Rc::new(Self { state, origin }) as Rc<dyn HostRecords>)
-    }
-
-    async fn file_system(&self) -> Option<FileSystem> {
-        file_system(self.origin.as_ref()?).await
-    }
-}
-
-impl StateRecords {
-    /// Writes a record on its own thread. Records are rare, and a write that the file system delays must not delay
-    /// anything else.
-    fn note_by(&self, note: impl FnOnce(&StateFile) -> bool + Send + 'static) -> LocalBoxFuture<'_, bool> {
-        let state = Arc::clone(&self.state);
-        let (reply, answer) = oneshot();
-        let thread = std::thread::Builder::new()
-            .name("flaz-note".to_owned())
-            .spawn(move || {
-                // The caller may not have waited for the answer.
-                let _ = reply.send(note(&state));
-            });
-        async move {
-            match thread {
-                Ok(_) => answer.recv().await.unwrap_or(false),
-                Err(error) => {
-                    tracing::warn!("cannot write the host record: {error}");
-                    false
-                }
-            }
-        }
-        .boxed_local()
-    }
-}
-
 /// An origin record in progress. Shards write them repeatedly, and a file system may delay them for long.
-struct Turn(Arc<StateFile>);
+pub(crate) struct Slot(Arc<StateFile>);
 
-impl Turn {
-    fn take(state: &Arc<StateFile>) -> Option<Self> {
-        let turn = Self(Arc::clone(state));
+impl Slot {
+    /// `None` while as many records are in progress as may be.
+    pub(crate) fn take(state: &Arc<StateFile>) -> Option<Self> {
+        let slot = Self(Arc::clone(state));
         let before = state.noting.fetch_add(1, Ordering::Relaxed);
-        (before < NOTES_MAX).then_some(turn)
+        (before < NOTES_MAX).then_some(slot)
     }
 }
 
-impl Drop for Turn {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.noting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl HostRecords for StateRecords {
-    fn recall(&self) -> LocalBoxFuture<'_, Option<HostRecord>> {
-        let memory = self.state.recall();
-        async move { memory }.boxed_local()
-    }
-
-    fn note(&self, record: HostRecord) -> LocalBoxFuture<'_, bool> {
-        async move {
-            let found = if record.stopped {
-                self.file_system().await
-            } else {
-                None
-            };
-            self.note_by(move |state| state.note(record, found)).await
-        }
-        .boxed_local()
-    }
-
-    fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool> {
-        self.note_by(move |state| state.note_dirty(generation))
-    }
-
-    fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool> {
-        let Some(turn) = Turn::take(&self.state) else {
-            return async { false }.boxed_local();
-        };
-        self.note_by(move |state| {
-            let _turn = turn;
-            state.note_origin(ticket, fingerprint)
-        })
-    }
-
-    fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool> {
-        async move {
-            let found = self.file_system().await;
-            self.note_by(move |state| state.note_stopped(origin, found)).await
-        }
-        .boxed_local()
-    }
-
-    fn note_fenced(&self) -> LocalBoxFuture<'_, bool> {
-        self.note_by(StateFile::note_fenced)
-    }
-
-    fn other_cache(&self, origin_identity: &str) -> LocalBoxFuture<'_, Option<OtherCache>> {
-        let last = self.state.last_cache_of(origin_identity);
-        let other = last
-            .filter(|last| *last != self.state.uuid)
-            .map(|uuid| OtherCache {
-                uuid,
-                dirty: self.state.is_dirty(uuid),
-            });
-        async move { other }.boxed_local()
-    }
-
-    fn note_cache_of(&self, origin_identity: &str) -> LocalBoxFuture<'_, bool> {
-        let identity = origin_identity.to_owned();
-        self.note_by(move |state| state.note_cache_of(&identity))
+        let before = self.0.noting.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a slot is given back once");
     }
 }
 
@@ -627,6 +519,29 @@ mod tests {
             assert_eq!(state(1).last_cache_of(identity), Some(Uuid::from_u128(2)));
         }
         assert_eq!(state(1).last_cache_of("file:/a_b"), None, "another one");
+    }
+
+    #[test]
+    fn the_other_cache_of_an_origin_is_reported_with_its_dirty_mark() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = |number| StateFile::open(Some(directory.path()), Uuid::from_u128(number));
+        assert!(state(1).other_cache_of("wwn:1").is_none());
+        assert!(state(1).note_cache_of("wwn:1"));
+        assert!(state(1).other_cache_of("wwn:1").is_none(), "it is this one");
+        let other = || state(2).other_cache_of("wwn:1").unwrap();
+        assert_eq!((other().uuid, other().dirty), (Uuid::from_u128(1), false));
+        assert!(state(1).note_dirty(4));
+        assert!(other().dirty);
+    }
+
+    #[test]
+    fn origin_records_in_progress_are_limited() {
+        let state = Arc::new(StateFile::open(None, Uuid::from_u128(7)));
+        let mut slots: Vec<_> = (0..NOTES_MAX).map(|_| Slot::take(&state).unwrap()).collect();
+        assert!(Slot::take(&state).is_none());
+        assert!(Slot::take(&state).is_none(), "a refusal takes no slot");
+        slots.pop();
+        assert!(Slot::take(&state).is_some());
     }
 
     #[test]

@@ -26,7 +26,8 @@ use crate::device::{HostDevice, Production};
 use crate::device_timeout::DeviceTimeout;
 use crate::error::HostError;
 use crate::order::{HostShards, Order, Reach, Session, ThreadStats};
-use crate::state::{StateFile, StateRecords};
+use crate::state::StateFile;
+use crate::state_records::StateRecords;
 use crate::status::Cleaning;
 use crate::timed::Timed;
 
