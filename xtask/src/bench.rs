@@ -1,7 +1,8 @@
-//! `make bench`: the budgets, each measured beside its peer in the same run and reported as a ratio with the spread.
+//! `make bench`: measures the performance budgets. Each is measured next to its peer in the same run and reported as a
+//! ratio with its spread.
 //!
-//! Runs are interleaved (A B C A B C ..), so that a machine that speeds up or slows down does so for all. Nothing
-//! here is a test: figures depend on the machine, and a row that could not be measured says why.
+//! Runs are interleaved (A B C A B C ..), so that changes in the speed of the machine affect all of them. The benchmark
+//! is not a test: its figures depend on the machine, and a row that could not be measured says why.
 
 mod engine;
 mod load;
@@ -19,7 +20,7 @@ use row::Row;
 /// Measures everything and prints the table.
 ///
 /// # Errors
-/// The files or the program to be measured cannot be made. A peer that is missing only costs its rows.
+/// The files or the measured program cannot be created. A missing peer only affects its own rows.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     let runs = if options.quick { 2 } else { options.runs };
     let bar = if std::io::IsTerminal::is_terminal(&std::io::stderr()) {

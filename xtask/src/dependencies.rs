@@ -1,7 +1,7 @@
-//! What dependencies may be, by `deny.toml`: their licences, where they come from, and the crates that are banned.
+//! Checks dependencies by `deny.toml`: their licences, their sources, and banned crates.
 //!
-//! The part of `cargo deny check` that needs no tool and no network, so that it is never left out; `make audit` runs the
-//! whole of it, with the advisory database.
+//! This is the part of `cargo deny check` that needs no tool and no network, so that it always runs; `make audit` runs
+//! all of it, with the advisory database.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ type Failure = Box<dyn std::error::Error>;
 #[derive(Debug, clap::Args)]
 pub struct Options {}
 
-/// What `deny.toml` says, as far as it is looked at here.
+/// The parts of `deny.toml` that are used here.
 struct Rules {
     licences: Vec<spdx::Licensee>,
     registries: Vec<String>,
@@ -47,7 +47,7 @@ impl Rules {
         })
     }
 
-    /// What is wrong with a package.
+    /// Problems of a package.
     fn objections(&self, package: &Value) -> Vec<String> {
         let text = |key: &str| package.get(key).and_then(Value::as_str);
         let name = text("name").unwrap_or_default();
@@ -61,7 +61,7 @@ impl Rules {
                 }
             }
         }
-        // A package without a source is one of ours.
+        // A package without a source belongs to this workspace.
         if let Some(source) = text("source") {
             let known = source
                 .strip_prefix("registry+")
@@ -80,7 +80,7 @@ impl Rules {
 /// Checks every package of the lock file.
 ///
 /// # Errors
-/// A package that may not be used, named with the reason; or `cargo metadata` or `deny.toml` cannot be read.
+/// A package that may not be used, with the reason; or `cargo metadata` or `deny.toml` cannot be read.
 pub fn run(_: &Options) -> Result<(), Failure> {
     let rules =
         Rules::read(&std::fs::read_to_string("deny.toml").map_err(|error| format!("deny.toml: {error}"))?)?;
@@ -105,7 +105,7 @@ pub fn run(_: &Options) -> Result<(), Failure> {
         }
     }
     if wrong > 0 {
-        return Err(format!("{wrong} objections to dependencies, by deny.toml").into());
+        return Err(format!("{wrong} problems of dependencies, by deny.toml").into());
     }
     println!(
         "{} packages: licences and sources are allowed by deny.toml",

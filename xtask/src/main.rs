@@ -1,4 +1,4 @@
-//! Chores of the project that are not part of the program: studies, trace replay, benchmarks.
+//! Development tasks that are not part of the program: studies, trace replay, benchmarks.
 
 mod bench;
 mod dependencies;
@@ -16,9 +16,9 @@ use clap::Parser;
 enum Command {
     /// Compare the hit ratios of the policies with the design's table, on real traces
     PolicyStudy(policy_study::Options),
-    /// Measure the budgets beside the peers
+    /// Measure the performance budgets, compared with their peers
     Bench(bench::Options),
-    /// Replay real traces through the engine on simulated devices, beside the design's table
+    /// Replay real traces through the engine on simulated devices, compared with the design's table
     Replay(replay::Options),
     /// Check the licences and sources of dependencies by deny.toml
     Dependencies(dependencies::Options),

@@ -1,9 +1,9 @@
-//! Replays the real traces under each policy and prints the hit ratios beside the design's table.
+//! Replays the real traces with each policy and prints the hit ratios next to the design's table.
 //!
-//! Twice: block by block (`ideal`), which is what the table was made with, and with regions and the engine's own
-//! policies (`regions`), which is what a cache can do. The table has a column that is no policy of the engine, FIFO
-//! with reinsertion: that one is here (`reinsertion`). The engine's plain FIFO has no column. Writes to the SSD are part of every comparison: those of
-//! admissions and those of reinsertions, in blocks for each reference.
+//! There are two models: by block (`ideal`), as in the table, and with regions and the engine's own policies
+//! (`regions`), as a cache can do. FIFO with reinsertion is a column of the table but not a policy of the engine; it is
+//! implemented here (`reinsertion`). The engine's plain FIFO has no column. Every comparison includes writes to the SSD
+//! for admissions and reinsertions, in blocks per reference.
 
 mod ideal;
 mod outcome;
@@ -23,15 +23,15 @@ use studied::Studied;
 /// Options of the study.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Folder with arc-P3.lis.zst, arc-P6.lis.zst and cloudphysics.vscsi.zst
+    /// Directory with arc-P3.lis.zst, arc-P6.lis.zst and cloudphysics.vscsi.zst
     #[arg(long, value_name = "DIR")]
     traces: PathBuf,
 }
 
-/// How the ideal models may differ from the table: it has three digits and the variant behind it is not published.
+/// Maximum difference of the ideal models from the table, which has three digits and an unpublished variant behind it.
 const IDEAL_DIFFERENCE_MAX: f64 = 0.005;
 
-/// How S3-FIFO with regions may differ from the table.
+/// Maximum difference of S3-FIFO with regions from the table.
 const REGIONS_DIFFERENCE_MAX: f64 = 0.02;
 
 /// A row of the design's table.
@@ -69,7 +69,7 @@ const TABLE: [Row; 6] = [
 ];
 
 impl Row {
-    /// What the table says of a policy; it has no column for plain FIFO, and for some none at twice the size.
+    /// The table's value for a policy; there is no column for plain FIFO, and some have no value at twice the size.
     fn published(&self, policy: Studied, compression: usize) -> Option<f64> {
         match (policy, compression) {
             (Studied::FifoWithReinsertion, 1) => Some(self.fifo_with_reinsertion),
@@ -151,11 +151,11 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Needs the real traces; they are not in this repository.
+    /// Requires the real traces, which are not in this repository.
     #[test]
     fn the_policies_do_what_the_design_says_they_do() {
         let Some(dir) = std::env::var_os("FLAZ_TRACES") else {
-            println!("skipped: FLAZ_TRACES does not name a folder with the traces");
+            println!("skipped: FLAZ_TRACES is not set to the directory with the traces");
             return;
         };
         for known in &KNOWN {

@@ -1,7 +1,7 @@
-//! Replay of block traces through the real engine on simulated devices: hit ratios beside the design's table.
+//! Replays block traces through the real engine on simulated devices, and compares hit ratios with the design's table.
 //!
-//! One shard, regions of about a 64th of the cache. Every reference is a read of one block; what a miss admits is
-//! stored before the next reference, so that the order is that of the trace. Blocks either do not compress or all
+//! One shard, regions of about a 64th of the cache. Every reference is a read of one block; a block admitted after a
+//! miss is stored before the next reference, so that the order is that of the trace. Either no block compresses, or all
 //! compress 2:1.
 
 use std::path::PathBuf;
@@ -24,32 +24,32 @@ use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
 use crate::trace::{KNOWN, Trace, TraceError};
 
-/// Random bytes in a block of which LZ4 stores 2048.
+/// Number of random bytes in a block that LZ4 stores in 2048 bytes.
 const TWO_TO_ONE_RANDOM_BYTES: usize = 2024;
 
-/// How far the engine may be from the table.
+/// Maximum difference of the engine from the table.
 const DIFFERENCE_MAX: f64 = 0.02;
 
 /// Options of the replay.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Folder with arc-P3.lis.zst, arc-P6.lis.zst and cloudphysics.vscsi.zst
+    /// Directory with arc-P3.lis.zst, arc-P6.lis.zst and cloudphysics.vscsi.zst
     #[arg(long, value_name = "DIR")]
     traces: PathBuf,
     /// Only this trace
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Policy of admission and reclaim
+    /// Admission and replacement policy
     #[arg(long, default_value = "s3-fifo")]
     policy: PolicyKind,
 }
 
-/// A line of the design's table. It has no column for plain FIFO (its FIFO reinserts), nor for second touch with
-/// compression; and its second touch has a ghost of twice the cache, more than the engine's memory allows, which makes
+/// A row of the design's table. It has no column for plain FIFO (its FIFO reinserts), nor for second touch with
+/// compression. Its second touch has a ghost of twice the cache size, more than the engine's memory allows, which makes
 /// the smallest caches differ.
 struct Row {
     trace: &'static str,
-    /// Size of the cache, as a share of the trace's footprint.
+    /// Size of the cache, as a share of the blocks in the trace.
     share: f64,
     s3_fifo: f64,
     s3_fifo_x2: f64,
@@ -100,7 +100,7 @@ impl Platform for Simulated {
 pub enum Data {
     /// Random bytes.
     Random,
-    /// Not quite half random, the rest zero, so that LZ4 stores half.
+    /// Slightly less than half random, the rest zero, so that LZ4 stores half.
     TwoToOne,
 }
 
@@ -110,24 +110,24 @@ pub enum ReplayError {
     /// A trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The engine does worse than the table says.
+    /// The engine's hit ratio is below that of the table.
     #[error("{below} of {compared} compared lines are more than {DIFFERENCE_MAX} below the table")]
     Below {
-        /// Lines that are.
+        /// Number of such lines.
         below: usize,
-        /// All lines that the table has a hit ratio for.
+        /// Number of lines for which the table has a hit ratio.
         compared: usize,
     },
 }
 
-/// Replays all traces of the table that are asked for.
+/// Replays all selected traces of the table.
 ///
 /// # Errors
 /// A trace cannot be read, or a line is too far below the table.
 pub fn run(options: &Options) -> Result<(), ReplayError> {
     println!("blocks that compress do so {:.2}:1", codec_ratio());
     println!(
-        "{} through the engine, one shard; hit ratio beside the table's, where it has one",
+        "{} through the engine, one shard; hit ratio next to that of the table, if it has one",
         options.policy
     );
     println!(
@@ -179,7 +179,8 @@ pub fn run(options: &Options) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// What hit ratios less the table's prove. Where rings of regions do better than the table's model, that is no failure.
+/// Evaluates the differences of the hit ratios from the table. Rings of regions may exceed the table's model; that is
+/// not a failure.
 fn verdict(differences: &[f64]) -> Result<String, ReplayError> {
     let count = |far: fn(&f64) -> bool| differences.iter().filter(|it| far(it)).count();
     let compared = differences.len();
@@ -199,7 +200,7 @@ fn verdict(differences: &[f64]) -> Result<String, ReplayError> {
     })
 }
 
-/// What LZ4 makes of blocks that are meant to compress 2:1.
+/// LZ4's result for blocks that should compress 2:1.
 fn codec_ratio() -> f64 {
     let mut block = [0; 4096];
     contents(1, Data::TwoToOne, &mut block);
@@ -208,7 +209,7 @@ fn codec_ratio() -> f64 {
     4096.0 / stored.unwrap_or(4096) as f64
 }
 
-/// Contents of block `number`, the same every time.
+/// Contents of block `number`, always the same.
 pub fn contents(number: u64, data: Data, block: &mut [u8]) {
     let random = if data == Data::Random {
         block.len()
@@ -219,7 +220,7 @@ pub fn contents(number: u64, data: Data, block: &mut [u8]) {
     block[random..].fill(0);
 }
 
-/// Replays references to blocks below `distinct` through a cache whose regions have room for `capacity_blocks`
+/// Replays references to blocks below `distinct` through a cache whose regions have space for `capacity_blocks`
 /// uncompressed blocks.
 pub fn replay(
     references: &[u32],
@@ -291,7 +292,7 @@ pub fn replay(
             let cached = shard.is_cached(flaz_engine::units::BlockNumber(u64::from(block)));
             volume.read(u64::from(block) * 4096, 4096).await.expect("reads");
             if !cached {
-                // Time passes: what was admitted is stored, and regions are reclaimed.
+                // Virtual time passes: admitted blocks are stored, and regions are reclaimed.
                 env.sleep(Duration::from_micros(1)).await;
             }
         }
@@ -352,7 +353,7 @@ mod tests {
         hits as f64 / references.len() as f64
     }
 
-    /// A made-up trace with skewed popularity and a scan now and then.
+    /// A synthetic trace with skewed popularity and an occasional scan.
     fn skewed(len: usize, blocks: u32) -> Vec<u32> {
         let mut random = Random::new(7);
         (0..len)
@@ -360,7 +361,7 @@ mod tests {
                 if at % 20_000 < 2000 {
                     return ((at * 7 + at / 20_000 * 2000) % blocks as usize) as u32;
                 }
-                // The inverse of a power law: about Zipf with exponent 0.9.
+                // The inverse of a power law: roughly Zipf with exponent 0.9.
                 let rank = (f64::from(blocks).powf(0.1) - 1.0)
                     .mul_add(random.unit(), 1.0)
                     .powf(10.0) as u32;

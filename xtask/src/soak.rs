@@ -1,8 +1,8 @@
-//! `make soak`: the simulation of crashes beside kills and power cuts of the real program, for as long as one likes.
+//! `make soak`: runs the crash simulation, and kills and power cuts of the real program, for a given time.
 //!
-//! Everything runs as `cargo test` runs it, so that what is found is replayed by the commands that its output tells.
-//! The simulation goes on in rounds, each with bases that no earlier round had; the loops of the real program tell
-//! after each crash what there was so far (`crates/cli/tests/interop/soak.rs`).
+//! Everything runs under `cargo test`, so the commands in its output replay a failure. The simulation runs in rounds,
+//! each with seeds that no earlier round had. The tests of the real program print their totals after each crash
+//! (`crates/cli/tests/interop/soak.rs`).
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
@@ -10,26 +10,26 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Minutes unless the options or `FLAZ_SOAK_MINUTES` say otherwise.
+/// Default duration in minutes, unless the options or `FLAZ_SOAK_MINUTES` change it.
 const MINUTES: u64 = 60;
-/// Crash states of one round of the simulation: under a minute.
+/// Number of crash states in one round of the simulation: less than a minute.
 const ROUND_STATES: u64 = 50_000;
-/// Bases from one round to the next: more than a round can use.
+/// Distance of the seeds of two rounds: more than a round can use.
 const ROUND_BASES: u64 = 1 << 20;
 const SIMULATION: [&str; 6] = ["test", "--locked", "--package", "flaz-engine", "--test", "crash"];
 const PROGRAM: [&str; 6] = ["test", "--locked", "--package", "flaz-cli", "--test", "interop"];
-/// What the simulation says at the end of a round.
+/// The simulation's output at the end of a round.
 const EXPLORED: &str = "crash states explored: ";
 
 /// Options of the soak.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// How long, in minutes [default: FLAZ_SOAK_MINUTES, or 60]
+    /// Duration in minutes [default: FLAZ_SOAK_MINUTES, or 60]
     #[arg(long)]
     minutes: Option<u64>,
 }
 
-/// What one part has told so far.
+/// Totals of one part so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     states: u64,
@@ -52,7 +52,7 @@ impl Counts {
         }
     }
 
-    /// Of a line `soak: NAME key=value ..`.
+    /// From a line `soak: NAME key=value ..`.
     fn of_line(line: &str) -> Self {
         let value = |key: &str| {
             let found = line.split(' ').find_map(|word| word.strip_prefix(key));
@@ -69,13 +69,13 @@ impl Counts {
     }
 }
 
-/// All that is known: the parts count separately, for each tells its own totals.
+/// Totals of all parts, each of which reports its own.
 #[derive(Debug, Default)]
 struct Soaked {
     simulation: Counts,
     kills: Counts,
     power_cuts: Counts,
-    /// Parts that failed, with what to look at.
+    /// Failed parts, with the place to look at.
     failures: Vec<String>,
 }
 
@@ -85,10 +85,10 @@ impl Soaked {
     }
 }
 
-/// Runs it all.
+/// Runs all parts.
 ///
 /// # Errors
-/// When something was lost, or a part could not run.
+/// Data was lost, or a part could not run.
 pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let minutes = match (options.minutes, std::env::var("FLAZ_SOAK_MINUTES")) {
         (Some(minutes), _) => minutes,
@@ -137,7 +137,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn cargo(words: &[&str]) -> Command {
-    // Set where cargo runs us: the same one.
+    // Cargo sets it when it runs this program: use the same one.
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(words).stdin(Stdio::null());
     command
@@ -145,7 +145,7 @@ fn cargo(words: &[&str]) -> Command {
 
 /// Rounds of the simulation until the time is over.
 fn simulate(until: Instant, _minutes: u64, soaked: &Mutex<Soaked>) -> Result<(), String> {
-    // Other crashes in every soak; a failure tells the seed that replays it.
+    // Different crashes in every soak; a failure prints the seed that replays it.
     let clock = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut base = clock.map_or(1, |since| since.as_secs()) * ROUND_BASES;
     while Instant::now() < until {
@@ -176,7 +176,7 @@ fn simulate(until: Instant, _minutes: u64, soaked: &Mutex<Soaked>) -> Result<(),
     Ok(())
 }
 
-/// Kills and power cuts of the real program, side by side.
+/// Kills and power cuts of the real program, in parallel.
 fn crash_program(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Result<(), String> {
     let mut child = cargo(&PROGRAM)
         .args(["--", "--ignored", "--nocapture", "--test-threads=2", "soak::"])
@@ -188,7 +188,7 @@ fn crash_program(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Resul
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let mut folders = [String::new(), String::new()];
     std::thread::scope(|scope| {
-        // What tests print on their way, like the backtrace of a failure.
+        // Other output of the tests, such as the backtrace of a failure.
         scope.spawn(|| relay(stderr, |_| false));
         relay(stdout, |line| {
             let Some(at) = line.find("soak: ") else {
@@ -223,7 +223,7 @@ fn crash_program(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Resul
     ))
 }
 
-/// Hands on, line by line, what `taken` does not take.
+/// Prints the lines that `taken` does not accept.
 fn relay(from: Option<impl Read>, mut taken: impl FnMut(&str) -> bool) {
     let lines = from.map(BufReader::new).into_iter().flat_map(BufRead::lines);
     for line in lines.map_while(Result::ok) {

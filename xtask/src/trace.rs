@@ -1,29 +1,29 @@
-//! Block traces: which blocks were referenced, in which order.
+//! Block traces: the referenced blocks in order.
 //!
-//! A request touches all 4 KiB blocks that it overlaps, each once. Reads and writes count alike: two of the formats
-//! do not tell them apart. The traces themselves are not part of this repository: a folder is named by the user.
+//! A request touches all 4 KiB blocks that it overlaps, each once. Reads and writes count alike, because two of the
+//! formats do not distinguish them. The traces are not part of this repository; the user specifies their directory.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the sectors in which all formats count.
+/// Size of a sector in all formats, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
 /// Sectors in a block of 4 KiB.
 const SECTORS_PER_BLOCK: u64 = 8;
 
-/// Sectors one request may have, at most (1 GiB): a trace with more is damaged.
+/// Maximum number of sectors in a request (1 GiB): a trace with more is damaged.
 const REQUEST_SECTORS_MAX: u64 = 1 << 21;
 
-/// Block references one trace may have, at most: 4 GiB of memory.
+/// Maximum number of block references in a trace: 4 GiB of memory.
 const REFERENCES_MAX: usize = 1 << 29;
 
-/// Bytes of a record in the VSCSI format: serial u32, length u32, segments u32, command u16, version u16, sector
-/// u64, microseconds u64, little-endian.
+/// Size of a record in the VSCSI format: serial u32, length u32, segments u32, command u16, version u16, sector u64,
+/// microseconds u64, little-endian.
 const VSCSI_RECORD_BYTES: usize = 32;
 
-/// How a trace is written.
+/// The format of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Lines of "first sector, sectors, ignored, request number", as in the traces of the ARC paper.
@@ -32,18 +32,18 @@ pub enum Format {
     Vscsi,
 }
 
-/// A trace that the design's table speaks of.
+/// A trace of the design's table.
 #[derive(Debug, Clone, Copy)]
 pub struct Known {
     /// Its name in the table.
     pub name: &'static str,
-    /// Its file in the folder of traces.
+    /// Its file in the directory of traces.
     pub file: &'static str,
-    /// How it is written.
+    /// Its format.
     pub format: Format,
-    /// Block references in it.
+    /// Number of block references.
     pub references: usize,
-    /// Different blocks among them.
+    /// Number of distinct blocks.
     pub distinct: usize,
 }
 
@@ -75,7 +75,7 @@ pub const KNOWN: [Known; 3] = [
 /// Why a trace could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file cannot be read, or not be decompressed.
+    /// The file cannot be read or decompressed.
     #[error("cannot read the trace {path}: {source}", path = path.display())]
     Read {
         /// Which.
@@ -83,19 +83,19 @@ pub enum TraceError {
         /// Why.
         source: io::Error,
     },
-    /// The content is not what the format says.
+    /// The contents do not match the format.
     #[error("{path}, request {request}: expected {expected}, found {found:?}", path = path.display())]
     Content {
         /// Which.
         path: PathBuf,
         /// Counted from 1.
         request: usize,
-        /// What should stand there.
+        /// Expected contents.
         expected: &'static str,
         /// What does.
         found: String,
     },
-    /// Read, but not the trace of that name.
+    /// A valid trace, but not the one of that name.
     #[error("{path} has {references} references to {distinct} blocks, expected {expected_references} to {expected_distinct}: is it another trace?", path = path.display())]
     Count {
         /// Which.
@@ -111,12 +111,12 @@ pub enum TraceError {
     },
 }
 
-/// Block references in the order in which they came.
+/// Block references in order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The blocks, renumbered from 0 in the order in which they first occur.
+    /// The blocks, renumbered from 0 in the order of their first reference.
     pub references: Vec<u32>,
-    /// For each of those numbers, the block's number on the traced device, in units of 4 KiB.
+    /// For each of these numbers, the block's number on the traced device, in units of 4 KiB.
     pub blocks: Vec<u64>,
 }
 
@@ -158,7 +158,7 @@ impl Trace {
         }
     }
 
-    /// How many different blocks it has.
+    /// Number of distinct blocks.
     #[must_use]
     pub fn distinct(&self) -> usize {
         self.blocks.len()
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_request_touches_each_block_it_overlaps_once() {
-        // Sectors 8 to 15 are block 1; 7 to 16 overlap three; none touch none.
+        // Sectors 8 to 15 are block 1; 7 to 16 overlap three blocks; an empty request overlaps none.
         let trace = parse(b"8 8 0 0\n7 10 0 1\n\n100 0 0 2\n16 1 0 3\n", Format::Arc).expect("a trace");
         assert_eq!(trace.references, [0, 1, 0, 2, 2]);
         assert_eq!(trace.blocks, [1, 0, 2]);
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn known_traces_have_the_counts_that_are_published_with_them() {
         let Some(dir) = std::env::var_os("FLAZ_TRACES") else {
-            println!("skipped: FLAZ_TRACES does not name a folder with the traces");
+            println!("skipped: FLAZ_TRACES is not set to the directory with the traces");
             return;
         };
         for known in &KNOWN {

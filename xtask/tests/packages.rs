@@ -1,4 +1,4 @@
-//! `tools/packages` on systems that are made up: where a browser must be there, and what is said where none can be.
+//! `tools/packages` on fake systems: whether a browser is required, and the message if none can be installed.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,14 +9,14 @@ use std::process::{Command, Output};
 const NEEDED: [&str; 10] = [
     "rm", "tail", "sh", "sed", "grep", "find", "head", "sort", "tr", "mktemp",
 ];
-/// Folders that the script adds to PATH.
+/// Directories that the script adds to PATH.
 const ADDED: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// A system with nothing but what the script needs and what is put into it.
+/// A system with only the programs that the script needs and those added to it.
 struct System(tempfile::TempDir);
 
 impl System {
-    /// `None`: its PATH leads to a browser whatever is done.
+    /// `None`: its PATH always contains a browser.
     fn new(id: &str) -> Option<Self> {
         let browsers = ["chromium", "chromium-browser", "google-chrome"];
         if ADDED
@@ -72,7 +72,7 @@ fn a_browser_is_wanted_where_the_archive_has_one() {
         return;
     };
     assert!(!debian.wants_browser(), "nothing to install it with");
-    // Neither lists nor a network.
+    // Neither package lists nor a network.
     debian.script("apt-get", "exit 100");
     debian.script("apt-cache", "exit 100");
     assert!(debian.wants_browser(), "Debian has it, whatever could be read");

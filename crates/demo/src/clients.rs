@@ -1,4 +1,4 @@
-//! The clients: threads that send the workload's requests over NBD, one at a time each, and check all data.
+//! The clients: threads that send the workload's requests over NBD, each one at a time, and check all data.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,47 +16,47 @@ use crate::interrupt::Interrupt;
 use crate::oracle::{BLOCK_BYTES, Oracle, checksum};
 use crate::workload::{Operation, REQUEST_BLOCKS_MAX, Requests, Workload};
 
-/// Width of the time slices in which requests are counted.
+/// Length of the time slices in which requests are counted.
 pub const SLICE: Duration = Duration::from_millis(100);
-/// Longest latency the histograms tell apart: longer ones count as this.
+/// Maximum latency in the histograms: longer ones count as this.
 const LATENCY_US_MAX: u64 = 60_000_000;
 
 /// When a phase ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
-    /// After so many requests of all clients together.
+    /// After this many requests of all clients together.
     Requests(u64),
-    /// After so much time.
+    /// After this time.
     Elapsed(Duration),
 }
 
-/// Everything a phase needs.
+/// Parameters of a phase.
 #[derive(Debug)]
 pub struct Phase<'a> {
     /// For messages: "the run without a cache".
     pub name: &'a str,
-    /// Number that selects the sequences of requests.
+    /// Selects the sequences of requests.
     pub number: u32,
-    /// Where the server listens.
+    /// Socket of the server.
     pub socket: &'a Path,
-    /// The image, from which writes take their contents.
+    /// The image, the source of the contents of writes.
     pub data: &'a DataSet,
     /// The requests.
     pub workload: &'a Workload,
-    /// What the disk must hold.
+    /// Expected contents of the disk.
     pub oracle: &'a Oracle<'a>,
-    /// When to stop.
+    /// The stop request.
     pub until: Until,
 }
 
-/// What the clients saw, all together.
+/// Results of all clients.
 #[derive(Debug)]
 pub struct Observed {
-    /// Time the phase took.
+    /// Duration of the phase.
     pub elapsed: Duration,
-    /// Requests that read.
+    /// Number of reads.
     pub reads: u64,
-    /// Requests that wrote.
+    /// Number of writes.
     pub writes: u64,
     /// Bytes read, each checked.
     pub bytes_read: u64,
@@ -84,7 +84,7 @@ impl Observed {
         }
     }
 
-    /// Requests of both kinds.
+    /// Reads and writes.
     pub fn requests(&self) -> u64 {
         self.reads + self.writes
     }
@@ -99,7 +99,7 @@ impl Observed {
         self.slices[slice] += 1;
     }
 
-    /// What another client saw meanwhile.
+    /// Contents that another client saw meanwhile.
     fn merge(&mut self, other: &Self) {
         self.count(other);
         if self.slices.len() < other.slices.len() {
@@ -110,7 +110,7 @@ impl Observed {
         }
     }
 
-    /// What was seen afterwards.
+    /// Contents seen afterwards.
     pub fn follow(&mut self, next: &Self) {
         self.count(next);
         self.elapsed += next.elapsed;
@@ -130,7 +130,7 @@ impl Phase<'_> {
     /// Runs the phase. `done` grows with each request, for a progress bar and the sampler.
     ///
     /// # Errors
-    /// The first error of any client, wrong data above all; or [`DemoError::Interrupted`].
+    /// The first error of any client, with wrong data first; or [`DemoError::Interrupted`].
     pub fn run(&self, interrupt: &Interrupt, done: &AtomicU64) -> Result<Observed, DemoError> {
         let connections = (0..self.workload.clients())
             .map(|client| self.connect(client))
@@ -174,7 +174,7 @@ impl Phase<'_> {
         for result in results {
             match result {
                 Ok(observed) => sum.merge(&observed),
-                // Wrong data outranks what it may have caused elsewhere.
+                // Wrong data takes precedence over errors that it may have caused elsewhere.
                 Err(error @ DemoError::WrongData { .. }) => return Err(error),
                 Err(error) => {
                     first_error.get_or_insert(error);
@@ -250,7 +250,7 @@ impl Worker<'_> {
             }
             self.done.fetch_add(1, Ordering::Relaxed);
         }
-        // As an application does at its end. Not a request of the workload: it is not counted.
+        // As an application does at its end. It is not a request of the workload, so it is not counted.
         connection.flush().map_err(|source| DemoError::Client {
             client: self.client,
             source,
@@ -269,7 +269,7 @@ impl Worker<'_> {
             .phase
             .oracle
             .before_read(first, (buffer.len() / BLOCK_BYTES) as u32);
-        // A server that claims to have read and has not must not pass with what the last read left here.
+        // A server that reports a read without doing it must not pass because of the data of the previous read.
         buffer.fill(0xa5);
         self.timed(observed, || {
             connection.read(u64::from(first) * BLOCK_BYTES as u64, buffer)
@@ -322,7 +322,7 @@ impl Worker<'_> {
     }
 }
 
-/// Compares the whole emulated disk with what it must hold, past the server: nothing may have been lost.
+/// Compares the whole emulated disk with its expected contents, bypassing the server.
 ///
 /// # Errors
 /// [`DemoError::WrongData`] with the first block that differs, or a failed read.

@@ -1,8 +1,8 @@
-//! The data of the demo: real files of this machine, laid one after another into an image.
+//! The data of the demo: real files of this machine, concatenated into an image.
 //!
-//! Which files: all regular files under the given folders, in an order that looks random and is the same every
-//! time (a hash of the path), so that every folder is there with its share. Only whole 4 KiB blocks of a file
-//! are taken: padding would compress for nothing and flatter the ratio. For each block the checksum is kept.
+//! The files are all regular files in the given directories, in a pseudo-random order that is always the same (a hash
+//! of the path), so that every directory has its share. Only whole 4 KiB blocks of a file are used, because padding
+//! would compress well and improve the ratio. The checksum of each block is stored.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
@@ -18,20 +18,20 @@ use crate::error::DemoError;
 use crate::interrupt::Interrupt;
 use crate::oracle::{BLOCK_BYTES, checksum};
 
-/// Folders whose files are taken when the user names none.
+/// Default directories.
 pub const DEFAULT_FOLDERS: [&str; 2] = ["/usr/lib", "/usr/share"];
-/// Least data that makes a demo.
+/// Minimum amount of data for a demo.
 pub const BYTES_MIN: u64 = 8 << 20;
-/// Directory entries looked at, so that a huge tree does not take all day.
+/// Maximum number of directory entries visited, so that a huge tree does not take too long.
 const ENTRIES_MAX: usize = 1_000_000;
-/// Of a longer file only the start is taken, so that a few giants do not crowd out the rest.
+/// Only the start of a longer file is used, so that a few huge files do not displace the others.
 const FILE_BLOCKS_MAX: u64 = 2048;
-/// Files below this many blocks are taken only when the others do not fill the image.
+/// Files with fewer blocks are used only if the others do not fill the image.
 const FILE_BLOCKS_USUAL: u64 = 4;
-/// Popularity is given to pieces of at most this many blocks: parts of a large file are not equally hot.
+/// Maximum number of blocks in a piece with one popularity, because parts of a large file are not equally hot.
 pub const PIECE_BLOCKS_MAX: u32 = 64;
 
-/// Consecutive blocks of one file that are popular together.
+/// Consecutive blocks of one file with one popularity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// First block on the emulated disk.
@@ -40,35 +40,35 @@ pub struct Piece {
     pub blocks: u32,
 }
 
-/// Where the data came from and how much there is, for the report.
+/// Source and amount of the data, for the report.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct DataSummary {
-    /// Folders, or "random bytes".
+    /// Directories, or "random bytes".
     pub source: String,
     /// Bytes of the image.
     pub bytes: u64,
     /// Files taken.
     pub files: u64,
-    /// Files there were to choose from.
+    /// Number of candidate files.
     pub candidates: u64,
-    /// Pieces that have a popularity of their own.
+    /// Number of pieces with their own popularity.
     pub pieces: u64,
-    /// Share of the image's bytes by folder, largest first; at most eight.
+    /// Share of the image's bytes by directory, largest first; at most eight.
     pub folders: Vec<(String, f64)>,
     /// Blocks that are all zero.
     pub zero_blocks: u64,
-    /// True when the walk stopped early because there were too many files.
+    /// Whether the walk stopped early because there were too many files.
     pub walk_cut_short: bool,
 }
 
-/// An image on disk and what is known of it.
+/// An image on disk.
 #[derive(Debug)]
 pub struct DataSet {
-    /// The image file; nobody writes to it any more.
+    /// The image file; it is no longer written.
     pub image: PathBuf,
     /// Checksum of each block.
     pub checksums: Vec<u32>,
-    /// All pieces, in the order of the image.
+    /// All pieces, in image order.
     pub pieces: Vec<Piece>,
     /// For the report.
     pub summary: DataSummary,
@@ -80,11 +80,11 @@ impl DataSet {
         self.checksums.len() as u32
     }
 
-    /// Lays files from `folders` into a new file `image`, at most `bytes_max` bytes.
+    /// Writes files from `folders` to a new file `image` of at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// When a folder cannot be read, the files hold less than [`BYTES_MIN`], the image cannot be written, or a
-    /// signal came. Files that cannot be read are skipped.
+    /// A directory cannot be read, the files have less than [`BYTES_MIN`], the image cannot be written, or a signal
+    /// arrived. Unreadable files are skipped.
     pub fn from_folders(
         folders: &[PathBuf],
         bytes_max: u64,
@@ -106,7 +106,7 @@ impl DataSet {
             if room == 0 {
                 break;
             }
-            // A file that does not fit is passed over: a smaller one will.
+            // A file that does not fit is skipped: a smaller one may fit.
             if blocks > room {
                 continue;
             }
@@ -138,10 +138,10 @@ impl DataSet {
         Ok(set)
     }
 
-    /// Fills a new file `image` with `bytes` random bytes in pieces of 16 to 256 KiB: data that no codec shrinks.
+    /// Fills a new file `image` with `bytes` random bytes in pieces of 16 to 256 KiB: incompressible data.
     ///
     /// # Errors
-    /// When the image cannot be written or a signal came.
+    /// The image cannot be written or a signal arrived.
     pub fn random(bytes: u64, seed: u64, image: &Path, interrupt: &Interrupt) -> Result<Self, DemoError> {
         let mut random = Random::stream(seed, 0xda7a);
         let mut layout = Layout::create(image)?;
@@ -167,17 +167,17 @@ impl DataSet {
 struct Candidate {
     path: PathBuf,
     blocks: u64,
-    /// Usual files first, then by hash of the path.
+    /// Files of usual size first, then by hash of the path.
     order: (bool, u64),
 }
 
-/// Finds the regular files with at least one whole block, each inode once. Says whether it stopped early.
+/// Finds the regular files with at least one whole block, each inode once. Returns whether it stopped early.
 fn walk(folders: &[PathBuf], interrupt: &Interrupt) -> Result<(Vec<Candidate>, bool), DemoError> {
     let mut candidates = Vec::new();
     let mut inodes = HashSet::new();
     let mut entries = 0;
     for folder in folders {
-        // The folders that were asked for must be there; what lies below may be unreadable.
+        // The specified directories must exist; entries below them may be unreadable.
         fs::read_dir(folder).map_err(DemoError::file("read the folder", folder))?;
         let mut pending = vec![folder.clone()];
         while let Some(current) = pending.pop() {
@@ -216,7 +216,7 @@ fn usable_blocks(metadata: &Metadata) -> Option<u64> {
     (metadata.is_file() && !special && blocks > 0).then_some(blocks)
 }
 
-/// FNV-1a, then mixed: the order of the files.
+/// FNV-1a, then mixed: determines the order of the files.
 fn hash(path: &Path) -> u64 {
     let fold = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     mix(path
@@ -260,13 +260,13 @@ impl Layout {
         self.checksums.len() as u64
     }
 
-    /// Appends the first `blocks` blocks of a file; the inner error is the file's and no reason to stop.
+    /// Appends the first `blocks` blocks of a file. The inner error is that of the file and no reason to stop.
     fn add_file(&mut self, path: &Path, blocks: u64) -> Result<io::Result<u64>, DemoError> {
         let mut data = std::mem::take(&mut self.data);
         data.clear();
         let read =
             open_regular(path).and_then(|file| file.take(blocks * BLOCK_BYTES as u64).read_to_end(&mut data));
-        // It may have shrunk meanwhile: then the whole blocks that are left.
+        // The file may have shrunk meanwhile: the remaining whole blocks are used.
         data.truncate(data.len() / BLOCK_BYTES * BLOCK_BYTES);
         let result = match read {
             Ok(_) => self.add(&data).map(|()| Ok(data.len() as u64)),
@@ -303,7 +303,7 @@ impl Layout {
             .out
             .into_inner()
             .map_err(|error| DemoError::file("write", image)(error.into_error()))?;
-        // What is still to be written back would slow down what is measured.
+        // Pending writeback would slow down the measurement.
         file.sync_all().map_err(DemoError::file("sync", image))?;
         let summary = DataSummary {
             bytes: self.checksums.len() as u64 * BLOCK_BYTES as u64,
@@ -321,7 +321,7 @@ impl Layout {
     }
 }
 
-/// Opens without following a link that has taken the file's place, and without waiting on a pipe.
+/// Opens a file without following a link that has replaced it, and without waiting on a pipe.
 fn open_regular(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let file = File::options()
@@ -335,7 +335,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Bytes by folder: two levels below the folders named.
+/// Bytes by directory, two levels below the specified ones.
 struct Shares<'a> {
     roots: &'a [PathBuf],
     bytes: Vec<(String, u64)>,

@@ -1,4 +1,4 @@
-//! What can end the demo early, and what to do about it.
+//! Errors that end the demo early, and what to do about them.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,43 +11,43 @@ use flaz_control::size::HumanBytes;
 /// Why the demo stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// SIGINT or SIGTERM came. Everything has been cleaned up.
+    /// SIGINT or SIGTERM arrived. Everything was cleaned up.
     #[error("interrupted")]
     Interrupted,
-    /// An option that does not go together with another one or with this machine.
+    /// An option that is not valid with another one or on this machine.
     #[error("{0}")]
     Usage(String),
-    /// A system call on a file or folder failed.
+    /// A system call on a file or directory failed.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
-        /// What was tried, as a verb: "create", "read".
+        /// The failed action, as a verb: "create", "read".
         action: &'static str,
-        /// What it was tried on.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Not enough room for the image, its copy and the cache.
+    /// Not enough space for the image, its copy and the cache.
     #[error(
         "{} has {} free, the demo needs {}: use a directory with more space (--dir), or a smaller --size",
         path.display(), HumanBytes(*free), HumanBytes(*needed)
     )]
     NoSpace {
-        /// Folder looked at.
+        /// Directory.
         path: PathBuf,
         /// Bytes available to this user.
         free: u64,
-        /// Bytes the demo would use at most.
+        /// Maximum number of bytes that the demo needs.
         needed: u64,
     },
-    /// Too little to read.
+    /// Not enough data.
     #[error(
         "found {} in readable files of 4 KiB and more under {places}, the demo needs at least {}: choose a \
          directory with more data (--data DIR), or use --data random",
         HumanBytes(*found), HumanBytes(*needed)
     )]
     NoData {
-        /// Where it looked.
+        /// The directories.
         places: String,
         /// Bytes in whole blocks found.
         found: u64,
@@ -59,25 +59,25 @@ pub enum DemoError {
     Child {
         /// The command line.
         command: String,
-        /// Exit status or what did not happen.
+        /// Exit status, or the step that failed.
         reason: String,
-        /// The end of what it said, on lines of its own; empty when it said nothing.
+        /// The end of its output, on separate lines; empty if there was none.
         log: String,
     },
-    /// The server answered with an error or not at all.
+    /// The server replied with an error or not at all.
     #[error("client {client}: {source}")]
     Client {
         /// Number of the client, from 0.
         client: u32,
-        /// What the protocol client said.
+        /// The error of the NBD client.
         source: ClientError,
     },
-    /// The data read is not the data written. The gravest thing a cache can do.
+    /// The data read differs from the data written: the worst error of a cache.
     #[error("WRONG DATA during {during}: {mismatch}")]
     WrongData {
-        /// Which run and phase.
+        /// The run and phase.
         during: String,
-        /// Which block, and what it should be.
+        /// The block, and its expected contents.
         mismatch: Mismatch,
     },
     /// The counters of the cache could not be read.
@@ -86,7 +86,7 @@ pub enum DemoError {
 }
 
 impl DemoError {
-    /// Attaches what was tried on which path: for `map_err`.
+    /// Adds action and path to an error, for `map_err`.
     pub fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { action, path, source }

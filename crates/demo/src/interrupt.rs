@@ -1,7 +1,7 @@
-//! Ctrl-C and SIGTERM: the first asks everybody to stop, the second ends the program at once.
+//! Ctrl-C and SIGTERM: the first one requests a stop, the second one ends the program at once.
 //!
-//! Invariants: a signal is never lost, a child registered here never outlives the program, and a pid is only
-//! signalled while its child has not been reaped (both happen under one lock), so that no stranger is killed.
+//! Invariants: a signal is never lost; a child registered here never outlives the program; a pid is only signalled
+//! before its child was reaped (both happen under one lock), so no other process is ever killed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,12 +16,12 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::error::DemoError;
 
-/// How often waiting code looks whether it should stop.
+/// Interval at which waiting code checks for a stop request.
 pub const POLL: Duration = Duration::from_millis(20);
-/// How long the second signal goes on removing what others put into the folder meanwhile.
+/// How long the second signal continues to remove files that other threads create in the directory.
 const ABANDON_MAX: Duration = Duration::from_secs(5);
 
-/// Shared by everybody who may have to stop. Cheap to clone.
+/// Shared by all code that may have to stop. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
     state: Arc<State>,
@@ -33,7 +33,7 @@ struct State {
     left_behind: Mutex<LeftBehind>,
 }
 
-/// What the second signal has to get rid of.
+/// What the second signal must clean up.
 #[derive(Debug, Default)]
 struct LeftBehind {
     children: BTreeMap<u32, Child>,
@@ -41,12 +41,12 @@ struct LeftBehind {
 }
 
 impl Interrupt {
-    /// Whether the demo should stop.
+    /// Whether a stop was requested.
     pub fn raised(&self) -> bool {
         self.state.stopping.load(Ordering::Relaxed)
     }
 
-    /// Asks everybody to stop, as the first signal does.
+    /// Requests a stop, as the first signal does.
     pub fn raise(&self) {
         self.state.stopping.store(true, Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ impl Interrupt {
     /// For `?` in every loop.
     ///
     /// # Errors
-    /// [`DemoError::Interrupted`] once a signal has come.
+    /// [`DemoError::Interrupted`] after a signal has arrived.
     pub fn check(&self) -> Result<(), DemoError> {
         if self.raised() {
             Err(DemoError::Interrupted)
@@ -63,10 +63,10 @@ impl Interrupt {
         }
     }
 
-    /// Sleeps for `time` or until a signal comes.
+    /// Sleeps for `time` or until a signal arrives.
     ///
     /// # Errors
-    /// [`DemoError::Interrupted`] when it came.
+    /// [`DemoError::Interrupted`] if one arrived.
     pub fn sleep(&self, time: Duration) -> Result<(), DemoError> {
         let until = Instant::now() + time;
         loop {
@@ -79,19 +79,19 @@ impl Interrupt {
         }
     }
 
-    /// Takes charge of a child; returns its pid.
+    /// Registers a child; returns its pid.
     pub fn adopt(&self, child: Child) -> u32 {
         let pid = child.id();
         self.left_behind().children.insert(pid, child);
         pid
     }
 
-    /// Does something with a child in charge, under the lock; `None` when it has been released.
+    /// Calls a function with a registered child, under the lock; `None` if it was released.
     pub fn with_child<T>(&self, pid: u32, act: impl FnOnce(&mut Child) -> T) -> Option<T> {
         self.left_behind().children.get_mut(&pid).map(act)
     }
 
-    /// Kills and reaps a child, if it is still there.
+    /// Kills and reaps a child, if it still exists.
     pub fn finish(&self, pid: u32) {
         let mut left_behind = self.left_behind();
         if let Some(child) = left_behind.children.get_mut(&pid) {
@@ -100,21 +100,21 @@ impl Interrupt {
         left_behind.children.remove(&pid);
     }
 
-    /// The folder to remove on the second signal.
+    /// The directory to remove on the second signal.
     pub fn remember_folder(&self, folder: Option<PathBuf>) {
         self.left_behind().folder = folder;
     }
 
     fn left_behind(&self) -> MutexGuard<'_, LeftBehind> {
-        // A poisoned lock still protects whole values: nothing here is half done when a panic passes.
+        // A poisoned lock still protects complete values: nothing here is half done when a panic passes.
         self.state
             .left_behind
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends everybody and removes the folder. Other threads of this program go on meanwhile; as the folder gets another
-    /// name first, they can make nothing more in it.
+    /// Kills all children and removes the directory. Other threads of this program continue meanwhile; the directory is
+    /// renamed first, so that they cannot create more files in it.
     fn abandon(&self) {
         let mut left_behind = self.left_behind();
         left_behind.children.values_mut().for_each(end);
@@ -129,8 +129,8 @@ impl Interrupt {
             Err(_) => folder,
         };
         let give_up = Instant::now() + ABANDON_MAX;
-        // A file that is being made may come behind the back of whoever empties a folder. Nobody is left to tell of a
-        // failure but the caller's terminal, which has the exit status.
+        // A file that is being created may appear after the directory was emptied. There is nobody to report a failure
+        // to, except by the exit status.
         while std::fs::remove_dir_all(folder).is_err() && folder.exists() && Instant::now() < give_up {
             std::thread::sleep(POLL);
         }
@@ -138,12 +138,12 @@ impl Interrupt {
 }
 
 fn end(child: &mut Child) {
-    // Either fails only when the child has already been reaped: then there is nothing to end.
+    // Both fail only if the child was already reaped.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// Listens to the signals for as long as it lives.
+/// Handles the signals while it lives.
 #[derive(Debug)]
 pub struct SignalWatch {
     handle: Handle,
@@ -151,10 +151,10 @@ pub struct SignalWatch {
 }
 
 impl SignalWatch {
-    /// Starts to listen to SIGINT, SIGTERM and SIGHUP.
+    /// Begins to handle SIGINT, SIGTERM and SIGHUP.
     ///
     /// # Errors
-    /// When the system refuses the handlers or the thread.
+    /// The system refuses the handlers or the thread.
     pub fn start(interrupt: &Interrupt) -> Result<Self, DemoError> {
         let failed = |what| DemoError::file(what, "signal handlers");
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed("install"))?;
@@ -221,7 +221,7 @@ mod tests {
                         if std::fs::create_dir(&run).is_err() {
                             return;
                         }
-                        // It may be gone by now.
+                        // The process may have ended already.
                         let _ = std::fs::write(run.join("file"), b"x");
                     }
                 }

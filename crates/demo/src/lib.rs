@@ -1,16 +1,16 @@
-//! The body of `flaz demo`: what a compressed cache is worth, on data of this machine, in a minute, without root.
+//! `flaz demo`: compares a compressed cache with an uncompressed one on data of this machine, in a minute, without
+//! root.
 //!
-//! Real files are laid on an emulated hard disk. The same read-mostly requests of several clients then go
-//! through a real NBD socket to three servers in turns: without a cache, with a cache that does not compress, and with
-//! one that does, the SSD a quarter of the data. Every byte read is checked. The result is a table, a page
-//!  and, on request, JSON ([`outcome`]).
+//! Real files are copied to an emulated hard disk. Several clients then send the same read-mostly requests through a
+//! real NBD socket to three servers in turn: without a cache, with an uncompressed cache and with a compressed one. The
+//! size of the SSD is a quarter of the data. Every byte read is checked. The result is a table, a page and optionally
+//! JSON ([`outcome`]).
 //!
-//! How to read it: [`dataset`] makes the image, [`workload`] the requests, [`clients`] send them over NBD
-//! and check the answers with the [`oracle`], [`server`] drives the real program as child processes,
-//! [`session`] puts these together.
+//! [`dataset`] creates the image and [`workload`] the requests; [`clients`] send them over NBD and check the replies
+//! with the [`oracle`]; [`server`] runs the real program as child processes; [`session`] combines these.
 //!
-//! Invariants: everything made lies in one folder ([`scratch`]) that is gone at the end, whatever the end;
-//! no child outlives the program ([`interrupt`]); a run with wrong data never makes a report.
+//! Invariants: all files are in one directory ([`scratch`]), which is removed at the end in any case; no child outlives
+//! the program ([`interrupt`]); a run with wrong data never produces a report.
 
 mod clients;
 pub mod dataset;
@@ -49,19 +49,19 @@ use server::Flaz;
 use session::Session;
 use workload::Workload;
 
-/// What the emulated disk is called. Its figures are those of `--emulate-origin hdd`.
+/// Name of the emulated disk. Its speed is that of `--emulate-origin hdd`.
 const EMULATED_DISK: &str = "an emulated hard disk (12.6 ms per random access, 100 MB/s)";
-/// A random access to it, with the transfer of some KiB.
+/// A random access to it, including the transfer of some KiB.
 const DISK_ACCESS_US: f64 = 12_700.0;
-/// Room for logs, sockets and metadata beside image, disks and caches.
+/// Space for logs, sockets and metadata, in addition to image, disks and caches.
 const SLACK_BYTES: u64 = 16 << 20;
-/// About how long it takes to collect the files.
+/// Approximate time to collect the files.
 const COLLECT: Duration = Duration::from_secs(3);
 
 /// Runs the demo with `program`, the flaz executable, as its servers.
 ///
 /// # Errors
-/// Any failure; everything it made is removed before this returns.
+/// Any failure; all files are removed before this returns.
 pub fn measure(plan: &Plan, program: PathBuf, interrupt: &Interrupt) -> Result<Outcome, DemoError> {
     let begin = Instant::now();
     let flaz = Flaz::new(program, interrupt);

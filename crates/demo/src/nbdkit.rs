@@ -1,4 +1,4 @@
-//! A foreign NBD server to test the demo's clients against.
+//! Another NBD server, to test the demo's clients.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub struct Nbdkit(Child);
 
 impl Nbdkit {
-    /// Starts it on `socket`; nothing where it is not installed.
+    /// Starts it on `socket`; `None` if it is not installed.
     pub fn start(socket: &Path, arguments: &[&str]) -> Option<Self> {
         let child = match Command::new("nbdkit")
             .arg("-f")

@@ -1,12 +1,11 @@
-//! What every block of the emulated disk must hold, while several clients read and write it.
+//! The expected contents of every block of the emulated disk, while several clients read and write it.
 //!
-//! A block is known by the checksum of its contents. Each block has one client that may write it, one write at
-//! a time; anybody reads it at any time. A read may return any contents that the block had between the start
-//! and the end of the read: those that were complete when it started, and all that were begun since. Nothing
-//! older, nothing else.
+//! A block is identified by the checksum of its contents. Each block has one client that may write it, one write at a
+//! time; all clients read it at any time. A read may return the contents that were complete when it started, or any
+//! whose write has begun since; nothing older, nothing else.
 //!
-//! Protocol: a reader calls [`Oracle::before_read`], reads, and hands the data to [`Oracle::check`]. A writer
-//! calls [`Oracle::begin_write`], writes, and calls [`Oracle::end_write`] when the write is acknowledged.
+//! Protocol: a reader calls [`Oracle::before_read`], reads, and passes the data to [`Oracle::check`]. A writer calls
+//! [`Oracle::begin_write`], writes, and calls [`Oracle::end_write`] when the write is acknowledged.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,14 +19,14 @@ pub fn checksum(block: &[u8]) -> u32 {
     crc32c::crc32c(block)
 }
 
-/// A block that holds what it should not.
+/// A block with wrong contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
     /// Block number on the emulated disk.
     pub block: u32,
-    /// Checksums that would have been right; the first is the oldest.
+    /// Checksums that would have been correct, oldest first.
     pub expected: Vec<u32>,
-    /// Checksum of what was read.
+    /// Checksum of the data read.
     pub found: u32,
 }
 
@@ -46,30 +45,30 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Contents of a block since the start, as checksums: `contents[..=complete]` are acknowledged.
+/// Checksums of all contents of a block since the start: `contents[..=complete]` are acknowledged.
 #[derive(Debug)]
 struct History {
     contents: Vec<u32>,
     complete: usize,
 }
 
-/// How many contents each block of a read had when the read started.
+/// Number of contents of each block of a read when the read started.
 #[derive(Debug)]
 pub struct Snapshot {
     first: u32,
     complete: Vec<usize>,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Oracle<'a> {
-    /// Checksums of the image as it was laid out.
+    /// Checksums of the original image.
     image: &'a [u32],
     written: Mutex<HashMap<u32, History>>,
 }
 
 impl<'a> Oracle<'a> {
-    /// For a disk that holds the image with these checksums, one a block.
+    /// For a disk that contains the image with these checksums, one per block.
     pub fn new(image: &'a [u32]) -> Self {
         Self {
             image,
@@ -86,10 +85,10 @@ impl<'a> Oracle<'a> {
         Snapshot { first, complete }
     }
 
-    /// Checks what a read returned.
+    /// Checks the data of a read.
     ///
     /// # Errors
-    /// The first block that holds anything else than it may.
+    /// The first block with wrong contents.
     pub fn check(&self, snapshot: &Snapshot, data: &[u8]) -> Result<(), Mismatch> {
         let found: Vec<u32> = data.chunks(BLOCK_BYTES).map(checksum).collect();
         assert_eq!(
@@ -114,7 +113,7 @@ impl<'a> Oracle<'a> {
         Ok(())
     }
 
-    /// Call before `contents` (a checksum) is written to `block`, by the one client that may.
+    /// Call before `contents` (a checksum) is written to `block`, by its only writer.
     pub fn begin_write(&self, block: u32, contents: u32) {
         let original = self.image[block as usize];
         let mut written = self.written();
@@ -130,7 +129,7 @@ impl<'a> Oracle<'a> {
         history.contents.push(contents);
     }
 
-    /// Call when the write begun last to `block` is acknowledged.
+    /// Call when the last write to `block` is acknowledged.
     pub fn end_write(&self, block: u32) {
         if let Some(history) = self.written().get_mut(&block) {
             history.complete = history.contents.len() - 1;
@@ -138,7 +137,7 @@ impl<'a> Oracle<'a> {
     }
 
     fn written(&self) -> MutexGuard<'_, HashMap<u32, History>> {
-        // A panic of another thread ends the demo anyway; the map itself is whole after each statement.
+        // A panic of another thread ends the demo anyway; the map itself is consistent after each statement.
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

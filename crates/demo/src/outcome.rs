@@ -1,6 +1,6 @@
-//! What the demo found: the struct behind the table, the page and the JSON.
+//! The results of the demo: the struct behind the table, the page and the JSON.
 //!
-//! Field names end in their unit. Times of one run count from the start of its measured phase.
+//! Field names end in their unit. Times of a run count from the start of its measured phase.
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// All, in the order they are run and shown.
+    /// All, in the order of runs and of display.
     pub const ALL: [Self; 3] = [Self::NoCache, Self::Uncompressed, Self::Compressed];
 
     /// For people.
@@ -36,33 +36,33 @@ impl Variant {
     }
 }
 
-/// Everything the demo found.
+/// The results of the demo.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// [`OUTCOME_SCHEMA`].
     pub schema: u32,
     /// Version of flaz.
     pub version: String,
-    /// How it was done.
+    /// The parameters.
     pub parameters: Parameters,
     /// The data.
     pub data: DataSummary,
     /// One for each variant, in the order of [`Variant::ALL`].
     pub runs: Vec<Run>,
-    /// Seconds it took, all in all.
+    /// Total duration in seconds.
     pub total_s: f64,
-    /// Why not to trust the figures, if there is a reason.
+    /// Reasons not to trust the results.
     pub warnings: Vec<String>,
 }
 
-/// How it was done.
+/// The parameters of a demo.
 #[derive(Debug, Clone, Serialize)]
 pub struct Parameters {
     /// Size of the SSD (the cache file) in bytes.
     pub ssd_bytes: u64,
     /// Codec of the compressed run.
     pub codec: String,
-    /// Clients at a time, each with one request in flight.
+    /// Number of clients, each with one request in flight.
     pub clients: u32,
     /// Exponent of the Zipf distribution of popularity.
     pub skew: f64,
@@ -70,21 +70,22 @@ pub struct Parameters {
     pub write_percent: f64,
     /// Seed of the requests.
     pub seed: u64,
-    /// Requests to warm a cache up.
+    /// Number of warm-up requests.
     pub warmup_requests: u64,
     /// Seconds measured in each run.
     pub measured_s: f64,
-    /// Share of the requests that go to the hottest quarter of the data: what no cache of a quarter can exceed by much.
+    /// Share of the requests that go to the hottest quarter of the data: an approximate upper bound for a cache of a
+    /// quarter.
     pub hottest_quarter_share: f64,
     /// The slow disk.
     pub emulated_disk: String,
-    /// What it takes for one small request at a random place.
+    /// Time of one small request at a random place.
     pub disk_access_us: f64,
     /// CPU cores of the machine.
     pub cores: u64,
     /// Kernel and processor.
     pub machine: String,
-    /// Whether the files lay in memory instead of on a disk.
+    /// Whether the files were in memory instead of on a disk.
     pub files_in_memory: bool,
 }
 
@@ -96,12 +97,12 @@ pub struct Run {
     /// What the clients got in the measured phase.
     #[serde(flatten)]
     pub served: Served,
-    /// Share of the blocks read that the cache had; 0 without one.
+    /// Hit ratio in blocks read; 0 without a cache.
     pub hit_ratio: f64,
     /// What that took of processor and SSD.
     #[serde(flatten)]
     pub cost: Cost,
-    /// What the SSD holds at the end; absent without a cache.
+    /// Contents of the SSD at the end; absent without a cache.
     pub holdings: Option<Holdings>,
     /// Figures over time.
     #[serde(flatten)]
@@ -118,17 +119,17 @@ pub struct Run {
 pub struct Served {
     /// Requests finished.
     pub requests: u64,
-    /// Of those, reads.
+    /// Reads among them.
     pub reads: u64,
-    /// Of those, writes.
+    /// Writes among them.
     pub writes: u64,
-    /// Requests a second.
+    /// Requests per second.
     pub iops: f64,
-    /// Bytes read and written by the clients a second, in MiB.
+    /// MiB read and written by the clients per second.
     pub mib_per_s: f64,
     /// Latency of reads and writes.
     pub latency_us: Latency,
-    /// Cumulative distribution: (latency in microseconds, share of requests at most that slow).
+    /// Cumulative distribution: (latency in microseconds, share of requests with at most this latency).
     pub latency_cdf: Vec<(f64, f64)>,
 }
 
@@ -137,9 +138,9 @@ pub struct Served {
 pub struct Cost {
     /// CPU time of the server in the measured phase.
     pub cpu_s: f64,
-    /// CPU time of the server for each request.
+    /// CPU time of the server per request.
     pub cpu_us_per_request: f64,
-    /// Bytes written to the SSD from empty to the end.
+    /// Bytes written to the SSD since it was empty.
     pub ssd_written_bytes: u64,
     /// Bytes written to the SSD in the measured phase.
     pub ssd_written_measured_bytes: u64,
@@ -148,11 +149,11 @@ pub struct Cost {
 /// Figures over time.
 #[derive(Debug, Clone, Serialize)]
 pub struct Series {
-    /// Hit ratio while warming up: (requests so far, hit ratio of late).
+    /// Hit ratio during warm-up: (requests so far, recent hit ratio).
     pub warmup: Vec<(u64, f64)>,
-    /// Hit ratio over time: (second, hit ratio of late).
+    /// Hit ratio over time: (second, recent hit ratio).
     pub hit_ratio_series: Vec<(f64, f64)>,
-    /// Throughput over time: (second at the middle of the slice, requests a second).
+    /// Throughput over time: (second at the middle of the slice, requests per second).
     pub iops_series: Vec<(f64, f64)>,
 }
 
@@ -161,9 +162,9 @@ pub struct Series {
 pub struct Verified {
     /// Blocks that were read by clients and checked, warm-up included.
     pub blocks_verified: u64,
-    /// Bytes of the emulated disk that were compared with what was written, at the end.
+    /// Bytes of the emulated disk that were compared with the expected contents at the end.
     pub disk_bytes_verified: u64,
-    /// Fragments that `flaz check` read, checked and decompressed at the end.
+    /// Fragments that `flaz check` read, verified and decompressed at the end.
     pub fragments_verified: u64,
 }
 
@@ -184,31 +185,31 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// What the SSD holds at the end of a run.
+/// Contents of the SSD at the end of a run.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Holdings {
     /// Size of the SSD.
     pub ssd_bytes: u64,
     /// Blocks cached.
     pub cached_blocks: u64,
-    /// Those blocks before compression: the data the SSD stands for.
+    /// These blocks before compression: the effective capacity.
     pub logical_bytes: u64,
     /// Bytes of the fragments of those blocks.
     pub fragment_bytes: u64,
-    /// Of the regions in use, what is no cached fragment: headers, padding, outdated and dropped fragments.
+    /// Space of regions in use without cached fragments: headers, padding, stale and dropped fragments.
     pub other_bytes: u64,
-    /// Bytes of free regions, kept ready or not yet used.
+    /// Bytes of free regions, reserved or unused.
     pub free_bytes: u64,
     /// Superblocks, index and other metadata.
     pub metadata_bytes: u64,
-    /// Share of the blocks given to the codec that it could not shrink, by count.
+    /// Share of the blocks that the codec could not shrink.
     pub raw_share: f64,
-    /// Blocks of one repeated value, that take no space.
+    /// Same-filled blocks, which take no space.
     pub single_value_blocks: u64,
 }
 
 impl Holdings {
-    /// How much smaller the cached blocks are as fragments.
+    /// Compression ratio of the cached blocks as fragments.
     pub fn ratio(&self) -> f64 {
         if self.fragment_bytes == 0 {
             1.0
@@ -217,13 +218,13 @@ impl Holdings {
         }
     }
 
-    /// About how many of the fragments' bytes are of blocks stored as they are.
+    /// Estimated fragment bytes of blocks stored raw.
     pub fn raw_bytes(&self) -> u64 {
         let raw = self.raw_share * self.logical_bytes as f64;
         (raw as u64).min(self.fragment_bytes)
     }
 
-    /// How much data the SSD stands for, by its size.
+    /// Effective capacity relative to the size of the SSD.
     pub fn effective(&self) -> f64 {
         if self.ssd_bytes == 0 {
             0.0
@@ -239,7 +240,7 @@ impl Outcome {
         self.runs.iter().find(|run| run.variant == variant)
     }
 
-    /// Requests a second of `variant` by those of `other`.
+    /// Requests per second of `variant` divided by those of `other`.
     pub fn speedup(&self, variant: Variant, other: Variant) -> f64 {
         match (self.run(variant), self.run(other)) {
             (Some(run), Some(other)) if other.served.iops > 0.0 => run.served.iops / other.served.iops,
@@ -252,12 +253,12 @@ impl Outcome {
         self.runs.iter().map(|run| run.verified.blocks_verified).sum()
     }
 
-    /// Finds the reasons not to trust the figures.
+    /// Finds reasons not to trust the results.
     pub fn warn(&mut self) {
-        /// Queues and the machine's own disk may add this much to what the emulated disk takes.
+        /// Maximum time that queues and the machine's own disk add to the emulated disk.
         const SLOWER_MAX: f64 = 1.25;
         let mut warnings = Vec::new();
-        // With one arm and one request a client in flight, each waits for those of all clients.
+        // With one actuator and one request in flight per client, each request waits for those of all clients.
         let expected_us = f64::from(self.parameters.clients) * self.parameters.disk_access_us;
         if let Some(run) = self.run(Variant::NoCache)
             && run.served.latency_us.mean > expected_us * SLOWER_MAX
@@ -269,7 +270,7 @@ impl Outcome {
                 HumanMicros(expected_us)
             ));
         }
-        // Nothing in the demo takes that long: the machine slept, or gave its time to others.
+        // Nothing in the demo takes this long: the machine was suspended or busy with other work.
         let longest_us = (expected_us * 20.0).max(2e6);
         for run in self
             .runs
@@ -308,9 +309,9 @@ impl Outcome {
         self.warnings = warnings;
     }
 
-    /// The result in one sentence, whatever it is.
+    /// The result in one sentence.
     pub fn headline(&self) -> String {
-        /// Differences below this are noise in a demo of a few seconds.
+        /// Smaller differences are noise in a demo of a few seconds.
         const NOISE: f64 = 0.03;
         let gain = self.speedup(Variant::Compressed, Variant::Uncompressed);
         let over_disk = self.speedup(Variant::Compressed, Variant::NoCache);

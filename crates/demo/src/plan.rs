@@ -1,4 +1,4 @@
-//! What is measured.
+//! The parameters of the demo.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,22 +1,22 @@
-//! What a person at a terminal sees while waiting: one bar on standard error. Silent in a pipe.
+//! Progress for a user at a terminal: one bar on standard error. Silent in a pipe.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The bar. Its length is the time that everything should take.
+/// The bar. Its length is the expected total time.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    /// Where the current step began and how long it is, in milliseconds.
+    /// Start and length of the current step, in milliseconds.
     step: (u64, u64),
 }
 
 impl Progress {
-    /// A bar for something of about that length.
+    /// A bar for this expected time.
     pub fn start(total: Duration) -> Self {
         let bar = ProgressBar::with_draw_target(Some(millis(total)), ProgressDrawTarget::stderr());
-        // The template is a constant of this program; a bar in the default style is no reason to fail.
+        // The template is a constant of this program. If it were wrong, a bar in the default style would do.
         if let Ok(style) =
             ProgressStyle::with_template("{elapsed:>4} {bar:28.cyan/dim} {percent:>3}%  {wide_msg}")
         {
@@ -26,7 +26,7 @@ impl Progress {
         Self { bar, step: (0, 0) }
     }
 
-    /// The step before is done; the next is called `name` and should take `time`.
+    /// Ends the previous step; the next one is called `name` and should take `time`.
     pub fn step(&mut self, name: impl Into<String>, time: Duration) {
         let begin = self.step.0 + self.step.1;
         self.step = (begin, millis(time));
@@ -34,13 +34,13 @@ impl Progress {
         self.bar.set_message(name.into());
     }
 
-    /// How much of the current step is done, 0 to 1.
+    /// Sets the completed share of the current step, 0 to 1.
     pub fn part(&self, share: f64) {
         self.bar
             .set_position(self.step.0 + (self.step.1 as f64 * share.clamp(0.0, 1.0)) as u64);
     }
 
-    /// Says something without spoiling the bar: on standard error, if that is a terminal.
+    /// Prints a message above the bar, on standard error if that is a terminal.
     pub fn note(&self, text: &str) {
         self.bar.println(text);
     }

@@ -1,4 +1,4 @@
-//! Looks at the cache's counters at regular times while the clients work.
+//! Reads the cache's counters at regular intervals while the clients work.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::error::DemoError;
 use crate::server::Server;
 
-/// Time between two looks.
+/// Interval of the samples.
 pub const INTERVAL: Duration = Duration::from_millis(200);
 
 /// The counters at one time.
@@ -15,7 +15,7 @@ pub const INTERVAL: Duration = Duration::from_millis(200);
 pub struct Sample {
     /// Seconds since the phase began.
     pub second: f64,
-    /// Requests the clients had finished.
+    /// Requests completed by the clients.
     pub requests: u64,
     /// Blocks found in the cache so far.
     pub hit_blocks: u64,
@@ -23,7 +23,7 @@ pub struct Sample {
     pub miss_blocks: u64,
 }
 
-/// A sampler at work.
+/// A running sampler.
 #[derive(Debug)]
 pub struct Sampler<'scope, 'env> {
     stop: &'env AtomicBool,
@@ -31,7 +31,7 @@ pub struct Sampler<'scope, 'env> {
 }
 
 impl<'scope, 'env> Sampler<'scope, 'env> {
-    /// Starts to look at `server`; `requests` is what the clients count up.
+    /// Begins to sample `server`; `requests` is the clients' counter.
     pub fn start(
         scope: &'scope Scope<'scope, 'env>,
         server: &'env Server<'_>,
@@ -67,10 +67,10 @@ impl<'scope, 'env> Sampler<'scope, 'env> {
         Self { stop, thread }
     }
 
-    /// Takes a last look and returns all of them, the first at 0.
+    /// Takes a last sample and returns all of them, the first at 0.
     ///
     /// # Errors
-    /// When the cache did not answer once.
+    /// The cache did not reply at least once.
     pub fn finish(self) -> Result<Vec<Sample>, DemoError> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread

@@ -1,4 +1,4 @@
-//! One folder for everything the demo makes, on a real file system with room, gone at the end.
+//! One directory for all files of the demo, on a real file system with enough space, removed at the end.
 
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::error::DemoError;
 use crate::interrupt::Interrupt;
 
-/// Longest path of a Unix socket the system takes is 107 bytes; the names in the folder need this many.
+/// The maximum path length of a Unix socket is 107 bytes; the names in the directory need this many.
 const SOCKET_NAME_BYTES: usize = 24;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// `f_type` of file systems that live in memory, where O_DIRECT and "disk" mean little: tmpfs, ramfs.
+/// `f_type` of file systems in memory, where O_DIRECT and "disk" mean little: tmpfs, ramfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// The folder. Removed with all its contents when dropped, unless it is kept.
+/// The directory. Removed with all its contents when dropped, unless it is kept.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -23,11 +23,11 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a folder with room for `needed` bytes: under `parent` when given, else under the first of $TMPDIR,
-    /// /var/tmp, /tmp that has room, one on a disk before one in memory.
+    /// Creates a directory with space for `needed` bytes: in `parent` if given, otherwise in the first of $TMPDIR,
+    /// /var/tmp, /tmp with enough space, preferring disks to memory.
     ///
     /// # Errors
-    /// [`DemoError::NoSpace`] when there is no room, or what the system says.
+    /// [`DemoError::NoSpace`] if there is not enough space, or the system's error.
     pub fn create(
         parent: Option<&Path>,
         needed: u64,
@@ -47,7 +47,7 @@ impl Scratch {
             }
         };
         let (place, in_memory) = choose(&candidates, needed)?;
-        // The servers run in other folders than the caller.
+        // The servers run in other working directories than the caller.
         let place = std::path::absolute(&place).map_err(DemoError::file("find", &place))?;
         if place.as_os_str().len() + 1 + SOCKET_NAME_BYTES * 2 > SOCKET_PATH_BYTES_MAX {
             return Err(DemoError::Usage(format!(
@@ -75,15 +75,15 @@ impl Scratch {
         &self.path
     }
 
-    /// Whether the folder lives in memory: no disk had room.
+    /// Whether the directory is in memory because no disk had enough space.
     pub fn in_memory(&self) -> bool {
         self.in_memory
     }
 
-    /// Makes a folder for one run in it.
+    /// Creates a directory for one run in it.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn subfolder(&self, name: &str) -> Result<PathBuf, DemoError> {
         let path = self.path.join(name);
         DirBuilder::new()
@@ -109,7 +109,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The first candidate with room, preferring disks. Says whether it lives in memory.
+/// The first candidate with enough space, preferring disks. Returns whether it is in memory.
 fn choose(candidates: &[PathBuf], needed: u64) -> Result<(PathBuf, bool), DemoError> {
     let mut in_memory = None;
     let mut failure = None;
@@ -137,7 +137,7 @@ fn choose(candidates: &[PathBuf], needed: u64) -> Result<(PathBuf, bool), DemoEr
     }
 }
 
-/// Bytes free to this user, and whether the file system lives in memory.
+/// Free bytes for this user, and whether the file system is in memory.
 fn room(folder: &Path) -> Result<(u64, bool), DemoError> {
     let failed =
         |errno: rustix::io::Errno| DemoError::file("determine the free space of", folder)(errno.into());

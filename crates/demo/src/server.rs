@@ -1,7 +1,7 @@
-//! The real program at work: `flaz create`, `serve` and `check` as child processes, asked over its control socket.
+//! Runs the real program: `flaz create`, `serve` and `check` as child processes, queried over the control socket.
 //!
-//! The only place that knows how a server is started and asked. Children are in the charge of
-//! [`Interrupt`], so that none is left behind.
+//! Only this module starts and queries servers. Children are registered with [`Interrupt`], so that none is left
+//! behind.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,31 +19,31 @@ use flaz_control::chain;
 use flaz_control::report::{CheckReport, LiveReport};
 use flaz_control::{Client, ControlError, Reply, Request};
 
-/// How long a server may take to be ready, or to stop.
+/// Time limit for a server to become ready, or to stop.
 const START_STOP_MAX: Duration = Duration::from_secs(30);
-/// How long it may take to tell its counters.
+/// Time limit for its counters.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How much of a child's log an error shows.
+/// How much of a child's log is shown in an error.
 const LOG_TAIL_LINES: usize = 12;
 const LOG_TAIL_BYTES: usize = 4096;
 /// `USER_HZ`: the unit of times in /proc, the same on every architecture that Rust runs Linux on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Everything about one cache on one emulated disk.
+/// Parameters of one cache on one emulated disk.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// The cache file.
     pub cache: PathBuf,
-    /// The file that plays the slow disk.
+    /// The file that emulates the slow disk.
     pub origin: PathBuf,
-    /// Where NBD clients connect.
+    /// Socket for NBD clients.
     pub socket: PathBuf,
     control: PathBuf,
     log: PathBuf,
 }
 
 impl Place {
-    /// In a folder that exists.
+    /// In an existing directory.
     pub fn new(folder: &Path) -> Self {
         Self {
             cache: folder.join("cache.img"),
@@ -63,7 +63,7 @@ pub struct Flaz {
 }
 
 impl Flaz {
-    /// The program at `program`; children go to `interrupt`.
+    /// The program at `program`; children are registered with `interrupt`.
     pub fn new(program: PathBuf, interrupt: &Interrupt) -> Self {
         Self {
             program,
@@ -71,10 +71,10 @@ impl Flaz {
         }
     }
 
-    /// Makes a cache file of `bytes` bytes.
+    /// Creates a cache file of `bytes` bytes.
     ///
     /// # Errors
-    /// When `flaz create` fails.
+    /// `flaz create` fails.
     pub fn create(&self, place: &Place, bytes: u64, codec: &str) -> Result<(), DemoError> {
         let bytes = bytes.to_string();
         let arguments: [&OsStr; 9] = [
@@ -91,10 +91,10 @@ impl Flaz {
         self.output(&arguments).map(drop)
     }
 
-    /// Verifies a cache that is not served any more.
+    /// Verifies a cache that is no longer served.
     ///
     /// # Errors
-    /// When `flaz check` fails, which it does when something is wrong.
+    /// `flaz check` fails, also if it finds a problem.
     pub fn check(&self, place: &Place) -> Result<CheckReport, DemoError> {
         let arguments: [&OsStr; 4] = [
             "check".as_ref(),
@@ -108,7 +108,7 @@ impl Flaz {
     /// Serves a cache; returns when it accepts clients. `slow` emulates a hard disk.
     ///
     /// # Errors
-    /// When the server ends or is not ready in time.
+    /// The server ends or is not ready in time.
     pub fn serve(&self, place: &Place, mode: &str, slow: bool) -> Result<Server<'_>, DemoError> {
         let mut nbd = OsString::from("unix:");
         nbd.push(&place.socket);
@@ -154,7 +154,7 @@ impl Flaz {
     fn command(&self, arguments: &[&OsStr]) -> Command {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new(&self.program);
-        // In a process group of its own: Ctrl-C on the terminal comes to the demo, which stops its children.
+        // In its own process group: Ctrl-C on the terminal goes to the demo, which stops its children.
         command
             .args(arguments)
             .stdin(Stdio::null())
@@ -163,11 +163,11 @@ impl Flaz {
         command
     }
 
-    /// Runs a short command and returns what it prints.
+    /// Runs a short command and returns its output.
     fn output(&self, arguments: &[&OsStr]) -> Result<Vec<u8>, DemoError> {
         let command = shown(arguments);
         let failed = |error: io::Error| self.child_error(&command, error, "");
-        // Both in files without names, so that nothing waits for a full pipe, nor for who inherits one.
+        // Both outputs go to unnamed files, so that nothing waits for a full pipe or for a process that inherited one.
         let mut stdout = tempfile::tempfile().map_err(failed)?;
         let mut stderr = tempfile::tempfile().map_err(failed)?;
         let child = self
@@ -217,15 +217,15 @@ pub struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// Where NBD clients connect.
+    /// Socket for NBD clients.
     pub fn socket(&self) -> &Path {
         &self.place.socket
     }
 
-    /// What the cache counts.
+    /// The counters of the cache.
     ///
     /// # Errors
-    /// When it does not answer, or not with a report of a running cache.
+    /// It does not reply, or not with a report of a running cache.
     pub fn counters(&self) -> Result<LiveReport, DemoError> {
         let unanswered = |error: ControlError| DemoError::Status(chain(&error));
         let mut client = Client::connect(&self.place.control, None).map_err(unanswered)?;
@@ -238,10 +238,10 @@ impl Server<'_> {
             .ok_or_else(|| DemoError::Status("the cache is not running".into()))
     }
 
-    /// CPU time used so far, user and system, in seconds, as the kernel counts it.
+    /// CPU time used so far, user and system, in seconds, from the kernel.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// The process has ended.
     pub fn cpu_seconds(&self) -> Result<f64, DemoError> {
         let path = PathBuf::from(format!("/proc/{}/stat", self.pid));
         let text = std::fs::read_to_string(&path).map_err(DemoError::file("read", &path))?;
@@ -252,9 +252,9 @@ impl Server<'_> {
     /// Stops it cleanly: the cache is warm at the next start.
     ///
     /// # Errors
-    /// When it does not stop in time or says that something went wrong.
+    /// It does not stop in time or reports an error.
     pub fn stop(self) -> Result<(), DemoError> {
-        // A pid is valid here: it came from a child that is not reaped while it is in charge of `Interrupt`.
+        // A pid is valid here: its child is not reaped while it is registered with `Interrupt`.
         let signalled = self.flaz.interrupt.with_child(self.pid, |child| {
             let pid = rustix::process::Pid::from_child(child);
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)
@@ -329,13 +329,13 @@ fn contents(file: &mut File) -> io::Result<Vec<u8>> {
 
 fn log_tail(path: &Path) -> String {
     let mut text = Vec::new();
-    // What cannot be read cannot be shown; the error that is being made says what matters.
+    // An unreadable log is not shown; the error itself has the important part.
     let _ = File::open(path).and_then(|file| file.take(64 << 20).read_to_end(&mut text));
     let start = text.len().saturating_sub(LOG_TAIL_BYTES);
     String::from_utf8_lossy(&text[start..]).into_owned()
 }
 
-/// utime and stime in the text of /proc/PID/stat; the name in it may contain anything but ends with `)`.
+/// utime and stime from the text of /proc/PID/stat; the name in it may contain anything but ends with `)`.
 fn cpu_seconds_in(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);

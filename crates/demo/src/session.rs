@@ -1,11 +1,11 @@
-//! The runs of the workload. For each variant: lay out the disk, start the cache, warm it up, restart it on the slow
-//! disk; then measure all of them in turns; then check everything.
+//! Runs the workload. For each variant: copy the image to the disk, start the cache, warm it up, restart it on the slow
+//! disk. Then all variants are measured in turn, and everything is checked.
 //!
-//! In turns, so that a machine that is busy with something else for a while is so for all three.
+//! Taking turns distributes other load on the machine over all three variants.
 //!
-//! The warm-up runs on an origin at full speed, because on a disk of 79 requests a second it would take a
-//! quarter of an hour. Then the server is stopped cleanly and started again with the disk slowed down: the cache is warm, as
-//! after any clean stop. Without a cache there is nothing to warm up.
+//! The warm-up uses an origin at full speed, because on a disk with 79 requests per second it would take a quarter of
+//! an hour. Then the server is stopped cleanly and restarted with the slow disk: the cache is warm, as after any clean
+//! stop. Without a cache there is no warm-up.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,22 +24,22 @@ use crate::server::{Flaz, Place, Server};
 use crate::workload::Workload;
 use flaz_control::report::LiveReport;
 
-/// Phases by number: each has its own sequence of requests. Those from [`PHASE_MEASURED`] on are the turns.
+/// Phase numbers: each phase has its own sequence of requests. Those from [`PHASE_MEASURED`] on are the turns.
 const PHASE_WARMUP: u32 = 0;
 const PHASE_MEASURED: u32 = 1;
-/// Turns at most, and how long one is at least.
+/// Maximum number of turns, and minimum length of one.
 const TURNS_MAX: f64 = 4.0;
 const TURN_MIN: Duration = Duration::from_secs(1);
-/// Hit ratios are means over this time, so that the few requests of a slow disk make a line and no cloud.
+/// Hit ratios are means over this time, so that the few requests of a slow disk form a line.
 pub const WINDOW_S: f64 = 2.0;
-/// The same for the warm-up, which is quick.
+/// The same for the warm-up, which is faster.
 const WARMUP_WINDOW_S: f64 = 0.5;
 /// Throughput is shown for slices of this many [`SLICE`]s.
 const SLICES_SHOWN: usize = 10;
 /// Points of the latency distribution for each factor of ten.
 const CDF_POINTS_PER_DECADE: i32 = 40;
 
-/// What all runs have in common.
+/// Parameters common to all runs.
 #[derive(Debug)]
 pub struct Session<'a> {
     /// The program.
@@ -52,15 +52,15 @@ pub struct Session<'a> {
     pub ssd_bytes: u64,
     /// Codec of the compressed run.
     pub codec: &'a str,
-    /// Requests to warm up.
+    /// Number of warm-up requests.
     pub warmup_requests: u64,
-    /// Time to measure.
+    /// Measured time.
     pub measured: Duration,
-    /// Whether to stop.
+    /// The stop request.
     pub interrupt: &'a Interrupt,
 }
 
-/// What one phase on one server gave.
+/// Results of one phase on one server.
 struct Measured {
     observed: Observed,
     samples: Vec<Sample>,
@@ -68,7 +68,7 @@ struct Measured {
     counters: LiveReport,
 }
 
-/// A variant whose server is up, on the slow disk.
+/// A variant whose server is running on the slow disk.
 struct Contender<'a> {
     variant: Variant,
     place: Place,
@@ -80,10 +80,10 @@ struct Contender<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Runs all variants, each in a folder of its own, and leaves these without the large files.
+    /// Runs all variants, each in its own directory, and removes the large files from these.
     ///
     /// # Errors
-    /// Whatever went wrong; wrong data above all.
+    /// Any failure; wrong data first.
     pub fn run(&self, scratch: &Scratch, progress: &mut Progress) -> Result<Vec<Run>, DemoError> {
         let mut contenders = Vec::new();
         for (variant, name) in Variant::ALL.into_iter().zip(["1", "2", "3"]) {
@@ -117,7 +117,7 @@ impl<'a> Session<'a> {
             .collect()
     }
 
-    /// How many turns, and how long each is.
+    /// Number and length of the turns.
     fn turns(&self) -> (u32, Duration) {
         let turns = (self.measured.as_secs_f64() / TURN_MIN.as_secs_f64()).clamp(1.0, TURNS_MAX) as u32;
         (turns, self.measured / turns)
@@ -206,11 +206,11 @@ impl<'a> Session<'a> {
         Ok(run)
     }
 
-    /// A fresh copy of the image plays the disk.
+    /// A fresh copy of the image is the disk.
     fn lay_out(&self, place: &Place) -> Result<(), DemoError> {
         self.interrupt.check()?;
         fs::copy(&self.data.image, &place.origin).map_err(DemoError::file("write", &place.origin))?;
-        // What is still to be written back would slow the first requests down.
+        // Pending writeback would slow down the first requests.
         let disk = fs::File::options()
             .write(true)
             .open(&place.origin)
@@ -243,7 +243,7 @@ impl<'a> Session<'a> {
         let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         let cpu_before = server.cpu_seconds()?;
         let (observed, samples) = std::thread::scope(|scope| {
-            // The scope waits for its threads: also when this closure panics they must end.
+            // The scope waits for its threads, so they must end also if this closure panics.
             let _stop = StopOnDrop(&stop);
             let sampler = Sampler::start(scope, server, &done, &stop);
             scope.spawn(|| show(until, &done, &stop, progress));
@@ -343,13 +343,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// About how long all runs take.
+    /// Approximate duration of all runs.
     pub fn time_planned(measured: Duration) -> Duration {
         (LAYOUT + CHECK + measured) * 3 + WARMUP * 2
     }
 }
 
-/// Turns put together, as if there had been nothing between them.
+/// Concatenates turns without the gaps between them.
 fn joined(turns: Vec<Measured>, turn: Duration, counters: LiveReport) -> Measured {
     let mut all = Measured {
         observed: Observed::new(),
@@ -360,14 +360,14 @@ fn joined(turns: Vec<Measured>, turn: Duration, counters: LiveReport) -> Measure
     for (mut measured, number) in turns.into_iter().zip(0_u32..) {
         let begin = (turn * number).as_secs_f64();
         let requests = all.observed.requests();
-        // The first sample of a turn is a zero that nobody counted.
+        // The first sample of a turn is an artificial zero.
         let counted = measured.samples.iter().skip(usize::from(number > 0));
         all.samples.extend(counted.map(|sample| Sample {
             second: begin + sample.second.min(turn.as_secs_f64()),
             requests: requests + sample.requests,
             ..*sample
         }));
-        // Requests that were under way at the end fall into a slice after it: it is not whole, so it is not shown.
+        // Requests in flight at the end fall into another slice, which is incomplete and not shown.
         let whole = (turn.as_secs_f64() / SLICE.as_secs_f64()) as usize;
         measured.observed.slices.resize(whole, 0);
         all.observed.follow(&measured.observed);
@@ -375,7 +375,7 @@ fn joined(turns: Vec<Measured>, turn: Duration, counters: LiveReport) -> Measure
     all
 }
 
-/// Rough times of the steps that are not measured, for the progress bar alone.
+/// Approximate times of the unmeasured steps, only for the progress bar.
 const LAYOUT: Duration = Duration::from_millis(700);
 const WARMUP: Duration = Duration::from_millis(5000);
 const CHECK: Duration = Duration::from_millis(700);
@@ -388,7 +388,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Moves the bar while the clients work.
+/// Updates the bar while the clients work.
 fn show(until: Until, done: &AtomicU64, stop: &AtomicBool, progress: &Progress) {
     let begin = std::time::Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -434,7 +434,7 @@ fn latency(observed: &Observed) -> Latency {
     }
 }
 
-/// Share of the requests at or below each of a row of latencies, evenly apart on a logarithmic scale.
+/// Cumulative share of requests at latencies that are equally spaced on a logarithmic scale.
 fn latency_cdf(observed: &Observed) -> Vec<(f64, f64)> {
     let histogram = &observed.latency_us;
     if histogram.is_empty() {
@@ -446,7 +446,7 @@ fn latency_cdf(observed: &Observed) -> Vec<(f64, f64)> {
         let micros = at(step);
         let share = histogram.quantile_below(micros as u64);
         if share > 0.0 {
-            // The last point of zero is where the line starts.
+            // The line starts at the last point with zero.
             if points.is_empty() && step > 0 {
                 points.push((at(step - 1), 0.0));
             }

@@ -13,12 +13,12 @@ const GREEN: &str = "\x1b[1;32m";
 const YELLOW: &str = "\x1b[33m";
 const PLAIN: &str = "\x1b[0m";
 
-/// One line of the table: its label, its value for each run, which value is best.
+/// One row of the table: its label, its value for each run, and which value is best.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// What it is.
     pub label: &'static str,
-    /// One value a run; `-` where it has no meaning.
+    /// One value per run; `-` if it has no meaning.
     pub values: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
     ]
 }
 
-/// The table with what it is about above and the result below.
+/// The table, with the parameters above and the result below.
 pub fn text(outcome: &Outcome, colour: bool) -> String {
     let paint = |code: &'static str| if colour { code } else { "" };
     let (bold, dim, green, yellow, plain) =
@@ -131,7 +131,7 @@ pub fn text(outcome: &Outcome, colour: bool) -> String {
     text
 }
 
-/// What was checked, in one sentence.
+/// The checks, in one sentence.
 pub fn verified(outcome: &Outcome) -> String {
     let disk: u64 = outcome
         .runs

@@ -1,11 +1,11 @@
 //! The requests of the demo: read-mostly, small, skewed.
 //!
-//! A request picks a piece of a file by Zipf-distributed popularity (which piece is how popular is shuffled by
-//! the seed), then a place and a length within the piece. A client's sequence depends on the seed, its number
-//! and the phase alone, never on time: the three runs get the same requests in the same order.
+//! A request selects a piece of a file by Zipf-distributed popularity (the seed assigns popularity to pieces), then an
+//! offset and a length in the piece. A client's sequence depends only on the seed, its number and the phase, never on
+//! time, so the three runs get the same requests in the same order.
 //!
-//! Invariant: the pieces a client writes to are those whose popularity rank leaves its number when divided by
-//! the number of clients; no two clients ever write to one block. Reads go everywhere.
+//! Invariant: a client only writes to pieces whose popularity rank modulo the number of clients is its number, so no
+//! two clients ever write to one block. Reads go to all pieces.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use flaz_random::{Random, scale};
 use crate::dataset::{DataSet, Piece};
 use crate::zipf::Zipf;
 
-/// How long requests are: (blocks, parts in a hundred). Cut to the piece where that is shorter.
+/// Lengths of requests: (blocks, percent). Limited by the end of the piece.
 pub const REQUEST_BLOCKS: [(u32, u64); 5] = [(1, 50), (2, 20), (4, 15), (8, 10), (16, 5)];
-/// Longest request, in blocks.
+/// Maximum length of a request in blocks.
 pub const REQUEST_BLOCKS_MAX: u32 = 16;
 
 /// One request of a client.
@@ -29,7 +29,8 @@ pub enum Operation {
         /// Number of blocks.
         blocks: u32,
     },
-    /// Write `blocks` blocks at `first`, with the contents the image has at `donor`: the same kind of data.
+    /// Write `blocks` blocks at `first`, with the contents of the image at `donor`, so that the kind of data is the
+    /// same.
     Write {
         /// First block.
         first: u32,
@@ -40,7 +41,7 @@ pub enum Operation {
     },
 }
 
-/// What all clients share.
+/// State shared by all clients.
 #[derive(Debug, Clone)]
 pub struct Workload {
     seed: u64,
@@ -55,7 +56,7 @@ impl Workload {
     /// The workload over all pieces of `data`; `write_share` of the requests are writes.
     ///
     /// # Panics
-    /// When `data` has no pieces or there are no clients.
+    /// If `data` has no pieces or there are no clients.
     pub fn new(data: &DataSet, seed: u64, clients: u32, skew: f64, write_share: f64) -> Self {
         assert!(clients > 0, "a workload needs clients");
         let order = Random::stream(seed, 0x0f11e).permutation(data.pieces.len() as u32);
@@ -88,7 +89,7 @@ impl Workload {
         }
     }
 
-    /// Share of the requests that go to the most popular pieces that together hold `share` of the blocks.
+    /// Share of the requests that go to the most popular pieces with the share `share` of the blocks.
     pub fn share_of_hottest(&self, share: f64) -> f64 {
         let total: u64 = self.by_rank.iter().map(|piece| u64::from(piece.blocks)).sum();
         let mut blocks = 0;
@@ -129,7 +130,7 @@ impl Requests {
         let blocks = length(self.random.below(100));
         let place = self.random.bits();
         let donor = self.random.bits();
-        // A client without a piece of its own (fewer pieces than clients) reads instead.
+        // A client without its own piece (fewer pieces than clients) reads instead.
         let (piece, write) = match rank {
             Some(rank) => (by_rank[rank as usize], write),
             None => (by_rank[0], false),
@@ -150,7 +151,7 @@ impl Requests {
     }
 }
 
-/// The rank nearest to `rank` that belongs to `client`.
+/// The rank closest to `rank` that belongs to `client`.
 fn own_rank(rank: u32, client: u32, clients: u32, ranks: u32) -> Option<u32> {
     let own = rank - rank % clients + client;
     if own < ranks {
@@ -171,7 +172,7 @@ fn length(percent: u64) -> u32 {
     REQUEST_BLOCKS_MAX
 }
 
-/// Random bits as a number below `limit`.
+/// Converts random bits to a number below `limit`.
 fn scaled(bits: u64, limit: u32) -> u32 {
     scale(bits, limit.into()) as u32
 }

@@ -2,7 +2,7 @@
 
 use flaz_random::Random;
 
-/// Ranks 0 to n-1 where rank r comes with a probability proportional to 1 / (r + 1)^skew.
+/// Ranks 0 to n-1; rank r has a probability proportional to 1 / (r + 1)^skew.
 #[derive(Debug, Clone)]
 pub struct Zipf {
     /// `cumulative[r]`: weight of the ranks 0 to r, not normalised.
@@ -10,10 +10,10 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// A distribution over `ranks` ranks; `skew` 0 is uniform, web and storage traces lie around 0.7 to 1.1.
+    /// A distribution over `ranks` ranks. A `skew` of 0 is uniform; web and storage traces have about 0.7 to 1.1.
     ///
     /// # Panics
-    /// When `ranks` is 0 or `skew` is negative or not a number.
+    /// If `ranks` is 0 or `skew` is negative or not a number.
     pub fn new(ranks: u32, skew: f64) -> Self {
         assert!(
             ranks > 0 && skew >= 0.0,
@@ -42,7 +42,7 @@ impl Zipf {
         rank.min(self.cumulative.len() - 1) as u32
     }
 
-    /// Share of the draws that fall on the `top` most popular ranks.
+    /// Share of the draws among the `top` most popular ranks.
     pub fn share_of_top(&self, top: u32) -> f64 {
         let Some(last) = top.min(self.ranks()).checked_sub(1) else {
             return 0.0;

@@ -1,5 +1,5 @@
-//! What the engine alone does on devices in memory: filling with one core, how much a full cache holds, and what
-//! random data costs that no codec makes smaller.
+//! The engine alone, on devices in memory: filling with one core, the capacity of a full cache, and the cost of
+//! incompressible data.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use super::real_data::real_data;
 use super::row::{Row, Spread};
 use crate::replay::Simulated;
 
-/// What a cache is asked to do, and with what.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     data: &'a [u8],
-    /// Data bytes of the cache.
+    /// Size of the data area of the cache in bytes.
     cache_len: u64,
     mode: Mode,
     codec: CodecSpec,
-    /// Bytes of each request.
+    /// Size of each request in bytes.
     request: usize,
-    /// Reads everything twice from an origin that has it, instead of writing it.
+    /// Read everything twice from an origin that has the data, instead of writing it.
     read: bool,
 }
 
@@ -47,22 +47,22 @@ impl Work<'_> {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 struct Done {
-    /// Processor time of writing, or of reading what is not cached, until all of it is stored.
+    /// Processor time of writing, or of reading uncached blocks, until all of them are stored.
     first: Duration,
     /// Processor time of reading all of it again.
     again: Duration,
     stats: StatsSnapshot,
 }
 
-/// Processor time of this thread, which is all there is in a simulation: others on the machine do not count.
+/// Processor time of this thread, which is the only one in a simulation; other load on the machine does not count.
 fn cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Does `work` on a new cache of one shard.
+/// Executes `work` on a new cache of one shard.
 fn exercise(work: Work<'_>) -> Done {
     let Work { data, codec, .. } = work;
     let sim = Sim::new(1);
@@ -150,7 +150,7 @@ fn exercise(work: Work<'_>) -> Done {
     })
 }
 
-/// The codec alone on the same blocks, raw ones included.
+/// The codec alone on the same blocks, including raw ones.
 fn codec_alone(data: &[u8]) -> (Duration, f64) {
     let mut encoder = encoder(CodecSpec::default());
     let mut out = vec![0; 4096 - 64];
@@ -166,14 +166,14 @@ fn codec_alone(data: &[u8]) -> (Duration, f64) {
 pub fn rows(runs: usize, quick: bool, bar: &indicatif::ProgressBar) -> Vec<Row> {
     let data = real_data(if quick { 96 << 20 } else { 192 << 20 });
     let (mut ours, mut whole, mut alone, mut held) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    // Once uncounted: pages and code are touched for the first time.
+    // One run that is not counted: pages and code are touched for the first time.
     codec_alone(&data);
     for run in 0..runs {
         bar.set_message(format!("engine alone, run {} of {runs}", run + 1));
         let (codec_time, _) = codec_alone(&data);
         let work = Work::fill(&data, data.len() as u64 * 2);
         let fill_time = exercise(work).first;
-        // What the simulated origin and the calls take, without a cache.
+        // Cost of the simulated origin and of the calls, without a cache.
         let around = exercise(Work {
             mode: Mode::PassThrough,
             ..work
@@ -245,8 +245,8 @@ pub fn rows(runs: usize, quick: bool, bar: &indicatif::ProgressBar) -> Vec<Row> 
     rows
 }
 
-/// What random data costs in processor time, beside not compressing: the devices take none here but for copying, so
-/// that this is the most that any device can show.
+/// Processor time for random data, compared with no compression. The devices only copy here, so this is the maximum
+/// difference on any device.
 fn random_beside_none(len: usize, runs: usize, bar: &indicatif::ProgressBar) -> Vec<Row> {
     let mut data = vec![0; len];
     flaz_sim::Rng::new(1).fill(&mut data);
@@ -269,7 +269,7 @@ fn random_beside_none(len: usize, runs: usize, bar: &indicatif::ProgressBar) -> 
                 let read = exercise(Work { read: true, ..work });
                 [filled.first, read.first, read.again]
             };
-            // Who is first changes from run to run.
+            // The order alternates between runs.
             let (ours, plain) = if run.is_multiple_of(2) {
                 let ours = times(CodecSpec::default());
                 (ours, times(CodecSpec::NONE))

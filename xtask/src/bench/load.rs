@@ -1,4 +1,5 @@
-//! What `flaz bench run` costs beside fio: the same accesses with the same engine to the same file, in turn.
+//! The overhead of `flaz bench run` compared with fio: the same accesses with the same engine to the same file, in
+//! turn.
 
 use std::error::Error;
 use std::fs::File;
@@ -20,14 +21,14 @@ use flaz_load::writers;
 use super::options::{BenchError, Options};
 use super::row::{Row, Spread};
 
-/// What is compared.
+/// A compared test.
 struct Case {
     what: &'static str,
     direction: Direction,
     order: Order,
     record_bytes: usize,
     depth: usize,
-    /// As fio calls it.
+    /// Its name in fio.
     fio: &'static str,
 }
 
@@ -50,13 +51,13 @@ const CASES: [Case; 2] = [
     },
 ];
 
-/// Bytes of the file.
+/// Size of the file in bytes.
 const FILE_BYTES: u64 = 1 << 30;
 const FILE_BYTES_QUICK: u64 = 256 << 20;
-/// Counted runs at least: a device is noisier than a processor.
+/// Minimum number of counted runs: a device has more noise than a processor.
 const RUNS_MIN: usize = 7;
 
-/// Bytes a second of our own.
+/// Bytes per second of `flaz bench run`.
 fn ours(path: &Path, case: &Case, bytes: u64, pool: &Pool, seed: u64) -> Result<f64, BenchError> {
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let ticker = Ticker {
@@ -84,7 +85,7 @@ fn ours(path: &Path, case: &Case, bytes: u64, pool: &Pool, seed: u64) -> Result<
     Ok(moved.bytes_per_s())
 }
 
-/// Bytes a second of fio's: from its run time, in which the flush at the end is counted too.
+/// Bytes per second of fio, from its run time, which includes the final flush.
 fn theirs(path: &Path, case: &Case, bytes: u64, seed: u64) -> Result<f64, BenchError> {
     let mut fio = Command::new("fio");
     fio.args([
@@ -121,10 +122,10 @@ fn theirs(path: &Path, case: &Case, bytes: u64, seed: u64) -> Result<f64, BenchE
     Ok(moved / (milliseconds / 1e3))
 }
 
-/// Rows of `flaz bench run` beside fio.
+/// Rows of `flaz bench run` compared with fio.
 ///
 /// # Errors
-/// The file cannot be made.
+/// The file cannot be created.
 pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Result<Vec<Row>, BenchError> {
     let bytes = if options.quick {
         FILE_BYTES_QUICK
@@ -166,14 +167,14 @@ fn measured(
     runs: usize,
     bar: &indicatif::ProgressBar,
 ) -> Result<Spread, Box<dyn Error>> {
-    // Once uncounted, each: code, and blocks that are written for the first time.
+    // One run of each that is not counted: code, and blocks that are written for the first time.
     ours(path, case, bytes, pool, 0)?;
     theirs(path, case, bytes, 0)?;
     let (mut us, mut fio) = (Vec::new(), Vec::new());
     for run in 0..runs {
         bar.set_message(format!("{}, run {} of {runs}", case.what, run + 1));
         let seed = run as u64 + 1;
-        // Who is first changes: what one leaves in the device's cache, the other finds.
+        // The order alternates, because each affects the device's cache for the next.
         if run % 2 == 0 {
             us.push(ours(path, case, bytes, pool, seed)?);
             fio.push(theirs(path, case, bytes, seed)?);

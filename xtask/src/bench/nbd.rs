@@ -1,4 +1,4 @@
-//! What clients see over NBD: hits beside nbdkit, filling and reclaiming, compressed beside uncompressed.
+//! Measurements over NBD: hits compared with nbdkit, filling and reclaiming, with and without compression.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::server::Server;
 
 const QUEUE_DEPTHS: [u32; 4] = [1, 8, 32, 128];
 
-/// What fio measured.
+/// Results of fio.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     operations_per_s: f64,
@@ -43,7 +43,7 @@ fn random_reads(server: &Server, depth: u32, seconds: f64) -> Result<Measured, B
     measure(server, seconds, "read", &["--rw=randread", "--bs=4k", &depth])
 }
 
-/// Runs fio and takes what it says of its reads or writes.
+/// Runs fio and returns its results for reads or writes.
 fn measure(server: &Server, seconds: f64, direction: &str, args: &[&str]) -> Result<Measured, BenchError> {
     let cpu = server.cpu_seconds();
     let report = fio(server, seconds, args)?;
@@ -56,7 +56,7 @@ fn measure(server: &Server, seconds: f64, direction: &str, args: &[&str]) -> Res
     })
 }
 
-/// Reads everything until it is all cached.
+/// Reads everything until all of it is cached.
 fn warm(server: &Server, blocks: u64) -> Result<(), BenchError> {
     for _ in 0..100 {
         fio(server, 1.5, &["--rw=read", "--bs=64k", "--iodepth=4"])?;
@@ -67,13 +67,13 @@ fn warm(server: &Server, blocks: u64) -> Result<(), BenchError> {
             return Ok(());
         }
     }
-    Err("the cache did not take all blocks".into())
+    Err("the cache did not store all blocks".into())
 }
 
-/// Gives the cached pages of a file up, so that its next reads go to the device.
+/// Drops the cached pages of a file, so that its next reads go to the device.
 fn evict(path: &Path) {
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_err() {
-        // Not root: ask for this file alone. Large folios may stay, which favours the peer.
+        // Without root: request it for this file only. Large folios may stay, which favours the peer.
         let _ = Command::new("dd")
             .arg(format!("of={}", path.display()))
             .args([
@@ -86,7 +86,7 @@ fn evict(path: &Path) {
     }
 }
 
-/// A folder for the files of a part; gone with it.
+/// A directory for the files of a part; removed with this.
 pub(super) struct Files(tempfile::TempDir);
 
 impl Files {
@@ -105,7 +105,7 @@ impl Files {
     }
 }
 
-/// The program to be measured: next to this one, or built now.
+/// The program to measure: next to this one, or built now.
 fn program() -> Result<PathBuf, BenchError> {
     let beside = std::env::current_exe()?.with_file_name("flaz");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -113,7 +113,7 @@ fn program() -> Result<PathBuf, BenchError> {
         .args(["build", "--quiet", "--release", "--locked", "-p", "flaz-cli"])
         .status();
     if !built.is_ok_and(|status| status.success()) && !beside.exists() {
-        return Err("flaz cannot be built: cargo build --release -p flaz-cli".into());
+        return Err("cannot build flaz: cargo build --release -p flaz-cli".into());
     }
     Ok(beside)
 }
@@ -121,7 +121,7 @@ fn program() -> Result<PathBuf, BenchError> {
 /// Rows that need servers and clients.
 ///
 /// # Errors
-/// The files or flaz itself cannot be made.
+/// The files or flaz itself cannot be created.
 pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Result<Vec<Row>, BenchError> {
     let seconds = if options.quick { 1.0 } else { 2.0 };
     let program = program()?;
@@ -161,7 +161,7 @@ fn hits(
     let none = Server::flaz(program, files.path(), "hits-none", "none", cache_mib)?;
     let peer_file = files.path().join("peer.origin");
     let peer = Server::nbdkit(files.path(), &peer_file);
-    bar.set_message("warming the caches");
+    bar.set_message("warming up the caches");
     warm(&lz4, blocks)?;
     warm(&none, blocks)?;
     let mut rows = Vec::new();
@@ -232,7 +232,7 @@ fn hits(
     Ok(rows)
 }
 
-/// Who is first changes from run to run: what one leaves to the device and the machine, the next one finds.
+/// The order alternates between runs, because each affects the device and the machine for the next.
 fn in_turn<T>(run: usize, one: T, other: T) -> [T; 2] {
     if run.is_multiple_of(2) {
         [one, other]
@@ -241,10 +241,10 @@ fn in_turn<T>(run: usize, one: T, other: T) -> [T; 2] {
     }
 }
 
-/// One figure of what was measured.
+/// One value of a measurement.
 type Figure = fn(&Measured) -> f64;
 
-/// A row of one figure beside the same without compression.
+/// A row of one value compared with the same without compression.
 fn beside_none(
     what: String,
     budget: &'static str,
@@ -262,7 +262,7 @@ fn beside_none(
     }
 }
 
-/// Hits of data that does not compress, beside no compression.
+/// Hits of incompressible data, compared with no compression.
 fn random_hits(
     program: &Path,
     files: &Files,
@@ -281,7 +281,7 @@ fn random_hits(
     let cache_mib = options.data_mib * 3 / 2;
     let lz4 = Server::flaz(program, files.path(), "random-lz4", "lz4", cache_mib)?;
     let none = Server::flaz(program, files.path(), "random-none", "none", cache_mib)?;
-    bar.set_message("warming the caches with random data");
+    bar.set_message("warming up the caches with random data");
     warm(&lz4, blocks)?;
     warm(&none, blocks)?;
     let mut rows = Vec::new();
@@ -310,8 +310,8 @@ fn random_hits(
     Ok(rows)
 }
 
-/// What intents cost writers: random writes over a large range, where nearly every one is the first to its stripe, and
-/// over a hot one.
+/// The cost of intents for writers: random writes over a large range, where nearly every write is the first to its
+/// stripe, and over a small one.
 fn intents(
     program: &Path,
     files: &Files,
@@ -356,8 +356,8 @@ fn intents(
     Ok(rows)
 }
 
-/// What a client that flushes each write of 4 KiB makes the cache device take in write-back, alone and beside others: each
-/// flush ends an extent.
+/// Bytes that the cache device writes in write-back if a client flushes each write of 4 KiB, alone and with other
+/// clients: each flush closes an extent.
 fn packing(
     program: &Path,
     files: &Files,
@@ -411,8 +411,8 @@ fn packing(
     Ok(rows)
 }
 
-/// Random writes over four times the cache: throughput and processor time beside no compression, on real and on
-/// random data, and the worst second while regions are being reclaimed.
+/// Random writes over four times the cache size: throughput and processor time compared with no compression, on real
+/// and on random data, and the slowest second during reclaim.
 fn fills(
     program: &Path,
     files: &Files,
@@ -476,7 +476,7 @@ fn fills(
         reached: Spread::of(&worst).ok_or_else(|| "no runs".into()),
         unit: "x",
     });
-    // The last one reclaims nothing: how steady the machine is.
+    // The last variant reclaims nothing: it shows the noise of the machine.
     for (peer, other) in [
         ("flaz --codec none", &worst_plain),
         ("flaz in pass-through", &worst_past),
@@ -492,7 +492,7 @@ fn fills(
     Ok(rows)
 }
 
-/// Options of fio for random writes of data of which so many percent can be saved.
+/// fio options for random writes of data with this percentage of savings.
 fn writes_of(size: &str, compress_percent: u32) -> [String; 5] {
     [
         "--rw=randwrite".into(),
@@ -513,7 +513,7 @@ fn random_writes(
     measure(server, seconds, "write", &args.each_ref().map(String::as_str))
 }
 
-/// Slowest second of random writes, against their mean; none if there were no writes.
+/// Slowest second of random writes relative to their mean; `None` if there were no writes.
 fn worst_second(server: &Server, files: &Files, seconds: f64) -> Result<Option<f64>, BenchError> {
     let log = format!("--write_bw_log={}", files.path().join("fill").display());
     let args = writes_of("--bs=64k", 50);

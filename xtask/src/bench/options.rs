@@ -25,5 +25,5 @@ pub struct Options {
     pub(super) data_mib: u64,
 }
 
-/// Why the benchmark could not be made.
+/// Why the benchmark could not be run.
 pub type BenchError = Box<dyn std::error::Error>;

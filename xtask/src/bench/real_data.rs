@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Real files of this machine, one after another, in 4 KiB blocks; at most `bytes`.
+/// Real files of this machine, concatenated, in 4 KiB blocks; at most `bytes`.
 pub fn real_data(bytes: usize) -> Vec<u8> {
     let mut data = Vec::with_capacity(bytes);
     let mut folders: Vec<PathBuf> = ["/usr/lib", "/usr/share", "/usr/bin"].map(PathBuf::from).to_vec();
@@ -17,7 +17,7 @@ pub fn real_data(bytes: usize) -> Vec<u8> {
         for entry in entries {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                // A single huge file must not be all of it.
+                // A single huge file must not be the whole data.
                 Ok(kind) if kind.is_file() && entry.metadata().is_ok_and(|m| m.len() <= 16 << 20) => {
                     if let Ok(mut file) = std::fs::read(entry.path()) {
                         file.resize(file.len().next_multiple_of(4096), 0);

@@ -5,19 +5,19 @@ use std::fmt;
 /// One line of the table.
 #[derive(Debug)]
 pub struct Row {
-    /// What was measured.
+    /// The measurement.
     pub what: String,
     /// Beside what.
     pub peer: String,
-    /// What must be reached, and what is wanted.
+    /// The required value and the target value.
     pub budget: &'static str,
-    /// What was reached, or why it was not measured.
+    /// The result, or why it was not measured.
     pub reached: Result<Spread, String>,
-    /// Unit of the figures; ratios have none.
+    /// Unit of the values; ratios have none.
     pub unit: &'static str,
 }
 
-/// Median and extremes of paired ratios or of figures.
+/// Median and extremes of paired ratios or of values.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     /// Median.
@@ -31,7 +31,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure.
+    /// Of at least one value.
     pub fn of(figures: &[f64]) -> Option<Self> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -50,7 +50,7 @@ impl Spread {
         })
     }
 
-    /// Of the ratios of pairs of one round.
+    /// Of the ratios of pairs within one round.
     pub fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Self> {
         let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
         Self::of(&ratios)

@@ -1,4 +1,4 @@
-//! Servers under measurement: flaz and nbdkit, started, asked and stopped.
+//! The measured servers: flaz and nbdkit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::options::BenchError;
 
-/// How long a server has to begin or to end.
+/// Time limit for a server to start or to stop.
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// A server on a Unix socket; killed when dropped.
@@ -33,7 +33,7 @@ impl Server {
         Self::flaz_with(program, dir, name, codec, cache_mib, &[])
     }
 
-    /// The same, with more options of `flaz serve`.
+    /// As above, with more options of `flaz serve`.
     ///
     /// # Errors
     /// The program cannot be started, or does not become ready.
@@ -85,7 +85,7 @@ impl Server {
         Ok(server)
     }
 
-    /// nbdkit's file plugin without the page cache.
+    /// nbdkit's file plugin, bypassing the page cache.
     ///
     /// # Errors
     /// nbdkit cannot be started, or does not become ready.
@@ -128,7 +128,7 @@ impl Server {
     #[must_use]
     pub fn cpu_seconds(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // Fields 14 and 15, counted after the name in parentheses; 100 ticks a second on Linux.
+        // Fields 14 and 15, counted after the name in parentheses; 100 ticks per second on Linux.
         let fields: Vec<&str> = text
             .rsplit(')')
             .next()
@@ -147,7 +147,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The files are thrown away: no need for a clean stop.
+        // The files are removed, so a clean stop is not necessary.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What `flaz study` costs beside the codecs alone: reading, looking for zeroes, fingerprints, histograms.
+//! The overhead of `flaz study` compared with the codecs alone: reading, detection of zeroes, fingerprints, histograms.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn codecs_alone(data: &[u8]) -> Duration {
 /// Rows of `flaz study`.
 ///
 /// # Errors
-/// The file to study cannot be written, or not be studied.
+/// The file to study cannot be written or studied.
 pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Result<Vec<Row>, BenchError> {
     let data = real_data(if options.quick { 48 << 20 } else { 128 << 20 });
     let folder = match &options.dir {
@@ -49,7 +49,7 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
         threads: NonZeroUsize::MIN,
     };
     let (mut ours, mut alone) = (Vec::new(), Vec::new());
-    // Once uncounted: pages and code are touched for the first time.
+    // One run that is not counted: pages and code are touched for the first time.
     codecs_alone(&data);
     for run in 0..runs {
         bar.set_message(format!("study, run {} of {runs}", run + 1));

@@ -1,10 +1,10 @@
-//! Warm starts: how long a full cache takes from the first look at its superblock to the first hit, after a clean stop
-//! and after a crash.
+//! Start times: from the first read of the superblock of a full cache to the first hit, after a clean stop and after a
+//! crash.
 //!
-//! What is measured is the index image, or the summaries of all regions, and all around them: superblock, state pages,
-//! intents, everything read from a real file past the page cache, every entry checked. The fragments themselves play no
-//! part in it, so the device stores none but the last, and of the others the headers of their extents: a cache of 10 GiB
-//! is filled in seconds and takes some hundred megabytes of disk.
+//! The start reads the index image or the summaries of all regions, and other metadata (superblock, state pages,
+//! intents) from a real file with direct I/O, and checks every entry. Fragments are not needed, so the device stores
+//! only the last ones, and of the other extents only the headers. A cache of 10 GiB is thus filled in seconds and takes
+//! a few hundred megabytes of disk.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -36,15 +36,16 @@ use super::options::{BenchError, Options};
 use super::row::{Row, Spread};
 use crate::replay::{Data, contents};
 
-/// Regions of each shard that are left free: for the image, and so that nothing is reclaimed.
+/// Free regions of each shard: for the image, and so that nothing is reclaimed.
 const FREE_REGIONS: u64 = 3;
-/// Stripes that are written to before a crash, so that their intents are set; few enough to set none around them.
+/// Number of stripes written before a crash, so that their intents are set.
 const INTENT_STRIPES: u64 = 12;
-/// Stripes that are read into the cache at a time: as much as the queues of admissions take.
+/// Number of stripes read into the cache at a time: as many as the admission queues accept.
 const STRIPES_AT_ONCE: u64 = 4;
 const BLOCK: u64 = 4096;
 
-/// A file that keeps all metadata, and of the extents those that are written while `storing`, of others the headers.
+/// A file that stores all metadata, the extents that are written while `storing`, and only the headers of other
+/// extents.
 struct Sparse {
     file: FileDevice,
     geometry: Geometry,
@@ -97,7 +98,7 @@ impl Device for Sparse {
     }
 }
 
-/// An origin that is made up as it is read: every block compresses 2:1.
+/// An origin whose contents are generated when read: every block compresses 2:1.
 struct MadeUp {
     len: u64,
 }
@@ -168,9 +169,9 @@ fn settings() -> Settings {
     }
 }
 
-/// Makes an empty cache in a new file.
+/// Creates an empty cache in a new file.
 async fn make(path: &Path, len: u64) -> Result<(Rc<Sparse>, Rc<MadeUp>), BenchError> {
-    // Twice what fits at 2:1 would fit; four times is never read to its end.
+    // Twice the size would fit at 2:1; four times is never read to its end.
     let origin = MadeUp { len: len * 4 };
     let wish = GeometryWish::default();
     let metadata = Geometry::plan(len, BLOCK as u32, origin.len, wish)?.data_offset();
@@ -204,7 +205,7 @@ async fn open(
     Ok((open, volume))
 }
 
-/// Fills the cache until all shards are full. Gives a block whose fragment was really stored.
+/// Fills the cache until all shards are full. Returns a block whose fragment was stored.
 async fn fill(cache: &Rc<Sparse>, origin: &Rc<MadeUp>) -> Result<u64, BenchError> {
     let (open, volume) = open(cache, origin).await?;
     let geometry = open.superblock().geometry;
@@ -217,7 +218,8 @@ async fn fill(cache: &Rc<Sparse>, origin: &Rc<MadeUp>) -> Result<u64, BenchError
     let stripes = origin.len / STRIPE_BYTES;
     let mut next = 0;
     let mut full = 0;
-    // Stripes go to the shards in turn: when as many in a row as there are shards find no room, all are full.
+    // Stripes are assigned to shards in turn: if as many stripes in a row as there are shards find no space, all shards
+    // are full.
     while full < u64::from(geometry.shard_count) && next < stripes {
         let batch = next..(next + STRIPES_AT_ONCE).min(stripes);
         next = batch.end;
@@ -240,7 +242,7 @@ async fn fill(cache: &Rc<Sparse>, origin: &Rc<MadeUp>) -> Result<u64, BenchError
     Ok(next * STRIPE_BLOCKS)
 }
 
-/// Starts, reads a block, and stops again.
+/// Starts, reads a block, and stops.
 async fn start(cache: &Rc<Sparse>, origin: &Rc<MadeUp>, block: u64) -> Result<Warm, BenchError> {
     cache.read_bytes.set(0);
     let started = Instant::now();
@@ -251,7 +253,7 @@ async fn start(cache: &Rc<Sparse>, origin: &Rc<MadeUp>, block: u64) -> Result<Wa
     let mut expected = [0; BLOCK as usize];
     contents(block, Data::TwoToOne, &mut expected);
     if !matches!(open.start, Start::Warm(_)) || stats.counts.hit_blocks != 1 || read[0][..] != expected {
-        return Err("the start was not warm, or its first read no hit".into());
+        return Err("the start was not warm, or its first read was not a hit".into());
     }
     let warm = Warm {
         seconds,
@@ -263,7 +265,7 @@ async fn start(cache: &Rc<Sparse>, origin: &Rc<MadeUp>, block: u64) -> Result<Wa
     Ok(warm)
 }
 
-/// Looks at a cache made before, with a runtime of its own.
+/// Opens an existing cache on its own runtime.
 async fn attach(path: &Path, origin_len: u64) -> Result<(Rc<Sparse>, Rc<MadeUp>), BenchError> {
     let file = FileDevice::open(path, OpenMode::default())?;
     let geometry = read_superblock(&file).await?.geometry;
@@ -276,7 +278,7 @@ async fn attach(path: &Path, origin_len: u64) -> Result<(Rc<Sparse>, Rc<MadeUp>)
     Ok((Rc::new(cache), Rc::new(MadeUp { len: origin_len })))
 }
 
-/// Starts, writes, and is gone without a stop: the intents of the writes are set.
+/// Starts, writes, and ends without a stop: the intents of the writes are set.
 fn crash(path: &Path, origin_len: u64) -> Result<(), BenchError> {
     Runtime::new(Config::default())?.block_on(async {
         let (cache, origin) = attach(path, origin_len).await?;
@@ -295,7 +297,7 @@ fn crash(path: &Path, origin_len: u64) -> Result<(), BenchError> {
 /// One start after a crash.
 struct AfterCrash {
     seconds: f64,
-    /// Of the processor, where it was one thread.
+    /// Processor time, if it was one thread.
     busy_seconds: f64,
     recovered: Recovered,
 }
@@ -308,19 +310,19 @@ impl AfterCrash {
         Ok(self)
     }
 
-    /// Millions of fragments in each of so many seconds.
+    /// Millions of fragments per second for each of these times.
     fn rate(&self, seconds: f64) -> f64 {
         self.recovered.records as f64 / seconds / 1e6
     }
 }
 
-/// Seconds of the processor that this thread has had.
+/// Processor seconds of this thread so far.
 fn busy() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Times the start after a crash, all of it on one thread, and stops in order.
+/// Measures the start after a crash on one thread, and stops cleanly.
 fn recover(path: &Path, origin_len: u64) -> Result<AfterCrash, BenchError> {
     Runtime::new(Config::default())?.block_on(async {
         let (cache, origin) = attach(path, origin_len).await?;
@@ -332,7 +334,7 @@ fn recover(path: &Path, origin_len: u64) -> Result<AfterCrash, BenchError> {
             recovered: open.recovered,
         };
         if open.start != Start::Recovered {
-            return Err(format!("the start was not that after a crash but {:?}", open.start).into());
+            return Err(format!("expected a start after a crash, found {:?}", open.start).into());
         }
         drop(volume);
         open.stop().await?;
@@ -342,7 +344,7 @@ fn recover(path: &Path, origin_len: u64) -> Result<AfterCrash, BenchError> {
     })
 }
 
-/// The shards of a cache on as many threads as recover it, each with files of its own. Nothing is served or stopped.
+/// The shards of a cache on several threads for recovery, each with its own files. Nothing is served or stopped.
 struct RecoveryThreads<'a> {
     count: u32,
     path: &'a Path,
@@ -386,9 +388,7 @@ impl ShardSet for RecoveryThreads<'_> {
     }
 
     async fn load_images(&self, _epoch: Epoch) -> Reached<Result<u64, ImageError>> {
-        Err(ShardsUnreachable(
-            "the start was not one after a crash".to_owned(),
-        ))
+        Err(ShardsUnreachable("expected a start after a crash".to_owned()))
     }
 
     async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {
@@ -444,7 +444,7 @@ impl ShardSet for RecoveryThreads<'_> {
     }
 }
 
-/// Times the same with the shards dealt out to threads, as a server does, and is gone without a stop.
+/// Measures the same with the shards distributed over threads, as in a server, and ends without a stop.
 fn recover_on(threads: u32, path: &Path, origin_len: u64) -> Result<AfterCrash, BenchError> {
     let started = Instant::now();
     let shards = RecoveryThreads {
@@ -467,7 +467,7 @@ fn recover_on(threads: u32, path: &Path, origin_len: u64) -> Result<AfterCrash, 
         Ok::<_, BenchError>(opened)
     })?;
     if opened.start != Start::Recovered {
-        return Err(format!("the start was not one after a crash but {:?}", opened.start).into());
+        return Err(format!("expected a start after a crash, found {:?}", opened.start).into());
     }
     let seconds = started.elapsed().as_secs_f64();
     let after = AfterCrash {
@@ -478,17 +478,17 @@ fn recover_on(threads: u32, path: &Path, origin_len: u64) -> Result<AfterCrash, 
     after.checked()
 }
 
-/// Rows of warm starts.
+/// Rows of start times.
 ///
 /// # Errors
-/// The cache cannot be made, filled or started.
+/// The cache cannot be created, filled or started.
 pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Result<Vec<Row>, BenchError> {
     let gib: u64 = if options.quick { 1 } else { 10 };
     let files = Files::new(options)?;
     let path = files.path().join("warm.cache");
     bar.set_message(format!("filling a cache of {gib} GiB"));
     let (mut warm, mut crashed, mut on_threads) = (Vec::new(), Vec::new(), Vec::new());
-    // Servers have half as many by default, for they serve clients besides.
+    // Servers use half as many by default, because they also serve clients.
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let mut direct = true;
     let mut origin_len = 0;
@@ -601,7 +601,7 @@ mod tests {
             let block = fill(&cache, &origin).await.expect("is filled");
             for _ in 0..3 {
                 let warm = start(&cache, &origin, block).await.expect("starts warm");
-                // All but the free regions is full, of fragments of half a block.
+                // All regions except the free ones are full of fragments of half a block.
                 let full = warm.blocks as f64 * 2056.0 / len as f64;
                 assert!((0.9..1.0).contains(&full), "{full:.3} of the cache is full");
                 assert!(
@@ -623,7 +623,7 @@ mod tests {
                 assert!(recovered.blocks > 20_000, "{recovered:?}");
                 recovered
             };
-            // The one on threads is gone without a stop: what it dropped is dropped again.
+            // The variant with threads ends without a stop: the blocks that it dropped are dropped again.
             let on_threads = one(recover_on(2, &path, 4 * (64 << 20)).expect("is recovered"));
             one(recover(&path, 4 * (64 << 20)).expect("is recovered"));
             dropped += on_threads.dropped;

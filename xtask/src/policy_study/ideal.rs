@@ -1,7 +1,7 @@
-//! The policies block by block: no regions, exact ghosts, nothing kept free.
+//! The policies by block: no regions, exact ghosts, nothing kept free.
 //!
-//! These are the models behind the design's table, found by comparing variants with it. What a cache of regions
-//! loses against them is what the study shows.
+//! These are the models behind the design's table, found by comparing variants with it. The study shows what a cache
+//! with regions loses compared with them.
 
 use std::collections::VecDeque;
 
@@ -9,19 +9,18 @@ use flaz_engine::policy::HITS_MAX;
 
 use super::outcome::Outcome;
 
-/// Share of the blocks that probation has, in thousandths: of the shares tried the one that comes closest to the
-/// table.
+/// Share of the blocks in probation, in thousandths: the one closest to the table of those tried.
 const PROBATION_PER_MILLE: usize = 85;
 
-/// Blocks that the ghost of S3-FIFO remembers for each block cached, in thousandths.
+/// Number of blocks in the ghost of S3-FIFO per cached block, in thousandths.
 const S3_GHOST_PER_MILLE: usize = 950;
 
-/// The same for second touch: the table's has twice the cache.
+/// The same for second touch: the table's ghost has twice the size of the cache.
 const SECOND_TOUCH_GHOST_PER_MILLE: usize = 2000;
 
-/// An exact ghost: the last `capacity` blocks, first in first out; what is taken makes room.
+/// An exact ghost: the last `capacity` blocks, first in first out; a block that is taken frees its entry.
 struct ExactGhost {
-    /// For each block the stamp of its newest entry, or 0.
+    /// For each block the number of its newest entry, or 0.
     stamps: Vec<u32>,
     queue: VecDeque<(u32, u32)>,
     live: usize,
@@ -101,7 +100,7 @@ impl Blocks {
         self.cached[block as usize] = false;
     }
 
-    /// Spends a use of a block, if it has one.
+    /// Uses up one use of a block, if it has one.
     fn spend(&mut self, block: u32) -> bool {
         let hits = &mut self.hits[block as usize];
         if *hits == 0 {
@@ -112,7 +111,7 @@ impl Blocks {
     }
 }
 
-/// Takes the oldest block that was not used out of `queue`; those that were move to its end.
+/// Removes the oldest unused block from `queue`; used ones move to its end.
 fn evict(queue: &mut VecDeque<u32>, blocks: &mut Blocks, outcome: &mut Outcome) {
     while let Some(block) = queue.pop_front() {
         if !blocks.spend(block) {
@@ -124,7 +123,7 @@ fn evict(queue: &mut VecDeque<u32>, blocks: &mut Blocks, outcome: &mut Outcome) 
     }
 }
 
-/// Plain FIFO: every miss enters, and nothing is written again.
+/// Plain FIFO: every miss is admitted, and nothing is reinserted.
 pub fn fifo(references: &[u32], distinct: usize, capacity: usize) -> Outcome {
     let mut outcome = Outcome::of(references.len());
     let mut blocks = Blocks::new(distinct);
@@ -146,12 +145,12 @@ pub fn fifo(references: &[u32], distinct: usize, capacity: usize) -> Outcome {
     outcome
 }
 
-/// FIFO with reinsertion: every miss enters.
+/// FIFO with reinsertion: every miss is admitted.
 pub fn fifo_with_reinsertion(references: &[u32], distinct: usize, capacity: usize) -> Outcome {
     one_queue(references, distinct, capacity, None)
 }
 
-/// FIFO with reinsertion: what a ghost of twice the cache remembers enters.
+/// FIFO with reinsertion: blocks in a ghost of twice the cache size are admitted.
 pub fn second_touch(references: &[u32], distinct: usize, capacity: usize) -> Outcome {
     let ghost = ExactGhost::new(distinct, capacity * SECOND_TOUCH_GHOST_PER_MILLE / 1000);
     one_queue(references, distinct, capacity, Some(ghost))
@@ -182,7 +181,7 @@ fn one_queue(references: &[u32], distinct: usize, capacity: usize, mut ghost: Op
     outcome
 }
 
-/// S3-FIFO: promotion at one use, which it spends; only what probation drops is remembered.
+/// S3-FIFO: promotion after one use, which is used up; the ghost contains only blocks dropped from probation.
 pub fn s3_fifo(references: &[u32], distinct: usize, capacity: usize) -> Outcome {
     let main_max = capacity - capacity * PROBATION_PER_MILLE / 1000;
     let mut ghost = ExactGhost::new(distinct, capacity * S3_GHOST_PER_MILLE / 1000);
@@ -226,10 +225,10 @@ mod tests {
     #[test]
     fn fifo_keeps_what_was_used_only_with_reinsertion() {
         let references = [0, 1, 0, 2, 0, 1];
-        // 0 is used, so 1 leaves when 2 comes.
+        // 0 is used, so 1 leaves when 2 is added.
         let outcome = fifo_with_reinsertion(&references, 3, 2);
         assert_eq!((outcome.hits, outcome.admitted, outcome.reinserted), (2, 4, 2));
-        // 0 is the oldest, so it leaves when 2 comes, and 1 when 0 comes again.
+        // 0 is the oldest, so it leaves when 2 is added, and 1 when 0 is added again.
         let outcome = fifo(&references, 3, 2);
         assert_eq!((outcome.hits, outcome.admitted, outcome.reinserted), (1, 5, 0));
     }

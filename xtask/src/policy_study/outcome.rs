@@ -1,15 +1,15 @@
 //! The result of a replay.
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Outcome {
-    /// Blocks that were asked for.
+    /// Requested blocks.
     pub references: usize,
-    /// Of those, found in the cache.
+    /// Hits among them.
     pub hits: usize,
-    /// Blocks written because they were missed.
+    /// Blocks written after a miss.
     pub admitted: usize,
-    /// Blocks written again because they were used.
+    /// Blocks reinserted because they were used.
     pub reinserted: usize,
 }
 

@@ -1,8 +1,8 @@
-//! A cache of regions, as the engine keeps one, under the engine's own policies; no bytes are stored.
+//! A cache of regions with the engine's own policies; no bytes are stored.
 //!
-//! Each ring fills one open region. When that is full it takes a free one; before a miss takes one, whole regions are
-//! reclaimed, oldest first, until enough stay free. So of the capacity two regions are always free and up to two are
-//! partly filled: that is what a cache of regions loses against one of blocks.
+//! Each ring fills one open region. When it is full, the ring takes a free one; before a miss takes one, whole regions
+//! are reclaimed, oldest first, until enough are free. Two regions are thus always free and up to two are partly
+//! filled: this is what a cache with regions loses compared with one by block.
 
 use std::collections::VecDeque;
 
@@ -14,26 +14,26 @@ use super::studied::Studied;
 /// Regions of a cache.
 pub const REGIONS: usize = 64;
 
-/// Regions that stay free, as in the engine. One would do: what survives a reclaim needs room before the reclaimed
-/// region is free, at most a region's worth.
+/// Number of regions that stay free, as in the engine. One would be sufficient: reinserted blocks need space, at most
+/// one region, before the reclaimed region is free.
 const REGIONS_KEPT_FREE: usize = 2;
 
-/// Regions of the smallest cache: those kept free, one being filled in each ring, and one to reclaim.
+/// Number of regions of the smallest cache: the free ones, one open in each ring, and one to reclaim.
 const REGIONS_MIN: usize = REGIONS_KEPT_FREE + 3;
 
-/// Where a block is: nowhere.
+/// Location of a block that is not cached.
 const NOWHERE: u32 = u32::MAX;
 
 /// A cache of one shard.
 pub struct RegionCache {
     policy: Box<dyn Policy>,
     region_blocks: usize,
-    /// For each region the blocks written into it, in order.
+    /// For each region its blocks, in write order.
     regions: Vec<Vec<u32>>,
     free: Vec<u32>,
     /// For each ring its full regions, oldest first.
     full: [VecDeque<u32>; 2],
-    /// For each ring the region that is being filled.
+    /// For each ring its open region.
     open: [Option<u32>; 2],
     /// For each block its region, or `NOWHERE`.
     place: Vec<u32>,
@@ -47,7 +47,7 @@ pub struct RegionCache {
 impl RegionCache {
     /// A cache in which `capacity` uncompressed blocks fit, for blocks that compress `compression`:1.
     pub fn new(policy: impl Into<Studied>, distinct: usize, capacity: usize, compression: usize) -> Self {
-        // All regions have the same size: what rounding loses is lost, as on a device.
+        // All regions have the same size; the remainder is lost, as on a device.
         let uncompressed = (capacity / REGIONS).max(1);
         let regions = (capacity / uncompressed).max(REGIONS_MIN);
         RegionCache {
@@ -163,16 +163,16 @@ impl RegionCache {
     }
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Replay {
     /// Hits and writes.
     pub outcome: Outcome,
-    /// Regions that were reclaimed.
+    /// Number of reclaimed regions.
     pub reclaimed: u64,
-    /// The most regions that one miss had to wait for.
+    /// Maximum number of reclaimed regions for one miss.
     pub reclaims_in_a_row_max: u64,
-    /// Memory of the policy at the end, in bytes for each cached block.
+    /// Memory of the policy at the end, in bytes per cached block.
     pub ghost_bytes_per_block: f64,
 }
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn reclaiming_ends_when_every_block_is_hot() {
-        // Each block is used more often than uses are counted, and then new ones come: they must find room soon.
+        // Each block is used more often than uses are counted, and then new ones arrive: they must find space soon.
         for kind in PolicyKind::ALL {
             let references: Vec<u32> = (0..12_000).flat_map(|block| [block; 6]).collect();
             let replay = RegionCache::new(kind, 12_000, 6400, 1).replay(&references);

@@ -1,6 +1,6 @@
-//! FIFO with reinsertion over regions: every miss enters, and what was used in the oldest region is written again.
+//! FIFO with reinsertion over regions: every miss is admitted, and used blocks of the oldest region are reinserted.
 //!
-//! A column of the design's table and no policy of the engine, whose FIFO is the plain one.
+//! It is a column of the design's table but not a policy of the engine, whose FIFO is the plain one.
 
 use flaz_engine::policy::{Admission, Fate, Policy, Ring, RingSizes};
 
@@ -14,7 +14,7 @@ impl Policy for FifoWithReinsertion {
     }
 
     fn reclaim(&mut self, _ring: Ring, _key: u64, hits: u8) -> Fate {
-        // Uses are counted to three, so a block that is used no more is kept three times at most.
+        // Uses are counted up to three, so an unused block is reinserted three times at most.
         match hits.checked_sub(1) {
             Some(hits) => Fate::Keep {
                 ring: Ring::Main,

@@ -9,7 +9,7 @@ use super::reinsertion::FifoWithReinsertion;
 /// A policy under study.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Studied {
-    /// One of the engine's.
+    /// A policy of the engine.
     Engine(PolicyKind),
     /// A column of the table that the engine does not have.
     FifoWithReinsertion,
@@ -24,7 +24,7 @@ impl Studied {
         Studied::Engine(PolicyKind::Fifo),
     ];
 
-    /// What it is called in the study's lines.
+    /// Its name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Studied::Engine(kind) => kind.name(),
@@ -32,7 +32,7 @@ impl Studied {
         }
     }
 
-    /// The policy for a cache of regions that hold `blocks` uncompressed blocks.
+    /// The policy for a cache with regions of `blocks` uncompressed blocks.
     pub fn build(self, blocks: u64) -> Box<dyn Policy> {
         match self {
             Studied::Engine(kind) => kind.build(blocks),
@@ -40,7 +40,7 @@ impl Studied {
         }
     }
 
-    /// Its model block by block.
+    /// Its model by block.
     pub(super) fn ideal(self) -> fn(&[u32], usize, usize) -> Outcome {
         match self {
             Studied::Engine(PolicyKind::S3Fifo) => ideal::s3_fifo,

@@ -1,4 +1,4 @@
-//! Clients against a foreign server, honest, damaged and gone.
+//! Clients with another NBD server: honest, damaged and gone.
 
 use super::*;
 use crate::nbdkit::Nbdkit;

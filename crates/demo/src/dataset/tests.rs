@@ -1,4 +1,4 @@
-//! Images of small trees made for the purpose.
+//! Images of small test trees.
 
 use super::*;
 use std::os::unix::fs::symlink;
@@ -53,7 +53,7 @@ fn the_image_is_the_files_and_the_same_every_time() {
     );
     let sums: Vec<u32> = bytes.chunks(BLOCK_BYTES).map(checksum).collect();
     assert_eq!(sums, set.checksums);
-    // 40 files, the zeros; not the tiny one, the links, the pipe, or the second name of an inode.
+    // 40 files and the zeros, without the tiny file, the links, the pipe, and the second name of an inode.
     assert_eq!(set.summary.candidates, 41);
     let mut next = 0;
     for piece in &set.pieces {

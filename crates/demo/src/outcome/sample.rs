@@ -1,4 +1,4 @@
-//! A made-up outcome, for the tests of what shows one.
+//! A synthetic outcome, for tests of its display.
 
 use super::*;
 

@@ -9,12 +9,12 @@ const HEIGHT: f64 = 320.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = HEIGHT - 46.0;
 const LEFT: f64 = 62.0;
-/// Room for the labels at the ends of the lines.
+/// Space for the labels at the ends of the lines.
 const RIGHT: f64 = WIDTH - 66.0;
 /// Bytes in a MiB.
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// The class that gives a variant its colour and dashes.
+/// The class that sets the colour and dashes of a variant.
 pub fn class(variant: Variant) -> &'static str {
     match variant {
         Variant::NoCache => "c0",
@@ -49,7 +49,7 @@ fn percent_ticks() -> Vec<(f64, String)> {
         .collect()
 }
 
-/// A number without needless zeros.
+/// A number without trailing zeros.
 fn plain(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -62,7 +62,7 @@ fn second_ticks(most: f64) -> Vec<(f64, String)> {
         .collect()
 }
 
-/// One line with spots to point at.
+/// One line with spots to hover over.
 fn series(drawing: &mut Drawing, run: &Run, points: &[((f64, f64), String)]) {
     let places: Vec<(f64, f64)> = points.iter().map(|(place, _)| *place).collect();
     drawing.path(&format!("line {}", class(run.variant)), &places);
@@ -140,7 +140,7 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
     drawing.finish()
 }
 
-/// Requests a second over the seconds of the measured phase.
+/// Requests per second over the seconds of the measured phase.
 pub fn throughput(outcome: &Outcome) -> String {
     let mut drawing = Drawing::new(WIDTH, HEIGHT, "Requests per second over time");
     let highest = outcome
@@ -179,7 +179,7 @@ pub fn throughput(outcome: &Outcome) -> String {
     drawing.finish()
 }
 
-/// Share of the requests that were answered within a time, over that time.
+/// Cumulative share of requests by latency.
 pub fn latency(outcome: &Outcome) -> String {
     let mut drawing = Drawing::new(WIDTH, HEIGHT, "Share of requests completed within a time");
     let all = || {
@@ -231,7 +231,7 @@ pub fn latency(outcome: &Outcome) -> String {
             drawing.spot(class(run.variant), place, &text);
         }
     }
-    // Medians are marked where the lines cross the half.
+    // Medians are marked where the lines cross one half.
     for run in &outcome.runs {
         let place = (x.at(run.served.latency_us.p50), y.at(0.5));
         let text = format!(
@@ -257,14 +257,14 @@ fn latency_label(micros: f64) -> String {
     }
 }
 
-/// A latency as the tables have it, with the proper letter.
+/// A latency as in the tables, with the micro sign.
 pub fn micro_text(micros: f64) -> String {
     flaz_control::size::HumanMicros(micros)
         .to_string()
         .replace(" us", " µs")
 }
 
-/// What the SSD's space is used for, and beside it the data that this stands for.
+/// Use of the SSD's space, and the effective capacity next to it.
 pub fn holdings(outcome: &Outcome) -> String {
     let held: Vec<(&Run, Holdings)> = outcome
         .runs

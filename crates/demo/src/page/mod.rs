@@ -1,4 +1,5 @@
-//! The result as one page: no scripts, no network, readable in light and dark, on paper and by screen readers.
+//! The result as one page: no scripts, no network access, readable in light and dark mode, on paper and by screen
+//! readers.
 
 mod charts;
 
@@ -385,7 +386,7 @@ mod tests {
         assert!(page.contains("too low") && page.contains("in memory"));
     }
 
-    /// Writes the page of the made-up outcome where FLAZ_DEMO_PAGE says, to look at it in a browser.
+    /// Writes the page of the synthetic outcome to the path in FLAZ_DEMO_PAGE, for inspection in a browser.
     #[test]
     fn the_page_can_be_looked_at() {
         let page = html(&sample::outcome());

@@ -1,23 +1,24 @@
-//! Decisions read from a fuzzer's bytes, so that a mutation is itself a short string that a fuzzer can mutate.
+//! Decisions read from a fuzzer's bytes, so that a mutation of an image is itself a short string that a fuzzer can
+//! mutate.
 
-/// Takes decisions from the front of a byte string. Behind its end all decisions are 0.
+/// Reads decisions from the front of a byte string. After its end all decisions are 0.
 #[derive(Clone, Debug)]
 pub struct Choices<'d>(&'d [u8]);
 
 impl<'d> Choices<'d> {
-    /// Decisions of `data`.
+    /// Decisions from `data`.
     #[must_use]
     pub fn new(data: &'d [u8]) -> Self {
         Self(data)
     }
 
-    /// Whether nothing is left.
+    /// Whether all bytes were read.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What is left.
+    /// The remaining bytes.
     #[must_use]
     pub fn rest(&self) -> &'d [u8] {
         self.0
@@ -37,7 +38,7 @@ impl<'d> Choices<'d> {
         (0..count).fold(0, |sum, _| sum << 8 | u64::from(self.byte()))
     }
 
-    /// A number below `bound`, which must not be 0; reads no more bytes than it needs.
+    /// A number below `bound`, which must not be 0; reads no more bytes than necessary.
     pub fn below(&mut self, bound: u64) -> u64 {
         let bytes = match bound {
             0..=1 => 0,
@@ -48,7 +49,7 @@ impl<'d> Choices<'d> {
         self.number(bytes) % bound
     }
 
-    /// One of some.
+    /// One of the given items.
     ///
     /// # Panics
     /// If there is none.
@@ -56,8 +57,7 @@ impl<'d> Choices<'d> {
         &from[self.below(from.len() as u64) as usize]
     }
 
-    /// Another value for a field of `width` bytes that has the value `old`; `other` is what the same field holds
-    /// elsewhere.
+    /// A new value for a field of `width` bytes with the value `old`; `other` is the value of the same field elsewhere.
     pub fn value(&mut self, old: u64, other: u64, width: usize) -> u64 {
         let bits = width as u64 * 8;
         let value = match self.below(16) {

@@ -1,4 +1,4 @@
-//! Hostile streams through every codec: exactly a block comes out, or an error, and always the same.
+//! Hostile streams for every codec: the result is exactly one block or an error, and always the same.
 
 use std::cell::RefCell;
 
@@ -8,25 +8,25 @@ thread_local! {
     static DECODERS: RefCell<Decoders> = RefCell::default();
 }
 
-/// A stream, its codec in the first byte.
+/// A stream; its first byte selects the codec.
 ///
 /// # Panics
-/// If what comes out depends on what was in the buffer before, or an encoder cannot have it back.
+/// If the result depends on the earlier contents of the buffer, or an encoder cannot restore it.
 pub fn codec_stream(data: &[u8]) {
     let Some((codec, stream)) = data.split_first() else {
         return;
     };
-    // Every codec, and one number that has none.
+    // Every codec, and one number without a codec.
     let codec = CodecId(codec % (ids().len() as u8 + 1));
     let stream = &stream[..stream.len().min(4096)];
     let decode = |fill: u8| {
-        // The bytes behind the block are nobody's business.
+        // The decoder must not use the bytes after the block.
         let mut room = vec![fill; 4096 + 64];
         let result =
             DECODERS.with_borrow_mut(|decoders| decoders.decompress(codec, stream, &mut room[..4096]));
         assert!(
             room[4096..].iter().all(|byte| *byte == fill),
-            "{codec} writes behind its block"
+            "{codec} writes beyond its block"
         );
         room.truncate(4096);
         result.map(|()| room)
@@ -44,7 +44,7 @@ pub fn codec_stream(data: &[u8]) {
             DECODERS.with_borrow_mut(|decoders| decoders.decompress(codec, &packed[..len], &mut again));
         assert!(
             back.is_ok() && again == block,
-            "{codec} does not give back what it took"
+            "{codec} does not restore its input"
         );
     }
 }

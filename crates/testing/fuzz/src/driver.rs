@@ -1,4 +1,4 @@
-//! Inputs without a fuzzer: those that were kept, those that real images give, and seeded mutations of these.
+//! Inputs without a fuzzer: the stored ones, those from real images, and seeded mutations of both.
 
 use std::fs;
 use std::io;
@@ -16,20 +16,20 @@ use crate::shape::SHAPES;
 use crate::structure::Kind;
 use crate::victim::Victim;
 
-/// After so long an input is named, in case it never ends.
+/// A running input is named after this time, in case it never ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the inputs of a target are kept.
+/// Directory of the stored inputs of a target.
 #[must_use]
 pub fn corpus_dir(target: &Target) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
     root.join(target.name)
 }
 
-/// The inputs of a target that are kept, in the order of their names.
+/// The stored inputs of a target, sorted by name.
 ///
 /// # Errors
-/// If the folder cannot be read.
+/// The directory cannot be read.
 pub fn corpus(target: &Target) -> io::Result<Vec<PathBuf>> {
     let mut files: Vec<_> = fs::read_dir(corpus_dir(target))?
         .map(|entry| entry.map(|entry| entry.path()))
@@ -38,14 +38,14 @@ pub fn corpus(target: &Target) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Inputs that a target should take: what real images and clients have. Empty where an input is decisions.
+/// Valid inputs of a target, from real images and clients. Empty if an input consists of decisions.
 #[must_use]
 pub fn starts(target: &Target) -> Vec<Vec<u8>> {
     let of = |kind, prefix: &[u8]| -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for victim in (0..SHAPES.len()).map(Victim::get) {
             for place in victim.places.iter().filter(|place| place.kind == kind).take(4) {
-                // Of an extent some fragments, too.
+                // For an extent, also some of its fragments.
                 let len = if kind == Kind::Extent { 8192 } else { place.len };
                 all.push([prefix, &victim.cache.read(place.start, len as usize)].concat());
             }
@@ -80,7 +80,7 @@ fn streams() -> Vec<Vec<u8>> {
     all
 }
 
-/// A stream behind the header of a fragment, whose checksum is to be made right.
+/// A stream with the header of a fragment, whose checksum is corrected later.
 fn of_stream(stream: &[u8]) -> Vec<u8> {
     let (codec, stored) = stream.split_first().expect("a codec comes first");
     let len = (stored.len() as u16).to_le_bytes();
@@ -120,7 +120,7 @@ fn handshakes() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The input of a seed. Depends on nothing else, the corpus neither.
+/// The input of a seed. It depends on nothing else, not even on the corpus.
 #[must_use]
 pub fn input(target: &Target, starts: &[Vec<u8>], seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
@@ -139,12 +139,12 @@ pub fn input(target: &Target, starts: &[Vec<u8>], seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// One change that knows nothing of the input.
+/// One change that is independent of the structure of the input.
 fn mutate(bytes: &mut Vec<u8>, starts: &[Vec<u8>], rng: &mut Rng) {
     if bytes.is_empty() {
         bytes.push(rng.next_u64() as u8);
     }
-    // Mostly where something is.
+    // Usually at a position that is not zero.
     let end = if rng.coin() {
         bytes.len()
     } else {
@@ -189,7 +189,8 @@ fn mutate(bytes: &mut Vec<u8>, starts: &[Vec<u8>], rng: &mut Rng) {
     }
 }
 
-/// Runs inputs, each with words for its replay. A failure tells the command; one that does not end is named.
+/// Runs inputs, each with the arguments that replay it. A failure prints the command; an input that does not end is
+/// named.
 ///
 /// # Panics
 /// If the target does.
@@ -202,7 +203,7 @@ pub fn run(target: &Target, inputs: impl Iterator<Item = (String, Vec<u8>)>) -> 
             match beats.recv_timeout(PATIENCE) {
                 Ok(replay) => now = replay,
                 Err(RecvTimeoutError::Timeout) => {
-                    eprintln!("{name} is still at it. To replay: {}", command(name, &now));
+                    eprintln!("{name} is still running. To replay: {}", command(name, &now));
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -218,7 +219,7 @@ pub fn run(target: &Target, inputs: impl Iterator<Item = (String, Vec<u8>)>) -> 
         count += 1;
     }
     drop(beat);
-    watch.join().expect("watching does not panic");
+    watch.join().expect("the watcher does not panic");
     count
 }
 
@@ -226,16 +227,16 @@ fn command(target: &str, replay: &str) -> String {
     format!("cargo run -p flaz-fuzz -- {target} {replay}")
 }
 
-/// The kept inputs of a target, with words for their replay.
+/// The stored inputs of a target, with the arguments that replay them.
 ///
 /// # Errors
-/// If they cannot be read.
+/// They cannot be read.
 pub fn kept(target: &Target) -> io::Result<Vec<(String, Vec<u8>)>> {
     let read = |path: PathBuf| Ok((path.display().to_string(), fs::read(path)?));
     corpus(target)?.into_iter().map(read).collect()
 }
 
-/// The inputs of seeds, with words for their replay.
+/// The inputs of seeds, with the arguments that replay them.
 pub fn seeded<'t>(
     target: &'t Target,
     seeds: impl Iterator<Item = u64> + 't,

@@ -1,4 +1,4 @@
-//! The fixed structures, one by one: bytes in, a value or an error out; what is a value is written and read again.
+//! The fixed structures, one by one: bytes in, a value or an error out. A value is written and read again.
 //!
 //! The first byte of an input says whether the structure is sealed before it is read, so that a fuzzer need not find
 //! checksums by chance.
@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::structure::{Kind, seal};
 
-/// Bytes of the device that superblocks are read for.
+/// Number of bytes that are read for superblocks.
 const DEVICE_LEN: u64 = 2 << 20;
 
 fn geometry() -> Geometry {
@@ -33,7 +33,7 @@ fn geometry() -> Geometry {
     Geometry::plan(DEVICE_LEN, 512, 1 << 20, wish).expect("it fits")
 }
 
-/// The structure in an input, cut or filled up to `len` bytes, sealed if the input says so.
+/// The structure in an input, cut or padded to `len` bytes, and sealed if the input says so.
 fn structure(kind: Kind, data: &[u8], len: usize) -> Vec<u8> {
     let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
     let mut bytes = rest.to_vec();
@@ -47,7 +47,7 @@ fn structure(kind: Kind, data: &[u8], len: usize) -> Vec<u8> {
 /// A superblock page.
 ///
 /// # Panics
-/// If what is read is not what is written again, or cannot be on the device.
+/// If a value differs after it was written and read again, or cannot exist on the device.
 pub fn superblock(data: &[u8]) {
     let page = structure(Kind::Superblock, data, PAGE_BYTES);
     let Ok(parsed) = Superblock::parse(&page, DEVICE_LEN) else {
@@ -65,7 +65,7 @@ pub fn superblock(data: &[u8]) {
 /// A shard's state page.
 ///
 /// # Panics
-/// If what is read is not what is written again.
+/// If a value differs after it was written and read again.
 pub fn shard_state(data: &[u8]) {
     let page = structure(Kind::State, data, PAGE_BYTES);
     let _ = ShardState::parse(data, 0);
@@ -78,7 +78,7 @@ pub fn shard_state(data: &[u8]) {
 /// A sector of the intent bitmap.
 ///
 /// # Panics
-/// If what is read is not what is written again.
+/// If a value differs after it was written and read again.
 pub fn intent(data: &[u8]) {
     let bytes: [u8; 512] = structure(Kind::Intent, data, 512).try_into().expect("512 bytes");
     let Ok(mut parsed) = IntentSector::parse(&bytes, 0) else {
@@ -91,10 +91,10 @@ pub fn intent(data: &[u8]) {
     assert_eq!(parsed.as_bytes(), bytes);
 }
 
-/// An extent: header, records, and fragments of it, each decoded.
+/// An extent: header, records and some of its fragments, each decoded.
 ///
 /// # Panics
-/// If a length that was accepted reaches over what holds it.
+/// If an accepted length exceeds its container.
 pub fn extent(data: &[u8]) {
     let header_bytes = geometry().header_bytes();
     let mut bytes = structure(Kind::Extent, data, data.len().clamp(header_bytes, 32 << 10));
@@ -126,10 +126,10 @@ pub fn extent(data: &[u8]) {
     assert_eq!(ExtentHeader::parse(&again, header_bytes), Ok(header));
 }
 
-/// A fragment: its header and what it stores.
+/// A fragment: its header and its contents.
 ///
 /// # Panics
-/// If what comes out depends on what was in the buffer before, or a fragment that is well is refused.
+/// If the result depends on the earlier contents of the buffer, or a valid fragment is refused.
 pub fn fragment(data: &[u8]) {
     const IDENTITY: FragmentIdentity = FragmentIdentity {
         cache: 0x1234_5678,
@@ -166,14 +166,17 @@ pub fn fragment(data: &[u8]) {
     };
     let (first, second) = (unpack(0).ok(), unpack(0xa5).ok());
     assert!(first == second, "earlier contents show through");
-    assert!(expected.is_none() || first == expected, "it is well, and refused");
+    assert!(
+        expected.is_none() || first == expected,
+        "it is valid, but refused"
+    );
     assert!(first.is_none() || bytes.len() > FRAGMENT_HEADER_BYTES);
 }
 
 /// A region's summary, at the end of the input.
 ///
 /// # Panics
-/// If what is read is not what is written again.
+/// If a value differs after it was written and read again.
 pub fn summary(data: &[u8]) {
     let bytes = structure(Kind::Summary, data, data.len().saturating_sub(1));
     let _ = Summary::parse_len(&bytes, 128 << 10);
@@ -189,10 +192,10 @@ pub fn summary(data: &[u8]) {
     assert_eq!(Summary::parse(&area), Ok(parsed));
 }
 
-/// A void mark. It is known by all of its bytes, so only that of the right cache and place is taken.
+/// A void mark. All of its bytes are fixed, so only the one of this cache and region is accepted.
 ///
 /// # Panics
-/// If another one is taken.
+/// If another one is accepted.
 pub fn void_mark(data: &[u8]) {
     let bytes = structure(Kind::Void, data, VOID_MARK_BYTES);
     let _ = VoidMark::parse(data, 7, 1 << 20);

@@ -1,21 +1,21 @@
-//! Hostile input for flaz: what a fuzzer calls, and what makes inputs worth trying.
+//! Hostile input for flaz: the functions that a fuzzer calls, and the generation of useful inputs.
 //!
-//! A [`Target`] is a function of bytes that panics if something is wrong. Most inputs of the larger targets are not
-//! the hostile bytes themselves but *decisions* ([`choices`]): which real image is taken ([`victim`]), what is done
-//! to it and sealed again ([`mutation`]), and how it is used ([`life`]). So a fuzzer that mutates the decisions mutates
-//! images by structure, and a failure is a short string.
+//! A [`Target`] is a function of bytes that panics if something is wrong. Most inputs of the larger targets are not the
+//! hostile bytes themselves but *decisions* ([`choices`]): which real image is used ([`victim`]), how it is changed and
+//! sealed again ([`mutation`]), and how it is then opened and used ([`life`]). A fuzzer that mutates the decisions thus
+//! mutates images by structure, and a failure is a short string.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`formats`], [`codecs`], [`nbd`] | targets without I/O: structures, streams, the protocol |
 //! | [`life`] | a whole cache on a mutated device |
 //! | [`server`] | the NBD server over a socket |
-//! | [`choices`], [`structure`], [`victim`], [`mutation`] | how images are made and mutated |
-//! | [`sectors`], [`world`] | data that say what they are; a cache between simulated disks |
-//! | [`driver`] | inputs without a fuzzer: corpora and seeds |
+//! | [`choices`], [`structure`], [`victim`], [`mutation`] | creation and mutation of images |
+//! | [`sectors`], [`world`] | self-describing data; a cache between simulated disks |
+//! | [`driver`] | inputs without a fuzzer: corpus and seeds |
 //!
 //! The same targets run under libFuzzer (`fuzz/` in the root of the repository), in the tests of this crate for a
-//! bounded number of seeds, and endlessly in its program. `docs/testing.md` says what is demanded and what is not.
+//! limited number of seeds, and endlessly in its program. `docs/testing.md` says what the targets check.
 #![forbid(unsafe_code)]
 
 pub mod choices;
@@ -32,16 +32,16 @@ pub mod structure;
 pub mod victim;
 pub mod world;
 
-/// Something that is fed with hostile bytes.
+/// A function that gets hostile bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, also that of its folder of inputs.
+    /// Its name, also that of its directory of inputs.
     pub name: &'static str,
     /// Panics if something is wrong.
     pub run: fn(&[u8]),
-    /// Longest input that makes sense, in bytes.
+    /// Maximum useful length of an input in bytes.
     pub len_max: usize,
-    /// Seeds that the tests try, apart from the corpus. By what one costs.
+    /// Number of seeds in the tests, in addition to the corpus. It depends on the cost of an input.
     pub seeds: u64,
 }
 
@@ -72,10 +72,10 @@ const fn target(name: &'static str, run: fn(&[u8]), len_max: usize, seeds: u64) 
     }
 }
 
-/// Feeds the target of this name.
+/// Calls the target of this name.
 ///
 /// # Panics
-/// If there is none, and if it finds something.
+/// If there is none, and if it fails.
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("a target of this name").run)(data);

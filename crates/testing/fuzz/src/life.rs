@@ -1,7 +1,7 @@
-//! A life on a mutated image, and the verdict: opened, checked, read, written, stopped or killed, opened again.
+//! Uses a mutated image and judges the result: opened, checked, read, written, stopped or killed, opened again.
 //!
-//! What is demanded of every image: no panic, a bounded number of steps, and data that keep the image's
-//! [`Promise`]; what is written in this life is read back in it and in the next one, whatever the image was.
+//! For every image: no panic, a limited number of steps, and data that keep the image's [`Promise`]. Data written while
+//! the image is used is read back, also after reopening, whatever the image was.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,12 +18,12 @@ use crate::shape::{DIRTY_SHAPES, SHAPES};
 use crate::victim::{STRIPE_BLOCKS_USED, Victim};
 use crate::world::{Served, World};
 
-/// More polls than any life here needs.
+/// More polls than any run needs.
 const STEPS_MAX: u64 = 2_000_000;
-/// Version of the first write of a life: above all that victims have.
+/// Version of the first write: above all versions in the images.
 const VERSION_FIRST: u32 = 10_000;
 
-/// Tells what was done to the image when a panic passes.
+/// Prints the mutations of the image when a panic passes.
 struct Tell<'t>(&'t str, &'t [String]);
 
 impl Drop for Tell<'_> {
@@ -37,13 +37,13 @@ impl Drop for Tell<'_> {
     }
 }
 
-/// What is known of a cache's data.
+/// The expected data of a cache.
 struct Judge<'v> {
     victim: &'v Victim,
     promise: Promise,
-    /// Sectors that were written in this life: their last version.
+    /// Sectors that were written in this run: their last version.
     written: BTreeMap<u64, u32>,
-    /// Those of which a write was refused: it may have happened or not.
+    /// Sectors of which a write failed: it may have happened or not.
     refused: BTreeMap<u64, Vec<u32>>,
 }
 
@@ -81,7 +81,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Reads. Where blocks are dirty, damaged ones are errors: those around are judged.
+    /// Reads. If blocks are dirty, damaged ones return errors; the others are checked.
     async fn read(&self, served: &Served, at: u64, len: u64) {
         if self.victim.shape.mode != Mode::WriteBack {
             self.judge(at, &served.read(at, len).await);
@@ -96,7 +96,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Reads what victims use of each stripe; the rest of the origin is like what is there.
+    /// Reads the used part of each stripe; the rest of the origin is similar.
     async fn read_all(&self, served: &Served) {
         const CHUNK: u64 = 24 * BLOCK;
         let size = served.size().min(self.victim.truth.len() as u64) / SECTOR * SECTOR;
@@ -111,7 +111,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Reads what was written in this life.
+    /// Reads the data written in this run.
     async fn read_written(&self, served: &Served) {
         for first in self.written.keys().filter(|number| number.is_multiple_of(8)) {
             self.read(served, first * SECTOR, BLOCK).await;
@@ -164,7 +164,7 @@ impl Judge<'_> {
     }
 }
 
-/// A few words about a sector.
+/// A short description of a sector.
 fn describe(bytes: &[u8]) -> String {
     if bytes.iter().all(|byte| *byte == bytes[0]) {
         return format!("{:#04x} throughout", bytes[0]);
@@ -176,7 +176,7 @@ fn describe(bytes: &[u8]) -> String {
     )
 }
 
-/// Opens what is on two disks, uses it and ends as told. Gives the disks afterwards, and how it started.
+/// Opens the cache on two disks, uses it, and ends as specified. Returns the disks afterwards, and how it started.
 fn live(
     seed: u64,
     origin: &DiskImage,
@@ -198,7 +198,7 @@ fn live(
         judge.write_some(&served, choices).await;
         judge.read_written(&served).await;
         if stops {
-            // A refusal to stop in order is as good as a crash.
+            // A failed clean stop counts as a crash.
             let _ = served.stop().await;
         } else {
             drop(served);
@@ -209,24 +209,24 @@ fn live(
     Some((start, origin, image))
 }
 
-/// How often a mutated cache started, by kind of start. For tests that want to know that they tested something.
+/// Number of starts of a mutated cache by kind of start. Tests use it to check that they tested something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// It was opened, as this.
+    /// It was opened in this way.
     pub start: Option<Start>,
 }
 
-/// The life of a cache on a mutated device: `data` names the shape, the mutations and what is done with it.
+/// A run of a cache on a mutated device: `data` selects the shape, the mutations and the operations.
 ///
 /// # Panics
-/// If the engine does, if it does not come to an end, or if it gives wrong data.
+/// If the engine does, if it does not end, or if it returns wrong data.
 pub fn cache_life(data: &[u8]) -> Outcome {
     let mut choices = Choices::new(data);
     let victim = Victim::get(choices.below(SHAPES.len() as u64) as usize);
     life_of(victim, &mut choices)
 }
 
-/// The same of a cache in write-back that has dirty blocks.
+/// The same for a cache in write-back with dirty blocks.
 ///
 /// # Panics
 /// As [`cache_life`].
@@ -251,7 +251,8 @@ fn live_twice(victim: &Victim, seed: u64, image: &DiskImage, promise: Promise, l
         written: BTreeMap::new(),
         refused: BTreeMap::new(),
     };
-    // Not the mutation's bytes: what is done is not to change with them. The decisions repeat themselves.
+    // Independent of the bytes of the mutation, so that a change of the mutation does not change the operations. The
+    // decisions repeat.
     let life: Vec<u8> = (0..256u32)
         .map(|at| {
             let byte = life[at as usize % life.len()];
@@ -263,7 +264,8 @@ fn live_twice(victim: &Victim, seed: u64, image: &DiskImage, promise: Promise, l
         return Outcome { start: None };
     };
     let again = live(seed + 1, &origin, &image, &mut judge, &mut choices);
-    // What is forged may be accepted and found later, when it can no longer be told from dirty blocks that are lost.
+    // A forged structure may be accepted and detected later, when it can no longer be distinguished from lost dirty
+    // blocks.
     let forged = victim.shape.mode == Mode::WriteBack && promise >= Promise::HeldOrFill;
     assert!(
         again.is_some() || forged,

@@ -1,4 +1,4 @@
-//! The driver: all targets in turn for ever, or what the arguments name.
+//! The driver: all targets in turn for ever, or those that the arguments select.
 //!
 //! ```text
 //! flaz-fuzz                        all targets in turn, until one fails
@@ -6,7 +6,7 @@
 //! flaz-fuzz TARGET --seed N        one seed
 //! flaz-fuzz TARGET --keep N NAME   writes the input of a seed into the corpus, as NAME
 //! flaz-fuzz TARGET FILE...         these inputs
-//! flaz-fuzz --starts DIR           writes inputs to begin with into DIR/TARGET
+//! flaz-fuzz --starts DIR           writes initial inputs into DIR/TARGET
 //! ```
 
 use std::error::Error;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use flaz_fuzz::driver::{corpus_dir, kept, run, seeded, starts};
 use flaz_fuzz::{TARGETS, Target};
 
-/// How long a target runs before the next one has its turn.
+/// How long a target runs before the next one.
 const TURN: Duration = Duration::from_secs(20);
 const USAGE: &str = "usage: flaz-fuzz [TARGET [--seed N | --keep N NAME | FILE...] | --starts DIR]";
 
@@ -61,7 +61,7 @@ fn drive(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
                         let data = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
                         run(target, std::iter::once(((*file).to_owned(), data)));
                     }
-                    println!("{}: {} inputs, nothing found", target.name, files.len());
+                    println!("{}: {} inputs, no failure", target.name, files.len());
                     Ok(())
                 }
             }
@@ -69,7 +69,7 @@ fn drive(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Kept inputs first, then seeds that nobody has tried, turn by turn.
+/// First the stored inputs, then new seeds, in turn.
 fn endless(targets: &[Target]) -> Result<(), Box<dyn Error>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let mut seed = now.as_secs() << 24;
@@ -81,10 +81,7 @@ fn endless(targets: &[Target]) -> Result<(), Box<dyn Error>> {
             let begin = Instant::now();
             let seeds = (seed..).take_while(|_| begin.elapsed() < TURN);
             let count = run(target, seeded(target, seeds));
-            println!(
-                "{}: {count} inputs from seed {seed} on, nothing found",
-                target.name
-            );
+            println!("{}: {count} inputs from seed {seed} on, no failure", target.name);
             seed += count;
         }
     }

@@ -1,7 +1,7 @@
-//! Mutations of real images by structure: fields changed and sealed again, structures moved, older ones brought
-//! back, devices spliced and cut.
+//! Mutations of real images by structure: fields changed and sealed again, structures moved, older versions restored,
+//! devices spliced and cut.
 //!
-//! What readers may see afterwards depends on what was done, see [`Mutated`].
+//! What readers may see afterwards depends on the mutations, see [`Mutated`].
 
 use flaz_engine::format::summary::Summary;
 use flaz_engine::format::void::VoidMark;
@@ -16,27 +16,27 @@ use crate::shape::End;
 use crate::structure::{Kind, Place, fields, number, seal};
 use crate::victim::Victim;
 
-/// Most mutations of one image.
+/// Maximum number of mutations of one image.
 const MUTATIONS_MAX: u32 = 6;
 
-/// Bytes of the device that a slot of the superblock has for itself.
+/// Size of a superblock slot in bytes.
 const SUPERBLOCK_SLOT_BYTES: u64 = 64 << 10;
 
 /// What may be read from a mutated cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
-    /// What the origin holds: the damage is what media do (any number of places after a clean stop, one sector
-    /// after a crash). Where blocks are dirty, the last writes or errors, after one damage and a clean stop.
+    /// The contents of the origin: the damage is of a kind that media cause (any number of places after a clean stop,
+    /// one sector after a crash). With dirty blocks: the last writes or errors, after one damage and a clean stop.
     Right,
-    /// What each sector held at some time: newer records were taken away, or older ones brought back, all of
-    /// them the cache's own.
+    /// Any contents that a sector ever had: newer records were removed, or older ones restored, all of them the cache's
+    /// own.
     Held,
-    /// That, or sectors of equal bytes: records were forged, and a fill is a record and nothing else. A forged
-    /// record can also bring an older version back, but never other data, for a fragment's checksum covers who it
-    /// is and no mutation forges it.
+    /// As above, or sectors of equal bytes: records were forged, and a same-filled block consists only of a record. A
+    /// forged record can also restore an older version, but never other data, because a fragment's checksum covers its
+    /// identity and no mutation forges it.
     HeldOrFill,
-    /// That, or what the other cache held: the superblock is the other's, and with it all that is found of it. (A host
-    /// remembers which cache it had; here there is none.)
+    /// As above, or the contents of the other cache: the superblock is the other's, so its structures are accepted. (A
+    /// host record would detect that; here there is none.)
     HeldByEither,
 }
 
@@ -46,22 +46,22 @@ pub struct Mutated {
     pub image: DiskImage,
     /// What may be read.
     pub promise: Promise,
-    /// What was done, in words.
+    /// The mutations as text.
     pub log: Vec<String>,
 }
 
-/// The victim with another index image in shard 0, and a state page that fits it.
+/// The image with another index image in shard 0, and a matching state page.
 #[must_use]
 pub fn with_index(victim: &Victim, bytes: &[u8]) -> DiskImage {
     let mut work = Work::new(victim);
     let place = victim.places.iter().find(|place| place.kind == Kind::Image);
-    let place = place.expect("it was stopped in order");
+    let place = place.expect("it was stopped cleanly");
     let mut bytes = bytes[..bytes.len().min(victim.geometry.region_bytes as usize)].to_vec();
     work.put(place, &mut bytes);
     work.image
 }
 
-/// The state of the work.
+/// The image during the mutations.
 struct Work<'v> {
     victim: &'v Victim,
     image: DiskImage,
@@ -70,7 +70,7 @@ struct Work<'v> {
     log: Vec<String>,
 }
 
-/// Applies the mutations that `choices` name to the victim.
+/// Applies the mutations that `choices` select to the image.
 #[must_use]
 pub fn mutate(victim: &Victim, choices: &mut Choices<'_>) -> Mutated {
     let mut work = Work::new(victim);
@@ -119,7 +119,7 @@ impl<'v> Work<'v> {
         self.log.push(what);
     }
 
-    /// Bytes were damaged and their checksums left as they were.
+    /// Bytes were damaged, with unchanged checksums.
     fn damage(&mut self, start: u64, len: u64, what: String) {
         self.damaged += 1;
         let superblocks = start < 2 * SUPERBLOCK_SLOT_BYTES;
@@ -127,7 +127,7 @@ impl<'v> Work<'v> {
         let one_sector = self.damaged == 1 && start / sector == (start + len.max(1) - 1) / sector;
         let clean = self.victim.shape.end == End::Clean;
         let right = if self.victim.shape.mode == Mode::WriteBack {
-            // What is damaged soon after it was written, or with what says that it was, is as if it had not been.
+            // Damage to data that was just written, or to its stable mark, looks like data that was never written.
             clean && self.damaged == 1 && (one_sector || !superblocks)
         } else {
             one_sector || (clean && !superblocks && self.promise == Promise::Right)
@@ -158,7 +158,7 @@ impl<'v> Work<'v> {
         }
     }
 
-    /// Lets the state page of a shard fit its index image.
+    /// Makes the state page of a shard match its index image.
     fn reseal_state(&mut self, image: &Place, bytes: &[u8]) {
         let start = self.victim.geometry.shard_state_offset(image.shard);
         let mut page = self.image.read(start, 4096);
@@ -168,7 +168,7 @@ impl<'v> Work<'v> {
         self.image.write(start, &page);
     }
 
-    /// Gives some fields of a structure other values.
+    /// Changes some fields of a structure.
     fn field(&mut self, choices: &mut Choices<'_>) {
         let Some(place) = self.place(choices, &Kind::SEALED) else {
             return;
@@ -192,7 +192,7 @@ impl<'v> Work<'v> {
         self.put(&place, &mut bytes);
     }
 
-    /// Changes some bytes of a structure and leaves its checksum.
+    /// Changes some bytes of a structure but not its checksum.
     fn damage_structure(&mut self, choices: &mut Choices<'_>) {
         let Some(place) = self.place(choices, &Kind::SEALED) else {
             return;
@@ -203,7 +203,7 @@ impl<'v> Work<'v> {
         self.damage(at, 1, format!("{place:?}: byte {at} of the device is {byte:#x}"));
     }
 
-    /// Zeroes or noise, anywhere.
+    /// Writes zeroes or noise anywhere.
     fn damage_anywhere(&mut self, choices: &mut Choices<'_>) {
         let sectors = self.image.len() / SECTOR;
         let start = choices.below(sectors) * SECTOR;
@@ -220,7 +220,7 @@ impl<'v> Work<'v> {
         self.damage(start, len, format!("{len} bytes at {start} are damaged"));
     }
 
-    /// Where a structure says that it is, set right for another place, where `rehome` says so.
+    /// Changes the position that a structure contains to that of another place, if `rehome` says so.
     fn rehome(&self, from: &Place, to: &Place, bytes: &mut [u8], choices: &mut Choices<'_>) -> bool {
         if choices.below(2) == 0 {
             return false;
@@ -258,11 +258,11 @@ impl<'v> Work<'v> {
         true
     }
 
-    /// Writes a structure where another one of its kind is.
+    /// Writes a structure to the place of another one of its kind.
     fn write_over(&mut self, from: &Place, to: &Place, bytes: &[u8], choices: &mut Choices<'_>) {
         let mut bytes = bytes.to_vec();
         let rehomed = self.rehome(from, to, &mut bytes, choices);
-        // Summaries end with their region, all else begins at its place.
+        // Summaries end with their region; all other structures begin at its start.
         let start = match from.kind {
             Kind::Summary => to.start + to.len - bytes.len() as u64,
             _ => to.start,
@@ -273,7 +273,7 @@ impl<'v> Work<'v> {
         if rehomed {
             self.note(Promise::HeldOrFill, what);
         } else if matches!(from.kind, Kind::Superblock | Kind::Intent) {
-            // Some of these fit in other places as they are: an older superblock is one.
+            // Some structures are valid in other places without change, for example an older superblock.
             self.note(Promise::Held, what);
         } else {
             self.damage(start, bytes.len() as u64, what);
@@ -341,7 +341,7 @@ impl<'v> Work<'v> {
         }
     }
 
-    /// Brings an older version of a range back.
+    /// Restores an older version of a range.
     fn replay(&mut self, choices: &mut Choices<'_>) {
         let older = choices.pick(&self.victim.older);
         let (start, len) = self.range(choices);
@@ -350,13 +350,13 @@ impl<'v> Work<'v> {
         self.note(Promise::Held, format!("{len} bytes at {start} are older"));
     }
 
-    /// Takes a range from another cache.
+    /// Copies a range from another cache.
     fn splice(&mut self, choices: &mut Choices<'_>) {
         let (start, len) = self.range(choices);
         let len = len.min(self.image.len() - start);
         self.image
             .write(start, &self.victim.twin.read(start, len as usize));
-        // Intents are the only structure that does not name its cache.
+        // Intents are the only structure without the identity of its cache.
         let geometry = &self.victim.geometry;
         let intents = geometry.intent_offset()..geometry.intent_offset() + geometry.intent_len();
         let what = format!("{len} bytes at {start} are another cache's");
@@ -423,7 +423,7 @@ impl<'v> Work<'v> {
                 }
             }
         }
-        // The number of records is to fit, mostly.
+        // Usually the number of records fits.
         if choices.below(4) > 0 {
             let listed = summary
                 .extents
@@ -457,7 +457,7 @@ impl<'v> Work<'v> {
         self.note(Promise::HeldOrFill, what);
     }
 
-    /// Puts bytes into an index image or takes some out.
+    /// Inserts bytes into an index image or removes some.
     fn resize_index(&mut self, choices: &mut Choices<'_>) {
         let Some(place) = self.place(choices, &[Kind::Image]) else {
             return;
@@ -477,7 +477,7 @@ impl<'v> Work<'v> {
         self.note(Promise::HeldOrFill, what);
     }
 
-    /// Cuts the device off.
+    /// Shortens the device.
     fn truncate(&mut self, choices: &mut Choices<'_>) {
         let alignment = u64::from(self.image.config().alignment);
         let len = choices.below(self.image.len() / alignment) * alignment;
@@ -486,7 +486,7 @@ impl<'v> Work<'v> {
             ..self.image.config().clone()
         });
         short.write(0, &self.image.read(0, len as usize));
-        // Only at the end: what comes after would not find its place.
+        // Only as the last mutation, because later ones would not find their place.
         if choices.is_over() {
             self.image = short;
             self.note(Promise::Held, format!("the device ends at {len}"));

@@ -1,5 +1,4 @@
-//! The NBD protocol without I/O: bytes of a client through the state machine of the handshake and the parser of
-//! requests.
+//! The NBD protocol without I/O: bytes of a client for the state machine of the handshake and the parser of requests.
 
 use flaz_nbd::export::Export;
 use flaz_nbd::limits::{OPTION_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX};
@@ -9,7 +8,7 @@ use flaz_nbd::request::{Command, REQUEST_BYTES, Request};
 
 use crate::choices::Choices;
 
-/// Most bytes that one option's replies can have here: every information once, with short strings.
+/// Maximum length of the replies to one option: every information once, with short strings.
 const REPLY_BYTES_MAX: usize = 512;
 
 fn export() -> Export {
@@ -17,10 +16,10 @@ fn export() -> Export {
     export.with_description("text").expect("short")
 }
 
-/// A handshake. The first byte says in which pieces the client's bytes come.
+/// A handshake. The first byte determines the pieces in which the client's bytes arrive.
 ///
 /// # Panics
-/// If the machine stands still, takes more than there is, or answers more than it should.
+/// If the state machine makes no progress, consumes more than it got, or replies with more than the limit.
 pub fn negotiation(data: &[u8]) {
     let Some((pieces, input)) = data.split_first() else {
         return;
@@ -43,7 +42,7 @@ pub fn negotiation(data: &[u8]) {
             }
             Err(_) | Ok((_, Progress::Aborted)) => break,
         }
-        assert!(held.start <= held.end, "more was taken than there was");
+        assert!(held.start <= held.end, "more bytes were consumed than there were");
         assert!(
             held.len() < OPTION_BYTES_MAX + 16,
             "no progress over {} bytes",
@@ -58,10 +57,10 @@ pub fn negotiation(data: &[u8]) {
     assert!(out.len() <= most, "{} bytes of replies", out.len());
 }
 
-/// Requests, one after the other; the first byte has what was agreed on.
+/// Requests in sequence; the first byte has the negotiated features.
 ///
 /// # Panics
-/// If a request is accepted that reaches over the device or that this client may not send.
+/// If a request is accepted that exceeds the device or that this client may not send.
 pub fn requests(data: &[u8]) {
     let mut choices = Choices::new(data);
     let flags = choices.byte();
@@ -87,7 +86,7 @@ pub fn requests(data: &[u8]) {
                 let end = request.offset.checked_add(request.len.into());
                 assert!(
                     end.is_some_and(|end| end <= export.size()),
-                    "{request:?} reaches over the end"
+                    "{request:?} exceeds the device"
                 );
                 assert!(
                     !(export.is_read_only() && command.writes()),

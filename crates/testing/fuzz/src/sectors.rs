@@ -1,5 +1,5 @@
-//! Data that says what it is: every sector of the origin holds its number and a version, or is told to be of equal
-//! bytes by both.
+//! Self-describing data: every sector of the origin contains its number and a version, which also determine whether it
+//! consists of equal bytes.
 
 use flaz_sim::Rng;
 use flaz_sim::rng::mix;
@@ -11,7 +11,7 @@ pub const BLOCK: u64 = 4096;
 /// The version of a trimmed sector: zeroes.
 pub const TRIMMED: u32 = u32::MAX;
 
-/// What sector `number` of the origin holds in `version`.
+/// Contents of sector `number` of the origin in `version`.
 #[must_use]
 pub fn sector(number: u64, version: u32) -> [u8; SECTOR as usize] {
     if version == TRIMMED {
@@ -20,7 +20,7 @@ pub fn sector(number: u64, version: u32) -> [u8; SECTOR as usize] {
     let block = number / (BLOCK / SECTOR);
     let mut rng = Rng::new(mix(number << 32 | u64::from(version)));
     let word = rng.next_u64().to_le_bytes();
-    // Whole blocks of equal bytes, of text that any codec shrinks, of half, of noise.
+    // Blocks of four kinds: equal bytes, text that any codec shrinks, half of each, noise.
     let random = match (block + u64::from(version)) % 10 {
         0..6 => 24,
         6..8 => 260,
@@ -36,7 +36,7 @@ pub fn sector(number: u64, version: u32) -> [u8; SECTOR as usize] {
     out
 }
 
-/// Sectors from `first` on, `count` of them.
+/// `count` sectors from `first` on.
 #[must_use]
 pub fn sectors(first: u64, count: u64, version: u32) -> Vec<u8> {
     (first..first + count)
@@ -44,25 +44,25 @@ pub fn sectors(first: u64, count: u64, version: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Every version that each sector ever had.
+/// All versions that each sector ever had.
 #[derive(Clone, Debug)]
 pub struct History(Vec<Vec<u32>>);
 
 impl History {
-    /// Sectors of an origin of `len` bytes that hold version 1.
+    /// The sectors of an origin of `len` bytes, with version 1.
     #[must_use]
     pub fn new(len: u64, version: u32) -> Self {
         Self(vec![vec![version]; (len / SECTOR) as usize])
     }
 
-    /// Notes that `count` sectors from `first` on are being written.
+    /// Records that `count` sectors from `first` on are being written.
     pub fn write(&mut self, first: u64, count: u64, version: u32) {
         for versions in &mut self.0[first as usize..(first + count) as usize] {
             versions.push(version);
         }
     }
 
-    /// What the whole origin holds after the last write of each sector.
+    /// Contents of the whole origin after the last write of each sector.
     #[must_use]
     pub fn latest(&self) -> Vec<u8> {
         let last = self.0.iter().map(|versions| versions[versions.len() - 1]);
@@ -72,7 +72,7 @@ impl History {
             .collect()
     }
 
-    /// Whether sector `number` ever held these bytes.
+    /// Whether sector `number` ever had these contents.
     #[must_use]
     pub fn had(&self, number: u64, bytes: &[u8]) -> bool {
         self.0[number as usize]

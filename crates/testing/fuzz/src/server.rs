@@ -1,8 +1,8 @@
-//! A real NBD server on a thread of its own, hostile clients one after the other over a Unix socket, and after each
-//! one an honest client that must be served as ever.
+//! A real NBD server on its own thread. Hostile clients connect one after the other over a Unix socket; after each one,
+//! an honest client must be served as usual.
 //!
-//! Every byte of the export is known from its offset, and writes carry what is there already. So whatever a client
-//! does, and in whichever order requests are served, all data that leave the server can be compared.
+//! Every byte of the export is a function of its offset, and writes contain the existing data. All data that leaves the
+//! server can thus be compared, whatever a client does and in whichever order requests are served.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -28,11 +28,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::choices::Choices;
 
-/// Size of the export: more than a request of the receive buffer, and not whole sectors.
+/// Size of the export: more than the receive buffer, and not a multiple of sectors.
 const SIZE: u64 = (80 << 10) + 100;
-/// A server that does not answer for so long hangs. Far more than a busy machine needs.
+/// A server that does not reply for this time hangs. Far more than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Most bytes of replies that are taken from the server.
+/// Maximum number of reply bytes that are accepted from the server.
 const REPLIES_MAX: u64 = 256 << 20;
 
 /// The byte at `offset`.
@@ -44,7 +44,7 @@ fn patterns(offset: u64, len: u64) -> Vec<u8> {
     (offset..offset + len).map(pattern).collect()
 }
 
-/// Writes whose data were not those of the export.
+/// Writes whose data differed from the export.
 static WRONG_WRITES: AtomicU64 = AtomicU64::new(0);
 
 /// A device that never changes.
@@ -117,12 +117,12 @@ impl Volume for Pattern {
     }
 }
 
-/// The server of this process: where it listens.
+/// The server of this process: its address.
 fn server() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let dir = tempfile::tempdir().expect("a folder for the socket");
-        // The process takes it along when it ends.
+        // It ends with the process.
         let path = dir.keep().join("s");
         let address = NbdAddress::Unix(path.clone());
         let server = Server::bind(&address, Limits::default(), Shutdown::new()).expect("binds");
@@ -149,7 +149,7 @@ fn connect() -> UnixStream {
     stream
 }
 
-/// What a client sends before its requests.
+/// Data that a client sends before its requests.
 fn handshake(structured: bool) -> Vec<u8> {
     let flags = flag::FIXED_NEWSTYLE | flag::NO_ZEROES;
     let mut bytes = u32::from(flags).to_be_bytes().to_vec();
@@ -163,7 +163,7 @@ fn handshake(structured: bool) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that the server answers to [`handshake`], its greeting included.
+/// Bytes of the server's reply to [`handshake`], including its greeting.
 fn handshake_reply_len(structured: bool) -> usize {
     18 + 10 + if structured { 20 + 20 + 4 + 15 + 20 } else { 0 }
 }
@@ -179,10 +179,10 @@ fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Vec<
     request.header().as_bytes().to_vec()
 }
 
-/// What was asked, by cookie: command, offset, length.
+/// The requests by cookie: command, offset, length.
 type Sent = BTreeMap<u64, (u16, u64, u32)>;
 
-/// A client's requests, as the fuzzer's decisions: mostly sensible ones, so that they reach the volume.
+/// A client's requests from the fuzzer's decisions: mostly valid ones, so that they reach the volume.
 fn requests(choices: &mut Choices<'_>) -> (Vec<u8>, Sent) {
     let (mut bytes, mut sent) = (Vec::new(), BTreeMap::new());
     for cookie in 1..=64 {
@@ -203,7 +203,7 @@ fn requests(choices: &mut Choices<'_>) -> (Vec<u8>, Sent) {
             1..4 => choices.below(SIZE) as u32,
             _ => choices.below(4096) as u32,
         };
-        // A write's data are sent as announced, where that is not too much; the client leaves otherwise.
+        // A write's data has the announced length if that is not too long; otherwise the client disconnects.
         let payload = if command == cmd::WRITE { u64::from(len) } else { 0 };
         bytes.extend(request(command, flags, cookie, offset, len));
         sent.insert(cookie, (command, offset, len));
@@ -215,7 +215,7 @@ fn requests(choices: &mut Choices<'_>) -> (Vec<u8>, Sent) {
     (bytes, sent)
 }
 
-/// Reads the replies of a session whose requests are known.
+/// Reads the replies of a session with known requests.
 struct Replies<'b> {
     rest: &'b [u8],
     structured: bool,
@@ -270,7 +270,7 @@ impl<'b> Replies<'b> {
     }
 }
 
-/// Sends all of `bytes`, in two parts, and gives everything that comes back until the server hangs up.
+/// Sends all of `bytes` in two parts, and returns everything received until the server disconnects.
 fn converse(bytes: &[u8], cut: usize) -> Vec<u8> {
     let mut stream = connect();
     let mut sending = stream.try_clone().expect("another handle");
@@ -278,7 +278,7 @@ fn converse(bytes: &[u8], cut: usize) -> Vec<u8> {
     std::thread::scope(|scope| {
         let sender = scope.spawn(move || {
             let (first, second) = bytes.split_at(cut.min(bytes.len()));
-            // The server may hang up at any time.
+            // The server may disconnect at any time.
             let _ = sending.write_all(first).and_then(|()| sending.write_all(second));
             let _ = sending.shutdown(Direction::Write);
         });
@@ -291,14 +291,11 @@ fn converse(bytes: &[u8], cut: usize) -> Vec<u8> {
         }
         sender.join().expect("the sender does not panic");
     });
-    assert!(
-        (replies.len() as u64) < REPLIES_MAX,
-        "the server does not come to an end"
-    );
+    assert!((replies.len() as u64) < REPLIES_MAX, "the server does not end");
     replies
 }
 
-/// A client that keeps the rules gets what it asks for.
+/// A client that follows the protocol gets correct replies.
 fn honest(structured: bool) {
     let mut bytes = handshake(structured);
     bytes.extend(request(cmd::WRITE, 0, 1, 5000, 700));
@@ -332,12 +329,12 @@ fn honest(structured: bool) {
 /// A session: raw bytes from the start, raw bytes after a handshake, or requests after a handshake.
 ///
 /// # Panics
-/// If the server answers what it should not, hangs, or no longer serves others.
+/// If the server sends a wrong reply, hangs, or no longer serves others.
 pub fn session(data: &[u8]) {
     thread_local! {
         static COUNT: Cell<u64> = const { Cell::new(0) };
     }
-    // One at a time, so that a wrong write is this client's.
+    // One session at a time, so that a wrong write belongs to this client.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut choices = Choices::new(data);
@@ -364,7 +361,7 @@ pub fn session(data: &[u8]) {
             );
         }
     }
-    // Not after each one: it costs as much as a hostile client.
+    // Not after each session, because it costs as much as a hostile client.
     let count = COUNT.replace(COUNT.get() + 1);
     if count.is_multiple_of(8) {
         honest(count.is_multiple_of(16));

@@ -1,26 +1,26 @@
-//! Shapes of the caches that are made: size, settings, and how their last life ended.
+//! Shapes of the generated caches: size, settings, and how their last run ended.
 
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::STRIPE_BYTES;
 
-/// Stripes of a shard: some whose intents are set, and others.
+/// Stripes per shard: some with intents, and others.
 pub(crate) const STRIPES: u64 = 3;
 
-/// How the last life of a cache ended.
+/// How the last run of a cache ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Stopped in order.
+    /// Stopped cleanly.
     Clean,
     /// The process was killed; intents are set.
     Killed,
-    /// The power failed; what was not flushed is gone in part.
+    /// The power failed; unflushed data is partly lost.
     Cut,
     /// The process was killed while a region was being made void: its summary is still there.
     HalfVoid,
 }
 
-/// What is made.
+/// The parameters of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// For messages.
@@ -29,17 +29,17 @@ pub struct Shape {
     pub(crate) shard_count: u32,
     pub(crate) origin_len: u64,
     pub(crate) regions_per_shard: u64,
-    /// For new blocks.
+    /// Codec for new blocks.
     pub codec: &'static str,
-    /// What is admitted and kept.
+    /// Admission and replacement policy.
     pub policy: PolicyKind,
-    /// In write-back the last writes have not reached the origin.
+    /// Write-back, with the last writes not yet on the origin.
     pub mode: Mode,
-    /// How it ended.
+    /// How its last run ended.
     pub end: End,
 }
 
-/// Shapes in write-through. Corpora name them by number modulo how many there are.
+/// Shapes in write-through. Corpus inputs select one by a number modulo their count.
 pub const SHAPES: [Shape; 8] = [
     shape("clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
     shape("killed", 512, 1, "lz4", PolicyKind::S3Fifo, End::Killed),
@@ -72,7 +72,7 @@ pub const SHAPES: [Shape; 8] = [
     ),
 ];
 
-/// Shapes in write-back, with dirty blocks. As above.
+/// Shapes in write-back, with dirty blocks. Selected in the same way.
 pub const DIRTY_SHAPES: [Shape; 4] = [
     dirty(shape(
         "dirty, clean",
@@ -111,7 +111,7 @@ pub const DIRTY_SHAPES: [Shape; 4] = [
 const fn dirty(shape: Shape) -> Shape {
     Shape {
         mode: Mode::WriteBack,
-        // Dirty blocks are not evicted for room.
+        // Dirty blocks are not evicted to free space.
         regions_per_shard: 12,
         ..shape
     }
@@ -129,7 +129,7 @@ const fn shape(
         name,
         sector_bytes,
         shard_count,
-        // The last stripe is not whole.
+        // The last stripe is incomplete.
         origin_len: shard_count as u64 * STRIPES * STRIPE_BYTES - (256 << 10),
         regions_per_shard: 7,
         codec,

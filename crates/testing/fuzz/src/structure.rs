@@ -1,4 +1,4 @@
-//! What lies on a cache device: where each structure of an image is, which fields it has, how it is sealed.
+//! The structures on a cache device: their places in an image, their fields, their checksums.
 
 use flaz_engine::format::extent::{EXTENT_HEADER_BYTES, ExtentHeader, RECORD_BYTES};
 use flaz_engine::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
@@ -25,12 +25,12 @@ pub enum Kind {
     Summary,
     /// The mark of a reclaimed region.
     Void,
-    /// A whole region: for swapping and copying, it has no seal of its own.
+    /// A whole region, for swapping and copying. It has no checksum of its own.
     Region,
 }
 
 impl Kind {
-    /// All kinds that have a checksum.
+    /// All kinds with a checksum.
     pub const SEALED: [Self; 7] = [
         Self::Extent,
         Self::Summary,
@@ -51,11 +51,11 @@ pub struct Place {
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// The shard; of superblocks 0.
+    /// The shard; 0 for superblocks.
     pub shard: u32,
 }
 
-/// Everything that is on a device.
+/// All structures on a device.
 #[must_use]
 pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> {
     let mut all = Vec::new();
@@ -115,7 +115,7 @@ pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> 
     all
 }
 
-/// Fields with names in `docs/format.md`, as offset and width, in a structure of these bytes.
+/// Fields named in `docs/format.md`, as offset and width, of a structure with these bytes.
 #[must_use]
 pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
     let some = |fields: &[(usize, usize)]| fields.to_vec();
@@ -170,7 +170,7 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
         Kind::Region => Vec::new(),
         Kind::Image => {
             let mut all = some(&[(8, 8), (16, 4), (20, 4), (24, 4), (28, 4)]);
-            // Region table, rings, open regions, index entries: numbers of 4 or 8 bytes, the table's of 1 too.
+            // Region table, rings, open regions, index entries: numbers of 4 or 8 bytes, in the table also of 1.
             all.extend(
                 (48..304.min(bytes.len().saturating_sub(8)))
                     .step_by(16)
@@ -224,7 +224,7 @@ fn record(at: usize) -> [(usize, usize); 3] {
     [(at, 2), (at + 2, 4), (at + 7, 1)]
 }
 
-/// Little-endian bytes as a number.
+/// Parses a little-endian number.
 #[must_use]
 pub fn number(bytes: &[u8]) -> u64 {
     bytes
@@ -233,7 +233,7 @@ pub fn number(bytes: &[u8]) -> u64 {
         .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// Makes the checksum of a structure right again.
+/// Corrects the checksum of a structure.
 pub fn seal(kind: Kind, bytes: &mut [u8]) {
     let at = match kind {
         Kind::Superblock => 12,
@@ -242,7 +242,7 @@ pub fn seal(kind: Kind, bytes: &mut [u8]) {
         Kind::Summary => bytes.len().saturating_sub(TRAILER_BYTES - 4),
         Kind::Image | Kind::Region => return,
     };
-    // A summary may have been told to be longer or shorter; the rest of it counts then.
+    // The length field of a summary may have been changed; the changed length counts.
     let from = match kind {
         Kind::Summary if bytes.len() >= TRAILER_BYTES => {
             Summary::parse_len(bytes, bytes.len() as u64).map_or(0, |len| bytes.len() - len)

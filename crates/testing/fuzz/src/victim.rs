@@ -1,4 +1,4 @@
-//! Real images to be mutated: made by the engine itself, of several shapes, once a process.
+//! Real images to be mutated: created by the engine, in several shapes, once per process.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,12 +21,12 @@ use crate::shape::{DIRTY_SHAPES, End, SHAPES, STRIPES, Shape};
 use crate::structure::{Place, places};
 use crate::world::{Served, World};
 
-/// Blocks at the beginning of each stripe that are used, so that caches fill quickly.
+/// Number of used blocks at the beginning of each stripe, so that caches fill quickly.
 pub const STRIPE_BLOCKS_USED: u64 = 72;
 /// Long enough for intents to be cleared.
 const CLEARED: Duration = Duration::from_secs(12);
 
-/// A cache after its last life, and what is known of it.
+/// A cache after its last run, and its expected contents.
 pub struct Victim {
     /// How it was made.
     pub shape: Shape,
@@ -36,22 +36,22 @@ pub struct Victim {
     pub cache: DiskImage,
     /// The origin.
     pub origin: DiskImage,
-    /// What readers should see: what the origin holds, unless a dirty block is newer.
+    /// What readers should see: the contents of the origin, unless a dirty block is newer.
     pub truth: Vec<u8>,
-    /// What it ever held.
+    /// All contents it ever had.
     pub history: History,
     /// The cache device at earlier moments: while served, and after a clean stop.
     pub older: Vec<DiskImage>,
     /// Another cache of the same shape.
     pub twin: DiskImage,
-    /// What the origin of that one ever held.
+    /// All contents of that cache's origin.
     pub twin_history: History,
-    /// Where everything is.
+    /// Places of all structures.
     pub places: Vec<Place>,
 }
 
 impl Victim {
-    /// The victim of shape `number` in write-through.
+    /// The image of shape `number` in write-through.
     ///
     /// # Panics
     /// If there is no such shape.
@@ -61,7 +61,7 @@ impl Victim {
         Self::of(&MADE[number], SHAPES[number])
     }
 
-    /// The victim of shape `number` in write-back.
+    /// The image of shape `number` in write-back.
     ///
     /// # Panics
     /// If there is no such shape.
@@ -95,7 +95,7 @@ impl Victim {
     }
 }
 
-/// What a workload left.
+/// The result of a workload.
 struct Made {
     geometry: Geometry,
     cache_id: u32,
@@ -105,7 +105,7 @@ struct Made {
     older: Vec<DiskImage>,
 }
 
-/// A region that was caught half void: both disks.
+/// A region in the middle of becoming void: both disks.
 type Caught = Rc<RefCell<Option<(DiskMoment, DiskMoment)>>>;
 
 impl Made {
@@ -151,7 +151,7 @@ impl Made {
         made
     }
 
-    /// Two lives; the second one ends as the shape says.
+    /// Two runs; the second one ends as the shape says.
     fn lives(&mut self, shape: Shape, world: World, first_version: u32) {
         let mut work = Workload {
             rng: Rng::new(first_version.into()),
@@ -172,7 +172,7 @@ impl Made {
             self.older.push(world.cache.snapshot());
             match shape.end {
                 _ if shape.mode == Mode::WriteBack => {
-                    // The cleaner gets no further from here on.
+                    // Writeback makes no progress from here on.
                     world.origin.set_dead(shape.end != End::Clean);
                     work.kinds = Kinds::WholeBlocks;
                     work.run(&served, 24, &mut self.history).await;
@@ -181,7 +181,7 @@ impl Made {
                         served.stop().await.expect("stops");
                         return None;
                     }
-                    served.volume.flush().await.expect("both are well");
+                    served.volume.flush().await.expect("both disks work");
                     return Some(served);
                 }
                 End::Clean => {
@@ -190,7 +190,7 @@ impl Made {
                     return None;
                 }
                 End::HalfVoid => {
-                    // What is read needs no intents.
+                    // Reads set no intents.
                     work.kinds = Kinds::Reads;
                     world.sim.env().sleep(CLEARED).await;
                     self.catch(&world, &caught);
@@ -208,7 +208,7 @@ impl Made {
                     work.run(&served, 6, &mut self.history).await;
                 }
             }
-            // Long enough for what is queued.
+            // Long enough for the queue to drain.
             world.sim.env().sleep(Duration::from_millis(200)).await;
             Some(served)
         });
@@ -229,7 +229,7 @@ impl Made {
         };
     }
 
-    /// Looks out for a region that has its void mark and still its summary.
+    /// Waits for a region that has its void mark and still its summary.
     fn catch(&self, world: &World, caught: &Caught) {
         let (geometry, cache_id) = (self.geometry, self.cache_id);
         let (origin, cache, caught) = (world.origin.clone(), world.cache.clone(), Rc::clone(caught));
@@ -249,22 +249,22 @@ impl Made {
     }
 }
 
-/// Reads, writes and trims, one after the other.
+/// Reads, writes and trims in sequence.
 struct Workload {
     rng: Rng,
     version: u32,
-    /// The stripes that are used.
+    /// The used stripes.
     stripes: u64,
     kinds: Kinds,
 }
 
-/// What a workload consists of.
+/// The operations of a workload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kinds {
     All,
-    /// Of more of each stripe.
+    /// On a larger part of each stripe.
     Reads,
-    /// Writes that need nothing of the origin.
+    /// Writes that need no data of the origin.
     WholeBlocks,
 }
 

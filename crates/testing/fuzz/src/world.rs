@@ -1,4 +1,4 @@
-//! A cache between two simulated disks, and a short way to drive it.
+//! A cache between two simulated disks, with helpers to drive it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,14 +29,14 @@ impl Platform for Simulated {
 pub struct World {
     /// The executor.
     pub sim: Sim,
-    /// The slow disk.
+    /// The origin.
     pub origin: SimDisk,
     /// The cache device.
     pub cache: SimDisk,
 }
 
 impl World {
-    /// A world that begins with these disks.
+    /// A world with these disks.
     #[must_use]
     pub fn new(seed: u64, origin: &DiskImage, cache: &DiskImage) -> Self {
         let sim = Sim::new(seed);
@@ -58,7 +58,7 @@ impl World {
             policy: shape.policy,
             codec: shape.codec.parse().expect("a codec's name"),
             sequential_cutoff: 0,
-            // The most there is: little is cleaned soon.
+            // The maximum, so that little is written back soon.
             dirty_percent: DIRTY_PERCENT_MAX,
             strict_flush: flaz_engine::settings::StrictFlush::Auto,
         };
@@ -73,7 +73,7 @@ impl World {
         })
     }
 
-    /// Walks the cache device as `flaz check` does; gives the number of findings.
+    /// Walks the cache device as `flaz check` does; returns the number of problems.
     ///
     /// # Errors
     /// [`CacheError`]: there is no superblock.
@@ -83,7 +83,7 @@ impl World {
         Ok(findings)
     }
 
-    /// The disks after the death of the process.
+    /// The disks after the process was killed.
     #[must_use]
     pub fn killed(self) -> (DiskImage, DiskImage) {
         self.sim.kill_tasks();
@@ -93,31 +93,31 @@ impl World {
     }
 }
 
-/// A cache that is open.
+/// An open cache.
 pub struct Served {
     env: SimEnv,
     /// The cache.
     pub cache: LocalCache<Simulated>,
-    /// What clients see of it.
+    /// The volume for clients.
     pub volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
 }
 
 impl Served {
-    /// Bytes that clients see.
+    /// Size of the volume in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.volume.size()
     }
 
-    /// Reads, from an origin that is well.
+    /// Reads, without errors of the origin.
     pub async fn read(&self, offset: u64, len: u64) -> Vec<u8> {
-        self.try_read(offset, len).await.expect("the origin is well")
+        self.try_read(offset, len).await.expect("the origin works")
     }
 
     /// Reads.
     ///
     /// # Errors
-    /// [`IoError`]: where the cache has more than the origin, it may be damaged.
+    /// [`IoError`]: a dirty block may be damaged.
     pub async fn try_read(&self, offset: u64, len: u64) -> Result<Vec<u8>, IoError> {
         let segments = self.volume.read(offset, len as u32).await?;
         Ok(segments
@@ -127,15 +127,15 @@ impl Served {
             .concat())
     }
 
-    /// Writes, and waits until it has been stored.
+    /// Writes, and waits until the block is stored.
     pub async fn write(&self, offset: u64, data: &[u8]) {
-        self.try_write(offset, data).await.expect("the origin is well");
+        self.try_write(offset, data).await.expect("the origin works");
     }
 
-    /// Writes, and waits until it has been stored.
+    /// Writes, and waits until the block is stored.
     ///
     /// # Errors
-    /// [`IoError`]: in write-back it must be on the cache device.
+    /// [`IoError`]: in write-back, the cache device must accept it.
     pub async fn try_write(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
         let mut rest = data;
         let segments = segment_lens(offset, data.len() as u64).map(|len| {
@@ -149,7 +149,7 @@ impl Served {
         Ok(())
     }
 
-    /// Waits until nothing waits to be stored.
+    /// Waits until the admission queue is empty.
     pub async fn stored(&self) {
         let waits = || {
             let holdings = self.cache.stats().holdings;
@@ -160,10 +160,10 @@ impl Served {
         }
     }
 
-    /// Stops in order.
+    /// Stops cleanly.
     ///
     /// # Errors
-    /// [`CacheError`]: the next start is cold or a recovery.
+    /// [`CacheError`]: the next start is cold or runs crash recovery.
     pub async fn stop(self) -> Result<Superblock, CacheError> {
         drop(self.volume);
         self.cache.stop().await

@@ -1,13 +1,13 @@
-//! All inputs that were kept, and a bounded number of seeds of every target.
+//! All stored inputs, and a limited number of seeds of every target.
 //!
-//! `FLAZ_SEEDS=n` tries so many seeds of each instead.
+//! `FLAZ_SEEDS=n` sets the number of seeds of each target.
 
 use flaz_engine::cache::Start;
 use flaz_fuzz::driver::{input, kept, run, seeded};
 use flaz_fuzz::life::{Outcome, cache_life, dirty_life};
 use flaz_fuzz::{TARGETS, Target};
 
-/// Most memory that all of this may take, in KiB.
+/// Maximum memory of the whole test in KiB.
 const MEMORY_KIB_MAX: u64 = 512 << 10;
 
 fn target(name: &str) -> &'static Target {
@@ -17,7 +17,7 @@ fn target(name: &str) -> &'static Target {
         .expect("a target")
 }
 
-/// The most memory that this process ever had, in KiB.
+/// Peak memory of this process in KiB.
 fn memory_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
     let line = status
@@ -91,7 +91,7 @@ fn nbd_sessions() {
     check("nbd-session");
 }
 
-/// The mutations are no good if every cache is refused or starts cold.
+/// The mutations are useless if every cache is refused or starts cold.
 #[test]
 fn mutated_caches_start_in_every_way() {
     let [warm, recovered, cold, refused] = starts("cache", cache_life);
@@ -101,7 +101,7 @@ fn mutated_caches_start_in_every_way() {
     assert!(warm > 20 && recovered > 20 && refused > 0);
 }
 
-/// How many of 200 mutated caches start warm, after a recovery, cold, not at all.
+/// How many of 200 mutated caches start warm, after a recovery, cold, or not at all.
 fn starts(name: &str, life: fn(&[u8]) -> Outcome) -> [u32; 4] {
     let mut counts = [0; 4];
     for seed in 0..200 {

@@ -1,5 +1,5 @@
-//! Are the verdicts worth anything? Defects that are planted in the engine are found by mutated images:
-//! `cargo test -p flaz-fuzz --features planted-bugs --test planted`.
+//! Checks the verdicts: mutated images must reveal bugs planted in the engine. `cargo test -p flaz-fuzz --features
+//! planted-bugs --test planted`.
 #![cfg(feature = "planted-bugs")]
 
 use std::panic::catch_unwind;
@@ -11,13 +11,13 @@ use flaz_fuzz::shape::{DIRTY_SHAPES, SHAPES};
 use flaz_fuzz::victim::Victim;
 use flaz_fuzz::{TARGETS, Target};
 
-/// Seeds that are tried for each. Since damage below the stable mark is refused, few images show `DirtyStoredClean`: about one in
-/// ten thousand.
+/// Number of seeds tried for each bug. Since damage below the stable mark is refused, few images show
+/// `DirtyStoredClean`: about one in ten thousand.
 const SEEDS_MAX: u64 = 20_000;
 
 #[test]
 fn mutated_images_find_planted_bugs() {
-    // Made by an engine that is well.
+    // Created by an engine without bugs.
     let victims = (0..SHAPES.len()).map(Victim::get);
     let victims: Vec<_> = victims
         .chain((0..DIRTY_SHAPES.len()).map(Victim::dirty))

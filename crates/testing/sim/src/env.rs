@@ -1,4 +1,4 @@
-//! The environment that engine code sees: [`SimEnv`].
+//! The environment of engine code in a simulation: [`SimEnv`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::executor::{BoxedTask, Core, DeviceEvent, EventStage, Sim, Task};
 use crate::rng::{Rng, mix};
 use crate::timer::TimerId;
 
-/// Longest time that [`Env::compute`] waits for its turn, in nanoseconds.
+/// Maximum time that [`Env::compute`] waits, in nanoseconds.
 const COMPUTE_DELAY_NS_MAX: u64 = 20_000;
 
 /// The environment of simulated engine code. Clones are the same environment.
@@ -24,7 +24,7 @@ pub struct SimEnv {
 }
 
 impl Sim {
-    /// The environment to give to engine code.
+    /// The environment for engine code.
     #[must_use]
     pub fn env(&self) -> SimEnv {
         SimEnv {
@@ -34,7 +34,7 @@ impl Sim {
 }
 
 impl SimEnv {
-    /// Waits until `moment`; not at all if it has passed.
+    /// Waits until `moment`; returns at once if it has passed.
     pub fn sleep_until(&self, moment: Nanos) -> impl Future<Output = ()> + 'static {
         Sleep {
             env: self.clone(),
@@ -159,7 +159,7 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let core = Rc::clone(&self.env.core);
         if core.now_ns.get() >= self.moment {
-            // The timer has fired: its slot is free, or belongs to somebody else by now.
+            // The timer has fired: its slot is free, or reused.
             self.timer = None;
             return Poll::Ready(());
         }

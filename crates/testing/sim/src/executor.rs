@@ -1,15 +1,14 @@
 //! The seeded executor: tasks, virtual time, and the sequence of device events.
 //!
-//! Each step polls one runnable task, chosen by the seed, and moves the virtual clock by a few hundred
-//! nanoseconds; when nothing is runnable the clock jumps to the next timer. Scheduling goes in rounds, so
-//! that every interleaving is possible and yet nobody starves: a woken task joins the present round or the
-//! next by the toss of a coin, a task that yields always joins the next.
+//! Each step polls one runnable task, chosen by the seed, and moves the virtual clock by a few hundred nanoseconds;
+//! when nothing is runnable the clock jumps to the next timer. Scheduling uses rounds, so that every interleaving is
+//! possible and no task starves: a woken task joins the current round or the next with equal probability; a task that
+//! yields always joins the next.
 //!
 //! Invariants:
 //! - no state of the executor is borrowed while a task is polled or dropped, so tasks may spawn and wake;
-//! - nothing but the seed and the tasks' own actions decides what happens ([`Sim::trace_hash`] tells runs apart);
-//! - [`Sim::block_on`] never returns without the value: a deadlock or the step limit is a panic that names
-//!   the seed.
+//! - only the seed and the tasks' own actions determine a run ([`Sim::trace_hash`] distinguishes runs);
+//! - [`Sim::block_on`] always returns the value; a deadlock or the step limit is a panic that names the seed.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -25,11 +24,11 @@ use flaz_device::DeviceOp;
 use crate::rng::Rng;
 use crate::timer::Timers;
 
-/// Steps after which a run counts as endless, unless [`Sim::set_step_limit`] says otherwise.
+/// Number of steps after which a run counts as endless, unless [`Sim::set_step_limit`] changes it.
 pub const STEP_LIMIT_DEFAULT: u64 = 100_000_000;
-/// Virtual time that one step takes, in nanoseconds: at random from 1 to this (a power of two).
+/// Virtual time of one step in nanoseconds: a random number from 1 to this (a power of two).
 const STEP_COST_NS_MAX: u64 = 512;
-/// The name of the future given to `block_on`, among the tasks.
+/// The task number of the future given to `block_on`.
 const ROOT: u32 = u32::MAX;
 
 /// Why a run stopped before its future ended.
@@ -39,7 +38,7 @@ pub enum Halt {
     Deadlock,
     /// The step limit is reached.
     StepLimit,
-    /// The device event that [`Sim::halt_at_event`] named has happened.
+    /// The device event given to [`Sim::halt_at_event`] has happened.
     CrashPoint,
 }
 
@@ -56,13 +55,13 @@ impl fmt::Display for Halt {
 /// Whether an operation starts or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventStage {
-    /// The operation was handed to the device.
+    /// The operation was passed to the device.
     Issued,
     /// Its caller is about to see the result.
     Completed,
 }
 
-/// Something that happened at a simulated disk: a point at which a crash may differ from the one before.
+/// An event at a simulated disk: a point at which a crash may differ from the previous one.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceEvent {
     /// Number of the event in this simulation, from 1.
@@ -82,8 +81,8 @@ pub struct DeviceEvent {
 pub(crate) type Observer = Box<dyn FnMut(&DeviceEvent)>;
 pub(crate) type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Tasks that were woken since the executor last looked. Behind a mutex because wakers must be `Sync`;
-/// there is one thread, so nobody ever waits for it.
+/// Tasks woken since the executor last checked. In a mutex because wakers must be `Sync`; there is only one thread, so
+/// it is never contended.
 #[derive(Default)]
 pub(crate) struct Woken {
     list: Mutex<WokenLists>,
@@ -169,13 +168,13 @@ impl Core {
     }
 }
 
-/// A simulation: owns the tasks; dropping it drops them.
+/// A simulation. It owns the tasks; dropping it drops them.
 pub struct Sim {
     pub(crate) core: Rc<Core>,
 }
 
 impl Sim {
-    /// A simulation in which everything is decided by `seed`.
+    /// A simulation that `seed` determines completely.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -205,7 +204,7 @@ impl Sim {
         self.core.seed
     }
 
-    /// Steps (polls of a task) so far.
+    /// Number of steps (polls of a task) so far.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.core.steps.get()
@@ -216,12 +215,12 @@ impl Sim {
         self.core.step_limit.set(steps_max);
     }
 
-    /// What `Env::parallelism` answers; 1 at the start.
+    /// The result of `Env::parallelism`; initially 1.
     pub fn set_parallelism(&self, cores: usize) {
         self.core.parallelism.set(cores.max(1));
     }
 
-    /// Device events so far (starts and ends of operations on all disks of this simulation).
+    /// Number of device events so far (starts and ends of operations on all disks of this simulation).
     #[must_use]
     pub fn events(&self) -> u64 {
         self.core.events.get()
@@ -232,22 +231,22 @@ impl Sim {
         self.core.halt_at_event.set(number);
     }
 
-    /// Calls `observer` at every device event, at the very moment: [`crate::SimDisk::crash`] called from
-    /// there shows what a power cut at this point would leave. It must not use this simulation otherwise.
+    /// Calls `observer` at every device event. [`crate::SimDisk::crash`] called from there returns the image after a
+    /// power cut at this point. The observer must not use this simulation otherwise.
     pub fn set_observer(&self, observer: impl FnMut(&DeviceEvent) + 'static) {
         *self.core.observer.borrow_mut() = Some(Box::new(observer));
     }
 
-    /// A digest of everything that happened so far: equal for two runs of one seed.
+    /// A digest of everything that has happened: equal for two runs of one seed.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.core.trace.get()
     }
 
-    /// Runs until `future` ends and gives its value. Spawned tasks stay and go on at the next call.
+    /// Runs until `future` ends and returns its value. Spawned tasks stay and continue in the next call.
     ///
     /// # Panics
-    /// On a deadlock, at the step limit and at a crash point, naming the seed.
+    /// On a deadlock, at the step limit and at a crash point, with the seed.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         match self.try_block_on(future) {
             Ok(value) => value,
@@ -281,10 +280,10 @@ impl Sim {
         }
     }
 
-    /// Drops all spawned tasks, as the death of the process would. What they had in flight at disks goes on
-    /// there (see [`crate::SimDisk::settle`]).
+    /// Drops all spawned tasks, as the death of the process would. Their operations in flight continue on the disks
+    /// (see [`crate::SimDisk::settle`]).
     pub fn kill_tasks(&self) {
-        // Dropping a task may run code that uses the executor: nothing may be borrowed meanwhile.
+        // Dropping a task may run code that uses the executor, so nothing may be borrowed.
         let tasks = std::mem::take(&mut *self.core.tasks.borrow_mut());
         drop(tasks);
         *self
@@ -325,7 +324,7 @@ impl Sim {
         let mut now = core.now_ns.get() + 1 + dice % STEP_COST_NS_MAX;
         let mut tasks = core.tasks.borrow_mut();
         loop {
-            // The clock first: a timer has fired exactly when its moment is not after the clock.
+            // The clock first: a timer has fired exactly if its time is not after the clock.
             core.now_ns.set(now);
             self.fire_due(now);
             Self::queue_woken(core, &mut tasks, &mut rng);
@@ -376,7 +375,7 @@ impl Sim {
                     Some((task.future.take()?, task.waker.clone()))
                 })
         };
-        // A wake-up may come after its task has ended.
+        // A wake-up may arrive after its task has ended.
         let Some((mut future, waker)) = taken else { return };
         let ended = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         let mut tasks = self.core.tasks.borrow_mut();
@@ -396,13 +395,13 @@ impl Sim {
 
 impl Drop for Sim {
     fn drop(&mut self) {
-        // Tasks hold the environment, which holds the tasks: this breaks the ring.
+        // Tasks own the environment, which owns the tasks: this breaks the cycle.
         self.kill_tasks();
         drop(self.core.observer.borrow_mut().take());
     }
 }
 
-/// Tells the seed when a panic passes through the executor.
+/// Prints the seed when a panic passes through the executor.
 struct TellSeed<'a>(&'a Sim);
 
 impl Drop for TellSeed<'_> {

@@ -1,15 +1,15 @@
 //! Deterministic simulation: a seeded executor with virtual time, and disks that fail on purpose.
 //!
-//! Engine code written against `flaz_device::{Env, Device}` runs here unchanged. One seed is one run: the
-//! order of runnable tasks, every latency, every fault and every sector that survives a power cut come from
-//! the seed, and nothing else (no clock, no thread, no hash map with random state) has a say. A failing seed
-//! is therefore a complete bug report; [`check_seeds`] prints the command that replays it.
+//! Engine code written against `flaz_device::{Env, Device}` runs here unchanged. A seed determines a run: the order of
+//! runnable tasks, every latency, every fault and every sector that survives a power cut depend only on the seed (no
+//! clock, no thread, no hash map with random state). A failing seed is therefore a complete bug report; [`check_seeds`]
+//! prints the command that replays it.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`rng`] | the random generator |
 //! | [`executor`] | [`Sim`]: tasks, virtual time, device events |
-//! | [`mod@env`] | [`SimEnv`]: what engine code sees of it |
+//! | [`mod@env`] | [`SimEnv`]: the environment of engine code |
 //! | [`disk`] | [`SimDisk`]: contents, volatile writes, faults, power cuts |
 //! | [`seeds`] | running a test over many seeds |
 //!

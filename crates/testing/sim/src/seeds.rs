@@ -1,11 +1,11 @@
-//! Running a test over many seeds, and replaying one.
+//! Runs a test over many seeds, or replays one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Runs `test` for seeds 0 to `count` - 1; on a failure tells the command that replays it.
+/// Runs `test` for the seeds 0 to `count` - 1; on a failure prints the command that replays it.
 ///
-/// `FLAZ_SEED=n` (decimal or `0x` hexadecimal) in the environment runs that one seed only; `FLAZ_SEEDS=n`
-/// replaces `count`, for a longer search.
+/// `FLAZ_SEED=n` (decimal or `0x` hexadecimal) in the environment runs only that seed; `FLAZ_SEEDS=n` replaces `count`,
+/// for a longer search.
 ///
 /// # Panics
 /// If the test does, or if one of the variables is not a number.

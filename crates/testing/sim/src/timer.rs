@@ -1,7 +1,7 @@
-//! Pending moments of virtual time and whom they wake.
+//! Timers in virtual time and their wakers.
 //!
-//! Invariants: a slot is free, or exactly one heap entry refers to it; cancelled timers never move the
-//! clock; timers of the same moment fire in the order of their random tie-breakers.
+//! Invariants: a slot is free, or exactly one heap entry refers to it; cancelled timers never advance the clock; timers
+//! of the same time fire in the order of their random tie-breakers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +14,7 @@ enum Slot {
     Cancelled,
 }
 
-/// Names a timer from its registration until it fires or is cancelled.
+/// Identifies a timer from its registration until it fires or is cancelled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerId(u32);
 
@@ -36,7 +36,7 @@ impl Timers {
         TimerId(slot)
     }
 
-    /// Takes note of the waker of the latest poll.
+    /// Stores the waker of the latest poll.
     pub(crate) fn update(&mut self, id: TimerId, waker: &Waker) {
         if let Slot::Waiting(old) = &mut self.slots[id.0 as usize] {
             old.clone_from(waker);
@@ -47,7 +47,7 @@ impl Timers {
         self.slots[id.0 as usize] = Slot::Cancelled;
     }
 
-    /// The earliest moment that somebody still waits for.
+    /// The earliest time of a timer that is not cancelled.
     pub(crate) fn next_moment(&mut self) -> Option<u64> {
         while let Some(&Reverse((at, _, slot))) = self.heap.peek() {
             if matches!(self.slots[slot as usize], Slot::Waiting(_)) {
@@ -59,7 +59,7 @@ impl Timers {
         None
     }
 
-    /// The next waker whose moment is not after `now`.
+    /// The next waker whose time is not after `now`.
     pub(crate) fn pop_due(&mut self, now: u64) -> Option<Waker> {
         while self.heap.peek().is_some_and(|&Reverse((at, _, _))| at <= now) {
             let Some(Reverse((_, _, slot))) = self.heap.pop() else {

@@ -1,4 +1,4 @@
-//! Devices that must answer in time, on disks that do not.
+//! Devices with a time limit, on disks that exceed it.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn what_ends_in_time_is_as_without_a_deadline() {
         device.write_zeroes(0, 512, true, false).await.expect("zeroes");
         device.discard(512, 512).await.expect("discards");
         assert_eq!(disk.peek(0, 512), [0; 512]);
-        // Whoever looks after operations goes when there are none.
+        // The checking task ends when there are no operations.
         sim.env().sleep(LIMIT).await;
     });
     assert_eq!(sim.task_count(), 0);
@@ -69,7 +69,7 @@ fn a_read_that_is_not_answered_fails_in_time() {
             assert!(error.to_string().contains("did not answer within 10s"), "{error}");
             assert!(!buf.is_empty());
         }
-        // The device comes back, and is used as before.
+        // The device works again and is used as before.
         sim.env().sleep(Duration::from_secs(60)).await;
         device.read_at(0, IoBuf::new(512)).await.1.expect("reads again");
     });
@@ -84,7 +84,7 @@ fn a_write_that_is_late_lands_before_the_next_one() {
             disk.stall(Duration::from_secs(18));
             let late = device.write_at(0, sector(1), false).await.1.expect_err("late");
             assert!(is_timeout(&late));
-            // The device answers new requests at once, but what it has not answered may land any time.
+            // The device answers new requests at once, but the abandoned ones may take effect at any time.
             device
                 .write_at(0, sector(2), false)
                 .await
@@ -138,8 +138,7 @@ fn without_a_limit_everything_waits() {
     });
 }
 
-/// What was issued while the device was waited for is not waited for any longer than the rest, once there is a limit again;
-/// and has all of it, however long it has been.
+/// After a limit was set again, operations issued without a limit have the full limit, however long they have waited.
 #[test]
 fn what_was_issued_without_a_limit_has_the_next_one() {
     let sim = Sim::new(5);

@@ -1,4 +1,4 @@
-//! Simulated disks: what is visible, what is durable, what faults and power cuts do.
+//! Simulated disks: visibility, durability, and the effect of faults and power cuts.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn an_older_volatile_write_never_replaces_a_durable_one() {
         for plan in [CrashPlan::Everything, CrashPlan::Nothing, CrashPlan::Random(seed)] {
             assert_eq!(disk.crash(&plan).read(1024, 512), [2; 512], "{plan:?}");
         }
-        // The rest of the older write is still a matter of luck.
+        // The rest of the older write may or may not survive.
         assert_eq!(disk.crash(&CrashPlan::Nothing).read(0, 512), [0; 512]);
         assert_eq!(disk.crash(&CrashPlan::Everything).read(0, 512), [1; 512]);
         sim.block_on(disk.flush()).unwrap();
@@ -107,7 +107,7 @@ fn a_flush_covers_only_what_had_completed_when_it_was_issued() {
         assert_eq!(left.read(0, 1), [1]);
         covered_late += u32::from(left.read(4096, 1) == [2]);
     }
-    // In many runs the second write completed while the flush was running: too late for it.
+    // In many runs the second write completed while the flush was running, so the flush does not cover it.
     assert!(runs_overlapping > 50, "{runs_overlapping}");
     assert_eq!(covered_late, 0);
 }
@@ -462,7 +462,7 @@ fn operations_of_killed_tasks_end_at_the_disk() {
         });
         sim.kill_tasks();
         if seed % 2 == 0 {
-            // Without settling it completes by itself, and then a flush covers it.
+            // Without settling, it completes by itself, and then a flush covers it.
             sim.block_on(async {
                 env.sleep(Duration::from_millis(1)).await;
                 assert_eq!(read(&disk, 0, 1024).await, [1; 1024]);

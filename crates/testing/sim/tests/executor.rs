@@ -1,4 +1,4 @@
-//! The executor: order, time, determinism, and what happens when nothing can go on.
+//! The executor: order, time, determinism, and runs that cannot continue.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A busy little program on two disks; gives its trace and the order in which its tasks ended.
+/// A small workload on two disks; returns its trace and the order in which its tasks ended.
 fn busy_run(seed: u64) -> (u64, u64, Vec<u32>) {
     let sim = Sim::new(seed);
     let env = sim.env();
@@ -102,7 +102,7 @@ fn dropped_sleeps_neither_fire_nor_move_the_clock() {
         }
     });
     assert!(env.now() < Nanos(200_000_000), "{:?}", env.now());
-    // Only cancelled timers are left: they are no events.
+    // Only cancelled timers remain, which are not events.
     assert_eq!(
         sim.try_block_on(std::future::pending::<()>()),
         Err(Halt::Deadlock)
@@ -138,7 +138,7 @@ fn yield_lets_every_runnable_task_run() {
                 let ran = Rc::clone(&ran);
                 env.spawn(async move { ran.set(ran.get() + 1) });
             }
-            // A new task may be put into the round after this one; the second yield is after that.
+            // A new task may be put into the next round; the second yield is after that.
             env.yield_now().await;
             env.yield_now().await;
         });
@@ -269,7 +269,7 @@ fn parallelism_is_what_was_set() {
     assert_eq!(sim.env().parallelism(), 4);
 }
 
-/// Not a benchmark, but a guard: a step must stay cheap enough for tens of thousands a second.
+/// Not a benchmark but a limit: a step must be cheap enough for tens of thousands per second.
 #[test]
 fn half_a_million_steps_with_disk_operations_are_quick() {
     let sim = Sim::new(13);

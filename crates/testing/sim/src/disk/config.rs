@@ -1,4 +1,4 @@
-//! How a simulated disk behaves when nothing is wrong, what may go wrong, and what it counted.
+//! Configuration of a simulated disk, its faults and its counters.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,38 +6,38 @@ use std::time::Duration;
 
 use super::contents::{Background, DiscardMode};
 
-/// Volatile write cache of a disk unless configured otherwise, in bytes.
+/// Default size of a disk's volatile write cache, in bytes.
 pub const WRITE_CACHE_BYTES_DEFAULT: u64 = 16 << 20;
 
-/// Size and manners of a simulated disk.
+/// Size and behaviour of a simulated disk.
 #[derive(Clone)]
 pub struct DiskConfig {
     /// Size in bytes: a multiple of `alignment`.
     pub len: u64,
     /// Granularity of offsets and lengths in bytes: a power of two, at least 512.
     pub alignment: u32,
-    /// Shortest and longest time of a read.
+    /// Minimum and maximum time of a read.
     pub read_latency: RangeInclusive<Duration>,
-    /// Shortest and longest time of a write, also of zeroes.
+    /// Minimum and maximum time of a write, also of zeroes.
     pub write_latency: RangeInclusive<Duration>,
-    /// Shortest and longest time of a flush.
+    /// Minimum and maximum time of a flush.
     pub flush_latency: RangeInclusive<Duration>,
-    /// Shortest and longest time of a discard.
+    /// Minimum and maximum time of a discard.
     pub discard_latency: RangeInclusive<Duration>,
-    /// Bytes of completed writes that may be volatile at a time; the oldest become durable beyond it. Zero:
-    /// every write is durable when it completes, and contents are kept once only (for large replays).
+    /// Maximum number of bytes of completed writes that are volatile; beyond it the oldest become durable. Zero: every
+    /// write is durable when it completes, and contents are stored only once (for large replays).
     pub write_cache_bytes_max: u64,
-    /// What discarded ranges read as.
+    /// Contents of discarded ranges.
     pub discard_mode: DiscardMode,
-    /// Contents of pages never written; `None` is zeroes.
+    /// Contents of pages that were never written; `None` means zeroes.
     pub background: Option<Background>,
-    /// Whether in-flight writes land in two parts and reads sample in two parts, so that overlapping
-    /// operations see each other half done.
+    /// Whether writes land in two parts and reads sample in two parts, so that overlapping operations see each other
+    /// half done.
     pub tear_in_flight: bool,
 }
 
 impl DiskConfig {
-    /// A flash disk of `len` bytes: 20 to 200 us an operation, 512-byte sectors.
+    /// A flash disk of `len` bytes: 20 to 200 us per operation, 512-byte sectors.
     #[must_use]
     pub fn fast(len: u64) -> Self {
         let us = Duration::from_micros;
@@ -55,8 +55,7 @@ impl DiskConfig {
         }
     }
 
-    /// A hard disk of `len` bytes: 4 to 16 ms an operation, 512-byte sectors; discarded ranges keep their
-    /// contents.
+    /// A hard disk of `len` bytes: 4 to 16 ms per operation, 512-byte sectors; discarded ranges keep their contents.
     #[must_use]
     pub fn slow(len: u64) -> Self {
         let ms = Duration::from_millis;
@@ -82,23 +81,23 @@ impl fmt::Debug for DiskConfig {
     }
 }
 
-/// Random faults, each in events per million operations. All zero at the start.
+/// Random faults, each in events per million operations. All zero by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultRates {
     /// Reads that fail.
     pub read_error_ppm: u32,
-    /// Writes (of data or zeroes) that fail; any of their sectors may have landed all the same.
+    /// Writes (of data or zeroes) that fail; any of their sectors may have landed anyway.
     pub write_error_ppm: u32,
-    /// Writes (of data or zeroes) that fail for want of space, having done nothing.
+    /// Writes (of data or zeroes) that fail for lack of space, without effect.
     pub write_no_space_ppm: u32,
-    /// Flushes that fail; what they covered is then durable, still volatile, or lost at the next power cut
-    /// whatever later flushes say, as with operating systems that forget failed pages.
+    /// Flushes that fail. The data they cover is then durable, still volatile, or lost at the next power cut even if
+    /// later flushes succeed, as with operating systems that drop failed pages.
     pub flush_error_ppm: u32,
-    /// Discards that fail, having done nothing.
+    /// Discards that fail without effect.
     pub discard_error_ppm: u32,
-    /// Reads that succeed with one bit wrong, once.
+    /// Reads that succeed with one wrong bit, once.
     pub read_flip_ppm: u32,
-    /// After such a read there are no more.
+    /// Limit of such reads.
     pub read_flip_once: bool,
     /// Writes that succeed and never land.
     pub write_lost_ppm: u32,
@@ -106,13 +105,13 @@ pub struct FaultRates {
     pub write_misdirected_ppm: u32,
     /// Operations that take `stall` longer.
     pub stall_ppm: u32,
-    /// How long stalled operations are held up.
+    /// Additional time of stalled operations.
     pub stall: Duration,
     /// Flushes that report success and make nothing durable: a broken device, as a negative control.
     pub flush_lie_ppm: u32,
 }
 
-/// What a simulated disk did. Bytes and operations are counted when they complete well.
+/// Counters of a simulated disk. Bytes and operations are counted when they complete successfully.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
     /// Reads that succeeded.
@@ -139,6 +138,6 @@ pub struct DiskStats {
     pub flush_errors: u64,
     /// Silent faults: bits flipped, writes lost or misdirected, flushes that lied.
     pub silent_faults: u64,
-    /// Most operations in flight at a time.
+    /// Maximum number of operations in flight.
     pub in_flight_max: u64,
 }

@@ -1,22 +1,22 @@
-//! What a simulated medium holds: a sparse tree of 4 KiB pages, shared between copies until written.
+//! Contents of a simulated medium: a sparse tree of 4 KiB pages, shared between copies until written.
 //!
-//! Invariants: a clone costs one pointer for each 64 MiB and never sees later writes of the other copy; a page
-//! that was never written is as [`DiskConfig::background`](super::DiskConfig::background) says; a page of
-//! zeroes or of garbage takes no room.
+//! Invariants: a clone costs one pointer per 64 MiB and never sees later writes of the other copy; a page that was
+//! never written has the contents of [`DiskConfig::background`](super::DiskConfig::background); a page of zeroes or of
+//! garbage takes no memory.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::rng::{Rng, mix};
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 const FANOUT: usize = 128;
 /// The unit that a power cut cannot tear, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
 const SECTOR: u64 = SECTOR_BYTES;
 
-/// Contents of pages that were never written: gets the number of the 4 KiB page and the page to fill.
+/// Contents of pages that were never written: called with the number of the 4 KiB page and the page to fill.
 pub type Background = Arc<dyn Fn(u64, &mut [u8; PAGE_BYTES]) + Send + Sync>;
 
 #[derive(Clone, Default)]
@@ -24,7 +24,7 @@ enum Page {
     #[default]
     Background,
     Zero,
-    /// Random bytes made from this seed.
+    /// Random bytes from this seed.
     Garbage(u64),
     Bytes(Arc<[u8; PAGE_BYTES]>),
 }
@@ -39,26 +39,26 @@ struct Branch {
     leaves: [Option<Arc<Leaf>>; FANOUT],
 }
 
-/// What a discard of unspecified outcome leaves in a range.
+/// Contents of a range after a discard with unspecified outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiscardMode {
-    /// Each page reads old, zero or garbage, as the seed decides.
+    /// Each page is old, zero or garbage, as the seed decides.
     Mixed,
     /// Zeroes.
     Zero,
-    /// What was there before.
+    /// The previous contents.
     Old,
     /// Random bytes.
     Garbage,
 }
 
-/// How a range changes.
+/// A change of a range.
 #[derive(Clone)]
 pub(crate) enum Payload {
-    /// These bytes from this index on.
+    /// Bytes from this index on.
     Bytes(Arc<[u8]>, usize),
     Zeroes,
-    /// A discard; the number seeds its outcome, so that it is the same wherever it is applied.
+    /// A discard; the seed fixes its outcome, so that it is the same wherever it is applied.
     Discard(DiscardMode, u64),
 }
 
@@ -208,7 +208,7 @@ fn for_pages(offset: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops:
     }
 }
 
-/// Sectors of a range; its ends need not be aligned.
+/// Sectors of a range, whose ends need not be aligned.
 pub(crate) fn sectors(offset: u64, len: u64) -> std::ops::Range<u64> {
     offset / SECTOR..(offset + len).div_ceil(SECTOR)
 }

@@ -1,4 +1,4 @@
-//! The [`Device`] interface of simulated disks: one operation is issue, a wait, completion.
+//! The [`Device`] implementation of simulated disks: an operation is issued, waits, and completes.
 
 use std::io;
 
@@ -18,9 +18,9 @@ struct Operation<'a> {
     issued_at: Nanos,
     completes_at: Nanos,
     generation: u64,
-    /// The error it is going to end with, if that is decided.
+    /// The error with which it will end, if that is decided.
     doomed: Option<i32>,
-    /// Its name at the medium, for writes and discards.
+    /// Its number on the medium, for writes and discards.
     medium_op: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Drop for Operation<'_> {
 }
 
 impl SimDisk {
-    /// Checks, counts and times a new operation.
+    /// Checks and counts a new operation, and chooses its duration.
     fn issue(&self, op: DeviceOp, offset: u64, len: u64) -> Operation<'_> {
         let config = &self.shared.config;
         let alignment = u64::from(config.alignment);
@@ -105,7 +105,7 @@ impl SimDisk {
                 offset = state.rng.below(places) * u64::from(config.alignment);
             }
         }
-        // Before the new write is in the list: what was due earlier lands earlier.
+        // Before the new write is in the list, because what is due earlier lands earlier.
         state.medium.advance(operation.issued_at.0);
         let write = NewWrite {
             offset,
@@ -153,7 +153,7 @@ impl SimDisk {
 }
 
 impl State {
-    /// The error that the operation about to start will end with, if any.
+    /// The error with which the operation about to start will end, if any.
     fn doom(&mut self, op: DeviceOp) -> Option<i32> {
         let mut planned = None;
         self.planned.retain_mut(|failure| {
@@ -211,8 +211,8 @@ impl State {
 }
 
 impl Operation<'_> {
-    /// Counts an event and shows it to the observer. An operation is in flight when its start is told, and
-    /// ended, but not yet seen by its caller, when its end is told: a crash at either point shows that.
+    /// Counts an event and shows it to the observer. An operation is in flight at the event of its start. At the event
+    /// of its end it has completed, but its caller has not seen the result yet. A crash at either point shows that.
     fn tell(&self, stage: EventStage) {
         let shared = &self.disk.shared;
         shared
@@ -224,7 +224,8 @@ impl Operation<'_> {
         self.disk.shared.env.sleep_until(self.completes_at).await;
     }
 
-    /// Completes the operation: `settle` changes the disk and gets whether it fails. Gives the error number.
+    /// Completes the operation: `settle` changes the disk and receives whether the operation fails. Returns the error
+    /// number.
     fn end(self, settle: impl FnOnce(&mut State, &Self, bool)) -> Result<(), i32> {
         let shared = &self.disk.shared;
         let error = {
@@ -301,7 +302,7 @@ impl Device for SimDisk {
         operation.wait().await;
         let outcome = operation.end(|state, operation, failed| {
             if failed {
-                // What a failed read leaves in the buffer is nobody's data.
+                // The buffer of a failed read has unspecified contents.
                 state.rng.fill(&mut buf);
                 return;
             }

@@ -1,4 +1,4 @@
-//! Contents of a disk apart from any simulation, and the choice of what a power cut leaves.
+//! Contents of a disk outside of any simulation, and the choice of what survives a power cut.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use super::contents::Contents;
 use super::volatile::{Medium, Unflushed, VolatileWrite};
 use crate::rng::{Rng, mix};
 
-/// Contents of a disk at one moment. Cheap to clone, and free to move to another thread or simulation.
+/// Contents of a disk at one moment. Cheap to clone; can be moved to another thread or simulation.
 #[derive(Clone)]
 pub struct DiskImage {
     config: DiskConfig,
     contents: Contents,
-    /// Where a process died: what of the contents is not durable.
+    /// After the death of a process: the contents that are not durable.
     unflushed: Option<Unflushed>,
 }
 
@@ -20,7 +20,7 @@ impl DiskImage {
     /// The contents of a new disk.
     ///
     /// # Panics
-    /// If the configuration contradicts itself.
+    /// If the configuration is inconsistent.
     #[must_use]
     pub fn new(config: DiskConfig) -> Self {
         let alignment = config.alignment;
@@ -50,8 +50,7 @@ impl DiskImage {
         Medium::restored(self.contents.clone(), self.unflushed.clone(), cache_bytes_max)
     }
 
-    /// The same contents, all durable, on a disk without a volatile write cache: faster, where no power cut
-    /// follows.
+    /// The same contents, all durable, on a disk without a volatile write cache: faster if no power cut follows.
     #[must_use]
     pub fn without_write_cache(&self) -> Self {
         let config = DiskConfig {
@@ -61,7 +60,7 @@ impl DiskImage {
         Self::from_parts(config, self.contents.clone())
     }
 
-    /// The configuration of the disk it came from.
+    /// The configuration of its disk.
     #[must_use]
     pub fn config(&self) -> &DiskConfig {
         &self.config
@@ -73,7 +72,7 @@ impl DiskImage {
         self.config.len
     }
 
-    /// Whether it has no room at all.
+    /// Whether the size is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.config.len == 0
@@ -87,10 +86,10 @@ impl DiskImage {
         out
     }
 
-    /// Changes bytes, at any alignment, durably.
+    /// Changes bytes durably, at any alignment.
     ///
     /// # Panics
-    /// If the range reaches over the end.
+    /// If the range exceeds the image.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let end = offset.checked_add(bytes.len() as u64);
         assert!(
@@ -110,8 +109,8 @@ impl fmt::Debug for DiskImage {
     }
 }
 
-/// A disk at one moment of a simulation, with what was volatile and in flight: all that a crash at this moment can
-/// leave can be made from it, later and on any thread. Cheap to make and to clone.
+/// A disk at one moment of a simulation, with its volatile writes and those in flight. All images that a crash at this
+/// moment can leave can be created from it, later and on any thread. Cheap to create and to clone.
 #[derive(Clone)]
 pub struct DiskMoment {
     config: DiskConfig,
@@ -123,29 +122,29 @@ impl DiskMoment {
         Self { config, medium }
     }
 
-    /// The writes that a power cut might undo, in order of issue.
+    /// The writes that a power cut may undo, in order of issue.
     #[must_use]
     pub fn volatile_writes(&self) -> Vec<VolatileWrite> {
         self.medium.volatile_writes()
     }
 
-    /// The writes that the death of the process might cut short, in order of issue: those in flight, as far as
-    /// readers did not see them yet.
+    /// The writes that the death of the process may cut short, in order of issue: those in flight, as far as readers
+    /// have not seen them yet.
     #[must_use]
     pub fn unlanded_writes(&self) -> Vec<VolatileWrite> {
         self.medium.unlanded_writes()
     }
 
-    /// What a power cut leaves. `survives` gets the index of a volatile write (as in
-    /// [`DiskMoment::volatile_writes`]) and the number of a sector of the disk, and says whether it is kept.
+    /// The image after a power cut. `survives` is called with the index of a volatile write (as in
+    /// [`DiskMoment::volatile_writes`]) and the number of a sector of the disk, and returns whether it survives.
     #[must_use]
     pub fn cut(&self, survives: impl FnMut(usize, u64) -> bool) -> DiskImage {
         DiskImage::from_parts(self.config.clone(), self.medium.crash(survives))
     }
 
-    /// What the death of the process leaves: everything that readers could see, and of the writes in flight (as in
-    /// [`DiskMoment::unlanded_writes`]) the sectors that `survives` chooses. What was not flushed still is not: a
-    /// power cut of a disk that is made from this image may undo it.
+    /// The image after the death of the process: everything that readers could see, and of the writes in flight (as in
+    /// [`DiskMoment::unlanded_writes`]) the sectors that `survives` chooses. Unflushed data stays unflushed: a power
+    /// cut of a disk created from this image may undo it.
     #[must_use]
     pub fn kill(&self, survives: impl FnMut(usize, u64) -> bool) -> DiskImage {
         let (contents, unflushed) = self.medium.kill(survives);
@@ -171,19 +170,19 @@ pub enum CrashPlan {
     Everything,
     /// None of them.
     Nothing,
-    /// All but this one.
+    /// All except this one.
     Without(usize),
-    /// This one alone.
+    /// Only this one.
     Only(usize),
     /// Those whose bit is set; from the 65th on, none.
     Subset(u64),
-    /// By this seed, each write whole (1/4), not at all (1/4), or each of its sectors by the toss of a coin.
+    /// As the seed decides: each write whole (1/4), not at all (1/4), or each of its sectors with probability 1/2.
     Random(u64),
 }
 
 impl CrashPlan {
-    /// The plans worth trying with `volatile` volatile writes: everything, nothing, each missing, each alone,
-    /// all subsets of up to 8 writes, and otherwise `random` seeded subsets with torn sectors.
+    /// Useful plans for `volatile` volatile writes: all, none, each missing, each alone, all subsets of up to 8 writes,
+    /// and otherwise `random` seeded subsets with torn sectors.
     #[must_use]
     pub fn explore(volatile: usize, random: u64, seed: u64) -> Vec<Self> {
         let mut plans = vec![Self::Nothing];
@@ -200,7 +199,7 @@ impl CrashPlan {
         plans
     }
 
-    /// The choice for (index of a write, sector): what [`DiskMoment::cut`] and [`DiskMoment::kill`] ask.
+    /// The choice for (index of a write, sector), for [`DiskMoment::cut`] and [`DiskMoment::kill`].
     pub fn chooser(&self) -> impl FnMut(usize, u64) -> bool + use<> {
         let plan = *self;
         let mut rng = Rng::new(match plan {

@@ -1,15 +1,15 @@
-//! Simulated disks: what they hold, what is durable of it, what goes wrong, what a power cut leaves.
+//! Simulated disks: their contents, which of them are durable, faults, and power cuts.
 //!
-//! Fault model. Sectors of [`SECTOR_BYTES`] are atomic, nothing larger is. A completed write is visible at
-//! once and durable after a flush that was issued after its completion, or if it was FUA. A write in flight
-//! becomes visible in up to two parts at random moments before its completion. A discarded range reads as
-//! [`DiscardMode`] says. A power cut keeps any subset of the sectors of volatile writes, where they overlap
-//! in the order in which they became visible. Errors, bit flips, lost and misdirected writes and stalls come
-//! from [`FaultRates`] or are ordered one by one.
+//! Fault model. Sectors of [`SECTOR_BYTES`] are atomic, nothing larger is. A completed write is visible at once. It is
+//! durable after a flush that was issued after its completion, or if it was FUA. A write in flight becomes visible in
+//! up to two parts at random moments before its completion. [`DiscardMode`] determines the contents of a discarded
+//! range. After a power cut, any subset of the sectors of volatile writes survives; where they overlap, in the order in
+//! which they became visible. Errors, bit flips, lost and misdirected writes and stalls come from [`FaultRates`] or are
+//! requested one by one.
 //!
-//! Invariants: misuse by the caller (unaligned or out of range) is a panic, a fault of the disk is an error;
-//! no state is borrowed across an await or while the observer runs; a dropped future leaves its operation to
-//! the device, which ends it at the appointed time.
+//! Invariants: misuse by the caller (unaligned or out of range) is a panic, a fault of the disk is an error; no state
+//! is borrowed across an await or while the observer runs; after a future is dropped, the device completes its
+//! operation at the scheduled time.
 
 mod config;
 mod contents;
@@ -34,14 +34,14 @@ use self::volatile::Medium;
 use crate::env::SimEnv;
 use crate::rng::Rng;
 
-/// `EIO`, as the operating system would say.
+/// `EIO`, as the operating system reports it.
 pub(crate) const OS_ERROR_IO: i32 = 5;
 /// `ENOSPC`.
 pub(crate) const OS_ERROR_NO_SPACE: i32 = 28;
 
 struct PlannedFailure {
     op: DeviceOp,
-    /// Operations of this kind still to come, the failing one included.
+    /// Number of operations of this kind until the failing one, inclusive.
     countdown: u64,
     os_error: i32,
 }
@@ -56,7 +56,7 @@ struct State {
     stalled_until: Nanos,
     stats: DiskStats,
     in_flight: u64,
-    /// Power cuts and restores so far: an operation from before one fails.
+    /// Number of power cuts and restores so far: an operation from before one fails.
     generation: u64,
 }
 
@@ -74,17 +74,17 @@ pub struct SimDisk {
 }
 
 impl SimDisk {
-    /// A new disk: its contents are as [`DiskConfig::background`] says.
+    /// A new disk with the contents of [`DiskConfig::background`].
     ///
     /// # Panics
-    /// If the configuration contradicts itself.
+    /// If the configuration is inconsistent.
     #[must_use]
     pub fn new(env: &SimEnv, config: DiskConfig) -> Self {
         let image = DiskImage::new(config);
         Self::from_image(env, &image)
     }
 
-    /// A disk that holds what `image` holds; all of it is durable, unless it is from [`DiskMoment::kill`].
+    /// A disk with the contents of `image`. All of it is durable, unless it is from [`DiskMoment::kill`].
     #[must_use]
     pub fn from_image(env: &SimEnv, image: &DiskImage) -> Self {
         let config = image.config().clone();
@@ -117,7 +117,7 @@ impl SimDisk {
         self.shared.number
     }
 
-    /// What it did so far.
+    /// Its counters.
     #[must_use]
     pub fn stats(&self) -> DiskStats {
         self.shared.state.borrow().stats
@@ -144,7 +144,7 @@ impl SimDisk {
         out
     }
 
-    /// `len` bytes at `offset` as a power cut would leave them if it lost all that it may lose.
+    /// `len` bytes at `offset` after a power cut that loses as much as possible.
     #[must_use]
     pub fn peek_durable(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
@@ -153,7 +153,7 @@ impl SimDisk {
         out
     }
 
-    /// Changes bytes behind everybody's back, durably, at any alignment.
+    /// Changes bytes durably without an operation, at any alignment.
     pub fn poke(&self, offset: u64, bytes: &[u8]) {
         let end = offset.checked_add(bytes.len() as u64);
         assert!(
@@ -166,13 +166,13 @@ impl SimDisk {
         state.medium.poke(offset, bytes);
     }
 
-    /// Flips one bit for good: bit rot.
+    /// Flips one bit permanently (bit rot).
     pub fn flip_bit(&self, offset: u64, bit: u8) {
         let byte = self.peek(offset, 1)[0] ^ (1 << (bit % 8));
         self.poke(offset, &[byte]);
     }
 
-    /// Flips one random bit for good somewhere in a range, and tells the byte offset.
+    /// Flips one random bit in a range permanently, and returns its byte offset.
     pub fn rot(&self, offset: u64, len: u64) -> u64 {
         let (at, bit) = {
             let rng = &mut self.shared.state.borrow_mut().rng;
@@ -184,14 +184,14 @@ impl SimDisk {
 
     // Power.
 
-    /// The writes that a power cut now might undo, in order of issue.
+    /// The writes that a power cut now may undo, in order of issue.
     #[must_use]
     pub fn volatile_writes(&self) -> Vec<VolatileWrite> {
         self.advance();
         self.shared.state.borrow().medium.volatile_writes()
     }
 
-    /// This moment, to make crashed images from later.
+    /// This moment, to create crash images from it later.
     #[must_use]
     pub fn moment(&self) -> DiskMoment {
         self.advance();
@@ -199,14 +199,14 @@ impl SimDisk {
         DiskMoment::new(self.shared.config.clone(), medium)
     }
 
-    /// What a power cut at this moment would leave; this disk goes on as if nothing had happened.
+    /// The image after a power cut at this moment; this disk continues unchanged.
     #[must_use]
     pub fn crash(&self, plan: &CrashPlan) -> DiskImage {
         self.crash_with(plan.chooser())
     }
 
-    /// Like [`SimDisk::crash`]; `survives` gets the index of a volatile write (as in
-    /// [`SimDisk::volatile_writes`]) and the number of a sector of the disk, and says whether it is kept.
+    /// Like [`SimDisk::crash`]; `survives` is called with the index of a volatile write (as in
+    /// [`SimDisk::volatile_writes`]) and the number of a sector of the disk, and returns whether it survives.
     #[must_use]
     pub fn crash_with(&self, survives: impl FnMut(usize, u64) -> bool) -> DiskImage {
         self.advance();
@@ -214,13 +214,13 @@ impl SimDisk {
         DiskImage::from_parts(self.shared.config.clone(), contents)
     }
 
-    /// Cuts the power of this disk: its contents become what `plan` leaves, operations in flight fail.
+    /// Cuts the power of this disk: its contents become those that `plan` leaves; operations in flight fail.
     pub fn crash_in_place(&self, plan: &CrashPlan) {
         let image = self.crash(plan);
         self.restore(&image);
     }
 
-    /// What readers see now, as an image; everything in it is durable.
+    /// The contents that readers see now, as an image; all of it is durable.
     #[must_use]
     pub fn snapshot(&self) -> DiskImage {
         let now = self.shared.env.now().0;
@@ -244,7 +244,7 @@ impl SimDisk {
         state.medium = image.medium();
     }
 
-    /// Ends everything in flight now, each part of it done or not by chance: what the kernel does to the
+    /// Ends all operations in flight now; by chance, each part of them is done or not. The kernel does the same to the
     /// operations of a process that dies. Call it after [`crate::Sim::kill_tasks`].
     pub fn settle(&self) {
         self.advance();
@@ -259,17 +259,17 @@ impl SimDisk {
 
     // Faults.
 
-    /// Sets the random faults from now on.
+    /// Sets the rates of random faults from now on.
     pub fn set_faults(&self, faults: FaultRates) {
         self.shared.state.borrow_mut().faults = faults;
     }
 
-    /// Lets operation `nth` of a kind, counted from now (1: the next one), fail with `EIO`.
+    /// Makes operation `nth` of a kind, counted from now (1: the next one), fail with `EIO`.
     pub fn fail_nth(&self, op: DeviceOp, nth: u64) {
         self.fail_nth_with(op, nth, OS_ERROR_IO);
     }
 
-    /// Like [`SimDisk::fail_nth`] with an error number of the operating system.
+    /// Like [`SimDisk::fail_nth`], with an error number of the operating system.
     pub fn fail_nth_with(&self, op: DeviceOp, nth: u64, os_error: i32) {
         assert!(nth > 0, "operations are counted from 1");
         self.shared.state.borrow_mut().planned.push(PlannedFailure {
@@ -279,12 +279,12 @@ impl SimDisk {
         });
     }
 
-    /// Takes the disk away (every operation fails, also those in flight) or brings it back.
+    /// Removes the disk (every operation fails, also those in flight) or restores it.
     pub fn set_dead(&self, dead: bool) {
         self.shared.state.borrow_mut().dead = dead;
     }
 
-    /// Lets reads of a range fail until it is written again.
+    /// Makes reads of a range fail until it is written again.
     pub fn mark_bad(&self, offset: u64, len: u64) {
         self.shared
             .state
@@ -293,7 +293,7 @@ impl SimDisk {
             .extend(sectors(offset, len));
     }
 
-    /// Holds up all operations that are issued in the next `duration` until it has passed.
+    /// Delays all operations that are issued in the next `duration` until it has passed.
     pub fn stall(&self, duration: Duration) {
         let until = self.shared.env.now().after(duration);
         self.shared.state.borrow_mut().stalled_until = until;

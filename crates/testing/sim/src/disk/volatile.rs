@@ -1,4 +1,4 @@
-//! Which writes are on their way, visible, or durable.
+//! Tracks which writes are in flight, visible, or durable.
 //!
 //! A write is cut into one or two *pieces*. A piece is first in flight, then *lands* (readers see it) at a
 //! moment between issue and completion, then waits in landing order until a flush, FUA or a full write cache
@@ -6,32 +6,32 @@
 //!
 //! Invariants:
 //! - `visible` is `durable` plus all waiting pieces in landing order;
-//! - what is applied to `durable` keeps landing order wherever pieces overlap: a durable piece with an older
-//!   volatile one under it waits for it (`forced`), so an older write can never come up over a newer one;
-//! - a flush covers exactly the operations that were completed when it was issued.
+//! - what is applied to `durable` keeps landing order wherever pieces overlap: a durable piece on top of an older
+//!   volatile one waits for it (`forced`), so an older write can never replace a newer one;
+//! - a flush covers exactly the operations that had completed when it was issued.
 
 use std::collections::VecDeque;
 
 use super::contents::{Contents, Payload, SECTOR_BYTES, sectors};
 use crate::rng::Rng;
 
-/// Granularity in which zeroes and discards survive a power cut, in bytes.
+/// Granularity at which zeroes and discards survive a power cut, in bytes.
 const FILL_UNIT_BYTES: u64 = 64 << 10;
 
 /// A write that a power cut may undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolatileWrite {
-    /// Place in the list of volatile writes, in order of issue.
+    /// Index in the list of volatile writes, in order of issue.
     pub index: usize,
     /// Byte offset.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Not completed yet: even readers may see it or not.
+    /// Not completed yet: readers may or may not see it.
     pub in_flight: bool,
 }
 
-/// What a flush does to a write that it covers.
+/// Effect of a flush on a write that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlushOutcome {
     Durable,
@@ -45,9 +45,9 @@ struct Piece {
     offset: u64,
     len: u64,
     payload: Payload,
-    /// Number of the completion of its operation; `None` while in flight.
+    /// Completion number of its operation; `None` while in flight.
     completed: Option<u64>,
-    /// Durable already, kept in the list only for the order.
+    /// Already durable, and kept in the list only for the order.
     forced: bool,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct NewWrite {
     pub(super) tear: bool,
 }
 
-/// What is not durable yet when nothing is in flight any more: what the death of a process leaves.
+/// Volatile data when nothing is in flight: the state after the death of a process.
 #[derive(Clone)]
 pub(super) struct Unflushed {
     durable: Contents,
@@ -121,7 +121,7 @@ impl Medium {
         }
     }
 
-    /// The medium under the next process: `contents` is what it sees, `unflushed` what of it is not durable.
+    /// The medium for the next process: `contents` is visible, `unflushed` is its part that is not durable.
     pub(super) fn restored(contents: Contents, unflushed: Option<Unflushed>, cache_bytes_max: u64) -> Self {
         let mut medium = Self::new(contents, cache_bytes_max);
         if let (Some(unflushed), true) = (unflushed, cache_bytes_max > 0) {
@@ -133,18 +133,18 @@ impl Medium {
         medium
     }
 
-    /// What readers see at `now`.
+    /// Contents that readers see at `now`.
     pub(super) fn visible(&mut self, now: u64) -> &Contents {
         self.advance(now);
         &self.visible
     }
 
-    /// What a power cut leaves for certain.
+    /// Contents that survive a power cut for certain.
     pub(super) fn durable(&self) -> &Contents {
         self.durable.as_ref().unwrap_or(&self.visible)
     }
 
-    /// Starts a write and names it.
+    /// Starts a write and returns its number.
     pub(super) fn begin(&mut self, write: NewWrite, rng: &mut Rng) -> u64 {
         self.ops += 1;
         let op = self.ops;
@@ -182,7 +182,7 @@ impl Medium {
         op
     }
 
-    /// Lands what is due at `now`, in order of time, and completes what nobody waits for any more.
+    /// Lands the pieces that are due at `now`, in order of time, and completes operations whose callers have gone.
     pub(super) fn advance(&mut self, now: u64) {
         loop {
             let mut due: Option<(u64, usize, usize)> = None;
@@ -219,7 +219,7 @@ impl Medium {
         self.waiting_bytes += piece.len;
         self.waiting.push_back(piece);
         while self.waiting_bytes > self.cache_bytes_max {
-            // The oldest has nothing under it: it can go at once.
+            // The oldest piece has nothing under it, so it can become durable at once.
             let Some(oldest) = self.waiting.pop_front() else {
                 break;
             };
@@ -234,12 +234,12 @@ impl Medium {
         }
     }
 
-    /// Ends operation `op` well: all of it is visible from now on, and durable if it was FUA.
+    /// Ends operation `op` successfully: all of it is visible from now on, and durable if it was FUA.
     pub(super) fn complete(&mut self, op: u64) {
         self.finish(op, |_| true);
     }
 
-    /// Ends operation `op` with an error: any part that had not landed may be lost.
+    /// Ends operation `op` with an error: any part that has not landed may be lost.
     pub(super) fn fail(&mut self, op: u64, rng: &mut Rng) {
         self.finish(op, |_| rng.coin());
     }
@@ -267,26 +267,26 @@ impl Medium {
         }
     }
 
-    /// The caller of `op` is gone; the device goes on.
+    /// The caller of `op` has gone; the device continues.
     pub(super) fn orphan(&mut self, op: u64) {
         if let Some(op) = self.in_flight.iter_mut().find(|o| o.op == op) {
             op.orphan = true;
         }
     }
 
-    /// Ends everything in flight now, each part landed or not by chance.
+    /// Ends everything in flight now; by chance, each part has landed or not.
     pub(super) fn settle(&mut self, rng: &mut Rng) {
         while let Some(op) = self.in_flight.last().map(|o| o.op) {
             self.fail(op, rng);
         }
     }
 
-    /// What a flush that is issued now covers.
+    /// The set of writes that a flush issued now covers.
     pub(super) fn flush_mark(&self) -> u64 {
         self.completions
     }
 
-    /// Treats all writes under `mark` as `outcome` says.
+    /// Applies `outcome` to all writes under `mark`.
     pub(super) fn flush(&mut self, mark: u64, mut outcome: impl FnMut() -> FlushOutcome) {
         let mut forgotten_bytes = 0;
         self.waiting.retain_mut(|piece| {
@@ -307,7 +307,7 @@ impl Medium {
         self.absorb();
     }
 
-    /// Moves forced pieces into `durable`, but for those with an older volatile piece under them.
+    /// Moves forced pieces into `durable`, except those with an older volatile piece under them.
     fn absorb(&mut self) {
         let mut kept: VecDeque<Piece> = VecDeque::new();
         for piece in std::mem::take(&mut self.waiting) {
@@ -320,7 +320,7 @@ impl Medium {
         self.waiting = kept;
     }
 
-    /// Writes behind everybody's back, durably.
+    /// Writes durably without an operation.
     pub(super) fn poke(&mut self, offset: u64, bytes: &[u8]) {
         let payload = Payload::Bytes(bytes.into(), 0);
         let len = bytes.len() as u64;
@@ -353,7 +353,7 @@ impl Medium {
             .flat_map(|o| o.pieces.iter().flatten().map(|(_, piece)| piece))
     }
 
-    /// The same in the order in which they would land.
+    /// The same, in the order in which they would land.
     fn landing_in_order(&self) -> Vec<&Piece> {
         let pieces = self.in_flight.iter().flat_map(|o| o.pieces.iter().flatten());
         let mut timed: Vec<_> = pieces.collect();
@@ -361,8 +361,8 @@ impl Medium {
         timed.into_iter().map(|(_, piece)| piece).collect()
     }
 
-    /// What a power cut leaves: everything durable, and of each volatile write the sectors that `survives`
-    /// chooses (zeroes and discards: runs of [`FILL_UNIT_BYTES`], named by their first sector).
+    /// The image after a power cut: everything durable, and of each volatile write the sectors that `survives` chooses
+    /// (for zeroes and discards: runs of [`FILL_UNIT_BYTES`], identified by their first sector).
     pub(super) fn crash(&self, mut survives: impl FnMut(usize, u64) -> bool) -> Contents {
         let mut left = self.durable().clone();
         let mut ops: Vec<u64> = self.waiting.iter().filter(|p| !p.forced).map(|p| p.op).collect();
@@ -385,8 +385,8 @@ impl Medium {
         left
     }
 
-    /// What the death of the process leaves: everything that readers could see, and of each write in flight the
-    /// sectors that `survives` chooses. What was not flushed still is not.
+    /// The image after the death of the process: everything that readers could see, and of each write in flight the
+    /// sectors that `survives` chooses. Unflushed data stays unflushed.
     pub(super) fn kill(&self, mut survives: impl FnMut(usize, u64) -> bool) -> (Contents, Option<Unflushed>) {
         let mut left = self.visible.clone();
         let mut waiting = self.waiting.clone();
@@ -411,7 +411,7 @@ impl Medium {
                 },
             );
         }
-        // Nobody waits for them any more: the next flush covers them all.
+        // Their callers have gone: the next flush covers all of them.
         for piece in &mut waiting {
             piece.completed = Some(0);
         }
@@ -424,7 +424,7 @@ impl Medium {
     }
 }
 
-/// One entry an operation, in order of issue.
+/// One entry per operation, in order of issue.
 fn list_writes<'a>(pieces: impl Iterator<Item = &'a Piece>) -> Vec<VolatileWrite> {
     let mut ops: Vec<(u64, VolatileWrite)> = Vec::new();
     for piece in pieces {
@@ -450,15 +450,15 @@ fn list_writes<'a>(pieces: impl Iterator<Item = &'a Piece>) -> Vec<VolatileWrite
         .collect()
 }
 
-/// Calls `each(offset, length, payload)` for the parts of a piece that survive
-/// (zeroes and discards: runs of [`FILL_UNIT_BYTES`], named by their first sector).
+/// Calls `each(offset, length, payload)` for the parts of a piece that survive (for zeroes and discards: runs of
+/// [`FILL_UNIT_BYTES`], identified by their first sector).
 fn for_surviving(
     piece: &Piece,
     mut survives: impl FnMut(u64) -> bool,
     mut each: impl FnMut(u64, u64, &Payload),
 ) {
     if let Payload::Bytes(bytes, from) = &piece.payload {
-        // Runs of surviving sectors go together: whole ones are the rule.
+        // Adjacent surviving sectors are combined, because most writes survive entirely.
         let mut run: Option<u64> = None;
         let all = sectors(piece.offset, piece.len);
         for sector in all.start..=all.end {
