@@ -98,7 +98,8 @@ impl Shutdown {
         }
         let key = sockets.next;
         sockets.next += 1;
-        of(&mut sockets).insert(key, fd);
+        let former = of(&mut sockets).insert(key, fd);
+        assert!(former.is_none(), "key {key} was given twice");
         Ok(Registration {
             shutdown: self.clone(),
             key,
@@ -139,7 +140,11 @@ impl Drop for Registration {
             .remove(&self.key)
             .or_else(|| sockets.listeners.remove(&self.key));
         drop(sockets);
-        drop(fd);
+        assert!(
+            fd.is_some(),
+            "socket {} was removed before its registration",
+            self.key
+        );
     }
 }
 
@@ -151,7 +156,7 @@ fn hang_up(fd: &OwnedFd, how: rustix::net::Shutdown) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -177,5 +182,33 @@ mod tests {
         assert_eq!(shutdown.connections(), 1);
         drop(held);
         assert_eq!(shutdown.connections(), 0);
+    }
+
+    #[test]
+    fn listeners_are_no_connections_and_make_room_for_none() {
+        let shutdown = Shutdown::new();
+        let pairs = [(); 3].map(|()| UnixStream::pair().unwrap());
+        let fd = |at: usize| pairs[at].0.try_clone().unwrap().into();
+        let listener = shutdown.register_listener(fd(0)).unwrap();
+        let first = shutdown.register_connection(fd(1), 1).unwrap();
+        drop(listener);
+        assert_eq!(shutdown.connections(), 1);
+        assert!(shutdown.register_connection(fd(2), 1).is_err());
+        drop(first);
+        let _second = shutdown.register_connection(fd(2), 1).unwrap();
+        assert_eq!(shutdown.connections(), 1);
+    }
+
+    #[test]
+    fn a_cut_ends_the_sending_side_too() {
+        let shutdown = Shutdown::new();
+        let (server, mut client) = UnixStream::pair().unwrap();
+        let _held = shutdown
+            .register_connection(server.try_clone().unwrap().into(), 1)
+            .unwrap();
+        shutdown.cut();
+        assert!(shutdown.is_stopping());
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+        assert!((&server).write_all(b"late").is_err());
     }
 }

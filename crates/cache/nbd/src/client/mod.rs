@@ -359,6 +359,11 @@ impl<S: Read + Write> Client<S> {
     fn finish(&mut self, cookie: u64) -> Result<Reply, ClientError> {
         let sent = self.in_flight.remove(&cookie).ok_or(unknown(cookie))?;
         self.bytes_in_flight -= data_bytes(&sent.request);
+        assert!(
+            !self.in_flight.is_empty() || self.bytes_in_flight == 0,
+            "{} bytes in flight without a request",
+            self.bytes_in_flight
+        );
         let outcome = match (sent.failure, sent.data) {
             (Some(failure), _) => Err(failure),
             (None, Some(data)) => Ok(data.finish()?),

@@ -32,7 +32,8 @@ impl IdleWorkers {
     /// Records that a woken worker runs.
     pub(super) fn arrived(&self) {
         let mut inner = self.inner.borrow_mut();
-        inner.called = inner.called.saturating_sub(1);
+        assert!(inner.called > 0, "a worker runs that was not called");
+        inner.called -= 1;
     }
 
     /// Makes sure that as many workers are woken as jobs wait. False if there are too few and none is idle.
