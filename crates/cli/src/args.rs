@@ -107,7 +107,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "ORIGIN")]
     pub origin: PathBuf,
     /// Codec for new blocks
-    // Codecs tell of themselves, so that a new one is one file.
+    // The codec registry provides the text, so that a new codec is one file.
     #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", flaz_codec::choices()))]
     pub codec: CodecSpec,
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two

@@ -1,4 +1,5 @@
-//! Settings of the engine on the command line: parsers that list the possible values in `--help`, with a line on each.
+//! Settings of the engine on the command line: parsers that list the possible values in `--help`, with one line for
+//! each.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use flaz_control::settings::Emulation;
@@ -6,9 +7,9 @@ use flaz_engine::choice::{Choice, parse};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{AfterCrash, Mode, StrictFlush};
 
-/// A setting whose values have help on the command line.
+/// A setting whose values have descriptions on the command line.
 pub trait Described: Choice + Send + Sync {
-    /// One line for `--help`.
+    /// The description in `--help`.
     fn help(self) -> &'static str;
 }
 

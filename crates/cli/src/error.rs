@@ -19,31 +19,31 @@ use crate::safety::SafetyError;
 
 /// Exit status of a command that failed.
 pub const EXIT_FAILURE: u8 = 1;
-/// Exit status of a command line that makes no sense.
+/// Exit status of an invalid command line.
 pub const EXIT_USAGE: u8 = 2;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The command line makes no sense, in a way that the parser cannot see.
+    /// The command line is invalid in a way that the parser does not detect.
     #[error("{0}")]
     Usage(String),
-    /// A setting in it makes no sense.
+    /// A setting is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// The device is not to be touched.
+    /// The device is refused.
     #[error(transparent)]
     Safety(#[from] SafetyError),
-    /// The running cache could not be asked.
+    /// The running cache could not be reached.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// Results are not understood, or cannot be compared.
+    /// Results are invalid, or cannot be compared.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// A campaign cannot be measured.
+    /// A campaign failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The host failed.
+    /// The server failed.
     #[error("{what} {}", path.display())]
     Host {
         /// The command.
@@ -53,7 +53,7 @@ pub enum Failure {
         /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// No daemon serves the cache, and the command needs one.
+    /// The cache is not running, and the command needs a daemon.
     #[error(
         "{}: not running: start it with `flaz serve`, or use --control PATH if its control socket is not at \
          the default path", cache.display()
@@ -62,26 +62,26 @@ pub enum Failure {
         /// The cache.
         cache: PathBuf,
     },
-    /// The command did what it should, and that is bad news which is already on standard output.
+    /// The command succeeded with a negative result, which was already printed to standard error.
     #[error("{0}")]
     BadNews(String),
-    /// A part of the system failed.
+    /// A system call failed.
     #[error("{what}")]
     System {
-        /// What was being done.
+        /// The failed action.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another program within the program failed.
+    /// Another part of the program failed.
     #[error("{what}")]
     Other {
-        /// What was being done.
+        /// The failed action.
         what: &'static str,
         /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// Whoever read standard output has gone: no failure.
+    /// The reader of standard output has gone: not a failure.
     #[error("standard output was closed")]
     ReaderGone,
     /// Standard output cannot be written, for another reason.
@@ -90,13 +90,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Turns a host's error into a failure of the command `what` on the cache `path`.
+    /// Converts a server's error to a failure of the command `what` on the cache `path`.
     pub fn host(what: &'static str, path: &Path) -> impl FnOnce(Box<dyn Error + Send + Sync>) -> Self {
         let path = path.to_owned();
         move |source| Self::Host { what, path, source }
     }
 
-    /// Turns an I/O error into a failure of `what`.
+    /// Converts an I/O error to a failure of `what`.
     pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::System { what, source }
@@ -134,7 +134,7 @@ impl From<DemoError> for Failure {
     }
 }
 
-/// What to do about a path that leads to nothing or to something else, of which the system says only that much.
+/// Advice for a path that does not exist or has the wrong type, because the system's message has none.
 fn way_out(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -155,9 +155,9 @@ fn way_out(error: &(dyn Error + 'static)) -> Option<&'static str> {
     None
 }
 
-/// Prints a failure; the exit status to end with.
+/// Prints a failure and returns the exit status.
 pub fn report(failure: &Failure) -> ExitCode {
-    // Standard error may be closed too; there is nobody left to tell then.
+    // Standard error may be closed too; then the message is lost.
     let _ = match way_out(failure) {
         Some(way_out) => writeln!(io::stderr(), "flaz: {}; {way_out}", chain(failure)),
         None => writeln!(io::stderr(), "flaz: {}", chain(failure)),
@@ -165,10 +165,10 @@ pub fn report(failure: &Failure) -> ExitCode {
     ExitCode::from(failure.exit_status())
 }
 
-/// Prints what the parser has to say: help, version, or what is wrong with the command line.
+/// Prints the output of the parser: help, version, or the problem of the command line.
 pub fn usage(refused: &clap::Error) -> ExitCode {
     if !refused.use_stderr() {
-        // A closed pipe is the reader's choice.
+        // The reader may close the pipe.
         let _ = refused.print();
         return ExitCode::SUCCESS;
     }
@@ -182,7 +182,7 @@ pub fn usage(refused: &clap::Error) -> ExitCode {
     ExitCode::from(EXIT_USAGE)
 }
 
-/// A panic is a bug: it says so in one line, and the backtrace stays out unless `RUST_BACKTRACE` asks for it.
+/// A panic is a bug: it is reported on one line, without a backtrace unless `RUST_BACKTRACE` is set.
 pub fn replace_panic_message() {
     let with_backtrace = std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0");
     let standard = std::panic::take_hook();

@@ -1,19 +1,19 @@
-//! The command line of flaz: what a user types, sees, and is protected from.
+//! The command line of flaz: arguments, dispatch and printing.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`args`] | commands and options, with their help |
-//! | [`commands`] | one file a command: from options to output |
-//! | [`host`], [`safety`] | [`flaz_server`]: the daemon, and what must be known about a device before it is overwritten |
-//! | [`demo`] | `flaz demo`; [`flaz_demo`] measures |
+//! | [`commands`] | one file per command |
+//! | [`host`], [`safety`] | [`flaz_server`]: the daemon, and the checks before a device is overwritten |
+//! | [`demo`] | `flaz demo`; the measurement is in [`flaz_demo`] |
 //! | [`bench`] | `flaz bench` |
-//! | [`page`] | what a cache says about itself, on a page for people |
-//! | [`number`], [`choice`] | numbers and names as people write them |
-//! | [`control`], [`report`], [`settings`], [`size`] | [`flaz_control`]: how a running cache is asked, and what it says |
-//! | [`log`], [`error`] | what goes to standard error, and the exit status |
+//! | [`page`] | reports about a cache as text |
+//! | [`number`], [`choice`] | parsers of numbers and names |
+//! | [`control`], [`report`], [`settings`], [`size`] | [`flaz_control`]: the control protocol and its reports |
+//! | [`log`], [`error`] | output to standard error, and the exit status |
 //!
-//! Results go to standard output, everything else to standard error. Exit status: 0 done, 1 failed, 2 wrong
-//! usage. A reader that goes away (`flaz dump | head`) ends the program quietly.
+//! Results go to standard output, everything else to standard error. Exit status: 0 success, 1 failure, 2 invalid
+//! usage. If the reader closes the pipe (`flaz dump | head`), the program ends quietly.
 
 pub mod args;
 pub mod bench;
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 
 use crate::error::Failure;
 
-/// Runs the program with `args`, the first of which is its own name, and says how it ended.
+/// Runs the program with `args`, the first of which is its own name, and returns the exit status.
 pub fn run<I>(args: I) -> ExitCode
 where
     I: IntoIterator<Item: Into<OsString> + Clone>,

@@ -1,7 +1,7 @@
 //! The log: lines on standard error, filtered by `-v`, `-q` and `FLAZ_LOG`.
 //!
-//! Time stamps are left out where the system's journal adds its own; colours appear on a terminal only, and
-//! not if `NO_COLOR` is set.
+//! Time stamps are omitted if the system's journal adds its own; colours are only used on a terminal, and not if
+//! `NO_COLOR` is set.
 
 use std::io::{self, IsTerminal};
 

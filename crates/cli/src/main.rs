@@ -1,4 +1,4 @@
-//! The program `flaz`; everything is in the library beside it.
+//! The program `flaz`; everything else is in the library.
 
 use std::process::ExitCode;
 

@@ -1,13 +1,13 @@
-//! Whole numbers as people write them, within bounds.
+//! Parser of whole numbers within limits.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Maximum of options that take a number of threads.
+/// Maximum of options for a number of threads.
 pub const THREADS_MAX: u32 = 1024;
 
-/// Reads a whole number within `bounds`: for the parser of options, which says what was found instead.
+/// Parses a whole number within `bounds`. The message says what was expected; the option parser adds what was found.
 pub fn whole<T>(
     bounds: RangeInclusive<T>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static

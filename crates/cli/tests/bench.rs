@@ -1,4 +1,4 @@
-//! `flaz bench` as a user runs it: what it prints, what it refuses, with which status it ends.
+//! `flaz bench` as a user runs it: output, refusals, exit status.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -296,7 +296,7 @@ fn a_report_writes_all_requested_outputs() {
     }
 }
 
-/// Neither is replaced: whoever reads the one, or has the other open, would see nothing.
+/// Neither may be replaced: another program reads one and has the other open.
 #[test]
 fn a_page_goes_to_pipes_and_to_where_standard_output_goes() {
     let folder = tempfile::tempdir().unwrap();

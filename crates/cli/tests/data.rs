@@ -1,4 +1,4 @@
-//! `flaz bench data` and `flaz study` as a user runs them: what they print, what they refuse, with which status they end.
+//! `flaz bench data` and `flaz study` as a user runs them: output, refusals, exit status.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// Runs a line of words in the scratch folder.
+    /// Runs a command line in the scratch directory.
     fn run(&self, line: &str) -> Output {
         self.command(line).output().unwrap()
     }
@@ -261,7 +261,7 @@ fn what_cannot_be_studied_is_refused() {
         USAGE,
         &["folder is a directory", "expected a file"],
     );
-    // The study was made and is shown; only its file is missing.
+    // The study was made and printed; only its file is missing.
     let output = scratch.run("study file --distribution /dev/full");
     assert_eq!(output.status.code(), Some(FAILURE));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("Studied"));

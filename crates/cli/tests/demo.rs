@@ -1,4 +1,4 @@
-//! `flaz demo` as a user runs it: small and short, interrupted, and with nothing to work on.
+//! `flaz demo` as a user runs it: small and short, interrupted, and with invalid input.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -11,17 +11,17 @@ use flaz_random::Random;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Longer than anything here takes on a slow and busy machine.
+/// Longer than any test here takes on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A folder with compressible files to take, one to work in, and one for results.
+/// A directory with compressible files, a working directory, and one for results.
 struct Rig {
     folder: tempfile::TempDir,
 }
 
 impl Rig {
     fn new() -> Self {
-        // Below /tmp, because sockets have short paths.
+        // In /tmp, because the paths of sockets must be short.
         let folder = tempfile::Builder::new()
             .prefix("fd")
             .tempdir_in("/tmp")
@@ -66,7 +66,7 @@ impl Rig {
         command
     }
 
-    /// Nothing is left where it worked, and nobody works there.
+    /// The working directory is empty, and no process uses it.
     fn assert_clean(&self) {
         let left: Vec<_> = fs::read_dir(self.path("work"))
             .expect("the folder")
@@ -74,7 +74,7 @@ impl Rig {
             .collect();
         assert!(left.is_empty(), "left behind: {left:?}");
         let mut running = processes_with(&self.path("work"));
-        // A killed process may be seen for a moment.
+        // A killed process may stay visible for a moment.
         let until = Instant::now() + Duration::from_secs(5);
         while !running.is_empty() && Instant::now() < until {
             sleep(Duration::from_millis(20));
@@ -84,7 +84,7 @@ impl Rig {
     }
 }
 
-/// Command lines of `flaz serve` on something below `folder`.
+/// Command lines of `flaz serve` processes that use files in `folder`.
 fn processes_with(folder: &Path) -> Vec<String> {
     let folder = folder.as_os_str().as_bytes();
     let lines = fs::read_dir("/proc")
@@ -179,7 +179,7 @@ fn a_quick_demo_gives_table_page_and_json_and_leaves_nothing() {
         logical(2),
         logical(1)
     );
-    // Which cache is faster depends on the machine in so short a run: that is the demo's to show, not a test's.
+    // Which cache is faster in so short a run depends on the machine, so it is not tested.
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
     signal(&child, Signal::TERM);
     let output = finish(child);
     assert!(!output.status.success());
-    // Seen when the rest fails.
+    // Shown if the rest fails.
     println!("{}", String::from_utf8_lossy(&output.stderr));
     rig.assert_clean();
 }
@@ -244,7 +244,7 @@ fn a_dead_server_is_an_error_with_its_name_and_leaves_nothing() {
     let rig = Rig::new();
     let mut child = rig.demo(&["--seconds", "600"]).spawn().expect("starts");
     wait_for_server(&rig, &mut child);
-    // Give it time to serve, then shoot it: the demo must notice and clean up.
+    // Wait until it serves, then kill it: the demo must notice and clean up.
     sleep(Duration::from_millis(500));
     let work = rig.path("work");
     for entry in fs::read_dir("/proc").expect("procfs").flatten() {
@@ -263,7 +263,7 @@ fn a_dead_server_is_an_error_with_its_name_and_leaves_nothing() {
             && line.windows(5).any(|part| part == b"serve")
             && let Some(pid) = Pid::from_raw(number)
         {
-            // It may just have ended by itself.
+            // It may have ended by itself.
             let _ = kill_process(pid, Signal::KILL);
         }
     }

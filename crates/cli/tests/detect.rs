@@ -25,14 +25,14 @@ fn a_plain_file_is_not_taken_for_anything_else() {
     assert_eq!(output.status.code(), Some(0), "{err}");
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["schema"], 1);
-    // As many again, where the first ones say something that is to be confirmed.
+    // As many again, if the first rounds give a result to be confirmed.
     assert!(
         found["rounds"] == 5 || found["rounds"] == 10,
         "{}",
         found["rounds"]
     );
     assert_eq!(found["effects"].as_array().unwrap().len(), 18);
-    // /tmp may be on anything; a file system that compresses would say so.
+    // /tmp may be on any file system; one that compresses would be detected.
     if found["facts"]["compression"] == "cannot" {
         for finding in found["findings"].as_array().unwrap() {
             assert_ne!(finding["answer"], "yes", "{finding}");
@@ -41,10 +41,10 @@ fn a_plain_file_is_not_taken_for_anything_else() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
 }
 
-/// Runs on a plain file without a *yes*.
+/// Runs on a plain file, without a *yes*.
 const PLAIN_RUNS: u32 = 20;
 
-/// A run on a file in `folder` that is gone afterwards.
+/// A run on a file in `folder` that is removed afterwards.
 fn run_in(folder: &Path, seed: u32) -> serde_json::Value {
     let folder = tempfile::tempdir_in(folder).unwrap();
     let path = folder.path().to_str().unwrap();
@@ -57,14 +57,14 @@ fn run_in(folder: &Path, seed: u32) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A folder on a file system that is known not to compress. What temporary files are on may be an overlay, of which nothing is
-/// known, as in containers.
+/// A directory on a file system that is known not to compress. Temporary files may be on an overlay of unknown layers,
+/// as in containers.
 fn plain_folder() -> Option<PathBuf> {
     let folders = [
         std::env::temp_dir(),
         env!("CARGO_TARGET_TMPDIR").into(),
         "/var/tmp".into(),
-        // A disk in memory: smaller, and as fast as the processor.
+        // A file system in memory: smaller, and as fast as the processor.
         "/dev/shm".into(),
     ];
     let is_plain = |folder: &PathBuf| {

@@ -1,5 +1,5 @@
-//! `flaz create` on real block devices: mounted, swapped on, partitioned, claimed. Needs root and loop devices; without
-//! them each test says so and passes.
+//! `flaz create` on real block devices: mounted, used for swap, partitioned, claimed. Needs root and loop devices;
+//! without them each test prints a message and passes.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 const SIZE: u64 = 64 << 20;
 
-/// A folder with an image, a loop device over it, and a place to mount; all undone at the end.
+/// A directory with an image, a loop device backed by it, and a mount point; all removed at the end.
 struct Rig {
     folder: tempfile::TempDir,
     device: PathBuf,
@@ -37,7 +37,7 @@ fn must(program: &str, arguments: &[&Path]) -> String {
 }
 
 impl Rig {
-    /// The rig, over an image prepared by `prepare`; nothing where loop devices cannot be had.
+    /// The rig, on an image prepared by `prepare`; `None` without loop devices.
     fn new(prepare: impl FnOnce(&File)) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
@@ -84,7 +84,7 @@ impl Rig {
         self.undo.push(("umount", vec![place]));
     }
 
-    /// `flaz create` over `cache`: its status and what it says.
+    /// Runs `flaz create` on `cache`; returns its status and output.
     fn create(&self, cache: &Path, words: &[&str]) -> (Option<i32>, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_flaz"))
             .arg("create")
@@ -97,7 +97,7 @@ impl Rig {
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     }
 
-    /// Refused with and without --force, saying so.
+    /// Refused with and without --force, with this text.
     #[track_caller]
     fn never(&self, cache: &Path, part: &str) {
         for words in [&[][..], &["--force"]] {
@@ -108,7 +108,7 @@ impl Rig {
         }
     }
 
-    /// Refused unless forced.
+    /// Refused without --force.
     #[track_caller]
     fn only_forced(&self, cache: &Path, part: &str) {
         let (status, text) = self.create(cache, &[]);
@@ -154,7 +154,7 @@ fn a_mounted_file_system() {
         let Some(mut rig) = Rig::new(|_| {}) else { return };
         let device = rig.device.clone();
         if make == "mkfs.btrfs" {
-            // The smallest btrfs is larger than the image.
+            // The minimum size of btrfs exceeds the image.
             File::options()
                 .write(true)
                 .open(rig.path("image"))
@@ -240,7 +240,7 @@ fn the_origin_behind_a_loop_device() {
     assert!(text.contains("the cache would overwrite the origin"), "{text}");
 }
 
-/// Mounted in another mount namespace: no table that this process can read has it, but the kernel knows.
+/// Mounted in another mount namespace: no table that this process can read lists it, but the kernel knows.
 #[test]
 fn a_mount_that_only_others_see() {
     struct Elsewhere(Child);
@@ -338,7 +338,7 @@ fn devices_are_studied_and_never_written_with_made_data() {
     assert!(std::fs::metadata(device).unwrap().file_type().is_block_device());
 }
 
-/// `flaz bench run` on a device with its path typed again: its status, and what it says.
+/// Runs `flaz bench run` on a device with its path as confirmation; returns its status and output.
 fn measure(rig: &Rig, device: &Path) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_flaz"))
         .args([
@@ -430,7 +430,7 @@ fn a_file_system_without_direct_io_uses_the_page_cache() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("ram");
     std::fs::create_dir(&place).unwrap();
-    // The one file system of every kernel that has no O_DIRECT.
+    // The only file system in every kernel without O_DIRECT.
     let mounted = tool(
         "mount",
         &["-t".as_ref(), "ramfs".as_ref(), "none".as_ref(), &place],
@@ -478,7 +478,7 @@ fn a_file_system_without_direct_io_uses_the_page_cache() {
     assert_eq!(text.matches("buffered").count(), 1, "said once: {text}");
 }
 
-/// Once for each device, by the daemon, and by nothing that opens a cache for a moment.
+/// Once for each device, by the daemon, but not by a command that opens a cache for a moment.
 #[test]
 fn a_file_system_without_direct_io_is_said_by_serve_alone() {
     if !rustix::process::geteuid().is_root() {
@@ -521,7 +521,7 @@ fn a_file_system_without_direct_io_is_said_by_serve_alone() {
     .map(|words| (words, said(flaz(words).output().unwrap())))
     .into();
     let server = flaz("serve ram/cache").spawn().unwrap();
-    // It answers as soon as it has started.
+    // It replies as soon as it has started.
     let mut stopped = false;
     for _ in 0..100 {
         stopped = flaz("stop ram/cache").output().unwrap().status.success();

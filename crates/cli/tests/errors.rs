@@ -1,9 +1,9 @@
-//! Every command with wrong inputs: what it says and with which status it ends. The real program is run.
+//! Every command with invalid input: the message and the exit status of the real program.
 //!
-//! What holds for every failure is checked in [`Ran::refused`]: standard output stays empty, the message begins with
-//! `flaz: `, has no colours, and is no panic.
+//! [`Ran::refused`] checks the properties of every failure: standard output is empty, and the message begins with
+//! `flaz: `, has no colours, and is not a panic.
 //!
-//! One long file, for it is a list of wrong inputs, and all of them go through the same few helpers at its top.
+//! This is one long file because it is a list of invalid inputs that all use the same few helpers at its top.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -33,7 +33,7 @@ impl Scratch {
         self.folder.path().join(name)
     }
 
-    /// Runs a line of words in the scratch folder; its runtime directory is there as well.
+    /// Runs a command line in the scratch directory, which also contains its runtime directory.
     fn run(&self, line: &str) -> Ran {
         let output = self.command(line).output().unwrap();
         Ran {
@@ -83,7 +83,7 @@ impl Ran {
         String::from_utf8(self.output.stderr.clone()).unwrap()
     }
 
-    /// It failed with this status, and says all of these.
+    /// It failed with this status and its message contains all of these.
     #[track_caller]
     fn refused(&self, status: i32, parts: &[&str]) {
         let (out, err) = (self.out(), self.err());
@@ -250,7 +250,8 @@ fn create_over_existing_data() {
     }
 }
 
-/// Whether some writes may be in it alone: the newer superblock says that, and one that is damaged is not trusted to say no.
+/// Whether the cache may contain the only copy of some writes: the newer superblock says so, and a damaged one is not
+/// trusted to deny it.
 #[test]
 fn create_over_a_cache_says_whether_it_is_dirty() {
     use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
@@ -353,7 +354,7 @@ fn serve_check_and_dump_what_is_no_cache() {
     scratch.run("dump").refused(USAGE, &["<CACHE>"]);
 }
 
-/// A cache that was one may hold what the origin lacks: nobody is told to make it anew.
+/// A damaged cache may contain writes that the origin lacks: no message may suggest recreating it.
 #[test]
 fn a_damaged_cache_is_not_recreated_without_warning() {
     let scratch = Scratch::new();
@@ -405,7 +406,7 @@ fn an_origin_that_is_smaller_or_missing_or_another_one() {
         ],
         "--origin other",
     );
-    // Of another one its size says nothing.
+    // The size of another device means nothing.
     scratch.file("small").set_len(SIZE / 4).unwrap();
     refuse(
         &["small is not the origin that this cache was created for"],
@@ -439,7 +440,7 @@ fn commands_without_a_daemon() {
             .run(&format!("{command} --control none.sock"))
             .refused(FAILURE, &["no daemon listens on none.sock", "flaz serve"]);
     }
-    // A socket left behind by a killed daemon, and a file that is none.
+    // A socket left behind by a killed daemon, and a file that is not a socket.
     drop(UnixListener::bind(scratch.path("stale.sock")).unwrap());
     scratch
         .run("status --control stale.sock")
@@ -491,7 +492,7 @@ fn set_with_invalid_settings() {
         .refused(USAGE, &["negative"]);
 }
 
-/// A daemon that refuses everything but status.
+/// A daemon that refuses everything except status.
 struct Fake;
 
 impl ControlHandler for Fake {
@@ -531,7 +532,7 @@ fn a_daemon_that_refuses() {
     server.close();
 }
 
-/// It runs since before an update, which is when it is stopped, and does not say what is dirty.
+/// It is from before an update, and does not report dirty blocks.
 struct Older;
 
 impl ControlHandler for Older {
@@ -605,7 +606,7 @@ fn an_invalid_log_filter_is_reported() {
     assert!(err.contains("no daemon listens"), "{err}");
 }
 
-/// What a command reads, it does not write to: the path may be another one for the same file.
+/// A command never writes to its input, even if another path names the same file.
 #[test]
 fn an_output_that_is_an_input_is_refused() {
     let scratch = Scratch::new();
@@ -704,7 +705,7 @@ fn results_do_not_overwrite_a_served_cache_or_origin() {
         .refused(FAILURE, &["flaz cache"]);
 }
 
-/// What begins with a minus sign is a value, which is refused with what was expected instead.
+/// An argument that begins with a minus sign is a value, which is refused with what was expected instead.
 #[test]
 fn negative_values_are_refused_with_the_expected_range() {
     let scratch = Scratch::new();
@@ -753,7 +754,7 @@ fn invalid_numbers_are_refused_with_the_bounds() {
     }
 }
 
-/// As `flaz --help` promises: what the words of the command line alone make impossible is wrong usage.
+/// As in `flaz --help`: options that cannot be valid for any device are invalid usage.
 #[test]
 fn impossible_options_are_usage_errors() {
     let scratch = Scratch::new();
@@ -779,7 +780,7 @@ fn impossible_options_are_usage_errors() {
         .refused(FAILURE, &["a larger cache device"]);
 }
 
-/// The system says that there is no such file; what was expected and what to do is said as well.
+/// The system only reports that there is no such file; the message adds what was expected and what to do.
 #[test]
 fn missing_paths_are_reported_with_advice() {
     let scratch = Scratch::new();
@@ -836,7 +837,7 @@ fn man_pages_and_completions() {
     scratch
         .run("generate man none")
         .refused(FAILURE, &["writing none/flaz", "the directory must exist"]);
-    // What somebody else has there stays, and then no page is written.
+    // An existing file of another program stays, and no page is written then.
     let (theirs, stale) = (man.join("flaz.1"), man.join("flaz-create.1"));
     fs::remove_file(&theirs).unwrap();
     fs::create_dir(&theirs).unwrap();

@@ -1,5 +1,5 @@
-//! `flaz bench run` as a user runs it: what it measures, refuses, keeps and goes on with. No figure is looked at but for being
-//! one.
+//! `flaz bench run` as a user runs it: what it measures, refuses, stores and resumes. Values are only checked to be
+//! numbers.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -147,7 +147,7 @@ fn a_folder_with_nothing_but_defaults() {
     assert!((lz4["saved_pct"].as_f64().unwrap() - 50.0).abs() < 1.0, "{lz4}");
 }
 
-/// What a device that deduplicates finds: asked for, in the pool, and on a target of two pools.
+/// Duplicates that a device can find: requested, in the pool, and on a target of two pools.
 #[test]
 fn the_share_of_duplicates_is_that_of_what_is_written() {
     const POOL_BYTES: usize = 64 << 20;
@@ -166,7 +166,7 @@ fn the_share_of_duplicates_is_that_of_what_is_written() {
     assert_eq!(found["pool_bytes"], POOL_BYTES);
     assert_eq!(found["pass_bytes"], 2 * POOL_BYTES);
     let share = |field: &str| found[field].as_f64().unwrap();
-    // A sixteenth of the pool has nothing before it to repeat.
+    // A sixteenth of the pool has no earlier data to duplicate.
     assert!((share("pool_pct") - 46.9).abs() < 2.0, "{found}");
     let bytes = fs::read(scratch.path("image")).unwrap();
     let repeated = |bytes: &[u8]| {
@@ -174,7 +174,7 @@ fn the_share_of_duplicates_is_that_of_what_is_written() {
         let again = bytes.chunks(4096).filter(|block| !seen.insert(*block));
         again.count() as f64 * 100.0 * 4096.0 / bytes.len() as f64
     };
-    // Of another pass than those bytes that were counted, so alike, not equal.
+    // From another pass than the counted one, so similar but not equal.
     assert!(
         (repeated(&bytes[..POOL_BYTES]) - share("pool_pct")).abs() < 2.0,
         "{found}"
@@ -293,7 +293,7 @@ fn real_data_is_replayed_beside_other_levels() {
 #[test]
 fn more_runs_until_cells_are_known_or_the_limit_is_reached() {
     let scratch = Scratch::new();
-    // Nothing is known within a hundredth of a percent.
+    // No interval is as narrow as a hundredth of a percent.
     scratch.succeeded(
         "disk --size 128KiB --tests write --records 64KiB --levels 50 --runs 3 --within 0.01 --runs-max 6 --drop-caches target \
          --output narrow.json",
@@ -330,7 +330,7 @@ fn an_interrupted_campaign_continues_without_repeats() {
         let Ok(text) = fs::read(scratch.path("out.json")) else {
             return 0;
         };
-        // Whole at any time.
+        // Complete at any time.
         let campaign: Value = serde_json::from_slice(&text).expect("a file that is replaced is never half");
         cells(&campaign)
             .iter()

@@ -1,8 +1,8 @@
-//! Random words as a function of a key and a place.
+//! Random words as a function of a key and a position.
 //!
-//! Word `n` of a key is wyrand's output (Wang Yi, wyhash) for the state `a + n * INCREMENT`, with the second half
-//! of the key in place of its second constant. No word depends on the one before, so a core multiplies several at a
-//! time, and any place is as cheap as the first.
+//! Word `n` of a key is wyrand's output (Wang Yi, wyhash) for the state `a + n * INCREMENT`, with the second half of
+//! the key in place of its second constant. No word depends on the previous one, so a core computes several at a time,
+//! and any position costs the same.
 
 use crate::splitmix::{GOLDEN, mix};
 use crate::{scale, unit};
@@ -10,7 +10,7 @@ use crate::{scale, unit};
 /// Wyrand's increment: odd, with as many ones as zeroes.
 const INCREMENT: u64 = 0xa076_1d64_78bd_642f;
 
-/// What a piece of random data is a function of: 128 bits.
+/// The key of a piece of random data: 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     a: u64,
@@ -28,7 +28,7 @@ impl Key {
         }
     }
 
-    /// The key of part `number` of what this key stands for.
+    /// The key of part `number` of the data of this key.
     #[inline]
     #[must_use]
     pub fn part(self, number: u64) -> Self {
@@ -54,7 +54,7 @@ impl Key {
         unit(self.word(n))
     }
 
-    /// Word `n` as a number below `limit`, each equally likely to within 2^-32; 0 of a limit of 0.
+    /// Word `n` as a number below `limit`, all equally likely to within 2^-32; 0 if the limit is 0.
     #[inline]
     #[must_use]
     pub fn below(self, n: u64, limit: u64) -> u64 {
@@ -66,7 +66,7 @@ impl Key {
         self.fill_words(first, bytes, |word| word);
     }
 
-    /// As [`Key::fill`], with each word passed through `shape`.
+    /// As [`Key::fill`], with `shape` applied to each word.
     #[inline]
     pub fn fill_words(self, first: u64, bytes: &mut [u8], mut shape: impl FnMut(u64) -> u64) {
         let mut n = first;

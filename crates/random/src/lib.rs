@@ -1,14 +1,14 @@
 //! Seeded random numbers. The same seed gives the same numbers on every machine and in every version. Not for secrets.
 //!
-//! There are three algorithms because the numbers of each are promised to somebody:
+//! There are three algorithms because the sequence of each must not change:
 //!
-//! | type | algorithm | who relies on its sequence |
+//! | type | algorithm | used by |
 //! |---|---|---|
 //! | [`Random`] | SplitMix64 | campaigns, intervals by resampling, the demo: seeds in their results |
-//! | [`Key`] | wyrand, by place | benchmark data, which is verified by offset and made again from its seed |
+//! | [`Key`] | wyrand, by position | benchmark data, which is verified by offset and generated again from its seed |
 //! | [`Xoshiro`] | xoshiro256++ | the simulation: recorded seeds of past failures |
 //!
-//! New code takes [`Random`].
+//! New code uses [`Random`].
 #![forbid(unsafe_code)]
 
 mod keyed;
@@ -19,14 +19,15 @@ pub use keyed::Key;
 pub use splitmix::{Random, mix, splitmix};
 pub use xoshiro::Xoshiro;
 
-/// Random bits as a number below `limit`, each equally likely to within 2^-32 for limits below 2^32; 0 of a limit of 0.
+/// Converts random bits to a number below `limit`, all equally likely to within 2^-32 for limits below 2^32; 0 if the
+/// limit is 0.
 #[inline]
 #[must_use]
 pub fn scale(bits: u64, limit: u64) -> u64 {
     ((u128::from(bits) * u128::from(limit)) >> 64) as u64
 }
 
-/// Random bits as a number in 0 <= x < 1.
+/// Converts random bits to a number in 0 <= x < 1.
 #[inline]
 #[must_use]
 pub fn unit(bits: u64) -> f64 {

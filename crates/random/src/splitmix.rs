@@ -5,7 +5,7 @@ use crate::{scale, unit};
 /// 2^64 divided by the golden ratio: the increment of SplitMix64.
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finalizer of SplitMix64: spreads every bit of the input over the whole output. 0 stays 0.
+/// The finalizer of SplitMix64: every bit of the input affects the whole output. 0 stays 0.
 #[inline]
 #[must_use]
 pub fn mix(mut bits: u64) -> u64 {
@@ -14,7 +14,7 @@ pub fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// The first output of SplitMix64 for `seed`: as [`mix`], but 0 gives a number like any other.
+/// The first output of SplitMix64 for `seed`: as [`mix`], but 0 also gives a random number.
 #[inline]
 #[must_use]
 pub fn splitmix(seed: u64) -> u64 {
@@ -34,13 +34,13 @@ impl Random {
         Self { state: seed }
     }
 
-    /// The generator for part `stream` of something seeded by `seed`. Streams do not repeat each other.
+    /// The generator for part `stream` of data seeded by `seed`. Streams do not repeat each other.
     #[must_use]
     pub fn stream(seed: u64, stream: u64) -> Self {
         Self::new(mix(seed ^ mix(stream.wrapping_add(0x51ed_270b))))
     }
 
-    /// The same for a part with a name, so that its numbers do not depend on the other parts.
+    /// The same for a part with a name, so that its numbers do not depend on other parts.
     #[must_use]
     pub fn named(seed: u64, name: &str) -> Self {
         let folded = name
@@ -56,7 +56,7 @@ impl Random {
         mix(self.state)
     }
 
-    /// A number below `limit`, each equally likely (to within 2^-32 for limits below 2^32).
+    /// A number below `limit`, all equally likely (to within 2^-32 for limits below 2^32).
     ///
     /// # Panics
     /// If `limit` is 0.
@@ -66,7 +66,7 @@ impl Random {
         scale(self.bits(), limit)
     }
 
-    /// An index into something of length `len`, each equally likely.
+    /// An index below `len`, all equally likely.
     ///
     /// # Panics
     /// If `len` is 0.
@@ -88,7 +88,7 @@ impl Random {
         }
     }
 
-    /// Puts `values` in random order (Fisher and Yates).
+    /// Shuffles `values` (Fisher and Yates).
     pub fn shuffle<T>(&mut self, values: &mut [T]) {
         for last in (1..values.len()).rev() {
             values.swap(last, self.index(last + 1));

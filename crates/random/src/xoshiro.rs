@@ -11,7 +11,7 @@ pub struct Xoshiro {
 }
 
 impl Xoshiro {
-    /// The generator of `seed`; every seed, zero included, is good.
+    /// The generator of `seed`; every seed, including zero, is valid.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut state = [0; 4];
@@ -38,7 +38,7 @@ impl Xoshiro {
         result
     }
 
-    /// A number below `bound`, near enough to uniform for simulations (multiply and shift, no rejection).
+    /// A number below `bound`, uniform enough for simulations (multiply and shift, no rejection).
     ///
     /// # Panics
     /// If `bound` is zero.
@@ -48,10 +48,10 @@ impl Xoshiro {
         scale(self.next_u64(), bound)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     ///
     /// # Panics
-    /// If `low` is over `high`.
+    /// If `low` exceeds `high`.
     #[inline]
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "empty range {low}..={high}");
@@ -61,13 +61,13 @@ impl Xoshiro {
         }
     }
 
-    /// True once in two.
+    /// True with probability 1/2.
     #[inline]
     pub fn coin(&mut self) -> bool {
         self.next_u64() >> 63 == 1
     }
 
-    /// True `per_million` times in a million; costs nothing when it is zero.
+    /// True `per_million` times in a million; costs nothing if it is zero.
     #[inline]
     pub fn chance(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)
@@ -84,7 +84,7 @@ impl Xoshiro {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// An independent generator for a part of the simulation, so that parts do not disturb each other.
+    /// An independent generator for a part of the simulation, so that parts do not affect each other.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn xoshiro_gives_the_reference_sequence() {
-        // State 1, 2, 3, 4: the vector that implementations of xoshiro256++ share.
+        // State 1, 2, 3, 4: a test vector that implementations of xoshiro256++ share.
         let mut random = Xoshiro { state: [1, 2, 3, 4] };
         let expected = [
             41_943_041,

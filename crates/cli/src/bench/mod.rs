@@ -1,4 +1,4 @@
-//! `flaz bench`: from options to output. What it knows is in `flaz_bench`.
+//! `flaz bench`: converts options to calls of `flaz_bench`, and prints the results.
 
 pub mod args;
 pub mod detect;
@@ -19,7 +19,7 @@ use args::{BenchArgs, BenchCommand, ClaimArgs, CompareArgs, RuleArg};
 /// Runs `flaz bench`.
 ///
 /// # Errors
-/// A file or an option is not understood.
+/// A file or an option is invalid.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.command {
         BenchCommand::Run(args) => run::run(args),

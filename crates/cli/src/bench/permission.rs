@@ -1,4 +1,5 @@
-//! Whether a file or device may be overwritten: nobody uses it, it carries nothing that is known, and its path was typed again.
+//! Checks whether a file or device may be overwritten: it is not in use, contains no known data, and its path was typed
+//! as confirmation.
 
 use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -7,14 +8,14 @@ use std::path::Path;
 use crate::error::Failure;
 use crate::safety::{self, Claim};
 
-/// Asks for everything that must be, and holds the target; nothing for a folder, in which only new files are made.
+/// Runs all checks and holds the target; `None` for a directory, in which only new files are created.
 ///
 /// # Errors
-/// What speaks against it. Nothing was written.
+/// The objections. Nothing was written.
 pub fn to_overwrite(target: &Path, typed: Option<&Path>) -> Result<Option<Claim>, Failure> {
     let in_place = match fs::metadata(target) {
         Ok(found) => !found.is_dir(),
-        // What is missing is made: a folder.
+        // A missing target will be created as a directory.
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(Failure::system(format!("inspecting {}", target.display()))(error)),
     };
@@ -28,7 +29,7 @@ pub fn to_overwrite(target: &Path, typed: Option<&Path>) -> Result<Option<Claim>
             ))),
         };
     }
-    // What is refused anyway need not be asked for.
+    // Check first: a target that is refused anyway needs no confirmation.
     let claim = safety::claim_to_overwrite(target)?;
     match typed {
         Some(typed) => agrees(target, &typed.to_string_lossy())?,

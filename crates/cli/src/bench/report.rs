@@ -1,4 +1,4 @@
-//! `flaz bench report`: from files to a page, drawings and tables.
+//! `flaz bench report`: reads files and writes a page, drawings and tables.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -15,7 +15,7 @@ use crate::error::Failure;
 /// Runs `flaz bench report`.
 ///
 /// # Errors
-/// A file is not understood, or what is to be written cannot be.
+/// A file is invalid, or an output cannot be written.
 pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if to_stdout && args.json {
@@ -85,11 +85,11 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     output::print(&text)
 }
 
-/// All files that are read: those named, and those in folders that are named.
+/// All input files: those named, and those in the named directories.
 fn inputs(args: &ReportArgs) -> Vec<PathBuf> {
     let named = args.files.iter().chain(&args.baseline).chain(&args.aa);
     let within = |folder: &PathBuf| {
-        // One that cannot be read is told when it should be.
+        // Reading reports a directory that cannot be listed.
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect::<Vec<_>>()
     };
@@ -98,7 +98,7 @@ fn inputs(args: &ReportArgs) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The place of a file in a folder, which is made if it is not there.
+/// The path of a file in a directory, which is created if necessary.
 fn in_folder(files: &mut OutputFiles, folder: &Path, name: &str) -> Result<OutputFile, Failure> {
     if folder.exists() && !folder.is_dir() {
         return Err(Failure::Usage(format!(

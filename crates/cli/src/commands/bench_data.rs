@@ -1,4 +1,4 @@
-//! `flaz bench data`: data of a known compressibility, to a file or a pipe, and what codecs really make of it.
+//! `flaz bench data`: writes data of known compressibility to a file or a pipe, and reports the savings of codecs.
 
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
@@ -144,7 +144,7 @@ pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
             } else {
                 report.page()
             };
-            // The data is out; a closed standard error changes nothing about it.
+            // The data was written; a closed standard error does not change that.
             let _ = io::stderr().write_all(text.as_bytes());
             Ok(())
         }

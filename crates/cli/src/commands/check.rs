@@ -1,4 +1,4 @@
-//! `flaz check`: verifies a cache that nobody serves.
+//! `flaz check`: verifies a cache that is not running.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::page;
 /// Runs `flaz check`.
 ///
 /// # Errors
-/// The check could not be made, or it found something wrong.
+/// The check could not be made, or it found a problem.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let bar = if std::io::stderr().is_terminal() {
         progress_bar()
@@ -43,7 +43,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// What to do about what is wrong. Making a cache new must not be what loses writes.
+/// Advice for the problems found. It must not make the user lose writes by recreating the cache.
 fn advice(may_be_dirty: bool) -> &'static str {
     if may_be_dirty {
         "the cache contains, or may contain, dirty blocks: do not recreate it. Write them to the origin with \

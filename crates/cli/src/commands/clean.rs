@@ -1,4 +1,4 @@
-//! `flaz flush` and `flaz detach`: all writes that are kept back go to the origin.
+//! `flaz flush` and `flaz detach`: write all dirty blocks to the origin.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +20,15 @@ use crate::host::{self, CLEAN_WITHIN, Daemon, HostError};
 use crate::size::HumanBytes;
 use flaz_server::ServeSpec;
 
-/// Between two looks at what is left.
+/// Interval between two progress updates.
 const LOOK: Duration = Duration::from_millis(250);
-/// How much longer a stop may take than the cleaning before it.
+/// Additional time limit of a stop after writeback.
 const STOP: Duration = Duration::from_secs(600);
 
 /// Runs `flaz flush`.
 ///
 /// # Errors
-/// Something stays dirty, or the cache cannot be asked or opened.
+/// Some blocks stay dirty, or the cache cannot be reached or opened.
 pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
     let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
     let left = match target::find(cache, control)? {
@@ -60,7 +60,7 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
 /// Runs `flaz detach`.
 ///
 /// # Errors
-/// The origin cannot be made complete, or the cache cannot be asked or opened.
+/// The origin cannot be made complete, or the cache cannot be reached or opened.
 pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
     let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
     match target::find(cache, control)? {
@@ -79,7 +79,7 @@ pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
     output::print("detached: the origin is complete and the cache is empty\n")
 }
 
-/// Opens a cache that nobody serves, does something with it, and stops it.
+/// Opens a cache that is not running, calls a function with it, and stops it.
 fn alone<T>(
     cache: &Path,
     idle: &IdleArgs,
@@ -111,7 +111,7 @@ fn alone<T>(
         let _ = tell.send(error);
     });
     let daemon = host::start(&spec, failed)?;
-    // Only to be said: who cannot tell will not clean either.
+    // Only for a message: if the count is unavailable, writeback will fail as well and report it.
     if let Ok(report) = daemon.status() {
         let left = report.live.map_or(0, |live| live.write_back.dirty_blocks);
         tracing::info!(
@@ -136,14 +136,14 @@ fn alone<T>(
     Ok(result)
 }
 
-/// A bar of what is left, on a terminal; goes when dropped.
+/// A progress bar on a terminal; removed when dropped.
 struct Progress {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Asks the daemon on a connection of its own, for the other one waits for its answer.
+    /// Uses a second connection, because the first one waits for its reply.
     fn of_daemon(cache: Option<&Path>, control: Option<&Path>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = match target::find(cache, control) {
@@ -155,7 +155,7 @@ impl Progress {
                     }
                     _ => None,
                 };
-                // Without it the command works as well.
+                // The command also works without it.
                 std::thread::Builder::new().spawn(move || watch(left, &stop)).ok()
             }
             _ => None,
@@ -173,7 +173,7 @@ impl Drop for Progress {
     }
 }
 
-/// Draws a bar of the bytes that are `left`, until it is told to stop, or there is no answer.
+/// Draws a bar of the bytes `left`, until it is stopped, or there is no reply.
 fn watch(mut left: impl FnMut() -> Option<u64>, stop: &AtomicBool) {
     let mut bar: Option<ProgressBar> = None;
     while !stop.load(Ordering::Relaxed) {
@@ -184,7 +184,7 @@ fn watch(mut left: impl FnMut() -> Option<u64>, stop: &AtomicBool) {
                  {binary_bytes_per_sec} {eta}",
             )
             .unwrap_or_else(|_| ProgressStyle::default_bar());
-            // Hidden where standard error is no terminal.
+            // Hidden if standard error is not a terminal.
             ProgressBar::new(left).with_style(style)
         });
         let total = bar.length().unwrap_or(0).max(left);

@@ -1,4 +1,4 @@
-//! `flaz create`: checks everything, then formats.
+//! `flaz create`: runs all checks, then formats.
 
 use std::error::Error;
 
@@ -16,8 +16,7 @@ use flaz_server::CreateSpec;
 /// Runs `flaz create`.
 ///
 /// # Errors
-/// The cache device is not to be touched, the origin cannot be one, or formatting failed. A file that was
-/// made for this is removed again.
+/// The cache device or the origin is refused, or formatting failed. A file created for this is removed again.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let origin = safety::origin(&args.origin)?;
     if let Some(uses) = safety::uses_text(&args.origin) {
@@ -64,7 +63,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     }
 }
 
-/// Whether options ask for a layout that cannot be: without them it would be the device that is too small.
+/// Whether options request an impossible layout; otherwise the device is too small.
 fn is_asked_for(args: &CreateArgs, error: &(dyn Error + Send + Sync + 'static)) -> bool {
     let of_layout = |error: &CacheError| match error {
         CacheError::Format(FormatError::Field { what, field, .. }) => {

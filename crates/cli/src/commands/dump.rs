@@ -1,4 +1,4 @@
-//! `flaz dump`: what is stored on a cache device, a line each.
+//! `flaz dump`: lists the contents of a cache device, one object per line.
 
 use std::io::{self, BufWriter, Write};
 
@@ -7,7 +7,7 @@ use crate::error::Failure;
 use crate::host::{self, HostError};
 use crate::page;
 
-/// A failed write to standard output, on its way through the host.
+/// A failed write to standard output, passed through the server's error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output")]
 struct Unwritten(#[source] io::Error);
@@ -33,7 +33,7 @@ pub fn run(args: &DumpArgs) -> Result<(), Failure> {
         Err(error) => match error.downcast::<Unwritten>() {
             Ok(unwritten) => Err(Failure::output(unwritten.0)),
             Err(error) => {
-                // What was read before the failure is worth showing; a second failure would hide the first.
+                // The objects read before the failure are still printed; a second failure would hide the first.
                 let _ = out.flush();
                 Err(Failure::host("dump", &args.cache)(error))
             }

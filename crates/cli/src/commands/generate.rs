@@ -25,7 +25,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
             command.build();
             let mut pages = Vec::new();
             man_pages(&command, &mut pages).map_err(Failure::Output)?;
-            // All places are looked at before the first page is written.
+            // Check all paths before the first page is written.
             let mut files = OutputFiles::default();
             let mut drafts = Vec::new();
             for (name, page) in pages {
@@ -36,7 +36,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     }
 }
 
-/// The page of a command and those of what is in it, with the names of their files.
+/// The pages of a command and its subcommands, with their file names.
 fn man_pages(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         man_pages(inner, pages)?;

@@ -1,4 +1,4 @@
-//! One file a command: from options to output. What touches data is in [`flaz_server`].
+//! One file per command: converts options to calls and prints the results. [`flaz_server`] accesses the data.
 
 pub(crate) mod bench_data;
 mod check;
@@ -21,7 +21,7 @@ use crate::error::Failure;
 /// Runs a command.
 ///
 /// # Errors
-/// What the user is told on standard error, with the exit status.
+/// The message for standard error, with the exit status.
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Create(args) => create::run(&args),

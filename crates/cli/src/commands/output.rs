@@ -1,4 +1,4 @@
-//! Standard output: a closed pipe is a quiet end, anything else a failure.
+//! Standard output: a closed pipe ends the program quietly, any other error is a failure.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::error::Failure;
 
-/// Whether standard output is to be coloured: on a terminal only, and not if `NO_COLOR` is set.
+/// Whether standard output is coloured: only on a terminal, and not if `NO_COLOR` is set.
 #[must_use]
 pub fn in_colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Prints `text` as it is.
+/// Prints `text` unchanged.
 ///
 /// # Errors
 /// [`Failure::ReaderGone`] or [`Failure::Output`].
@@ -23,7 +23,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
         .map_err(Failure::output)
 }
 
-/// Prints `value` as JSON, indented or on one line, and a line's end.
+/// Prints `value` as JSON, indented or on one line, with a newline.
 ///
 /// # Errors
 /// [`Failure::ReaderGone`] or [`Failure::Output`].

@@ -1,13 +1,13 @@
-//! Files that a command writes for its user: looked at before any work, written whole or not at all.
+//! Output files of a command: checked before any work, and written completely or not at all.
 //!
-//! | what the path leads to | what becomes of it |
+//! | the path names | action |
 //! |---|---|
-//! | nothing | the file is made |
-//! | a regular file | it is replaced, unless somebody uses it or it carries a file system or the like |
-//! | a character device, a pipe, what standard output or error goes to | written to as it stands |
+//! | nothing | the file is created |
+//! | a regular file | it is replaced, unless it is in use or contains a file system or similar |
+//! | a character device, a pipe, the file of standard output or error | written in place |
 //! | anything else, above all a block device | refused |
 //!
-//! Invariant: what was read is not written to, and nothing is written to twice.
+//! Invariant: an input file is never an output file, and no file is used for two outputs.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -24,12 +24,12 @@ use crate::error::Failure;
 use crate::safety::identity::Identity;
 use crate::safety::{self, Claim, SafetyError};
 
-/// As many links are followed as the kernel follows.
+/// Maximum number of followed links, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// Access to a new file, of which the umask takes its part: that of any file which a program makes.
+/// Mode of a new file before the umask: that of any file created by a program.
 const NEW_FILE_MODE: u32 = 0o666;
 
-/// The output files of a command, which has to name them all before it writes the first.
+/// The output files of a command, all of which are named before the first is written.
 #[derive(Debug, Default)]
 pub struct OutputFiles {
     inputs: Vec<(PathBuf, Identity)>,
@@ -46,10 +46,10 @@ impl OutputFiles {
         }
     }
 
-    /// Looks at the place of an output file, and holds what is there against others.
+    /// Checks the path of an output file, and holds an existing file.
     ///
     /// # Errors
-    /// No file can be made there, or what is there is not to be replaced. Nothing was written then.
+    /// No file can be created there, or the existing one must not be replaced. Nothing was written in that case.
     pub fn take(&mut self, path: &Path) -> Result<OutputFile, Failure> {
         let (place, found) = place(path)?;
         let kind = found.as_ref().map(fs::Metadata::file_type);
@@ -106,15 +106,15 @@ impl OutputFiles {
     }
 }
 
-/// A place that was looked at.
+/// A checked path.
 #[derive(Debug)]
 pub struct OutputFile {
-    /// As the user wrote it.
+    /// As specified by the user.
     path: PathBuf,
     state: State,
 }
 
-/// What is at a place, with its path without links.
+/// What exists there, with its path without links.
 #[derive(Debug)]
 enum State {
     Missing(PathBuf),
@@ -123,15 +123,15 @@ enum State {
 }
 
 impl OutputFile {
-    /// As the user wrote it.
+    /// As specified by the user.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes the file, or puts it in the place of the old one, with `bytes` in it: all of them, or nothing has changed.
+    /// Creates or replaces the file with the contents `bytes`: completely, or not at all.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn write(self, bytes: &[u8]) -> Result<(), Failure> {
         let failed = || Failure::system(format!("writing {}", self.path.display()));
         let (place, old) = match &self.state {
@@ -156,10 +156,10 @@ impl OutputFile {
         put.map(drop).map_err(|refused| failed()(refused.error))
     }
 
-    /// For a file that is written again and again, whole each time.
+    /// For a file that is replaced repeatedly, completely each time.
     ///
     /// # Errors
-    /// What is at its place cannot be replaced.
+    /// The existing file cannot be replaced.
     pub fn keep(self) -> Result<KeptFile, Failure> {
         let (place, current) = match self.state {
             State::Stands => return Err(refused(&self.path, "is written in place")),
@@ -173,10 +173,10 @@ impl OutputFile {
         })
     }
 
-    /// Opens the file to write as much to it as there is no room for twice; what was in it is gone then.
+    /// Opens the file for large output that is written in place; its previous contents are lost.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn open(self) -> Result<OpenFile, Failure> {
         let failed = Failure::system(format!("opening {} for writing", self.path.display()));
         let opened = match &self.state {
@@ -195,7 +195,7 @@ impl OutputFile {
     }
 }
 
-/// An output file that is written to bit by bit, and held against others as long.
+/// An output file that is written piece by piece and held meanwhile.
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
@@ -212,17 +212,17 @@ impl Write for OpenFile {
     }
 }
 
-/// An output file that is replaced again and again, and held against others as long.
+/// An output file that is replaced repeatedly and held meanwhile.
 #[derive(Debug)]
 pub struct KeptFile {
-    /// As the user wrote it.
+    /// As specified by the user.
     path: PathBuf,
     /// Without links.
     place: PathBuf,
     current: Current,
 }
 
-/// What is at the place of a kept file.
+/// What exists at the path of a kept file.
 #[derive(Debug)]
 enum Current {
     Nothing,
@@ -231,11 +231,11 @@ enum Current {
 }
 
 impl KeptFile {
-    /// Puts a file with `bytes` at its place. If somebody else's is there by now, that stays, and the bytes are kept beside
-    /// it from now on.
+    /// Replaces the file with `bytes`. If another program has created a file there, that file stays, and from now on
+    /// the output is written next to it.
     ///
     /// # Errors
-    /// What the system said, or that somebody else's file is there.
+    /// The system's error, or that another file has appeared.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let old = match &self.current {
             Current::Nothing => None,
@@ -243,12 +243,12 @@ impl KeptFile {
             Current::Ours(file) => Some(file),
         };
         let draft = draft(&self.place, old, bytes)?;
-        // As a claim does: from its first moment on the file is held, where the file system has locks.
+        // The file is held from its first moment, if the file system has locks.
         let _ = rustix::fs::flock(draft.as_file(), FlockOperation::NonBlockingLockExclusive);
         let known = old.and_then(|file| Identity::of(&file.metadata().ok()?));
         let there = fs::symlink_metadata(&self.place).ok();
         let put = match there {
-            // Taken away, or never there.
+            // Removed, or never created.
             None => draft.persist_noclobber(&self.place),
             Some(found) if known.is_some() && Identity::of(&found) == known => draft.persist(&self.place),
             Some(_) => {
@@ -277,7 +277,7 @@ impl Keeper for KeptFile {
     }
 }
 
-/// Whether a file can be made at `path`: its folder is there and may be written to.
+/// Whether a file can be created at `path`: its directory exists and is writable.
 ///
 /// # Errors
 /// It cannot.
@@ -300,14 +300,14 @@ fn refused(path: &Path, what: &str) -> Failure {
     ))
 }
 
-/// Where `path` leads to by links, which stay as they are, and what is there.
+/// The target of `path` after following links, which are kept, and what exists there.
 fn place(path: &Path) -> Result<(PathBuf, Option<fs::Metadata>), Failure> {
     if path.as_os_str().is_empty() || path.as_os_str().as_bytes().ends_with(b"/") {
         return Err(refused(path, "does not end in a file name"));
     }
     let looking = || Failure::system(format!("inspecting {}", path.display()));
     match fs::metadata(path) {
-        // A path of a descriptor, such as /dev/stdout, leads to what may have no path any more.
+        // The path of a descriptor, such as /dev/stdout, may refer to a file that has no path any more.
         Ok(found) => Ok((
             fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
             Some(found),
@@ -336,8 +336,8 @@ fn folder(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Standard output or error, if it goes to what was `found`: replaced, that would be cut off, and opened anew it would
-/// begin again.
+/// Standard output or error, if it refers to the file `found`: replacing that file would cut the output off, and
+/// reopening it would start again at its beginning.
 fn standard(found: &fs::Metadata) -> Option<OwnedFd> {
     let goes_there = |out: BorrowedFd<'_>| {
         let known = rustix::fs::fstat(out).ok()?;
@@ -347,7 +347,7 @@ fn standard(found: &fs::Metadata) -> Option<OwnedFd> {
     goes_there(io::stdout().as_fd()).or_else(|| goes_there(io::stderr().as_fd()))
 }
 
-/// Opens what is written to as it stands.
+/// Opens a file that is written in place.
 fn standing(path: &Path) -> io::Result<File> {
     match standard(&fs::metadata(path)?) {
         Some(standard) => Ok(standard.into()),
@@ -355,7 +355,7 @@ fn standing(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A file beside its place, to take its name.
+/// A temporary file in the same directory, to be renamed.
 fn draft(place: &Path, old: Option<&File>, bytes: &[u8]) -> io::Result<tempfile::NamedTempFile> {
     let mut draft = tempfile::Builder::new()
         .prefix(".flaz-")
@@ -365,7 +365,7 @@ fn draft(place: &Path, old: Option<&File>, bytes: &[u8]) -> io::Result<tempfile:
     draft.write_all(bytes)?;
     if let Some(old) = old {
         let old = old.metadata()?;
-        // Only root may give a file away; anybody else makes it their own, as a copy would be.
+        // Only root may change the owner; for other users the file becomes their own, as a copy would.
         let _ = std::os::unix::fs::fchown(draft.as_file(), Some(old.uid()), Some(old.gid()));
         draft.as_file().set_permissions(old.permissions())?;
     }
@@ -484,7 +484,7 @@ mod tests {
                 kept.write(b"ours").unwrap();
                 fs::remove_file(&path).unwrap();
             }
-            // A link to what must not be written to is no less somebody else's.
+            // A link to a file that must not be written is refused as well.
             fs::write(&theirs, "theirs").unwrap();
             symlink(&theirs, &path).unwrap();
             let message = kept.write(b"ours again").unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! `flaz serve`: from options to [`flaz_server::serve`].
+//! `flaz serve`: converts options to a call of [`flaz_server::serve`].
 
 use std::path::PathBuf;
 
@@ -14,11 +14,11 @@ use crate::error::Failure;
 /// Runs `flaz serve`.
 ///
 /// # Errors
-/// The daemon could not start, failed on its way, or could not stop cleanly.
+/// The daemon could not start, failed while running, or could not stop cleanly.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     check_addresses(args)?;
     let failed = |error| failure(args, error);
-    // Before anything is opened: a signal during the start is a stop, not a crash.
+    // Before anything is opened, so that a signal during the start is a clean stop.
     let watch = Watch::start().map_err(failed)?;
     let uuid = identify(&args.cache).map_err(Failure::host("serve", &args.cache))?;
     let directory = Places::of_process().daemon_directory();
@@ -42,10 +42,10 @@ fn failure(args: &ServeArgs, error: ServeError) -> Failure {
     }
 }
 
-/// Tells scripts that clients can come.
+/// Tells scripts that clients can connect.
 fn announce(spec: &ServeSpec) {
     let addresses: Vec<_> = spec.nbd.iter().map(ToString::to_string).collect();
-    // A script that has read the line may have closed the pipe; the daemon serves on.
+    // A script that has read the line may have closed the pipe; the daemon continues.
     if let Err(failure) = output::print(&format!("ready: {}\n", addresses.join(" "))) {
         tracing::debug!("{}", chain(&failure));
     }

@@ -1,4 +1,4 @@
-//! `flaz set`: settings of a running cache.
+//! `flaz set`: changes settings of a running cache.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::settings::SettingsPatch;
 /// Runs `flaz set`.
 ///
 /// # Errors
-/// A setting that is none, no daemon, or the daemon refuses.
+/// A setting is invalid, there is no daemon, or the daemon refuses.
 pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let (cache, assignments) = split(args)?;
     let patch = SettingsPatch::parse(assignments)?;

@@ -1,4 +1,4 @@
-//! `flaz status`: live through the control socket, else what the superblock says.
+//! `flaz status`: queries the control socket, or else reads the superblock.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::report::StatusReport;
 /// Runs `flaz status`.
 ///
 /// # Errors
-/// Neither the daemon nor the superblock could be asked.
+/// Neither the daemon nor the superblock could be read.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let Some(interval) = args.watch else {
         let report = ask(args.target.cache.as_deref(), args.target.control.as_deref())?;
@@ -36,7 +36,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
             let since = earlier
                 .as_ref()
                 .map(|(then, report)| (report, now.duration_since(*then)));
-            // On a terminal each page replaces the last one; in a file they follow each other.
+            // On a terminal each page replaces the previous one; in a file they follow each other.
             let (before, after) = if std::io::stdout().is_terminal() {
                 ("\x1b[H\x1b[2J", "")
             } else {

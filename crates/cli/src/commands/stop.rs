@@ -1,4 +1,4 @@
-//! `flaz stop`: ends a running cache cleanly.
+//! `flaz stop`: stops a running cache cleanly.
 
 use flaz_engine::units::BLOCK_BYTES;
 
@@ -11,11 +11,11 @@ use crate::size::HumanBytes;
 /// Runs `flaz stop`.
 ///
 /// # Errors
-/// No daemon, it could not stop cleanly, or it takes longer than the user will wait.
+/// There is no daemon, it could not stop cleanly, or it exceeds the timeout.
 pub fn run(args: &StopArgs) -> Result<(), Failure> {
     let mut client = target::require(args.target.cache.as_deref(), args.target.control.as_deref())?;
     match client.ask(&Request::Stop { wait: true }, args.timeout)? {
-        // A daemon from before an update does not count.
+        // A daemon of an older version does not report the number.
         Reply::Done | Reply::Left { dirty_blocks: 0 } => {
             output::print("stopped cleanly: the next start is warm\n")
         }

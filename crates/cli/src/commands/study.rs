@@ -1,4 +1,4 @@
-//! `flaz study`: what data would gain from compression.
+//! `flaz study`: estimates what compression saves on existing data.
 
 use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
@@ -89,7 +89,7 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
     if args.cache == Some(0) {
         return Err(Failure::Usage("--cache: expected a size larger than 0".into()));
     }
-    // What cannot be written at the end is told now, not after a terabyte.
+    // Check the output now: an error after reading a terabyte would be too late.
     let distribution = args
         .distribution
         .as_deref()

@@ -1,4 +1,4 @@
-//! From what the user names, a device or a socket, to the daemon that serves it.
+//! Finds the daemon that serves a cache, from its device or its control socket.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::control::{Client, ControlError};
 use crate::error::Failure;
 use crate::host;
 
-/// A connection to the daemon of a cache, or none if it is not running.
+/// A connection to the daemon of a cache, or `None` if it is not running.
 ///
 /// # Errors
-/// The cache cannot be identified, or its daemon is there but may not be asked.
+/// The cache cannot be identified, or its daemon exists but refuses this user.
 pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Client>, Failure> {
     if let Some(control) = control {
         return match Client::connect(control, cache.and_then(owner)) {
@@ -39,8 +39,8 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
     }
 }
 
-/// Whether a place that may not be looked into has nothing to do with this cache: root's runtime directory is closed to
-/// others, whatever is in it, and a daemon holds the lock of the file that it serves.
+/// Whether a directory without read permission is irrelevant for this cache: root's runtime directory is closed to
+/// others, whatever it contains, and a daemon would hold the lock of the cache file.
 fn is_nobodys(refused: &ControlError, cache: &Path) -> bool {
     let lock = || {
         let file = std::fs::File::open(cache).ok()?;
@@ -50,7 +50,7 @@ fn is_nobodys(refused: &ControlError, cache: &Path) -> bool {
     matches!(refused, ControlError::Denied { .. }) && lock().is_some()
 }
 
-/// The same for commands that make no sense without a daemon.
+/// The same for commands that need a daemon.
 ///
 /// # Errors
 /// As [`find`], and no daemon.
@@ -79,11 +79,11 @@ mod tests {
         let denied = ControlError::Denied {
             path: folder.path().join("x.sock"),
         };
-        assert!(!is_nobodys(&denied, &cache), "it is not there");
+        assert!(!is_nobodys(&denied, &cache), "it does not exist");
         let daemon = std::fs::File::create(&cache).unwrap();
         assert!(is_nobodys(&denied, &cache));
         let hung_up = ControlError::HungUp { path: cache.clone() };
-        assert!(!is_nobodys(&hung_up, &cache), "somebody is there");
+        assert!(!is_nobodys(&hung_up, &cache), "a daemon listens");
         flock(&daemon, FlockOperation::NonBlockingLockExclusive).unwrap();
         assert!(!is_nobodys(&denied, &cache), "it is being served");
     }

@@ -1,4 +1,4 @@
-//! `flaz demo`: options, and where the result goes. [`flaz_demo`] measures.
+//! `flaz demo`: options and output. [`flaz_demo`] runs the measurement.
 
 mod options;
 
@@ -12,15 +12,15 @@ pub use options::DemoArgs;
 use crate::commands::output_file::OutputFiles;
 use crate::error::Failure;
 
-/// Runs the demo and shows the result.
+/// Runs the demo and prints the result.
 ///
 /// # Errors
-/// Anything that kept it from its end; what it had made is removed before this returns.
+/// Any failure; all created files are removed before this returns.
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let (plan, outputs) = (args.plan()?, args.outputs());
     let interrupt = Interrupt::default();
     let signals = SignalWatch::start(&interrupt)?;
-    // A place that cannot be written to is found now, not after a minute.
+    // Check the output now: an error after a minute would be too late.
     let mut files = OutputFiles::default();
     let mut take = |path: &Option<PathBuf>| path.as_deref().map(|path| files.take(path)).transpose();
     let (html_file, json_file) = (take(&outputs.html)?, take(&outputs.json)?);
@@ -49,7 +49,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
             _ => Ok(()),
         });
     match shown.and_then(|()| stdout.flush()) {
-        // A reader that has seen enough, such as `head`, is no failure.
+        // A reader that closes the pipe early, such as `head`, is not a failure.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::output(error)),
         _ => Ok(()),
     }

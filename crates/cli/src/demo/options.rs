@@ -1,4 +1,4 @@
-//! Options of `flaz demo`, and the plan that they and the defaults make.
+//! Options of `flaz demo`, and the plan made from them and the defaults.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::size;
 const CLIENTS_MAX: u32 = 64;
 /// Maximum data size: 1 TiB keeps block numbers and run times reasonable.
 const DATA_BYTES_MAX: u64 = 1 << 40;
-/// Smallest cache that `flaz create` accepts for any origin.
+/// Minimum cache size that `flaz create` accepts for any origin.
 const CACHE_BYTES_MIN: u64 = 4 << 20;
 const DATA_BYTES_DEFAULT: u64 = 256 << 20;
 const DATA_BYTES_QUICK: u64 = 64 << 20;
@@ -84,7 +84,7 @@ pub struct DemoArgs {
     pub keep: bool,
 }
 
-/// Where the result goes.
+/// Where the result is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outputs {
     /// Path of the page, if any.
@@ -160,7 +160,7 @@ impl DemoArgs {
         })
     }
 
-    /// Where the result goes.
+    /// Where the result is written.
     #[must_use]
     pub fn outputs(&self) -> Outputs {
         let json_to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");

@@ -1,4 +1,4 @@
-//! Reports on a page for people: aligned, compact, units on every number.
+//! Reports as text: aligned, compact, with units on every number.
 
 mod offline;
 mod status;
@@ -45,7 +45,7 @@ fn geometry(cache: &CacheReport) -> String {
     )
 }
 
-/// Seconds of a report, which may come from elsewhere, as a span.
+/// Converts seconds from a report, which may come from another program, to a duration.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

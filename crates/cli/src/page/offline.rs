@@ -9,7 +9,7 @@ use crate::size::{HumanBytes, HumanCount, HumanDuration};
 
 /// Bytes of a block.
 const BLOCK_BYTES: u64 = 4096;
-/// Problems of a check shown on the page; JSON has more.
+/// Maximum number of problems of a check in the text; the JSON has more.
 const PROBLEMS_SHOWN_MAX: usize = 20;
 
 /// The page of `flaz create`.
@@ -123,7 +123,7 @@ pub fn dump(record: &DumpRecord) -> String {
     }
     line.push_str(&record.kind);
     for (name, value) in &record.fields {
-        // A text is shown without quotes, everything else as in JSON.
+        // Text is shown without quotes, everything else as in JSON.
         let _ = match value.as_str() {
             Some(text) => write!(line, " {name}={text}"),
             None => write!(line, " {name}={value}"),

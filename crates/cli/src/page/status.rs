@@ -12,7 +12,7 @@ pub fn status(report: &StatusReport) -> String {
     watch(report, None)
 }
 
-/// The same, with what happened since an earlier report.
+/// The page with rates since an earlier report.
 #[must_use]
 pub fn watch(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) -> String {
     let mut page = Page(String::new());
@@ -88,7 +88,7 @@ fn head(page: &mut Page, report: &StatusReport) {
     );
     match &report.settings {
         Some(in_force) if report.state.is_running() => page.line("Settings", &settings(in_force)),
-        // They are those of a server, and none is there.
+        // Settings of a daemon; none is running.
         Some(next) => page.line("Next start", &format!("{} by default", settings(next))),
         None => {}
     }

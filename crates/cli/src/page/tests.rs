@@ -1,4 +1,4 @@
-//! Pages of made-up reports.
+//! Pages of synthetic reports.
 
 use flaz_engine::settings::Mode;
 
@@ -73,7 +73,7 @@ fn rates_are_of_the_interval() {
     assert!(text.contains("Now           read 1,000/s 0 B/s\n"), "{text}");
     let idle = watch(&before, Some((&before, Duration::from_millis(500))));
     assert!(idle.contains("Now           idle"), "{idle}");
-    // The daemon was restarted in between: counters went back.
+    // The daemon was restarted between the reports: counters decreased.
     assert!(watch(&before, Some((&after, Duration::ZERO))).contains("Now           idle"));
 }
 

@@ -1,4 +1,4 @@
-//! The program as built, killed and without power under load, with clients that keep a ledger of every sector.
+//! The real program is killed, or loses power, under load, while clients keep a ledger of every sector.
 
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, Read};
@@ -13,11 +13,11 @@ use crate::support::forgetful::{self, Flush, persist};
 use crate::support::ledger::Violation;
 use crate::support::{Blackout, Cache, CacheSpec, Forgetful, Kills, Scratch, ServeMode, Server, kills, need};
 
-/// Kills in one test, beside those in `restart.rs`.
+/// Number of kills in one test, in addition to those in `restart.rs`.
 const KILLS: u64 = 6;
-/// Power cuts in one test.
+/// Number of power cuts in one test.
 const POWER_CUTS: u64 = 8;
-/// Power cuts within which a disk that lies must be found out.
+/// Number of power cuts within which a lying disk must be detected.
 const POWER_CUTS_LYING: u64 = 8;
 
 fn seed() -> u64 {
@@ -74,8 +74,8 @@ fn durable_writes_survive_power_cuts_under_load() {
     }
 }
 
-/// The negative control: an origin that answers flushes and does nothing loses what was durable. That is not promised
-/// to be survived; the ledger must see it.
+/// The negative control: an origin that acknowledges flushes without executing them loses durable data. Nothing is
+/// promised for such a device, but the ledger must detect the loss.
 #[test]
 fn the_ledger_detects_lying_flushes() {
     if !need::tools(forgetful::TOOLS) || !need::fuse() {
@@ -96,8 +96,7 @@ fn the_ledger_detects_lying_flushes() {
     panic!("{POWER_CUTS_LYING} power cuts of an origin that ignores flushes, and nothing was missed");
 }
 
-/// What was acknowledged with FUA is on the medium: some file systems, FUSE for one, do not honour the flag that a
-/// program sets on its write.
+/// Data acknowledged with FUA is on the medium. Some file systems, for example FUSE, do not honour the flag of a write.
 #[test]
 fn a_write_with_fua_is_on_the_medium_of_the_origin() {
     if !need::tools(forgetful::TOOLS) || !need::fuse() {
@@ -124,7 +123,8 @@ fn a_write_with_fua_is_on_the_medium_of_the_origin() {
 
 const ALIGNMENT: usize = 4096;
 
-/// The rig itself: what is flushed or written with FUA, as flaz does it, reaches the medium; nothing else does.
+/// A test of the rig: data that was flushed or written with FUA reaches the medium, as flaz writes it; nothing else
+/// does.
 #[test]
 fn a_forgetful_disk_forgets_what_was_not_flushed() {
     if !need::tools(forgetful::TOOLS) || !need::fuse() {
@@ -165,7 +165,7 @@ fn a_forgetful_disk_forgets_what_was_not_flushed() {
     assert_eq!(medium(&image), [1, 3, 2], "it lied");
 }
 
-/// As flaz opens its devices: past the page cache where that is possible.
+/// As flaz opens its devices: with direct I/O if possible.
 fn open_direct(path: &Path) -> File {
     let open = |flags: rustix::fs::OFlags| {
         OpenOptions::new()

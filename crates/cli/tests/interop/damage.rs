@@ -1,5 +1,4 @@
-//! Damage on a cache device that alone has the latest data: what the commands say about it, and that the ways out that they
-//! name are ways out.
+//! Damage to dirty blocks on the cache device: the messages of the commands, and the ways out that they name.
 
 use std::os::unix::fs::FileExt;
 
@@ -12,7 +11,7 @@ use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
 
 const LEN: usize = 64 << 10;
 
-/// A cache with dirty blocks, one of whose copies is damaged. Gives the block's place on the origin.
+/// A cache with dirty blocks, one of which is damaged. Returns the offset of the block on the origin.
 fn damaged(scratch: &Scratch) -> (Cache, u64) {
     let origin = scratch.sparse("origin.img", 64 << 20);
     let spec = CacheSpec {

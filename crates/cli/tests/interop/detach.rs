@@ -1,4 +1,5 @@
-//! A cache is detached while clients write back: what was acknowledged is on the origin, or the cache is said to be needed.
+//! A cache is detached while clients write in write-back: acknowledged writes are on the origin, or a message says that
+//! the cache is still needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,8 +12,8 @@ use flaz_nbd::Client;
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
 
 const ORIGIN_BYTES: u64 = 64 << 20;
-/// Writes of a part of a block: each reads the rest from an emulated disk first, so that most of them have begun, and none
-/// is dirty yet, when the cache is detached.
+/// Writes of a part of a block. Each first reads the rest from an emulated disk, so that most of them have begun but
+/// are not dirty yet when the cache is detached.
 const WRITES: u64 = 48;
 const WRITE_BYTES: u32 = 512;
 const APART_BYTES: u64 = 1 << 20;
@@ -61,7 +62,7 @@ fn writes_during_a_detach_are_on_the_origin_or_reported() {
         if !detached.status.success() {
             let said = String::from_utf8_lossy(&detached.stderr);
             assert!(said.contains("keep it"), "round {round}: {said}");
-            // It says to detach once more.
+            // The message says to detach again.
             drop(server);
             Server::start(&scratch, &cache, "--mode write-back").detach();
         }

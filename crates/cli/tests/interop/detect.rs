@@ -1,5 +1,5 @@
-//! `flaz bench detect` on real devices: what compresses is found, what does not is not taken for it, what lies below is
-//! named, and nothing that somebody needs is written to.
+//! `flaz bench detect` on real devices: compression is detected, its absence is not mistaken for it, lower layers are
+//! named, and a target in use is never written.
 
 use std::fs;
 use std::path::Path;
@@ -13,13 +13,14 @@ use crate::support::{Limited, Mount, Program, Scratch, need};
 
 const BTRFS: &[(&str, &str)] = &[("mkfs.btrfs", "btrfs-progs")];
 const DISK_BYTES: u64 = 256 << 20;
-/// Wait for a loop device that is still open.
+/// How long to wait for a loop device that is still open.
 const DETACH_MAX: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// Rounds of each try to find what is there: six will do on an idle machine, and beside other work in more than half of tries.
+/// Rounds per attempt, and attempts: six rounds are sufficient on an idle machine, and with other load in more than
+/// half of the attempts.
 const ROUNDS: [u32; 4] = [6, 12, 24, 48];
 
-/// What `flaz bench detect` finds on `target`, with these words.
+/// The result of `flaz bench detect` on `target`, with these arguments.
 fn detect(target: &str, words: &str) -> Value {
     let json = Program::flaz()
         .words("bench detect --json")
@@ -29,7 +30,7 @@ fn detect(target: &str, words: &str) -> Value {
     serde_json::from_str(&json).expect("nothing but JSON in the JSON")
 }
 
-/// As [`detect`], of what is overwritten.
+/// As [`detect`], on a target that is overwritten.
 fn overwrite(target: &str, words: &str) -> Value {
     detect(target, &format!("--yes-destroy {target} {words}"))
 }
@@ -57,7 +58,7 @@ fn caveat<'a>(found: &'a Value, cause: &str) -> (&'a str, &'a str) {
     )
 }
 
-/// A btrfs that compresses all it is given, on a device of limited rate. Taken down from the top.
+/// A btrfs with forced compression on a device with limited bandwidth. Removed from top to bottom.
 struct Compressing {
     mount: Mount,
     _disk: Limited,
@@ -65,7 +66,7 @@ struct Compressing {
 }
 
 impl Compressing {
-    /// `None`: something that it needs is missing, which was said.
+    /// `None`: a requirement is missing, and a message was printed.
     fn new() -> Option<Self> {
         if !(need::tools(LIMITED_TOOLS) && need::tools(BTRFS) && need::mounts("btrfs")) {
             return None;
@@ -104,8 +105,8 @@ fn a_plain_device_is_not_taken_for_one_that_compresses() {
     assert!(state == "possible" && why.contains("a file on fuse"), "{found:#}");
 }
 
-/// The rates of a real file system that compresses: on a machine that does something else a try may say nothing, but never that
-/// nothing is there. What rates come to without noise is tested on models whose bandwidth counts compressed bytes.
+/// The rates of a real file system that compresses. On a busy machine an attempt may give no answer, but never a *no*.
+/// The rates without noise are tested on models whose bandwidth counts compressed bytes.
 #[test]
 fn btrfs_with_zstd_is_found_by_its_rates() {
     let Some(btrfs) = Compressing::new() else {
@@ -141,7 +142,7 @@ fn a_compressing_file_system_is_named_below_files_and_loops() {
     let found = detect(folder, "--buffered --sample 2MiB --size 8MiB --rounds 4");
     let (state, why) = caveat(&found, "file-system compression");
     assert!(state == "present" && why.contains("btrfs"), "{found:#}");
-    // The device over a file there has no file system, and is not what compresses.
+    // The device backed by a file there has no file system and does not compress.
     let image = btrfs.mount.path.join("image");
     let file = fs::File::create(&image).expect("a file");
     file.set_len(64 << 20).expect("room");
@@ -227,7 +228,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = Program::new("losetup").words("--detach").arg(&self.0).output();
-        // The kernel detaches it when the last that has it open, udev mostly, closes it.
+        // The kernel detaches it when the last process closes it, usually udev.
         let name = self.0.trim_start_matches("/dev/");
         let attached = format!("/sys/block/{name}/loop");
         let give_up = Instant::now() + DETACH_MAX;
@@ -237,7 +238,7 @@ impl Drop for Loop {
     }
 }
 
-/// A compressed disk in memory of its own. Removed when dropped.
+/// A compressed disk in memory. Removed when dropped.
 struct Zram(u32);
 
 impl Zram {

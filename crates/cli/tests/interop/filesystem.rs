@@ -1,21 +1,21 @@
-//! Real file systems: nbdfuse makes the export a file, the loop driver a block device, and a tree of real files
-//! goes in, is compared, survives restarts, and is compared on the origin itself.
+//! Real file systems: nbdfuse makes the export a file, the loop driver makes that a block device. A tree of real files
+//! is copied to it, compared, compared again after restarts, and finally compared on the origin itself.
 
 use std::path::Path;
 
 use crate::support::disk::TOOLS as DISK_TOOLS;
 use crate::support::{Cache, CacheSpec, Disk, Mount, Program, Scratch, Server, need};
 
-/// Room for the tree several times over; the least that mkfs.xfs takes is 300 MiB.
+/// Space for several copies of the tree; the minimum of mkfs.xfs is 300 MiB.
 const ORIGIN_BYTES: u64 = 512 << 20;
-/// Real files of every Debian machine with a C compiler.
+/// Files that every Debian machine with a C compiler has.
 const TREE: &str = "/usr/include";
 
 struct FileSystem {
     name: &'static str,
     package: &'static str,
     make: &'static str,
-    /// Looks without changing anything, and fails if something is wrong.
+    /// Checks without changing anything, and fails if something is wrong.
     check: &'static str,
 }
 
@@ -32,7 +32,7 @@ const XFS: FileSystem = FileSystem {
     check: "xfs_repair -n",
 };
 
-/// `program with words` on the disk.
+/// Runs `program` with `words` on the disk.
 fn on(disk: &Disk, command: &str) {
     let (program, words) = command.split_once(' ').expect("a program and its options");
     Program::new(program).words(words).arg(disk.device()).ok();
@@ -80,7 +80,7 @@ fn tree_survives(kind: &FileSystem, codec: &'static str) {
         .arg(TREE)
         .arg(mount.path.join("tree"))
         .ok();
-    // Some churn: names, holes, a file rewritten in place, one removed and its blocks used again.
+    // Changes: names, holes, a file rewritten in place, a removed file whose blocks are reused.
     let churn = "cp -a tree again && rm -r again && truncate -s 3M hole && dd if=/dev/urandom of=rewritten bs=1M count=4 \
          status=none && dd if=/dev/zero of=rewritten bs=4k seek=100 count=300 conv=notrunc,fsync status=none && sync -f .";
     Program::new("sh")
@@ -107,7 +107,7 @@ fn tree_survives(kind: &FileSystem, codec: &'static str) {
     server.stop();
     cache.check();
 
-    // Without the cache: the origin alone has everything.
+    // Without the cache: the origin alone has all data.
     let apart = Scratch::new();
     let empty = Cache::create(&apart, &origin, &CacheSpec::default());
     let server = Server::start(&apart, &empty, "--mode pass-through");

@@ -1,4 +1,4 @@
-//! Random writes and reads by fio, every block with a checksum of its own, in every mode and codec.
+//! Random writes and reads by fio, every block with its own checksum, in every mode and codec.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ const JOB_BYTES: u64 = 12 << 20;
 const JOBS: u64 = 3;
 const ORIGIN_BYTES: u64 = JOB_BYTES * JOBS;
 
-/// fio with the options that decide what is written where: the same in the run over NBD and in the look at the
-/// origin. Each job writes a stretch of its own, in blocks from a sector to 128 KiB, half of it compressible.
+/// fio with the options that determine what is written where: the same over NBD and on the origin. Each job writes its
+/// own area, in blocks from a sector to 128 KiB, half of it compressible.
 fn workload(seed: u64) -> Program {
     Program::new("fio")
         .words("--name=blocks --rw=randwrite --verify=crc32c --verify_fatal=1 --verify_state_save=0")
@@ -46,7 +46,7 @@ fn write_and_verify(codec: &'static str, mode: &str, options: &str, seed: u64) {
         &origin,
         &CacheSpec {
             codec,
-            // More than threads, for those that serve with several.
+            // More than threads, for servers with several threads.
             shards: 4,
             ..CacheSpec::default()
         },
@@ -75,7 +75,7 @@ fn write_around_lz4() {
     write_and_verify("lz4", "write-around", "", 32);
 }
 
-/// The origin is looked at after `flaz flush`.
+/// The origin is checked after `flaz flush`.
 #[test]
 fn write_back_lz4() {
     write_and_verify("lz4", "write-back", "", 39);
@@ -111,7 +111,7 @@ fn write_through_no_codec() {
     write_and_verify("none", "write-through", "", 37);
 }
 
-/// Three threads: what a connection asks for lies with another thread two times in three.
+/// Three threads: two of three requests of a connection are for another thread.
 #[test]
 fn write_through_on_three_threads() {
     write_and_verify("lz4", "write-through", "--threads 3", 38);

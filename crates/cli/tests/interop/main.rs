@@ -1,9 +1,8 @@
-//! The real program served to the clients that people use: libnbd's tools, qemu's, fio, file systems,
-//! PostgreSQL.
+//! The real program with real clients: libnbd's tools, qemu's, fio, file systems, PostgreSQL.
 //!
-//! Each test has its own cache, origin and server. After each the origin itself is looked at: in every mode but
-//! write-back it has all the data once a flush has been answered, in that one after `flaz flush`. A missing tool skips the test and says so;
-//! see `support/need.rs` for how to make that a failure.
+//! Each test has its own cache, origin and server. At its end the origin itself is checked: in write-back it has all
+//! data after `flaz flush`, in every other mode once a flush was acknowledged. A test is skipped with a message if a
+//! tool is missing; see `support/need.rs` for how to make that a failure.
 
 mod crashes;
 mod damage;

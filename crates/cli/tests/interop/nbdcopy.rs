@@ -1,11 +1,11 @@
-//! Whole images copied in and out over many connections at once, in every mode and codec.
+//! Whole images copied in and out over many connections, in every mode and codec.
 
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_content, need};
 
 const TOOLS: &[(&str, &str)] = &[("nbdcopy", "libnbd-bin")];
 const IMAGE_BYTES: u64 = 40 << 20;
 
-/// Copies an image in, looks at the origin, and copies it out twice; gives the server for more questions.
+/// Copies an image in, checks the origin, and copies it out twice; returns the server for further checks.
 fn copy_in_and_out(codec: &'static str, mode: &str, seed: u64) {
     if !need::tools(TOOLS) {
         return;
@@ -34,12 +34,12 @@ fn copy_in_and_out(codec: &'static str, mode: &str, seed: u64) {
         assert_same_content(&out, &image);
     }
     match mode {
-        // Every block was put in by its write.
+        // Every block was cached by its write.
         "write-through" | "write-back" => assert!(
             server.live("/lookups/hits") > 0,
             "no hits after reading what was written"
         ),
-        // The first pass brought blocks in.
+        // The first pass cached blocks.
         "write-around" => assert!(server.live("/lookups/hits") > 0, "no hits after reading twice"),
         _ => assert_eq!(
             server.live("/lookups/hits"),
@@ -92,7 +92,7 @@ fn pass_through() {
     copy_in_and_out("lz4", "pass-through", 7);
 }
 
-/// A copy is past the cut-off soon: what it reads from there on is not kept.
+/// A copy soon exceeds the cut-off: what it reads from there on is not cached.
 #[test]
 fn a_copy_goes_past_the_cache() {
     if !need::tools(TOOLS) {

@@ -1,4 +1,4 @@
-//! What the server says about itself, read by `nbdinfo`.
+//! The server's description of itself, read by `nbdinfo`.
 
 use serde_json::Value;
 
@@ -98,7 +98,7 @@ fn the_map_covers_the_device_and_calls_no_data_zero() {
     let server = Server::start(&scratch, &cache, "");
     let data_bytes = 3 << 20;
     let data = scratch.image("data.img");
-    // All random: every block of it is data by anybody's rule.
+    // All random: every block of it is data.
     std::fs::write(&data, (0..data_bytes / 8).fold(Vec::new(), random_words))
         .expect("the data can be written");
     Program::new("nbdcopy")

@@ -1,5 +1,5 @@
-//! Single NBD commands of every kind, sent by libnbd from Python and checked against a copy of the device in
-//! memory. The scripts lie in `nbdsh/`; they get the server's address as `FLAZ_URI`.
+//! Single NBD commands of every kind, sent by libnbd from Python and checked against a copy of the device in memory.
+//! The scripts are in `nbdsh/`; they get the server's address as `FLAZ_URI`.
 
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server, need};
 
@@ -12,7 +12,7 @@ fn run_script(script: &str, mode: &str, seed: u64) {
     }
     let scratch = Scratch::new();
     let origin = scratch.filled("origin.img", ORIGIN_BYTES, seed);
-    // Less than the origin, so that blocks leave the cache as well.
+    // Smaller than the origin, so that blocks are evicted as well.
     let spec = CacheSpec {
         size: 6 << 20,
         region: 256 << 10,

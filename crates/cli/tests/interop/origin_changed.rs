@@ -1,5 +1,5 @@
-//! An origin with a real file system is mounted past its cache, after a clean stop or a kill: refused while it is mounted,
-//! and refused afterwards, with what changed and the way out. A cache file that was put back to an older copy is recognised.
+//! An origin with a real file system is mounted without its cache, after a clean stop or a kill. `serve` refuses while
+//! it is mounted and afterwards, and says what changed and what to do. A rolled-back cache file is detected.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use rustix::process::Signal;
 
 use crate::support::{Cache, CacheSpec, Mount, Program, Scratch, Server, need};
 
-/// The least that mkfs.xfs takes is 300 MiB.
+/// The minimum of mkfs.xfs is 300 MiB.
 const ORIGIN_BYTES: u64 = 320 << 20;
 
 struct FileSystem {
     name: &'static str,
     package: &'static str,
     make: &'static str,
-    /// What the refusal says of it, in this order.
+    /// Texts in the refusal, in this order.
     told: &'static [&'static str],
 }
 
@@ -43,7 +43,7 @@ const BTRFS: FileSystem = FileSystem {
     told: &["its btrfs file system", "generation was"],
 };
 
-/// `flaz serve` that should be refused.
+/// Runs `flaz serve`, which should be refused.
 fn serve(scratch: &Scratch, cache: &Cache, words: &str) -> Program {
     Program::flaz()
         .arg("serve")
@@ -58,7 +58,7 @@ fn serve(scratch: &Scratch, cache: &Cache, words: &str) -> Program {
         .limit_s(30)
 }
 
-/// How the server ended before somebody mounted its origin.
+/// How the server ended before the origin was mounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Stop,
@@ -76,7 +76,7 @@ fn a_mount_past_the_cache_is_refused(kind: &FileSystem, end: End) {
     Program::new(maker).words(words).arg(&origin).ok();
     let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
     let server = Server::start(&scratch, &cache, "");
-    // Something is written until the end, if not where it would show.
+    // Write something at the end of the device, where it does not affect the file system's start.
     let mut client = Client::connect(server.socket()).expect("connects");
     let data = client.call(Command::Read, ORIGIN_BYTES / 2, 4096).expect("reads");
     client.write(ORIGIN_BYTES / 2, &data).expect("writes");
@@ -85,7 +85,7 @@ fn a_mount_past_the_cache_is_refused(kind: &FileSystem, end: End) {
         End::Stop => server.stop(),
         End::Kill => assert!(!server.end_by(Signal::KILL).success()),
     }
-    // Left alone it is accepted.
+    // Without changes the origin is accepted.
     let server = Server::start(&scratch, &cache, "");
     assert!(server.started_warm(), "{}", server.log());
     match end {
@@ -137,7 +137,7 @@ fn a_mount_past_the_cache_is_refused(kind: &FileSystem, end: End) {
     cache.check();
 }
 
-/// Without them the change is found by the superblock, and less is said of it.
+/// Without the notes the superblock shows the change, with less detail.
 fn its_notes_are_not_needed(scratch: &Scratch, cache: &Cache, kind: &FileSystem) {
     let elsewhere = format!("--state-dir {}", scratch.place("other-state").display());
     let said = Program::flaz()
@@ -192,7 +192,7 @@ fn can_mount_ext4() -> bool {
     need::tools(&wanted) && need::mounts("ext4")
 }
 
-/// Served and stopped in order, and left alone, it starts warm.
+/// After a clean stop and without changes, the cache starts warm.
 fn is_accepted(scratch: &Scratch, cache: &Cache) {
     Server::start(scratch, cache, "").stop();
     let server = Server::start(scratch, cache, "");
@@ -200,7 +200,7 @@ fn is_accepted(scratch: &Scratch, cache: &Cache) {
     server.stop();
 }
 
-/// Nothing is made there: all that changes is what the superblock counts, the checksum of that, and blocks far behind.
+/// No file is created: only the counters of the superblock, their checksum, and blocks far behind change.
 #[test]
 fn an_ext4_with_a_file_changed_without_the_cache_is_refused() {
     if !can_mount_ext4() {
@@ -234,7 +234,7 @@ fn an_ext4_with_a_file_changed_without_the_cache_is_refused() {
     }
 }
 
-/// The table stays as it was; the file system behind it does not.
+/// The partition table is unchanged, but the file system in the partition is not.
 #[test]
 fn a_partition_that_was_mounted_past_the_cache_is_refused() {
     const START: u64 = 1 << 20;
@@ -294,7 +294,7 @@ fn a_cache_starts_cold_after_its_origin_had_another_cache() {
     second.check();
 }
 
-/// One cache has writes that its origin has not; another one is put in its place.
+/// One cache has writes that its origin lacks; another cache takes its place.
 #[test]
 fn a_cache_in_the_place_of_one_with_dirty_blocks_is_refused() {
     let (scratch, other) = (Scratch::new(), Scratch::new());
@@ -326,7 +326,7 @@ fn a_cache_in_the_place_of_one_with_dirty_blocks_is_refused() {
     assert_eq!(std::fs::read(&origin).expect("reads")[8192..12288], written);
     Server::start(&scratch, &second, "--mode write-back").stop();
 
-    // Given up on purpose.
+    // Discarded on purpose.
     let server = Server::start(&scratch, &first, "--mode write-back --discard-cache");
     let mut client = Client::connect(server.socket()).expect("connects");
     client.write(8192, &[0x5A; 4096]).expect("writes");
@@ -338,8 +338,8 @@ fn a_cache_in_the_place_of_one_with_dirty_blocks_is_refused() {
     assert!(said.contains("was served through another cache"), "{said}");
 }
 
-/// A cache has writes that its origin has not, and finds another disk in its place: a copy of it, so that nothing but whose
-/// it is tells them apart. Nothing may be written there.
+/// A cache has writes that its origin lacks, and finds another disk in its place: a copy, so that only its identity
+/// distinguishes them. Nothing may be written to it.
 #[test]
 fn a_cache_with_dirty_blocks_is_refused_with_another_origin() {
     const AT: usize = 8192;
@@ -375,13 +375,13 @@ fn a_cache_with_dirty_blocks_is_refused_with_another_origin() {
                 .arg("--state-dir")
                 .arg(scratch.state_dir())
         };
-        // It is named, or it is found under the name of the right one.
+        // The wrong origin is named with --origin, or is found at the path of the right one.
         let away = scratch.image("away.img");
         let rename = |from: &Path, to: &Path| std::fs::rename(from, to).expect("renames");
         for words in ["", "--mode write-back"] {
             is_refused(serve(&scratch, &cache, words).arg("--origin").arg(&other));
         }
-        // What it holds is not given up by the way.
+        // The contents of the cache are not discarded by this.
         let discarding = serve(&scratch, &cache, "--discard-cache").arg("--origin");
         let said = discarding.arg(&other).fails();
         assert!(said.contains("--discard-dirty"), "{said}");

@@ -1,5 +1,5 @@
-//! PostgreSQL on ext4 on the export, while cache device and origin lose their power: what it has committed is there,
-//! its books balance, and its own tools find nothing wrong, in the end on the origin alone.
+//! PostgreSQL on ext4 on the export, while cache device and origin lose power. Committed transactions are present, the
+//! books balance, and PostgreSQL's own tools find nothing wrong, finally on the origin alone.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ use crate::support::forgetful::{self, Flush, persist};
 use crate::support::{Cache, Disk, Forgetful, Mount, Program, Scratch, ServeMode, Server, need};
 
 const ORIGIN_BYTES: u64 = 512 << 20;
-/// Less than the database and its log come to, so that regions are reclaimed.
+/// Smaller than the database and its log, so that regions are reclaimed.
 const CACHE_BYTES: u64 = 40 << 20;
-/// Of pgbench, in 100,000 accounts: some 30 MB.
+/// pgbench scale: 100,000 accounts each, about 30 MB.
 const SCALE: u32 = 2;
 const CLIENTS: u32 = 4;
 const POWER_CUTS: u32 = 3;
-/// pgbench hands its log to the file 4 KiB at a time, a hundred transactions or so.
+/// pgbench writes its log to the file 4 KiB at a time, about a hundred transactions.
 const LOG_BYTES_A_LIFE: u64 = 8 << 10;
-/// The longest moment between enough transactions and the cut.
+/// Maximum time between enough transactions and the cut.
 const MOMENT_MAX_US: u64 = 300_000;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 /// PostgreSQL refuses to run as root.
 const USER: &str = "--reuid=nobody --regid=nogroup --clear-groups";
 const UID: u32 = 65534;
-/// Little memory and log, so that pages are read again and checkpoints do not wait for minutes.
+/// Little memory and log, so that pages are read again and checkpoints are frequent.
 const SETTINGS: [&str; 5] = [
     "listen_addresses=",
     "shared_buffers=2MB",
@@ -39,7 +39,7 @@ const SETTINGS: [&str; 5] = [
     "checkpoint_timeout=30s",
 ];
 
-/// Both disks, the server between them, and its export as a file system. Taken down from the top.
+/// Both disks, the server between them, and its export as a file system. Removed from top to bottom.
 struct Machine {
     mount: Mount,
     disk: Disk,
@@ -85,13 +85,13 @@ impl Machine {
         self.mount.path.join("data")
     }
 
-    /// Everything at once. What the kernel still holds of the file system goes to nobody.
+    /// Everything at once. Data of the file system that the kernel still holds is lost.
     fn power_off(self) {
         self.server.end_by(Signal::KILL);
         drop(self.disks);
     }
 
-    /// In order. Cache and origin may go separate ways then, also in write-back.
+    /// In order. After that cache and origin may be used separately, also in write-back.
     fn shut_down(self, mode: ServeMode) {
         self.mount.unmount();
         self.disk.detach();
@@ -106,7 +106,7 @@ impl Machine {
     }
 }
 
-/// PostgreSQL's programs, and where its socket is.
+/// PostgreSQL's programs, and the directory of its socket.
 struct Postgres<'a> {
     programs: &'a Path,
     sockets: PathBuf,
@@ -125,7 +125,7 @@ impl<'a> Postgres<'a> {
             .ok();
     }
 
-    /// Serves `data`, once it has recovered it. `life` tells its sockets from those of others.
+    /// Serves `data`, once it has recovered it. `life` distinguishes its sockets from those of others.
     fn start(scratch: &Scratch, programs: &'a Path, data: &Path, life: &str) -> Self {
         let sockets = scratch.place(&format!("pg-{life}"));
         std::fs::create_dir(&sockets).expect("a folder for its socket");
@@ -184,7 +184,7 @@ impl<'a> Postgres<'a> {
             .unwrap_or_else(|error| panic!("{statement}: {answer}: {error}"))
     }
 
-    /// Wants it to end by `signal` as it should.
+    /// Expects it to end cleanly after `signal`.
     fn end_by(mut self, signal: Signal) {
         self.end(signal);
     }
@@ -215,7 +215,7 @@ fn as_user(program: &Path) -> Program {
     Program::new("setpriv").words(USER).arg(program)
 }
 
-/// Wants every committed transaction, no other than those under way when it ended, and nothing of any by halves.
+/// Expects every committed transaction, no others except those in progress at the end, and none in part.
 fn look_at(postgres: &Postgres, committed: u64, under_way_max: u64) -> u64 {
     let history = postgres.number("select count(*) from pgbench_history");
     assert!(
@@ -241,7 +241,7 @@ fn look_at(postgres: &Postgres, committed: u64, under_way_max: u64) -> u64 {
     history
 }
 
-/// Transactions that pgbench has been told are committed: each is a line.
+/// Transactions that were reported to pgbench as committed: each is a line.
 fn logged(folder: &Path) -> String {
     let files = std::fs::read_dir(folder).expect("the folder of the log is there");
     files
@@ -249,7 +249,7 @@ fn logged(folder: &Path) -> String {
         .collect()
 }
 
-/// Runs transactions until the power goes. Gives how many were committed.
+/// Runs transactions until the power cut. Returns how many were committed.
 fn work_until_power_cut(
     scratch: &Scratch,
     machine: Machine,
@@ -281,7 +281,7 @@ fn work_until_power_cut(
         bench.join().expect("running pgbench does not panic")
     });
     assert!(!output.status.success(), "pgbench has not noticed the power cut");
-    // It fails on its own, without power.
+    // It fails by itself without power.
     drop(postgres);
     logged(&folder).lines().count() as u64
 }

@@ -1,4 +1,4 @@
-//! qemu's block layer as a client: `qemu-io` patterns, `qemu-img convert` both ways, a qcow2 image inside.
+//! qemu's block layer as a client: `qemu-io` patterns, `qemu-img convert` in both directions, a qcow2 image inside.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_con
 const TOOLS: &[(&str, &str)] = &[("qemu-io", "qemu-utils"), ("qemu-img", "qemu-utils")];
 const ORIGIN_BYTES: u64 = 64 << 20;
 
-/// Address in qemu's form.
+/// Address in qemu's format.
 fn address(server: &Server) -> String {
     format!("nbd:unix:{}", server.socket().display())
 }
 
-/// Runs `qemu-io` commands, one a line, and wants every pattern to be found.
+/// Runs `qemu-io` commands, one per line, and expects every pattern to match.
 fn qemu_io(target: &str, commands: &str) {
     let text = Program::new("qemu-io")
         .words("-f raw")
         .arg(target)
         .input(commands)
         .ok();
-    // It exits with 0 whatever a command typed into it says.
+    // Its exit status is 0 whatever its commands report.
     for bad in ["failed", "error", "invalid", "not found"] {
         assert!(!text.to_lowercase().contains(bad), "qemu-io:\n{text}");
     }
@@ -72,7 +72,7 @@ fn patterns_of_qemu_io() {
         let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
         let (cache, server) = started(&scratch, &origin, mode);
         qemu_io(&address(&server), PATTERNS);
-        // Once more over what is cached by now, and the same on the origin itself.
+        // Again with cached data, and then on the origin itself.
         let reads: String = [
             "read -P 0xcd 1048064 1024",
             "read -P 0x22 2M 16k",
@@ -150,7 +150,7 @@ fn a_qcow2_image_inside() {
         .arg(&inside)
         .ok();
     server.stop();
-    // The origin is a qcow2 image of its own.
+    // The origin is itself a qcow2 image.
     Program::new("qemu-img")
         .words("compare -f raw -F qcow2")
         .arg(&image)

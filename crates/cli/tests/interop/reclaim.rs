@@ -19,7 +19,7 @@ fn mixed_load_over_a_small_cache(policy: &str, seed: u64) {
     };
     let cache = Cache::create(&scratch, &origin, &spec);
     let server = Server::start(&scratch, &cache, &format!("--policy {policy}"));
-    // Skewed reads and writes, each write read back soon after, so that hits, misses and overwritten copies mix.
+    // Skewed reads and writes, each write read back soon after, so that hits, misses and stale copies mix.
     Program::new("fio")
         .words("--name=mixed --ioengine=nbd --iodepth=32 --rw=randrw --rwmixread=60 --bssplit=4k/80:32k/20")
         .words("--blockalign=4k --random_distribution=zipf:1.1 --norandommap=1 --refill_buffers")
@@ -47,7 +47,7 @@ fn mixed_load_over_a_small_cache(policy: &str, seed: u64) {
         "no hits: the test tests nothing"
     );
     assert_eq!(server.live("/errors/checksum_failures"), 0);
-    // Clients at a depth of 32, never more than the limit.
+    // Clients at a depth of 32, never above the limit.
     assert!(server.live("/queues/0/depth_peak") >= 8, "{policy}: requests");
     for queue in 0..3 {
         let of = |what: &str| server.live(&format!("/queues/{queue}/{what}"));
@@ -57,7 +57,7 @@ fn mixed_load_over_a_small_cache(policy: &str, seed: u64) {
         );
     }
     assert!(server.live("/memory/buffer_bytes") >= 64 << 10, "{policy}");
-    // Random data of the origin is stored raw, with a header; what was written compresses.
+    // Random data of the origin is stored raw, with a header; written data compresses.
     let (cached, fragments) = (
         server.live("/space/cached_bytes"),
         server.live("/space/fragment_bytes"),

@@ -1,4 +1,5 @@
-//! Ends of every kind, and what the next start finds: warm after a clean one, warm but for what was being written after any other.
+//! Ends of all kinds and the start that follows: warm after a clean stop, and otherwise warm except for areas being
+//! written.
 
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +30,7 @@ fn assert_reads_as(scratch: &Scratch, server: &Server, image: &Path) {
     assert_same_content(&out, image);
 }
 
-/// Serves, writes an image, ends by `end`, serves again: gives the second server after reading all through it.
+/// Serves, writes an image, ends by `end`, serves again: returns the second server after reading all data through it.
 fn restarted(scratch: &Scratch, end: impl FnOnce(Server)) -> Option<(Cache, Server)> {
     if !need::tools(TOOLS) {
         return None;
@@ -93,7 +94,7 @@ fn right_after_a_kill_and_as_good_as_ever() {
         log.contains("recovered after a crash"),
         "the log must say what happened:\n{log}"
     );
-    // It fills again as if new.
+    // It fills again like a new cache.
     let before = server.live("/lookups/hits");
     assert_reads_as(&scratch, &server, &scratch.image("image.img"));
     assert!(
@@ -110,7 +111,7 @@ fn warm_after_a_kill() {
     let Some((cache, server)) = restarted(&scratch, Server::stop) else {
         return;
     };
-    // Nothing has been written since the clean stop: a crash costs nothing.
+    // Nothing was written since the clean stop, so the crash costs nothing.
     assert!(!server.end_by(Signal::KILL).success());
     let server = Server::start(&scratch, &cache, "");
     assert!(server.started_warm(), "{}", server.log());
@@ -128,7 +129,7 @@ fn warm_after_a_kill() {
     cache.check();
 }
 
-/// How often the server is killed under load in one test.
+/// Number of kills of the server under load in one test.
 const KILLS: u64 = 20;
 
 #[test]
@@ -147,7 +148,7 @@ fn survive_kills(mode: &str) {
     }
     let scratch = Scratch::new();
     let origin = scratch.filled("origin.img", 8 << 20, 52);
-    // Small enough for its log to go round, so that reclaim is killed as well.
+    // Small enough for the log to wrap, so that reclaim is killed as well.
     let spec = CacheSpec {
         size: 6 << 20,
         region: 256 << 10,
@@ -175,7 +176,7 @@ fn survive_kills(mode: &str) {
             while !ready.exists() && !load.is_finished() {
                 thread::sleep(Duration::from_millis(2));
             }
-            // Any moment of the load will do, and every run tries others of its 20.
+            // At any moment of the load; every run tries 20 others.
             thread::sleep(Duration::from_micros(numbers.bits() % 150_000));
             server.end_by(Signal::KILL);
             load.join()
@@ -191,8 +192,8 @@ fn survive_kills(mode: &str) {
         acknowledged > 10 * KILLS,
         "{mode}: only {acknowledged} writes were acknowledged before {KILLS} kills"
     );
-    // Each round looks at what the kill before it left, and nobody yet at what the last one did. A clean stop, with what it
-    // keeps back, is looked at likewise.
+    // Each round checks the result of the previous kill, but nothing has checked that of the last one. The result of a
+    // clean stop, with dirty data, is checked in the same way.
     for _ in 0..2 {
         let server = Server::start(&scratch, &cache, &options);
         client(&server, KILLS).env("FLAZ_VERIFY_ONLY", "1").ok();
@@ -214,7 +215,7 @@ fn an_idle_client_does_not_hold_up_a_stop() {
         &CacheSpec::default(),
     );
     let server = Server::start(&scratch, &cache, "");
-    // One that has not said a word yet.
+    // A client that has not sent anything yet.
     let idle = UnixStream::connect(server.socket()).expect("the server takes connections");
     server.stop();
     drop(idle);
@@ -242,14 +243,14 @@ fn the_sockets_are_private_and_go_with_the_server() {
     for socket in &sockets {
         assert!(!socket.exists(), "{} is left over", socket.display());
     }
-    // After a kill they are left over, and the next server takes them.
+    // After a kill the sockets are left over, and the next server replaces them.
     let server = Server::start(&scratch, &cache, "");
     server.end_by(Signal::KILL);
     let server = Server::start(&scratch, &cache, "");
     server.stop();
 }
 
-/// What a mount past the cache does to an origin: a counter at its start is another one.
+/// The effect of a mount without the cache on an origin: a counter at its start changes.
 #[test]
 fn an_origin_that_was_changed_meanwhile_is_refused() {
     let scratch = Scratch::new();
@@ -279,7 +280,7 @@ fn an_origin_that_was_changed_meanwhile_is_refused() {
         said.contains("has been changed since") && said.contains("--discard-cache"),
         "{said}"
     );
-    // Asking again changes nothing, and the way out works.
+    // Another start changes nothing, and the named way out works.
     serve().fails();
     let server = Server::start(&scratch, &cache, "--discard-cache");
     assert!(!server.started_warm());

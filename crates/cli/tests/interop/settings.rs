@@ -1,4 +1,4 @@
-//! Settings changed while clients write and verify: no request may notice. What status and log say.
+//! Settings change while clients write and verify: no request may fail. Also the contents of status and log.
 
 use std::thread;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::support::{Cache, CacheSpec, Program, Scratch, Server, assert_same_con
 
 const TOOLS: &[(&str, &str)] = &[("fio", "fio"), ("nbdcopy", "libnbd-bin")];
 const ORIGIN_BYTES: u64 = 64 << 20;
-/// Long enough for some requests under each setting.
+/// Long enough for some requests with each setting.
 const PAUSE: Duration = Duration::from_millis(150);
-/// What is set, in turn, for as long as the load runs.
+/// The settings, applied in turn while the load runs.
 const CHANGES: [&str; 6] = [
     "mode=write-around",
     "codec=zstd:1 policy=fifo",
@@ -40,7 +40,7 @@ fn changes_under_load() {
             ..CacheSpec::default()
         },
     );
-    // Requests of any connection cross to the shards of other threads.
+    // Requests of each connection go to the shards of other threads.
     let server = Server::start(&scratch, &cache, "--threads 3");
     assert_eq!(server.live("/daemon/threads"), 3);
     let load = Program::new("fio")
@@ -112,7 +112,7 @@ fn an_emulated_device_is_said_loudly() {
     server.stop();
 }
 
-/// All of it is in one of two shards: the other one never cleans anything.
+/// All of it is in one of two shards: the other one never writes anything back.
 #[test]
 fn dirty_data_is_reported_until_it_is_flushed() {
     const BYTES: usize = 64 << 10;
@@ -127,7 +127,7 @@ fn dirty_data_is_reported_until_it_is_flushed() {
     };
     assert_eq!(told(), (Some(0), None), "nothing was written");
     let mut client = Client::connect(server.socket()).expect("connects");
-    // The cleaner leaves it alone for two seconds: who is held up for so long writes again.
+    // Writeback leaves a block alone for two seconds: a client that is delayed that long writes it again.
     let mut dirty = |data: &[u8]| {
         let mut tries = (0..20).map(|_| {
             client.write(0, data).expect("writes");
@@ -138,7 +138,7 @@ fn dirty_data_is_reported_until_it_is_flushed() {
     };
     dirty(&mixed_data(BYTES, 62));
     server.flush();
-    assert_eq!(told(), (Some(0), Some(0.0)), "all of it was cleaned");
+    assert_eq!(told(), (Some(0), Some(0.0)), "all of it was written back");
     let data = mixed_data(BYTES, 63);
     let seconds = dirty(&data).expect("some was cleaned before");
     assert!(seconds > 0.0, "{seconds}");
@@ -155,7 +155,7 @@ fn a_status_that_finds_no_daemon_says_who_has_the_cache() {
     let scratch = Scratch::new();
     let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
     let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
-    // It listens where nobody looks who does not know.
+    // The control socket is not at its default path.
     let server = Server::start(&scratch, &cache, "");
     let status = || Program::flaz().words("status").arg(&cache.path);
     let said = status().fails();

@@ -1,8 +1,8 @@
-//! Kills and power cuts for hours: what `make soak` runs beside the simulation of crashes. Left out of `make test`.
+//! Kills and power cuts for hours: `make soak` runs this in addition to the crash simulation. Not part of `make test`.
 //!
-//! After every crash each prints a line `soak: NAME key=value ..` with what there was so far, which `xtask soak` reads.
-//! What is lost ends the run, and so does anything else that goes wrong; the images and the server's log stay where
-//! the last line says, and the ledger with them.
+//! After every crash each test prints a line `soak: NAME key=value ..` with its totals, which `xtask soak` reads. Lost
+//! data or any other failure ends the run; the images, the server's log and the ledger stay in the directory that the
+//! last line names.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::support::ledger::{Tally, Violation};
 use crate::support::load::Load;
 use crate::support::{Blackout, Kills, Scratch, ServeMode, kills, need};
 
-/// Kills, or power cuts, before all begins anew with another seed.
+/// Kills, or power cuts, before the test starts again with another seed.
 const CRASHES_A_CACHE: u64 = 100;
 /// Unless `FLAZ_SOAK_MINUTES` says otherwise.
 const MINUTES: u64 = 60;
@@ -25,7 +25,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// One loop: how long it goes on, with which seeds (those that the clock gives, or from `FLAZ_SEED` on), and what was.
+/// One loop: its duration, its seeds (from the clock, or from `FLAZ_SEED` on), and its totals.
 struct Soak {
     name: &'static str,
     until: Instant,
@@ -54,7 +54,7 @@ impl Soak {
         }
     }
 
-    /// Both modes in turn, by the seed.
+    /// Both modes in turn, depending on the seed.
     fn mode(&self) -> ServeMode {
         ServeMode::ALL[(self.seed % 2) as usize]
     }
@@ -63,7 +63,7 @@ impl Soak {
         Instant::now() >= self.until
     }
 
-    /// Says what was so far, the present cache included, and where its files are.
+    /// Prints the totals, including the current cache, and the directory of its files.
     fn tell(&self, kills: u64, power_cuts: u64, tally: Tally, lost: u64, folder: &Path) {
         println!(
             "soak: {} kills={} power_cuts={} acknowledged={} durable={} lost={lost} seed={} folder={}",
@@ -77,7 +77,7 @@ impl Soak {
         );
     }
 
-    /// A cache is done with: its files go if all was well.
+    /// The end of a cache: its files are removed if there was no failure.
     fn close(
         &mut self,
         (kills, power_cuts): (u64, u64),

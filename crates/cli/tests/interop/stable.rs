@@ -1,4 +1,4 @@
-//! Damage to what a flush had made stable, after a kill in write-back: an error or no start, and never older data.
+//! Damage to flushed data, after a kill in write-back: an error or a refused start, and never older data.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -17,10 +17,10 @@ use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 const WRITES: u64 = 300;
-/// Kills, and bits that are damaged after each, one at a time.
+/// Number of kills, and of bits damaged after each, one at a time.
 const KILLS: u64 = 3;
 const BITS: u64 = 6;
-/// Extents, from the newest, in which they are.
+/// Number of extents, from the newest, that are damaged.
 const NEWEST: usize = 6;
 
 fn contents(block: u64, version: u64) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn newest_extents(cache: &Cache) -> Vec<(u64, u64)> {
     newest.map(|(_, offset, len)| (offset, len)).collect()
 }
 
-/// Everything that a start finds: cache device, origin, what the host remembers.
+/// Everything that a start reads: cache device, origin, per-host state.
 struct Image(Vec<(std::path::PathBuf, Vec<u8>)>);
 
 impl Image {
@@ -78,7 +78,7 @@ impl Image {
     }
 }
 
-/// What a start after the damage gave.
+/// The result of a start after the damage.
 #[derive(Debug, Default)]
 struct Tally {
     refused: u64,
@@ -96,7 +96,7 @@ fn seed() -> u64 {
     }
 }
 
-/// Kills a server after a flush was answered and `wait` is over, flips a bit, starts, reads everything.
+/// Kills a server after a flush was acknowledged and `wait` is over, flips a bit, starts, reads everything.
 fn trials(options: &str, wait: Duration) -> Tally {
     let mut tally = Tally::default();
     for kill in seed()..seed() + KILLS {
@@ -172,8 +172,8 @@ fn one_bad_bit_after_a_strict_flush_and_a_kill() {
     assert!(tally.refused + tally.errors > 0, "{tally:?}");
 }
 
-/// In a file the mark follows the flush. The wait is far longer than that takes, and shorter than anything else that would
-/// say how far the log is stable.
+/// In a file the mark follows the flush. The wait is far longer than that takes, and shorter than the interval of any
+/// other record of the stable position.
 #[test]
 fn one_bad_bit_soon_after_a_flush_and_a_kill() {
     let tally = trials("", Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! A cache device that stops answering under the program: a disk over FUSE whose server is frozen.
+//! A cache device that stops responding: a disk over FUSE whose server is frozen.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use crate::support::forgetful::{Flush, Forgetful, TOOLS};
 use crate::support::{Cache, Program, Scratch, Server, need};
 
 const IMAGE_BYTES: u64 = 64 << 20;
-/// Bytes of one request.
+/// Size of a request in bytes.
 const PIECE: u32 = 64 << 10;
 const READ_BYTES: u64 = 16 << 20;
-/// Far more than the program needs once it has given the device up.
+/// Far more time than the program needs once it bypasses the device.
 const ALL_WITHIN: Duration = Duration::from_secs(60);
 
-/// While blocks may be dirty the device is waited for; once everything is clean in another mode it is not.
+/// While blocks may be dirty, flaz waits for the device; when everything is clean in another mode, it does not.
 #[test]
 fn a_cache_device_that_freezes_after_write_back_is_bypassed() {
     if !(need::tools(TOOLS) && need::fuse()) {
@@ -54,15 +54,16 @@ fn a_cache_device_that_freezes_after_write_back_is_bypassed() {
         let data = client.call(Command::Read, 0, PIECE).expect("reads");
         assert!(data == vec![9; PIECE as usize], "wrong data");
     }
-    // Elsewhere: that the blocks at the start are clean may not be stable yet, and a write to them must wait for that.
+    // Elsewhere, because the record that the first blocks are clean may not be stable yet, and a write to them must
+    // wait for it.
     client.write(READ_BYTES, &[8; PIECE as usize]).expect("writes");
     assert!(begun.elapsed() < ALL_WITHIN, "after {:?}", begun.elapsed());
     disk.thaw();
     server.end_by(Signal::KILL);
 }
 
-/// What is dirty is there alone, so it is waited for, far beyond the deadline of other modes; nothing fails, and nothing that
-/// was acknowledged before or after is lost by a kill.
+/// Dirty blocks are only on the device, so flaz waits for it far beyond the timeout of other modes. Nothing fails, and
+/// a kill loses nothing that was acknowledged before or after.
 #[test]
 fn a_cache_device_that_freezes_in_write_back_is_waited_for() {
     const FROZEN: Duration = Duration::from_secs(4);
@@ -95,7 +96,7 @@ fn a_cache_device_that_freezes_in_write_back_is_waited_for() {
             written.expect("it is waited for");
             begun.elapsed()
         });
-        // What is not cached is on the origin.
+        // Uncached data is on the origin.
         let data = client.call(Command::Read, 2 * READ_BYTES, PIECE).expect("reads");
         assert!(data == expected[2 * READ_BYTES as usize..][..PIECE as usize]);
         std::thread::sleep(FROZEN.saturating_sub(begun.elapsed()));
@@ -165,7 +166,7 @@ fn a_frozen_cache_device_is_bypassed_and_not_trusted() {
         server.log()
     );
 
-    // It answers again, and the server is killed: what is on it has missed a write.
+    // It responds again, and the server is killed: the device has missed a write.
     disk.thaw();
     server.end_by(Signal::KILL);
     let server = Server::start(&scratch, &cache, "");

@@ -1,4 +1,4 @@
-//! `flaz bench detect`: writes data of different kinds to a file of its own, or to a file or device in place, and hands
+//! `flaz bench detect`: writes different kinds of data to a temporary file, or to a file or device in place, and passes
 //! the rates to `flaz_bench::detect`.
 
 mod place;
@@ -145,7 +145,7 @@ fn slots(args: &DetectArgs, place: &Place) -> Result<u64, Failure> {
 /// Shown only on a terminal.
 fn bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
-    // The template is a constant of this program; a bar in the default style is no reason to fail.
+    // The template is a constant of this program. If it were wrong, a bar in the default style would do.
     if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {bar:28.cyan/dim} writing, {eta} left") {
         bar.set_style(style.progress_chars("━━─"));
     }

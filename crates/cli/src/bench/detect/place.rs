@@ -1,8 +1,8 @@
-//! What is written to: a file without a name in a folder, or a file or device in place; past the page cache or not; and
-//! what is known of the way from there to the medium.
+//! The target of the writes: an unnamed file in a directory, or a file or device in place, with or without direct I/O;
+//! and the layers below it.
 //!
-//! Invariants: in a folder nothing is touched but a file without a name, which is gone when the program ends, however it
-//! ends; a file or device in place is held, carries nothing that is known, and its path was typed again.
+//! Invariants: in a directory only an unnamed file is written, which disappears when the program ends in any way. A
+//! file or device in place is held, contains no known data, and its path was typed as confirmation.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,17 +21,17 @@ use crate::error::Failure;
 use crate::safety::Claim;
 use crate::safety::identity::Identity;
 
-/// Bytes of one write.
+/// Bytes per write.
 const RECORD_BYTES: usize = 1 << 20;
-/// Share of the free space that is used at most, in percent, when the size is not given.
+/// Maximum share of the free space in percent, if no size is given.
 const FREE_PERCENT_MAX: u64 = 50;
 
-/// What is written to.
+/// The target of the writes.
 #[derive(Debug)]
 pub struct Place {
     file: File,
     room_bytes: u64,
-    /// Bytes to use if nothing is said.
+    /// Default number of bytes.
     room_default_bytes: u64,
     facts: Facts,
     kept: Option<Kept>,
@@ -39,10 +39,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes ready to write to `target`; `typed` is its path once more.
+    /// Prepares to write to `target`; `typed` is its path as confirmation.
     ///
     /// # Errors
-    /// It is not to be touched, or cannot be. Nothing was written then.
+    /// It must not or cannot be written. Nothing was written in that case.
     pub fn open(target: &Path, typed: Option<&Path>, buffered: bool) -> Result<Self, Failure> {
         let looking = || Failure::system(format!("inspecting {}", target.display()));
         let found = fs::metadata(target).map_err(looking())?;
@@ -112,17 +112,17 @@ impl Place {
         })
     }
 
-    /// Bytes that there are.
+    /// Available bytes.
     pub fn room_bytes(&self) -> u64 {
         self.room_bytes
     }
 
-    /// Bytes to use at most if nothing is said.
+    /// Maximum number of bytes by default.
     pub fn room_default_bytes(&self) -> u64 {
         self.room_default_bytes
     }
 
-    /// What is known of it.
+    /// Properties of the target.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -143,7 +143,7 @@ impl Sink for Place {
     }
 }
 
-/// What is known of a file system on the device with this number (`st_dev`).
+/// The file system on the device with this number (`st_dev`).
 fn facts_of(system: FileSystemOf, direct: bool, number: u64) -> Facts {
     let below = layers::below(Path::new(layers::SYS), &system.device(number));
     Facts {

@@ -69,7 +69,7 @@ pub struct RunArgs {
     pub wanted: WantedArgs,
 }
 
-/// What to measure, and how.
+/// The parameters of a campaign.
 #[derive(Args, Debug)]
 pub struct WantedArgs {
     /// Name of the campaign in reports
@@ -81,10 +81,10 @@ pub struct WantedArgs {
     /// Record sizes, separated by commas: powers of two from 512 to 64MiB [default: 1MiB]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size::parse)]
     records: Option<Vec<u64>>,
-    /// The data that is written.
+    /// The written data.
     #[command(flatten)]
     data: DataArgs,
-    /// How often everything is measured.
+    /// The number of runs.
     #[command(flatten)]
     rounds: RoundsArgs,
     /// Total size of the files of all writers [default: twice the memory, limited by free space]
@@ -93,7 +93,7 @@ pub struct WantedArgs {
     /// Number of concurrent writers (and readers), each with its own file [default: 1]
     #[arg(long, value_name = "N", value_parser = whole(1..=WRITERS_MAX))]
     writers: Option<usize>,
-    /// How operations reach the target.
+    /// How the target is accessed.
     #[command(flatten)]
     method: MethodArgs,
     /// Seed for the order and the data [default: 1]
@@ -105,7 +105,7 @@ pub struct WantedArgs {
     pool: Option<u64>,
 }
 
-/// The data that is written.
+/// The written data.
 #[derive(Args, Debug)]
 struct DataArgs {
     /// Compressibility levels, separated by commas: percentage saved by compression, zeros, random, random-level or
@@ -127,7 +127,7 @@ struct DataArgs {
     dedup: Option<f64>,
 }
 
-/// How often everything is measured.
+/// The number of runs.
 #[derive(Args, Debug)]
 struct RoundsArgs {
     /// Runs of each cell [default: 10]
@@ -150,7 +150,7 @@ struct RoundsArgs {
     steady: bool,
 }
 
-/// How operations reach the target.
+/// How the target is accessed.
 #[derive(Args, Debug)]
 struct MethodArgs {
     /// Bypass or use the page cache. auto uses direct I/O if supported
@@ -212,7 +212,7 @@ enum DropArg {
 }
 
 impl RunArgs {
-    /// The campaign that the options describe.
+    /// The campaign described by the options.
     #[must_use]
     pub fn wanted(&self) -> Wanted {
         let args = &self.wanted;

@@ -1,4 +1,4 @@
-//! The bar beside a campaign: what is going on, and how long the rest will take. Silent in a pipe.
+//! The progress bar of a campaign: current activity and remaining time. Silent in a pipe.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +11,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::size::HumanDuration;
 
-/// How often the bar, and the thread that waits for signals, look.
+/// Interval at which the bar and the signal thread check for changes.
 pub const LOOK: Duration = Duration::from_millis(100);
-/// Steps of the bar.
+/// Resolution of the bar.
 const STEPS: u64 = 1000;
 
-/// Does `work` with a bar beside it, if standard error is a terminal.
+/// Runs `work` with a progress bar, if standard error is a terminal.
 pub fn beside<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
     if !io::stderr().is_terminal() {
         return work();
     }
     let done = AtomicBool::new(false);
     let bar = ProgressBar::new(STEPS);
-    // The template is a constant of this program; a bar in the default style is no reason to fail.
+    // The template is a constant of this program. If it were wrong, a bar in the default style would do.
     if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {bar:28.cyan/dim} {wide_msg}") {
         bar.set_style(style.progress_chars("━━─"));
     }
@@ -37,14 +37,14 @@ pub fn beside<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
         let end = End(&done);
         let result = work();
         drop(end);
-        // A bar that panicked is no reason to lose what was measured.
+        // A panic of the bar must not lose the results.
         let _ = beside.join();
         bar.finish_and_clear();
         result
     })
 }
 
-/// Ends the bar's thread, also when the work panics: the scope would wait for it for ever.
+/// Ends the bar's thread, also if the work panics: otherwise the scope would wait for it for ever.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

@@ -1,4 +1,4 @@
-//! `flaz bench run`: measures a folder, a file or a device.
+//! `flaz bench run`: measures a directory, a file or a device.
 
 pub mod args;
 mod bar;
@@ -28,7 +28,7 @@ use args::RunArgs;
 /// Runs `flaz bench run`.
 ///
 /// # Errors
-/// Options that make no sense, a target that is not to be touched, or one that fails.
+/// Options are invalid, or the target is refused or fails.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let (plan, name, before) = match &args.resume {
         Some(path) => {
@@ -91,7 +91,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
-/// The campaign to go on with.
+/// The campaign to resume.
 fn resumed(args: &RunArgs, path: &Path) -> Result<Campaign, Failure> {
     if args.wanted() != Wanted::default() || args.campaign.is_some() {
         return Err(Failure::Usage(format!(
@@ -101,7 +101,7 @@ fn resumed(args: &RunArgs, path: &Path) -> Result<Campaign, Failure> {
         )));
     }
     let campaign = Campaign::read(path).map_err(LoadError::from)?;
-    // Before anything is made to measure on.
+    // Checked before the target is created.
     if campaign.progress.is_none() && !campaign.cells.is_empty() {
         return Err(Failure::Usage(format!(
             "{0}: this campaign is complete (flaz bench report {0} shows it)",
@@ -111,7 +111,7 @@ fn resumed(args: &RunArgs, path: &Path) -> Result<Campaign, Failure> {
     Ok(campaign)
 }
 
-/// Says what is going to happen.
+/// Prints what will be measured.
 fn preamble(plan: &Plan, target: &Target, output: &Path, goes_on: bool) {
     let traffic = Traffic::of(plan, target.bytes());
     let each = if target.writers() == 1 {
@@ -135,7 +135,7 @@ fn preamble(plan: &Plan, target: &Target, output: &Path, goes_on: bool) {
     }
 }
 
-/// The first signal stops after the record under way, the second at once.
+/// The first signal stops after the current record, the second at once.
 fn stop_by_signals(watch: &Arc<Watch>) -> Result<(), Failure> {
     let again = Arc::new(std::sync::atomic::AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -1,8 +1,8 @@
-//! Power cuts and kills of the server under load, on a cache device and an origin that both forget what was not flushed.
+//! Power cuts and kills of the server under load, on a cache device and an origin that both lose unflushed writes.
 //!
-//! After each crash the server must come back warm, and what it serves is read twice and compared with the ledger: all
-//! of it, or a part, so that the next crash finds sectors that nobody has looked at. Before a cut either disk may have
-//! persisted what it held, at any moment, so that what one of them remembers is older than what the other does.
+//! After each crash the server must start warm, and its data is read twice and compared with the ledger: all of it or a
+//! part, so that the next crash finds sectors that were not checked yet. Before a cut either disk may persist its
+//! volatile data at any moment, so that one of them may be older than the other.
 
 use std::path::PathBuf;
 use std::thread;
@@ -17,25 +17,25 @@ use super::load::{CLIENTS, Load, Stopped};
 use super::{Cache, Program, Scratch, ServeMode, Server};
 
 const ORIGIN_BYTES: u64 = 16 << 20;
-/// Small enough for its log to go round.
+/// Small enough for the log to wrap.
 const CACHE_BYTES: u64 = 8 << 20;
-/// Writes acknowledged before a crash, at least.
+/// Minimum number of writes acknowledged before a crash.
 const WRITES_A_CRASH: u64 = 60;
-/// The crash comes at any moment of this time, and so may, before that, a disk persist what it holds.
+/// A crash comes at any moment of this time; before that, a disk may persist its volatile data in the same time.
 const MOMENT_MAX_US: u64 = 150_000;
-/// Parts of the device of which one is written in a life: of the others, what is cached should survive.
+/// Number of parts of the device, one of which is written in a run: cached data of the others should survive.
 const WINDOWS: u64 = 4;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 
-/// What happens to whom.
+/// The kind of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Crash {
     /// The server is killed, the disks stay.
     Kill,
-    /// The power goes: the server first, so that nobody hears of an error.
+    /// The power fails: the server ends first, so no client sees an error.
     Cut,
-    /// The power goes: the disks first, so that the server sees errors before it dies.
+    /// The power fails: the disks end first, so the server sees errors before it ends.
     DisksFirst,
 }
 
@@ -45,7 +45,7 @@ struct Disks {
     cache: Forgetful,
 }
 
-/// A cache that crashes again and again.
+/// A cache that crashes repeatedly.
 pub struct Blackout<'a> {
     scratch: &'a Scratch,
     origin_image: PathBuf,
@@ -54,12 +54,12 @@ pub struct Blackout<'a> {
     numbers: Random,
     mode: ServeMode,
     created: bool,
-    /// The last crash took the disks before the server.
+    /// In the last crash the disks ended before the server.
     disks_first: bool,
     pub load: Load,
     pub kills: u64,
     pub power_cuts: u64,
-    /// Blocks read from the cache by the first look after a crash: contents survive.
+    /// Number of blocks read from the cache in the first check after a crash: cache contents survive.
     pub hit_blocks: u64,
 }
 
@@ -81,13 +81,13 @@ impl<'a> Blackout<'a> {
         }
     }
 
-    /// From power on to the next power cut, with kills on the way.
+    /// From power on to the next power cut, with kills in between.
     ///
     /// # Errors
-    /// What was lost.
+    /// Lost data.
     ///
     /// # Panics
-    /// If something does not start, the cache comes back cold, or no client gets anything done.
+    /// If something does not start, the cache starts cold, or no client makes progress.
     pub fn until_power_cut(&mut self) -> Result<(), Violation> {
         let mut disks = self.power_on();
         loop {
@@ -112,10 +112,10 @@ impl<'a> Blackout<'a> {
         }
     }
 
-    /// Stops in order and looks at everything, the origin's image included; then once more after a power cut.
+    /// Stops cleanly and checks everything, including the origin's image; then again after a power cut.
     ///
     /// # Errors
-    /// What was lost.
+    /// Lost data.
     ///
     /// # Panics
     /// As [`until_power_cut`](Self::until_power_cut).
@@ -138,7 +138,7 @@ impl<'a> Blackout<'a> {
             Cache { path }.check();
             drop(disks);
             self.load.ledger().power_cut();
-            // With write-back the origin is complete only then.
+            // In write-back the origin is complete only after that.
             if detaches || self.mode == ServeMode::WriteThrough {
                 self.load.compare_origin(&self.origin_image)?;
             }
@@ -166,7 +166,7 @@ impl<'a> Blackout<'a> {
     fn serve(&mut self, disks: &Disks) -> Server {
         let path = disks.cache.file();
         let server = Server::start(self.scratch, &Cache { path }, self.mode.words());
-        // A cache device that went before the server has missed writes, as far as the server could know.
+        // A cache device that ended before the server may have missed writes, from the server's view.
         let given_up = std::mem::take(&mut self.disks_first);
         assert!(
             server.started_warm() || !self.created || given_up,
@@ -188,7 +188,7 @@ impl<'a> Blackout<'a> {
         self.load.verify(server.socket(), share)
     }
 
-    /// Gives the disks back if they still have power.
+    /// Returns the disks if they still have power.
     fn crash_under_load(
         &mut self,
         server: Server,
@@ -221,7 +221,7 @@ impl<'a> Blackout<'a> {
                 );
                 thread::sleep(POLL);
             }
-            // Any moment of the load will do.
+            // At any moment of the load.
             any_moment(numbers);
             persist_perhaps(numbers, &disks);
             any_moment(numbers);

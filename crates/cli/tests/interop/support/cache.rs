@@ -1,4 +1,4 @@
-//! A cache device in front of an origin, both files.
+//! A cache device and an origin, both files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Program, Scratch};
 
-/// What to create. Sizes in bytes.
+/// Parameters of `flaz create`. Sizes in bytes.
 pub struct CacheSpec {
     pub size: u64,
     pub codec: &'static str,
@@ -15,7 +15,7 @@ pub struct CacheSpec {
 }
 
 impl Default for CacheSpec {
-    /// A cache of 64 MiB in regions small enough that reclaim has some to choose from.
+    /// A cache of 64 MiB with regions small enough that reclaim has a choice.
     fn default() -> Self {
         Self {
             size: 64 << 20,
@@ -32,7 +32,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `flaz create` on a new file.
+    /// Runs `flaz create` on a new file.
     pub fn create(scratch: &Scratch, origin: &Path, spec: &CacheSpec) -> Self {
         let path = scratch.image("cache.img");
         Program::flaz()
@@ -46,7 +46,7 @@ impl Cache {
         Self { path }
     }
 
-    /// `flaz check`: wants it to find nothing wrong, and gives the report.
+    /// Runs `flaz check`, expects no problem, and returns the report.
     pub fn check(&self) -> Value {
         let text = Program::flaz().arg("check").arg(&self.path).arg("--json").ok();
         let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));

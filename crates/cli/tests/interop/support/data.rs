@@ -1,4 +1,4 @@
-//! Test data of every compressibility, and comparing files.
+//! Test data of every compressibility, and comparison of files.
 
 use std::fs::File;
 use std::io::Read;
@@ -42,7 +42,7 @@ fn fill_words(bytes: &mut [u8], numbers: &mut Random) {
     }
 }
 
-/// Wants the two files to have the same bytes.
+/// Expects the two files to be equal.
 ///
 /// # Panics
 /// If they differ; the message has the offset of the first difference and its block.

@@ -10,7 +10,7 @@ use super::{Program, Scratch, Server};
 
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
-/// Packages of what this module runs.
+/// Debian packages of the programs that this module runs.
 pub const TOOLS: &[(&str, &str)] = &[
     ("nbdfuse", "libnbd-bin"),
     ("fusermount3", "fuse3"),
@@ -21,7 +21,7 @@ pub const TOOLS: &[(&str, &str)] = &[
 /// Loop devices and mounts are few and global: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Waits until a program that was started is ready.
+/// Waits until a started program is ready.
 ///
 /// # Panics
 /// If it ends before, or takes too long.
@@ -38,7 +38,7 @@ pub fn wait_ready(program: &str, child: &mut Child, ready: impl Fn() -> bool) {
     }
 }
 
-/// A block device backed by an export. Taken down when dropped.
+/// A block device backed by an export. Detached when dropped.
 pub struct Disk {
     device: Option<String>,
     fuse: Option<Child>,
@@ -53,7 +53,7 @@ impl Disk {
         let place = scratch.place("fuse");
         std::fs::create_dir_all(&place).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
         let file = place.join("disk");
-        // On SIGTERM it unmounts itself: that is for a test that is killed.
+        // It unmounts itself on SIGTERM, in case the test is killed.
         let fuse = Command::new("setpriv")
             .args(["--pdeathsig", "TERM", "nbdfuse"])
             .arg(&file)
@@ -85,7 +85,7 @@ impl Disk {
         self.device.as_deref().expect("the loop device is attached")
     }
 
-    /// Takes the device down and wants every step of it to succeed: data has left this machine's caches then.
+    /// Detaches the device and expects every step to succeed: this machine's caches then hold none of its data.
     pub fn detach(mut self) {
         let device = self.device.take().expect("the loop device is attached");
         Program::new("losetup").words("--detach").arg(&device).ok();
@@ -102,7 +102,7 @@ impl Drop for Disk {
             quietly("losetup", &["--detach", &device]);
         }
         if let Some(mut fuse) = self.fuse.take() {
-            // Lazily, because a test that failed may have left it busy; nbdfuse ends when it is gone.
+            // Lazily, because a failed test may have left it busy; nbdfuse ends when it is unmounted.
             quietly("umount", &["--lazy", &self.place.to_string_lossy()]);
             let _ = fuse.kill();
             let _ = fuse.wait();
@@ -125,7 +125,7 @@ impl Mount {
         Self { path, mounted: true }
     }
 
-    /// As [`Mount::new`], with options of the mount.
+    /// As [`Mount::new`], with mount options.
     pub fn with_options(scratch: &Scratch, device: &str, options: &str) -> Self {
         let path = scratch.place("mnt");
         std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -138,7 +138,7 @@ impl Mount {
         Self { path, mounted: true }
     }
 
-    /// Mounts the file system in a file, through a loop device of its own.
+    /// Mounts the file system in a file, through its own loop device.
     pub fn of_file(scratch: &Scratch, file: &Path) -> Self {
         let path = scratch.place("mnt");
         std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -146,7 +146,7 @@ impl Mount {
         Self { path, mounted: true }
     }
 
-    /// Mounts the file system that begins at `start` in a file, through a loop device of its own.
+    /// Mounts the file system that begins at `start` in a file, through its own loop device.
     pub fn of_partition(scratch: &Scratch, file: &Path, start: u64) -> Self {
         let path = scratch.place("mnt");
         std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -159,7 +159,7 @@ impl Mount {
         Self { path, mounted: true }
     }
 
-    /// Unmounts and wants it to succeed.
+    /// Unmounts and expects success.
     pub fn unmount(mut self) {
         Program::new("umount").arg(&self.path).ok();
         self.mounted = false;
@@ -174,7 +174,7 @@ impl Drop for Mount {
     }
 }
 
-/// Runs a step of cleaning up, where a failure has nobody to go to.
+/// Runs a step of the clean-up, whose failure cannot be reported.
 fn quietly(program: &str, args: &[&str]) {
     let _ = Command::new(program)
         .args(args)

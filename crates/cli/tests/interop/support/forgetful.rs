@@ -1,11 +1,11 @@
-//! A disk that forgets: a file whose writes are volatile until they are flushed.
+//! A disk with a volatile cache: a file whose writes are volatile until they are flushed.
 //!
-//! nbdkit's cache filter keeps writes in memory of its own and hands them to the image file on flush and FUA; nbdfuse
-//! makes a file of it, in which flaz sees a disk. Killing nbdkit is the power cut: the image has what was flushed.
-//! What the disk was told to persist meanwhile stays as well, as on a disk that empties its cache when it likes.
+//! nbdkit's cache filter keeps writes in its own memory and writes them to the image file on flush and FUA; nbdfuse
+//! makes a file of it, which flaz uses as a disk. Killing nbdkit is the power cut: the image has the flushed data. Data
+//! that the disk was told to persist stays as well, as on a disk that may write out its cache at any time.
 //!
-//! Trims are refused. The filter hands them to the image at once but goes on reading what it holds itself, and
-//! nbdfuse makes trims of requests to punch holes, after which a file must read as zeroes.
+//! Trims are refused. The filter would pass them to the image at once but continue to read its own copy, and nbdfuse
+//! uses trims to punch holes, after which a file must read as zeroes.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -17,23 +17,23 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Scratch;
 use super::disk::wait_ready;
 
-/// Packages of what this module runs.
+/// Debian packages of the programs that this module runs.
 pub const TOOLS: &[(&str, &str)] = &[
     ("nbdkit", "nbdkit"),
     ("nbdfuse", "libnbd-bin"),
     ("fusermount3", "fuse3"),
 ];
 
-/// What the disk does when it is told to flush.
+/// The disk's reaction to a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// What it should.
+    /// The correct one.
     Honest,
-    /// Nothing, and says that it has: the negative control.
+    /// None, with success reported: the negative control.
     Lying,
 }
 
-/// A disk that runs. Dropped, it loses power.
+/// A running disk. When dropped, it loses power.
 pub struct Forgetful {
     nbdkit: Child,
     nbdfuse: Child,
@@ -42,10 +42,10 @@ pub struct Forgetful {
 }
 
 impl Forgetful {
-    /// Gives power to the disk whose medium is the file `image`.
+    /// Starts the disk whose medium is the file `image`.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start(scratch: &Scratch, name: &str, image: &Path, flush: Flush) -> Self {
         let socket = scratch.place(&format!("{name}.sock"));
         let _ = std::fs::remove_file(&socket);
@@ -53,7 +53,7 @@ impl Forgetful {
             Flush::Honest => "writeback",
             Flush::Lying => "unsafe",
         };
-        // The filter's memory is a file without a name, beside the image.
+        // The filter's memory is an unnamed file next to the image.
         let folder = image.parent().expect("an image lies in a folder");
         let nbdkit = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "nbdkit", "--foreground", "--unix"])
@@ -73,7 +73,7 @@ impl Forgetful {
         let place = scratch.place(name);
         std::fs::create_dir_all(&place).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
         let file = place.join("disk");
-        // On SIGTERM it unmounts itself: that is for a test that is killed.
+        // It unmounts itself on SIGTERM, in case the test is killed.
         let nbdfuse = Command::new("setpriv")
             .args(["--pdeathsig", "TERM", "nbdfuse"])
             .arg(&file)
@@ -98,12 +98,12 @@ impl Forgetful {
         self.place.join("disk")
     }
 
-    /// The disk answers nothing until [`Forgetful::thaw`].
+    /// The disk does not respond until [`Forgetful::thaw`].
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// The disk answers again, also what it was asked meanwhile.
+    /// The disk responds again, also to earlier requests.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
@@ -112,13 +112,13 @@ impl Forgetful {
         kill_process(Pid::from_child(&self.nbdkit), signal).expect("nbdkit runs");
     }
 
-    /// Where [`persist`] reaches the disk past its users.
+    /// The socket over which [`persist`] reaches the disk directly.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 }
 
-/// Has the disk at `socket` write out what it holds, as disks do at any time: nobody is told.
+/// Makes the disk at `socket` write out its volatile data, as disks do at any time without notice.
 ///
 /// # Panics
 /// If it does not.
@@ -136,7 +136,7 @@ impl Drop for Forgetful {
         for child in [&mut self.nbdkit, &mut self.nbdfuse] {
             let _ = child.wait();
         }
-        // Lazily, because a server that is still there may hold it.
+        // Lazily, because a running server may have it open.
         let _ = Command::new("fusermount3")
             .args(["-u", "-z"])
             .arg(&self.place)

@@ -1,5 +1,5 @@
-//! Kills of the server under load, unnoticed by its clients: a retry shim between them connects again and repeats what
-//! was not answered. For the clients there is no crash at all, so every acknowledged write must be there, all the time.
+//! Kills of the server under load that clients do not notice: nbdkit's retry filter between them reconnects and repeats
+//! unanswered requests. For the clients there is no crash, so every acknowledged write must be present at any time.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -16,23 +16,23 @@ use super::load::{CLIENTS, Load, Stopped};
 use super::{Cache, CacheSpec, Scratch, ServeMode, Server};
 
 const ORIGIN_BYTES: u64 = 16 << 20;
-/// Small enough for its log to go round, so that reclaim is killed as well.
+/// Small enough for the log to wrap, so that reclaim is killed as well.
 const SPEC: CacheSpec = CacheSpec {
     size: 8 << 20,
     codec: "lz4",
     region: 256 << 10,
     shards: 2,
 };
-/// Writes acknowledged between two kills, at least.
+/// Minimum number of writes acknowledged between two kills.
 const WRITES_A_KILL: u64 = 40;
 /// The next kill comes at any moment of this time.
 const MOMENT_MAX_US: u64 = 150_000;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
-/// Packages of what this module runs.
+/// Debian packages of the programs that this module runs.
 pub const TOOLS: &[(&str, &str)] = &[("nbdkit", "nbdkit")];
 
-/// nbdkit between clients and a server that comes and goes.
+/// nbdkit between clients and a server that restarts.
 struct Shim {
     child: Child,
     socket: PathBuf,
@@ -41,7 +41,7 @@ struct Shim {
 impl Shim {
     fn start(scratch: &Scratch, server: &Server) -> Self {
         let socket = scratch.place("shim.sock");
-        // A second is its shortest delay; sixty of them are as long as a start may take.
+        // Its minimum delay is a second; sixty of them are as long as a start may take.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "nbdkit", "--foreground", "--unix"])
             .arg(&socket)
@@ -68,7 +68,7 @@ impl Drop for Shim {
     }
 }
 
-/// A cache whose server is killed again and again.
+/// A cache whose server is killed repeatedly.
 pub struct Kills<'a> {
     scratch: &'a Scratch,
     cache: Cache,
@@ -93,14 +93,13 @@ impl<'a> Kills<'a> {
         }
     }
 
-    /// Kills as long as `more` says so after each, then stops in order and looks at everything, the origin itself
-    /// included.
+    /// Kills as long as `more` returns true after each, then stops cleanly and checks everything, including the origin.
     ///
     /// # Errors
-    /// What was lost.
+    /// Lost data.
     ///
     /// # Panics
-    /// If a server does not start, or no client gets anything done.
+    /// If a server does not start, or no client makes progress.
     pub fn run(&mut self, mut more: impl FnMut(&Load, u64) -> bool) -> Result<(), Violation> {
         let (scratch, cache, load) = (self.scratch, &self.cache, &self.load);
         let (numbers, kills) = (&mut self.numbers, &mut self.kills);
@@ -112,7 +111,8 @@ impl<'a> Kills<'a> {
             let _stopped = Stopped(load);
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|_| {
-                    // Before the first kill: the shim has no patience with a server that is away when a client comes.
+                    // Before the first kill, because nbdkit does not retry if the server is away when a client
+                    // connects.
                     let seed = numbers.bits();
                     let client = Load::connect(&shim.socket, seed).expect("the server is up");
                     scope.spawn(move || load.run_connected(client, seed))
@@ -128,7 +128,7 @@ impl<'a> Kills<'a> {
                     );
                     thread::sleep(POLL);
                 }
-                // Any moment of the load will do.
+                // At any moment of the load.
                 thread::sleep(Duration::from_micros(numbers.bits() % MOMENT_MAX_US));
                 server.end_by(Signal::KILL);
                 *kills += 1;
@@ -156,7 +156,7 @@ impl<'a> Kills<'a> {
         load.verify(server.socket(), 1.0)?;
         match self.mode {
             ServeMode::WriteThrough => server.stop(),
-            // The origin is complete only then.
+            // The origin is complete only after that.
             ServeMode::WriteBack => server.detach(),
         }
         cache.check();

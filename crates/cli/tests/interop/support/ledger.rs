@@ -1,19 +1,19 @@
-//! What each sector of the export may hold: the book that a verifying client keeps.
+//! The allowed contents of each sector of the export, recorded by verifying clients.
 //!
-//! - A write that was *acknowledged* is there after the server is killed.
-//! - A write that is *durable*, because it was acknowledged before a flush was sent that then succeeded, or had FUA and
-//!   was acknowledged, is there after a power cut; of later writes any may be.
-//! - A write that was *in flight* when the server died is there or is not, sector by sector.
-//! - What a read has returned stays: after a kill until a power cut, after a power cut for good.
+//! - An *acknowledged* write is present after the server is killed.
+//! - A *durable* write is present after a power cut: one that was acknowledged before a successful flush was sent, or
+//!   an acknowledged one with FUA. Any later write may be present.
+//! - A write that was *in flight* when the server died is present or not, sector by sector.
+//! - Data that a read has returned stays: after a kill until a power cut, after a power cut permanently.
 //!
-//! Requests that touch the same sectors are never in flight together, unless they are all reads, so that the writes of a
+//! Requests for the same sectors are never in flight together, unless they are all reads, so that the writes of a
 //! sector have an order. Time is a counter of starts and ends.
 
 use std::fmt::Write;
 
 use super::stamp::{Print, SECTOR, print_of};
 
-/// A read that returned what it may not.
+/// A read that returned wrong data.
 #[derive(Debug)]
 pub struct Violation(pub String);
 
@@ -30,20 +30,20 @@ impl Range {
     }
 }
 
-/// Writes (trims and zeroing too) since the book was opened.
+/// Writes (including trims and zeroes) since the ledger was created.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub acknowledged: u64,
-    /// Of these, those that had to survive power cuts.
+    /// Writes among them that had to survive power cuts.
     pub durable: u64,
     pub flushes: u64,
 }
 
-/// A write as the sector's history has it.
+/// A write in the history of a sector.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     print: Print,
-    /// When it was acknowledged or seen: a flush later than that makes it durable.
+    /// When it was acknowledged or seen: a later flush makes it durable.
     sure_since: Option<u64>,
 }
 
@@ -51,11 +51,11 @@ struct Kept {
 struct Sector {
     /// What a read may return now.
     now: Vec<Print>,
-    /// What a power cut may leave, oldest first; never empty.
+    /// What may remain after a power cut, oldest first; never empty.
     after_cut: Vec<Kept>,
-    /// After a power cut, until the first read or write: all of `after_cut` is durable, only we do not know which.
+    /// After a power cut, until the first read or write: all of `after_cut` may be the durable contents.
     settled: bool,
-    /// It stands in the book's list `volatile`.
+    /// It is in the ledger's list `volatile`.
     listed: bool,
     writing: bool,
     readers: u32,
@@ -74,7 +74,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A book of a device of zeroes.
+    /// The ledger of a device of zeroes.
     pub fn new(sectors: u64) -> Self {
         let blank = Sector {
             now: vec![Print::Zero],
@@ -116,7 +116,7 @@ impl Ledger {
         self.clock
     }
 
-    /// A write of `print` will be sent. False: something in flight is in its way, and nothing was noted.
+    /// A write of `print` will be sent. False: another request in flight conflicts, and nothing was recorded.
     #[must_use]
     pub fn write_starts(&mut self, range: Range, print: Print) -> bool {
         let places = range.places();
@@ -162,7 +162,7 @@ impl Ledger {
         }
     }
 
-    /// The server died before it answered, or answered with an error: old or new, sector by sector.
+    /// The server died before it replied, or replied with an error: old or new data, sector by sector.
     pub fn write_lost(&mut self, range: Range) {
         for sector in &mut self.sectors[range.places()] {
             sector.writing = false;
@@ -172,12 +172,12 @@ impl Ledger {
         }
     }
 
-    /// A flush will be sent: the time that [`flush_succeeded`](Self::flush_succeeded) wants.
+    /// A flush will be sent: returns the time for [`flush_succeeded`](Self::flush_succeeded).
     pub fn flush_starts(&mut self) -> u64 {
         self.tick()
     }
 
-    /// What was acknowledged before `start` is durable.
+    /// Data acknowledged before `start` is durable.
     pub fn flush_succeeded(&mut self, start: u64) {
         for place in &self.volatile {
             let kept = &mut self.sectors[*place].after_cut;
@@ -197,7 +197,7 @@ impl Ledger {
         self.tally.flushes += 1;
     }
 
-    /// A read will be sent. False: a write in flight is in its way, and nothing was noted.
+    /// A read will be sent. False: a write in flight conflicts, and nothing was recorded.
     #[must_use]
     pub fn read_starts(&mut self, range: Range) -> bool {
         let sectors = &mut self.sectors[range.places()];
@@ -208,17 +208,17 @@ impl Ledger {
         true
     }
 
-    /// The server died before it answered.
+    /// The server died before it replied.
     pub fn read_lost(&mut self, range: Range) {
         for sector in &mut self.sectors[range.places()] {
             sector.readers -= 1;
         }
     }
 
-    /// It returned `data`, which is compared with what may be, and remembered.
+    /// It returned `data`, which is compared with the allowed contents, and recorded.
     ///
     /// # Errors
-    /// What is wrong with the first sector that is.
+    /// The first wrong sector.
     pub fn read_returned(&mut self, range: Range, data: &[u8]) -> Result<(), Violation> {
         let now = self.tick();
         for (place, bytes) in range.places().zip(data.chunks_exact(SECTOR)) {
@@ -231,10 +231,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// Compares `data`, as the origin holds it from `range` on, with what it must hold once all was flushed.
+    /// Compares `data`, the origin's contents from `range` on, with its required contents after everything was flushed.
     ///
     /// # Errors
-    /// What is wrong with the first sector that is.
+    /// The first wrong sector.
     pub fn compare_origin(&self, range: Range, data: &[u8]) -> Result<(), Violation> {
         for (place, bytes) in range.places().zip(data.chunks_exact(SECTOR)) {
             let seen = print_of(place as u64, bytes, self.version);
@@ -271,7 +271,7 @@ impl Ledger {
         ))
     }
 
-    /// All sectors that were ever written, one a line.
+    /// All sectors that were ever written, one per line.
     pub fn tell(&self) -> String {
         let mut text = format!("{:?}, {} writes begun\n", self.tally, self.version);
         for (place, sector) in self.sectors.iter().enumerate() {
@@ -284,7 +284,7 @@ impl Ledger {
 }
 
 impl Sector {
-    /// Whether `seen` may be read; what is read stays.
+    /// Whether `seen` may be read; if so, it stays.
     fn see(&mut self, seen: Print, now: u64) -> bool {
         if !self.now.iter().any(|print| print.allows(seen)) {
             return false;
@@ -295,7 +295,7 @@ impl Sector {
         self.now = vec![seen];
         let at = self.after_cut.iter().rposition(|kept| kept.print.allows(seen));
         let Some(at) = at.filter(|_| !self.settled) else {
-            // After a power cut this is what the medium holds.
+            // After a power cut these are the contents of the medium.
             self.after_cut = vec![Kept {
                 print: seen,
                 sure_since: Some(0),
@@ -303,7 +303,7 @@ impl Sector {
             self.settled = false;
             return true;
         };
-        // What a killed server had in flight and did not do by now will not happen any more.
+        // Requests of a killed server that have not happened by now will not happen any more.
         self.after_cut.truncate(at + 1);
         self.after_cut[at].print = seen;
         self.after_cut[at].sure_since.get_or_insert(now);
@@ -356,7 +356,7 @@ mod tests {
         ledger.flush_succeeded(start);
     }
 
-    /// Whether the sector may be read as `version`, 0 for zeroes; it stays that if so.
+    /// Whether the sector may be read as `version`, 0 for zeroes; if so, it stays.
     fn reads(ledger: &mut Ledger, version: u64) -> bool {
         let mut bytes = [0; SECTOR];
         if version > 0 {
@@ -417,7 +417,7 @@ mod tests {
         assert!(!reads(&mut ledger, 0), "the durable write is lost");
         assert!(ledger.read_starts(ONE));
         ledger.read_lost(ONE);
-        // A flush makes durable whichever is there: it says nothing about which.
+        // A flush makes the current contents durable, whichever they are.
         flush(&mut ledger);
         assert_eq!(after_cut(&ledger), [Print::Version(old), Print::Version(new)]);
         ledger.power_cut();

@@ -1,5 +1,5 @@
-//! A disk whose bandwidth is limited: nbdkit's rate filter over a file, made a file by nbdfuse, made a device by the loop
-//! driver. What takes half the bytes takes half the time on it, whatever the machine is busy with.
+//! A disk with limited bandwidth: nbdkit's rate filter over a file, made a file by nbdfuse, made a device by the loop
+//! driver. Half the bytes take half the time on it, independent of the load of the machine.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use super::disk::wait_ready;
 use super::{Program, Scratch};
 
-/// Packages of what this module runs.
+/// Debian packages of the programs that this module runs.
 pub const TOOLS: &[(&str, &str)] = &[
     ("nbdkit", "nbdkit"),
     ("nbdfuse", "libnbd-bin"),
@@ -16,7 +16,7 @@ pub const TOOLS: &[(&str, &str)] = &[
     ("losetup", "mount"),
 ];
 
-/// A disk that runs. Taken down when dropped.
+/// A running disk. Removed when dropped.
 pub struct Limited {
     device: Option<String>,
     children: Vec<Child>,
@@ -24,10 +24,10 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// A disk of `len` bytes that moves so many bits a second.
+    /// A disk of `len` bytes with a bandwidth in bits per second.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start(scratch: &Scratch, len: u64, bits_per_s: &str) -> Self {
         let image = scratch.sparse("limited.img", len);
         let (socket, place) = (scratch.place("limited.sock"), scratch.place("limited"));
@@ -39,7 +39,7 @@ impl Limited {
             place,
         };
         let rate = format!("rate={bits_per_s}");
-        // A bucket that is nearly empty: what was saved up while nothing was written would let the next write pass.
+        // A nearly empty token bucket: otherwise tokens from an idle time would let the next write pass.
         let nbdkit = ["nbdkit", "--foreground", "--filter=rate", "--unix"];
         disk.spawn(
             "KILL",
@@ -56,7 +56,7 @@ impl Limited {
         disk.spawn("TERM", &["nbdfuse"], &[&file, "--unix".as_ref(), &socket], || {
             file.exists()
         });
-        // Not every kernel has direct I/O on what FUSE makes.
+        // Not every kernel has direct I/O on FUSE files.
         let attach = |words: &str| Program::new("losetup").words(words).arg(&file);
         let direct = attach("--find --show --direct-io=on").output();
         let name = if direct.status.success() {

@@ -1,8 +1,8 @@
-//! Clients that write, flush, trim and read at random until they are told to stop or the server dies, and keep a
-//! [`Ledger`] of it.
+//! Clients that write, flush, trim and read at random until they are stopped or the server dies, and record everything
+//! in a [`Ledger`].
 //!
-//! Each client has a connection and sends requests in batches of a few, so that many are in flight; replies may come in
-//! any order.
+//! Each client has a connection and sends requests in batches of a few, so that many are in flight; replies may arrive
+//! in any order.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,30 +17,30 @@ use flaz_random::Random;
 use super::ledger::{Ledger, Range, Violation};
 use super::stamp::{Print, SECTOR, fill};
 
-/// Connections of a load.
+/// Number of connections.
 pub const CLIENTS: u64 = 4;
-/// Most requests that a client has in flight.
+/// Maximum number of requests that a client has in flight.
 const BATCH_MAX: u64 = 6;
-/// Requests of a hundred that are reads.
+/// Percentage of reads.
 const READS: std::ops::Range<u64> = 50..78;
 const BLOCK_SECTORS: u64 = 8;
-/// Most sectors of a request.
+/// Maximum number of sectors in a request.
 const RANGE_SECTORS_MAX: u64 = 96;
-/// One read when everything is read.
+/// Size of one read when everything is read.
 const VERIFY_SECTORS: u64 = 512;
 
 /// A ledger that clients share.
 pub struct Load {
     ledger: Mutex<Ledger>,
-    /// Where is written; reads go everywhere.
+    /// Where clients write; they read everywhere.
     window: Mutex<Range>,
     stop: AtomicBool,
-    /// Devices are going away: errors are no failure, they are writes of which nothing is known.
+    /// Devices are about to end: errors are not failures, and the outcome of a failed write is unknown.
     errors_expected: AtomicBool,
     acknowledged: AtomicU64,
 }
 
-/// Clients end with this guard: they must not go on when a test fails.
+/// Clients end with this guard, also when a test fails.
 pub struct Stopped<'a>(pub &'a Load);
 
 impl Drop for Stopped<'_> {
@@ -73,17 +73,17 @@ impl Load {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on writes go there alone: what is cached of other stripes survives power cuts.
+    /// From now on only this range is written: cached blocks of other stripes survive power cuts.
     pub fn write_within(&self, window: Range) {
         *self.window.lock().unwrap_or_else(PoisonError::into_inner) = window;
     }
 
-    /// Writes acknowledged so far.
+    /// Number of writes acknowledged so far.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Clients end after what they have in flight.
+    /// Clients end after their requests in flight.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -93,16 +93,16 @@ impl Load {
         self.errors_expected.store(true, Ordering::Relaxed);
     }
 
-    /// Clients may begin again.
+    /// Clients may start again.
     pub fn rearm(&self) {
         self.stop.store(false, Ordering::Relaxed);
         self.errors_expected.store(false, Ordering::Relaxed);
     }
 
-    /// One client, until it is stopped or the server ends the connection.
+    /// Runs one client until it is stopped or the server ends the connection.
     ///
     /// # Errors
-    /// When a read returns what it may not, or a request fails while the server lives.
+    /// A read returns wrong data, or a request fails while the server runs.
     pub fn run_client(&self, socket: &Path, seed: u64) -> Result<(), Violation> {
         match Self::connect(socket, seed) {
             Ok(client) => self.run_connected(client, seed),
@@ -111,10 +111,10 @@ impl Load {
         }
     }
 
-    /// A connection for the client of this seed: half of them ask for structured replies.
+    /// A connection for the client of this seed: half of them request structured replies.
     ///
     /// # Errors
-    /// When nobody listens, or hangs up meanwhile.
+    /// Nothing listens, or the connection ends meanwhile.
     pub fn connect(socket: &Path, seed: u64) -> Result<Client, ClientError> {
         let options = ClientOptions {
             structured: seed.is_multiple_of(2),
@@ -123,7 +123,7 @@ impl Load {
         Client::connect_with(socket, &options)
     }
 
-    /// The same on a connection.
+    /// Runs a client on a connection.
     ///
     /// # Errors
     /// As [`Self::run_client`].
@@ -140,7 +140,7 @@ impl Load {
                     return Err(violation);
                 }
                 Err(_) => {
-                    // What the server said before it died still counts.
+                    // Replies that the server sent before it died still count.
                     let outcome = self.receive_all(&mut client, &mut sent);
                     self.give_up(&mut sent);
                     return outcome.unwrap_or(Ok(()));
@@ -176,7 +176,7 @@ impl Load {
         Ok(())
     }
 
-    /// A request and its data, noted in the ledger; none if something in flight is in its way.
+    /// A request and its data, recorded in the ledger; `None` if another request in flight conflicts.
     fn next_request(&self, numbers: &mut Random) -> Option<(Sent, Vec<u8>)> {
         let window = *self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ledger = self.ledger();
@@ -296,7 +296,7 @@ impl Load {
     /// Reads the first `share` of everything, and compares. Nothing may be in flight.
     ///
     /// # Errors
-    /// What is wrong with the first sector that is.
+    /// The first wrong sector.
     ///
     /// # Panics
     /// If the server cannot be read.
@@ -322,7 +322,7 @@ impl Load {
     /// Flushes.
     ///
     /// # Errors
-    /// When that fails.
+    /// The flush fails.
     pub fn flush(&self, socket: &Path) -> Result<(), ClientError> {
         let start = self.ledger().flush_starts();
         Client::connect(socket)?.flush()?;
@@ -330,10 +330,10 @@ impl Load {
         Ok(())
     }
 
-    /// Compares the origin's own file, once all was flushed and read.
+    /// Compares the origin's own file, after everything was flushed and read.
     ///
     /// # Errors
-    /// What is wrong with the first sector that is.
+    /// The first wrong sector.
     ///
     /// # Panics
     /// If it cannot be read.
@@ -359,7 +359,7 @@ fn length(range: Range) -> u32 {
     range.count as u32 * SECTOR as u32
 }
 
-/// Mostly whole blocks, half of the time in the first eighth of `within`, so that blocks are written again.
+/// Mostly whole blocks, half of the time in the first eighth of `within`, so that blocks are overwritten.
 fn any_range(numbers: &mut Random, within: Range) -> Range {
     let unit = if numbers.bits().is_multiple_of(4) {
         1

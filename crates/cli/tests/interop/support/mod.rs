@@ -1,7 +1,7 @@
-//! What the interop tests share: scratch space, caches, a running server, the tools of others, real mounts.
+//! Shared by the interop tests: scratch space, caches, a running server, other projects' tools, real mounts.
 //!
-//! Everything made here is unmade when it is dropped, also when a test fails: processes are killed, mounts and
-//! loop devices taken down, files removed. Every outside program runs under a time limit.
+//! Everything created here is removed when it is dropped, also when a test fails: processes are killed, mounts and loop
+//! devices detached, files removed. Every external program runs with a time limit.
 
 pub mod blackout;
 pub mod cache;

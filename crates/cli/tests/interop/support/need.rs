@@ -1,11 +1,11 @@
-//! What a test needs of the machine. Where it is missing the test says so and passes, unless the environment
-//! wants it there: `FLAZ_REQUIRE_TOOLS=1` for programs, `FLAZ_REQUIRE_POSTGRES=1` for that one, `FLAZ_REQUIRE_KERNEL=1`
-//! for FUSE, loop devices and file systems.
+//! Requirements of a test on the machine. If one is missing, the test prints a message and passes, unless the
+//! environment requires it: `FLAZ_REQUIRE_TOOLS=1` for programs, `FLAZ_REQUIRE_POSTGRES=1` for PostgreSQL,
+//! `FLAZ_REQUIRE_KERNEL=1` for FUSE, loop devices and file systems.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-/// Directories that hold programs, also for users without sbin in their PATH.
+/// Directories with programs, also for users without sbin in their PATH.
 const PROGRAM_DIRS: [&str; 6] = [
     "/usr/bin",
     "/bin",
@@ -15,7 +15,7 @@ const PROGRAM_DIRS: [&str; 6] = [
     "/usr/local/sbin",
 ];
 
-/// Whether every program is installed: pairs of a program and the Debian package that has it.
+/// Whether every program is installed: pairs of a program and its Debian package.
 ///
 /// # Panics
 /// If one is missing and `FLAZ_REQUIRE_TOOLS=1`.
@@ -37,7 +37,7 @@ pub fn tools(wanted: &[(&str, &str)]) -> bool {
         )
 }
 
-/// Whether this process may mount `file_system` from a loop device over FUSE.
+/// Whether this process can mount `file_system` from a loop device over FUSE.
 ///
 /// # Panics
 /// If not, and `FLAZ_REQUIRE_KERNEL=1`.
@@ -51,7 +51,7 @@ pub fn mounts(file_system: &str) -> bool {
             return skip("FLAZ_REQUIRE_KERNEL", &format!("{device}: {error}"));
         }
     }
-    // Many a kernel has it as a module that nobody has asked for yet. Where that fails, the list says so.
+    // In many kernels it is a module that is not loaded yet. If loading fails, the list shows that.
     let _ = std::process::Command::new("modprobe")
         .args(["-q", file_system])
         .env("PATH", PROGRAM_DIRS.join(":"))
@@ -67,7 +67,7 @@ pub fn mounts(file_system: &str) -> bool {
         )
 }
 
-/// Whether this process may mount over FUSE.
+/// Whether this process can mount over FUSE.
 ///
 /// # Panics
 /// If not, and `FLAZ_REQUIRE_KERNEL=1`.
@@ -79,10 +79,10 @@ pub fn fuse() -> bool {
     }
 }
 
-/// Where PostgreSQL's programs are, of the newest version: its server is in no PATH.
+/// The directory of PostgreSQL's programs, in the newest version: its server is not in PATH.
 ///
 /// # Panics
-/// If there are none and `FLAZ_REQUIRE_POSTGRES=1`.
+/// If there is none and `FLAZ_REQUIRE_POSTGRES=1`.
 #[must_use]
 pub fn postgres() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();

@@ -1,13 +1,13 @@
-//! An outside program run to its end, under a time limit, its output kept for the failure message.
+//! Runs an external program to its end, with a time limit, and keeps its output for the failure message.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
-/// Seconds a program may run unless a test says otherwise: many times what any of them needs.
+/// Default time limit of a program in seconds: many times what any of them needs.
 const LIMIT_DEFAULT_S: u32 = 180;
-/// What `timeout` of coreutils answers when the limit was reached.
+/// Exit status of coreutils' `timeout` when the limit was reached.
 const EXIT_TIMED_OUT: i32 = 124;
 
 /// A program with its arguments.
@@ -41,7 +41,7 @@ impl Program {
         self
     }
 
-    /// Arguments that are one text, separated by spaces.
+    /// Arguments as one text, separated by spaces.
     pub fn words(mut self, words: &str) -> Self {
         self.args.extend(words.split_whitespace().map(OsString::from));
         self
@@ -52,7 +52,7 @@ impl Program {
         self
     }
 
-    /// What the program reads from its standard input.
+    /// Standard input of the program.
     pub fn input(mut self, text: impl Into<String>) -> Self {
         self.input = text.into();
         self
@@ -63,17 +63,18 @@ impl Program {
         self
     }
 
-    /// Runs it and gives whatever came of it.
+    /// Runs it and returns the result.
     ///
     /// # Panics
-    /// If it cannot be started or runs over its limit.
+    /// If it cannot be started or exceeds its limit.
     pub fn output(self) -> Output {
         let mut command = Command::new("timeout");
         command
             .args(["--kill-after=5", &self.limit_s.to_string()])
             .arg(&self.name)
             .args(&self.args);
-        // Programs of the system, not a version manager's: nbdsh needs the python3 that Debian's module is for.
+        // The system's programs, not those of a version manager: nbdsh needs the python3 for which Debian builds the
+        // module.
         let path = std::env::var("PATH").unwrap_or_default();
         command
             .env("PATH", format!("/usr/bin:/bin:/usr/sbin:/sbin:{path}"))
@@ -88,7 +89,8 @@ impl Program {
             .unwrap_or_else(|error| panic!("timeout {}: {error}", self.name));
         let mut stdin = child.stdin.take().expect("stdin is piped");
         let input = self.input.clone();
-        // A program may print before it has read all: feed it from the side. One that never reads is no error.
+        // A program may print before it has read everything, so a thread writes its input. A program that never reads
+        // is not an error.
         let feeder = thread::spawn(move || {
             let _ = stdin.write_all(input.as_bytes());
         });
@@ -106,7 +108,7 @@ impl Program {
         output
     }
 
-    /// Runs it, wants success, and gives its standard output.
+    /// Runs it, expects success, and returns its standard output.
     ///
     /// # Panics
     /// If it fails.
@@ -122,7 +124,7 @@ impl Program {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs it, wants it to fail by itself, and gives its standard error.
+    /// Runs it, expects it to fail by itself, and returns its standard error.
     ///
     /// # Panics
     /// If it succeeds or is ended by a signal.

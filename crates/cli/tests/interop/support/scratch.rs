@@ -1,4 +1,4 @@
-//! A folder of a test's own, removed with it.
+//! A directory for one test, removed with it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use tempfile::TempDir;
 
 use super::data::mixed_data;
 
-/// Two folders: one beside the build output for images (a real disk, where O_DIRECT works), and one in the
-/// system's temporary folder for sockets (whose path may have 107 bytes at most) and mount points.
+/// Two directories: one next to the build output for images (a real disk, where O_DIRECT works), and one in the
+/// system's temporary directory for sockets (whose paths have at most 107 bytes) and mount points.
 pub struct Scratch {
     images: TempDir,
     sockets: TempDir,
@@ -28,13 +28,13 @@ impl Scratch {
         }
     }
 
-    /// Keeps the images, and the server's log beside them, and gives their folder.
+    /// Keeps the images and the server's log next to them, and returns their directory.
     pub fn keep(&mut self) -> &Path {
         self.images.disable_cleanup(true);
         self.images.path()
     }
 
-    /// The images go after all.
+    /// The images are removed after all.
     pub fn discard(&mut self) {
         self.images.disable_cleanup(false);
     }
@@ -49,12 +49,12 @@ impl Scratch {
         self.sockets.path().join(name)
     }
 
-    /// Where servers keep their state.
+    /// The state directory of servers.
     pub fn state_dir(&self) -> PathBuf {
         self.image("state.d")
     }
 
-    /// A file of `len` zero bytes that takes no room.
+    /// A sparse file of `len` zero bytes.
     pub fn sparse(&self, name: &str, len: u64) -> PathBuf {
         let path = self.image(name);
         let file = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -63,7 +63,7 @@ impl Scratch {
         path
     }
 
-    /// A file of `len` bytes like those of a real disk: text, records, random bytes, runs of zeroes.
+    /// A file of `len` bytes like those on a real disk: text, records, random bytes, runs of zeroes.
     pub fn filled(&self, name: &str, len: u64, seed: u64) -> PathBuf {
         let path = self.image(name);
         let len = usize::try_from(len).expect("test images fit memory");

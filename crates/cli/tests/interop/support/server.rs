@@ -1,4 +1,4 @@
-//! `flaz serve` as a process of its own.
+//! `flaz serve` as a child process.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,11 +14,11 @@ use serde_json::Value;
 
 use super::{Cache, Program, Scratch};
 
-/// Longest wait for a start or a stop.
+/// Time limit of a start or a stop.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
-/// A running server. Dropped while running it is killed; its log is printed when a test fails.
+/// A running server. Killed if dropped while running; its log is printed when a test fails.
 pub struct Server {
     child: Option<Child>,
     socket: PathBuf,
@@ -26,7 +26,7 @@ pub struct Server {
     log: PathBuf,
 }
 
-/// How a crash test is served.
+/// Options for a crash test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServeMode {
     WriteThrough,
@@ -40,25 +40,25 @@ impl ServeMode {
     pub fn words(self) -> &'static str {
         match self {
             Self::WriteThrough => "--mode write-through",
-            // So little that the cleaner has work to do.
+            // So little that writeback has work to do.
             Self::WriteBack => "--mode write-back --dirty-limit 20",
         }
     }
 }
 
 impl Server {
-    /// Starts a server of `cache` with further `words` of options, and waits until it greets NBD clients.
+    /// Starts a server of `cache` with further options `words`, and waits until it greets NBD clients.
     pub fn start(scratch: &Scratch, cache: &Cache, words: &str) -> Self {
         Self::start_with(scratch, cache, words, &[])
     }
 
-    /// The same, or what it printed if it ended before it was ready.
+    /// The same; returns the output if it ended before it was ready.
     pub fn try_start(scratch: &Scratch, cache: &Cache, words: &str) -> Result<Self, String> {
         let mut server = Self::spawn(scratch, cache, words, &[]);
         server.wait_for_greeting().map(|()| server)
     }
 
-    /// Starts it with variables added to its environment.
+    /// Starts it with additional environment variables.
     pub fn start_with(scratch: &Scratch, cache: &Cache, words: &str, envs: &[(&str, &Path)]) -> Self {
         let mut server = Self::spawn(scratch, cache, words, envs);
         if let Err(why) = server.wait_for_greeting() {
@@ -145,7 +145,7 @@ impl Server {
         &self.control
     }
 
-    /// `flaz set` with `words` of the form `KEY=VALUE`.
+    /// Runs `flaz set` with `words` of the form `KEY=VALUE`.
     pub fn set(&self, words: &str) {
         Program::flaz()
             .arg("set")
@@ -155,7 +155,7 @@ impl Server {
             .ok();
     }
 
-    /// Everything the server has printed, earlier runs on the same scratch folder included.
+    /// All output of the server, including earlier runs in the same scratch directory.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -169,7 +169,7 @@ impl Server {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
     }
 
-    /// A number of the live part of the status, by its JSON pointer.
+    /// A number in the live part of the status, by its JSON pointer.
     pub fn live(&self, pointer: &str) -> u64 {
         let status = self.status();
         let number = status["live"].pointer(pointer).and_then(Value::as_u64);
@@ -184,22 +184,22 @@ impl Server {
             .unwrap_or_else(|| panic!("not said in {status:#}"))
     }
 
-    /// `flaz stop`, and wants the server to end well.
+    /// Runs `flaz stop`, and expects the server to end successfully.
     pub fn stop(self) {
         self.end_well("stop");
     }
 
-    /// `flaz flush`: everything that is dirty is brought to the origin.
+    /// Runs `flaz flush`: writes all dirty blocks to the origin.
     pub fn flush(&self) {
         Program::flaz().words("flush --control").arg(&self.control).ok();
     }
 
-    /// `flaz detach`, and wants the server to end well.
+    /// Runs `flaz detach`, and expects the server to end successfully.
     pub fn detach(self) {
         self.end_well("detach");
     }
 
-    /// `flaz detach`, and wants it to fail: what it says.
+    /// Runs `flaz detach`, expects it to fail, and returns its message.
     pub fn detach_fails(&self) -> String {
         Program::flaz()
             .words("detach --control")
@@ -221,7 +221,7 @@ impl Server {
         );
     }
 
-    /// Sends `signal` and gives how the server ended.
+    /// Sends `signal` and returns how the server ended.
     pub fn end_by(mut self, signal: Signal) -> ExitStatus {
         let child = self.child.as_ref().expect("the server runs");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid fits")).expect("a pid is not zero");

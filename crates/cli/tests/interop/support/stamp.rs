@@ -1,7 +1,7 @@
-//! What sectors hold under a [`Ledger`](super::Ledger): each says which write it is from, and where it belongs.
+//! Contents of sectors for a [`Ledger`](super::Ledger): each identifies its write and its place.
 //!
-//! A write has a number, its *version*. A sector is made from its own number and the version and from nothing else, so
-//! that old data, data of another sector and damaged data are told apart. Every third version compresses badly.
+//! A write has a number, its *version*. The contents of a sector depend only on its own number and the version, so old
+//! data, data of another sector and damaged data can be distinguished. Every third version compresses badly.
 
 use std::fmt;
 
@@ -13,21 +13,21 @@ const MAGIC: u64 = 0x464c_415a_4c45_4447;
 /// Magic, sector, version.
 const HEADER_BYTES: usize = 24;
 
-/// What is seen in a sector.
+/// Contents found in a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Print {
     /// All zeroes: never written, zeroed, or trimmed.
     Zero,
     /// All of it is from this write.
     Version(u64),
-    /// Trimmed: zeroes, or anything that the sector has ever held.
+    /// Trimmed: zeroes, or any earlier contents of the sector.
     Trimmed,
-    /// Nothing that was ever written there.
+    /// Data that was never written there.
     Garbage,
 }
 
 impl Print {
-    /// Whether a sector that should be `self` may be read as `seen`.
+    /// Whether a sector with the expected contents `self` may be read as `seen`.
     pub fn allows(self, seen: Self) -> bool {
         self == seen || (self == Self::Trimmed && seen != Self::Garbage)
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Print {
     }
 }
 
-/// Fills `out`, which begins at `sector` of the device, with what write number `version` puts there.
+/// Fills `out`, which begins at `sector` of the device, with the data of write number `version`.
 pub fn fill(sector: u64, version: u64, out: &mut [u8]) {
     for (number, bytes) in (sector..).zip(out.chunks_exact_mut(SECTOR)) {
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -61,7 +61,7 @@ pub fn fill(sector: u64, version: u64, out: &mut [u8]) {
     }
 }
 
-/// What the bytes of sector number `sector` are. Versions up to `newest` were written.
+/// Identifies the contents of sector number `sector`. Versions up to `newest` were written.
 pub fn print_of(sector: u64, bytes: &[u8], newest: u64) -> Print {
     if bytes.iter().all(|byte| *byte == 0) {
         return Print::Zero;
