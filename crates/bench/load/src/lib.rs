@@ -44,4 +44,5 @@ pub mod test;
 pub mod ticker;
 mod uring;
 pub mod visit;
+mod word;
 pub mod writers;

@@ -1,45 +1,48 @@
 //! Choices in a plan, with the same words in a campaign file and in options.
 
 use flaz_bench::unit::parse_record;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-/// Family of the data for percentage levels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FamilyWord {
-    /// A run of one byte in each 4 KiB.
-    #[default]
-    Run,
-    /// Copies at a distance of 256 bytes.
-    Copies,
-    /// Bytes of unequal frequency.
-    Alphabet,
-    /// The data that IOzone writes.
-    Iozone,
-    /// Chunks drawn from a distribution that `flaz study` measured; it has no percentages, and its level is `replay`.
-    Replay,
+use crate::word::words;
+
+words! {
+    /// Family of the data for percentage levels.
+    #[derive(Default)]
+    pub enum FamilyWord {
+        /// A run of one byte in each 4 KiB.
+        #[default]
+        Run => "run",
+        /// Copies at a distance of 256 bytes.
+        Copies => "copies",
+        /// Bytes of unequal frequency.
+        Alphabet => "alphabet",
+        /// The data that IOzone writes.
+        Iozone => "iozone",
+        /// Chunks drawn from a distribution that `flaz study` measured; it has no percentages, and its level is `replay`.
+        Replay => "replay",
+    }
 }
 
-/// Whether the time includes the flush after writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Flush {
-    /// The time includes it.
-    #[default]
-    Timed,
-    /// The time excludes it, as in IOzone without `-e` and `-c`.
-    After,
+words! {
+    /// Whether the time includes the flush after writes.
+    #[derive(Default)]
+    pub enum Flush {
+        /// The time includes it.
+        #[default]
+        Timed => "timed",
+        /// The time excludes it, as in IOzone without `-e` and `-c`.
+        After => "after",
+    }
 }
 
-/// The I/O engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EngineWord {
-    /// System calls, one at a time.
-    Sync,
-    /// io_uring.
-    #[serde(rename = "io_uring")]
-    IoUring,
+words! {
+    /// The I/O engine.
+    pub enum EngineWord {
+        /// System calls, one at a time.
+        Sync => "sync",
+        /// io_uring.
+        IoUring => "io_uring",
+    }
 }
 
 /// A number of bytes: plain, or as `4KiB`.

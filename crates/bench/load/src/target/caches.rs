@@ -2,26 +2,26 @@
 
 use std::fs;
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::LoadError;
+use crate::word::words;
 
 /// The kernel's file for dropping its page cache.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// Which pages are dropped from the page cache between tests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DropCaches {
-    /// Those of the whole system if that is permitted and the page cache is used, otherwise those of the target.
-    #[default]
-    Auto,
-    /// Those of the target.
-    Target,
-    /// Those of the whole system.
-    System,
-    /// Nobody's.
-    No,
+words! {
+    /// Which pages are dropped from the page cache between tests.
+    #[derive(Default)]
+    pub enum DropCaches {
+        /// Those of the whole system if that is permitted and the page cache is used, otherwise those of the target.
+        #[default]
+        Auto => "auto",
+        /// Those of the target.
+        Target => "target",
+        /// Those of the whole system.
+        System => "system",
+        /// Nobody's.
+        No => "no",
+    }
 }
 
 /// The meaning of [`DropCaches::Auto`], given whether the page cache is used (`buffered`).

@@ -14,10 +14,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Advice;
-use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
 use crate::medium::FileMedium;
+use crate::word::words;
 use direct::{ALIGNMENTS_BYTES, alignment_of};
 use scratch::Scratch;
 
@@ -28,17 +28,18 @@ const FREE_PERCENT_MAX: u64 = 80;
 /// Assumed memory of a machine that does not report it.
 const MEMORY_BYTES: u64 = 8 << 30;
 
-/// Direct I/O or page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Io {
-    /// Direct I/O if possible.
-    #[default]
-    Auto,
-    /// Only direct I/O.
-    Direct,
-    /// The page cache.
-    Buffered,
+words! {
+    /// Direct I/O or page cache.
+    #[derive(Default)]
+    pub enum Io {
+        /// Direct I/O if possible.
+        #[default]
+        Auto => "auto",
+        /// Only direct I/O.
+        Direct => "direct",
+        /// The page cache.
+        Buffered => "buffered",
+    }
 }
 
 /// Kind of a target.

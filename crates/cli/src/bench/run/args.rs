@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use flaz_bench::cell::{Level, RUNS_MAX};
 use flaz_load::pass::DEPTH_MAX;
 use flaz_load::plan::{Bytes, EngineWord, FamilyWord, Flush, PRECONDITION_MAX, WARM_UP_MAX, Wanted};
@@ -114,8 +115,8 @@ struct DataArgs {
     levels: Option<Vec<Level>>,
     /// How data for a percentage level is generated. iozone is for comparison with old campaigns (results include the
     /// true ratio); replay uses only the level replay and needs --distribution
-    #[arg(long, value_name = "FAMILY", value_enum)]
-    family: Option<FamilyArg>,
+    #[arg(long, value_name = "FAMILY", value_parser = word(&FamilyWord::ALL, FamilyWord::name))]
+    family: Option<FamilyWord>,
     /// Distribution for the level replay, written by `flaz study`
     #[arg(long, value_name = "FILE")]
     distribution: Option<PathBuf>,
@@ -154,61 +155,24 @@ struct RoundsArgs {
 #[derive(Args, Debug)]
 struct MethodArgs {
     /// Bypass or use the page cache. auto uses direct I/O if supported
-    #[arg(long, value_name = "HOW", value_enum)]
-    io: Option<IoArg>,
+    #[arg(long, value_name = "HOW", value_parser = word(&Io::ALL, Io::name))]
+    io: Option<Io>,
     /// I/O engine [default: sync, or io_uring with --depth]
-    #[arg(long, value_name = "ENGINE", value_enum)]
-    engine: Option<EngineArg>,
+    #[arg(long, value_name = "ENGINE", value_parser = word(&EngineWord::ALL, EngineWord::name))]
+    engine: Option<EngineWord>,
     /// Operations in flight per writer [default: 1]
     #[arg(long, value_name = "N", value_parser = whole(1..=DEPTH_MAX))]
     depth: Option<usize>,
     /// Whether the time includes the final flush; after excludes it, as IOzone does
-    #[arg(long, value_name = "WHEN", value_enum)]
-    flush: Option<FlushArg>,
+    #[arg(long, value_name = "WHEN", value_parser = word(&Flush::ALL, Flush::name))]
+    flush: Option<Flush>,
     /// Which cached pages to drop before each test. auto: those of the whole system if run by root and the page cache
     /// is used, otherwise those of the target
-    #[arg(long, value_name = "WHOSE", value_enum)]
-    drop_caches: Option<DropArg>,
+    #[arg(long, value_name = "WHOSE", value_parser = word(&DropCaches::ALL, DropCaches::name))]
+    drop_caches: Option<DropCaches>,
     /// Read all data back after each group of tests (not timed) and compare it
     #[arg(long)]
     verify: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum FamilyArg {
-    Run,
-    Copies,
-    Alphabet,
-    Iozone,
-    Replay,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum IoArg {
-    Auto,
-    Direct,
-    Buffered,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum EngineArg {
-    Sync,
-    #[value(name = "io_uring")]
-    IoUring,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum FlushArg {
-    Timed,
-    After,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DropArg {
-    Auto,
-    Target,
-    System,
-    No,
 }
 
 impl RunArgs {
@@ -225,13 +189,7 @@ impl RunArgs {
                 .as_ref()
                 .map(|sizes| sizes.iter().copied().map(Bytes).collect()),
             levels: args.data.levels.clone(),
-            family: args.data.family.map(|family| match family {
-                FamilyArg::Run => FamilyWord::Run,
-                FamilyArg::Copies => FamilyWord::Copies,
-                FamilyArg::Alphabet => FamilyWord::Alphabet,
-                FamilyArg::Iozone => FamilyWord::Iozone,
-                FamilyArg::Replay => FamilyWord::Replay,
-            }),
+            family: args.data.family,
             distribution: args.data.distribution.clone(),
             chunk: args.data.chunk.map(Bytes),
             dedup: args.data.dedup,
@@ -243,31 +201,27 @@ impl RunArgs {
             steady: args.rounds.steady.then_some(true),
             size: args.size.map(Bytes),
             writers: args.writers,
-            io: args.method.io.map(|io| match io {
-                IoArg::Auto => Io::Auto,
-                IoArg::Direct => Io::Direct,
-                IoArg::Buffered => Io::Buffered,
-            }),
-            engine: args.method.engine.map(|engine| match engine {
-                EngineArg::Sync => EngineWord::Sync,
-                EngineArg::IoUring => EngineWord::IoUring,
-            }),
+            io: args.method.io,
+            engine: args.method.engine,
             depth: args.method.depth,
-            flush: args.method.flush.map(|flush| match flush {
-                FlushArg::Timed => Flush::Timed,
-                FlushArg::After => Flush::After,
-            }),
-            drop_caches: args.method.drop_caches.map(|whose| match whose {
-                DropArg::Auto => DropCaches::Auto,
-                DropArg::Target => DropCaches::Target,
-                DropArg::System => DropCaches::System,
-                DropArg::No => DropCaches::No,
-            }),
+            flush: args.method.flush,
+            drop_caches: args.method.drop_caches,
             verify: args.method.verify.then_some(true),
             seed: args.seed,
             pool: args.pool.map(Bytes),
         }
     }
+}
+
+/// Parses the name of a value; `--help` lists the names.
+fn word<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.iter().map(|value| name(*value))).try_map(move |found| {
+        let value = all.iter().find(|value| name(**value) == found);
+        value.copied().ok_or("not one of the possible values")
+    })
 }
 
 fn level(text: &str) -> Result<Level, String> {
