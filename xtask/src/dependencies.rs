@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_sources_and_banned_crates_are_named() {
+    fn other_sources_and_banned_crates_are_reported() {
         let of = |name: &str, source: &str| {
             rules().objections(&json!({ "name": name, "license": "MIT", "source": source }))
         };

@@ -153,7 +153,7 @@ mod tests {
 
     /// Requires the real traces, which are not in this repository.
     #[test]
-    fn the_policies_do_what_the_design_says_they_do() {
+    fn hit_ratios_match_the_design() {
         let Some(dir) = std::env::var_os("FLAZ_TRACES") else {
             println!("skipped: FLAZ_TRACES is not set to the directory with the traces");
             return;

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_hits_as_often_as_the_ideal_policy() {
+    fn the_engine_matches_the_ideal_hit_ratio() {
         let references = skewed(160_000, 30_011);
         for (data, factor) in [(Data::Random, 1), (Data::TwoToOne, 2)] {
             let capacity = 4000;

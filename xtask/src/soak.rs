@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_loops_is_understood() {
+    fn a_soak_line_is_parsed() {
         let counts = Counts::of_line(
             "power_cuts kills=3 power_cuts=12 acknowledged=4000 durable=2000 lost=1 seed=9 folder=/x y",
         );

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_tell_the_same() {
+    fn both_formats_give_the_same_trace() {
         let records = [vscsi(4096, 8), vscsi(5120, 7), vscsi(512, 16)].concat();
         assert_eq!(
             parse(&records, Format::Vscsi),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named_with_its_place() {
+    fn damage_is_reported_with_its_place() {
         let error = parse(b"8 8 0 0\n8 x 0 1\n", Format::Arc).expect_err("x is no number");
         assert_eq!(
             error,
@@ -370,7 +370,7 @@ mod tests {
 
     /// The counts that come with the traces; they are not in this repository.
     #[test]
-    fn known_traces_have_the_counts_that_are_published_with_them() {
+    fn known_traces_have_the_published_counts() {
         let Some(dir) = std::env::var_os("FLAZ_TRACES") else {
             println!("skipped: FLAZ_TRACES is not set to the directory with the traces");
             return;

@@ -67,7 +67,7 @@ impl System {
 }
 
 #[test]
-fn a_browser_is_wanted_where_the_archive_has_one() {
+fn a_browser_is_required_if_the_archive_has_one() {
     let Some(debian) = System::new("debian") else {
         return;
     };

@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_manual() {
+    fn defaults_match_the_manual() {
         let cli = Cli::try_parse_from(["flaz", "serve", "c"]).unwrap();
         let Command::Serve(serve) = cli.command else {
             panic!("not serve")

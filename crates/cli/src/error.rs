@@ -220,7 +220,7 @@ mod tests {
     struct Inner;
 
     #[test]
-    fn causes_are_said_once() {
+    fn causes_are_printed_once() {
         assert_eq!(chain(&Repeats(Inner)), "outer of inner");
         let failure = Failure::system("reading /x")(io::Error::from_raw_os_error(13));
         assert_eq!(chain(&failure), "reading /x: Permission denied (os error 13)");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_pipes_are_no_failure() {
+    fn a_closed_pipe_is_not_a_failure() {
         assert!(matches!(
             Failure::output(io::ErrorKind::BrokenPipe.into()),
             Failure::ReaderGone

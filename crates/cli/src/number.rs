@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_kept_and_said() {
+    fn limits_are_enforced_and_reported() {
         let threads = whole(NonZeroUsize::MIN..=NonZeroUsize::new(8).unwrap());
         assert_eq!(threads("8").map(NonZeroUsize::get), Ok(8));
         for text in ["0", "9", "-1", "x", "", "1.5", "99999999999999999999"] {

@@ -90,7 +90,7 @@ fn published_tables_have_the_known_counts() {
 }
 
 #[test]
-fn a_campaign_with_itself_is_no_news() {
+fn a_campaign_equals_itself() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.json");
     let samples: Vec<f64> = (0..12).map(|run| 1e8 + f64::from(run % 5) * 1e4).collect();
@@ -251,7 +251,7 @@ fn invalid_files_are_refused() {
 }
 
 #[test]
-fn help_is_there() {
+fn every_command_has_help() {
     for words in [&["--help"][..], &["compare", "--help"], &["claim", "--help"]] {
         let help = succeeded(words);
         assert!(help.contains("Usage: flaz bench"), "{help}");
@@ -298,7 +298,7 @@ fn a_report_writes_all_requested_outputs() {
 
 /// Neither may be replaced: another program reads one and has the other open.
 #[test]
-fn a_page_goes_to_pipes_and_to_where_standard_output_goes() {
+fn a_page_goes_to_pipes_and_standard_output() {
     let folder = tempfile::tempdir().unwrap();
     let means = means();
     let words = ["report", &means, "--runs", "10", "-o"];
@@ -326,7 +326,7 @@ fn a_page_goes_to_pipes_and_to_where_standard_output_goes() {
 }
 
 #[test]
-fn reports_that_cannot_be() {
+fn impossible_reports_are_refused() {
     let (means, differences) = (means(), differences());
     refused(&["report"], USAGE, &["FILE"]);
     refused(&["report", &means], USAGE, &["--runs N"]);

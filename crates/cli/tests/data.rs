@@ -111,7 +111,7 @@ fn data_goes_to_a_pipe_and_its_report_to_standard_error() {
 }
 
 #[test]
-fn a_reader_that_has_enough_is_no_failure() {
+fn a_reader_that_stops_early_is_not_a_failure() {
     let scratch = Scratch::new();
     let mut child = scratch
         .command("bench data --size 1GiB --output -")
@@ -132,7 +132,7 @@ fn iozone_is_labelled_with_its_true_ratio() {
 }
 
 #[test]
-fn data_that_cannot_be_made_is_refused() {
+fn invalid_data_options_are_refused() {
     let scratch = Scratch::new();
     scratch.refused("bench data --level 101", USAGE, &["--level", "0 to 100"]);
     scratch.refused(
@@ -170,7 +170,7 @@ fn data_that_cannot_be_made_is_refused() {
 }
 
 #[test]
-fn a_study_of_made_data_finds_what_was_made_and_is_replayed() {
+fn a_study_of_generated_data_is_exact_and_replayable() {
     let scratch = Scratch::new();
     scratch.succeeded("bench data --family random-level --size 20MiB --output data");
     let study = scratch.json("study data --cache 10M --codec zlib --codec lzo --distribution d.json --json");
@@ -226,7 +226,7 @@ fn a_study_is_a_page_without_progress_in_a_pipe() {
 }
 
 #[test]
-fn what_cannot_be_studied_is_refused() {
+fn unusable_paths_are_refused_by_study() {
     let scratch = Scratch::new();
     scratch.refused("study", USAGE, &["PATH"]);
     scratch.refused(

@@ -183,7 +183,7 @@ fn a_quick_demo_gives_table_page_and_json_and_leaves_nothing() {
 }
 
 #[test]
-fn an_interrupt_stops_it_soon_and_leaves_nothing() {
+fn an_interrupt_stops_the_demo_and_leaves_no_files() {
     for number in [Signal::INT, Signal::TERM] {
         let rig = Rig::new();
         let mut child = rig.demo(&["--seconds", "600"]).spawn().expect("starts");
@@ -207,7 +207,7 @@ fn an_interrupt_stops_it_soon_and_leaves_nothing() {
 }
 
 #[test]
-fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
+fn a_second_interrupt_kills_the_demo_and_leaves_no_files() {
     let rig = Rig::new();
     let mut child = rig.demo(&["--seconds", "600"]).spawn().expect("starts");
     wait_for_server(&rig, &mut child);
@@ -221,7 +221,7 @@ fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
 }
 
 #[test]
-fn what_cannot_work_is_said_before_anything_is_made() {
+fn invalid_options_are_refused_before_files_are_created() {
     let rig = Rig::new();
     fs::remove_dir_all(rig.path("data")).expect("removed");
     for (arguments, words) in [

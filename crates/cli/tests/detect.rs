@@ -15,7 +15,7 @@ fn detect(words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_plain_file_is_not_taken_for_anything_else() {
+fn a_plain_file_is_not_reported_as_compressing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let output = detect(&[
@@ -86,7 +86,7 @@ fn plain_folder() -> Option<PathBuf> {
 }
 
 #[test]
-fn no_run_on_a_plain_file_says_yes() {
+fn a_plain_file_gives_no_false_positive() {
     let Some(folder) = plain_folder() else { return };
     for seed in 1..=PLAIN_RUNS {
         let found = run_in(&folder, seed);
@@ -102,7 +102,7 @@ fn no_run_on_a_plain_file_says_yes() {
 }
 
 #[test]
-fn a_file_is_written_in_place_once_its_path_was_typed_again() {
+fn a_file_is_overwritten_after_its_path_was_typed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("image");
     fs::File::create(&file).unwrap().set_len((5 << 20) + 7).unwrap();
@@ -133,7 +133,7 @@ fn a_file_is_written_in_place_once_its_path_was_typed_again() {
 }
 
 #[test]
-fn the_page_says_what_could_fool_it() {
+fn the_page_lists_possible_causes_of_wrong_results() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let output = detect(&[
@@ -158,7 +158,7 @@ fn the_page_says_what_could_fool_it() {
 }
 
 #[test]
-fn what_it_cannot_look_at_is_refused() {
+fn unusable_targets_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "precious").unwrap();

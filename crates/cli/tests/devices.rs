@@ -242,7 +242,7 @@ fn the_origin_behind_a_loop_device() {
 
 /// Mounted in another mount namespace: no table that this process can read lists it, but the kernel knows.
 #[test]
-fn a_mount_that_only_others_see() {
+fn a_mount_in_another_namespace_is_refused() {
     struct Elsewhere(Child);
     impl Drop for Elsewhere {
         fn drop(&mut self) {
@@ -277,7 +277,7 @@ fn a_mount_that_only_others_see() {
 }
 
 #[test]
-fn devices_are_studied_and_never_written_with_made_data() {
+fn devices_are_studied_and_never_overwritten() {
     let block: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
     let Some(rig) = Rig::new(|file| file.write_all_at(&block, 8 << 20).unwrap()) else {
         return;
@@ -372,7 +372,7 @@ fn measure(rig: &Rig, device: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_device_that_somebody_may_need_is_not_measured() {
+fn a_device_in_use_is_not_measured() {
     let Some(mut rig) = Rig::new(|_| {}) else { return };
     let device = rig.device.clone();
     must("mkfs.ext4", &["-q".as_ref(), &device]);
@@ -480,7 +480,7 @@ fn a_file_system_without_direct_io_uses_the_page_cache() {
 
 /// Once for each device, by the daemon, but not by a command that opens a cache for a moment.
 #[test]
-fn a_file_system_without_direct_io_is_said_by_serve_alone() {
+fn only_serve_reports_missing_direct_io() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
         return;

@@ -138,7 +138,7 @@ fn no_command_and_unknown_ones() {
 }
 
 #[test]
-fn help_and_version_are_no_errors() {
+fn help_and_version_succeed() {
     let scratch = Scratch::new();
     assert!(scratch.run("--version").succeeded().starts_with("flaz "));
     assert!(
@@ -339,7 +339,7 @@ fn serve_with_invalid_options() {
 }
 
 #[test]
-fn serve_check_and_dump_what_is_no_cache() {
+fn serve_check_and_dump_refuse_other_files() {
     let scratch = Scratch::new();
     scratch.file("zeroes");
     for command in ["serve", "check", "dump", "status", "stop"] {
@@ -385,7 +385,7 @@ fn a_damaged_cache_is_not_recreated_without_warning() {
 }
 
 #[test]
-fn an_origin_that_is_smaller_or_missing_or_another_one() {
+fn a_smaller_missing_or_different_origin_is_refused() {
     let scratch = Scratch::new();
     let origin = scratch.file("origin");
     scratch.file("other");
@@ -514,7 +514,7 @@ const STATUS: &str = r#"{"schema":1,"state":"running",
     "origin":{"path":"/o","size_bytes":4096}}"#;
 
 #[test]
-fn a_daemon_that_refuses() {
+fn a_refusal_of_the_daemon_is_reported() {
     let scratch = Scratch::new();
     let server = Server::start(&scratch.path("s"), Arc::new(Fake)).unwrap();
     assert!(
@@ -551,7 +551,7 @@ fn an_older_daemon_can_be_stopped() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     let scratch = Scratch::new();
     let server = Server::start(&scratch.path("s"), Arc::new(Fake)).unwrap();
     for line in [

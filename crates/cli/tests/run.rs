@@ -107,7 +107,7 @@ fn whole(campaign: &Value, runs: usize) {
 }
 
 #[test]
-fn a_folder_with_nothing_but_defaults() {
+fn a_directory_is_measured_with_defaults() {
     let scratch = Scratch::new();
     let page = scratch.succeeded("disk --size 4MiB --runs 3 --drop-caches target --output out.json");
     for part in [
@@ -149,7 +149,7 @@ fn a_folder_with_nothing_but_defaults() {
 
 /// Duplicates that a device can find: requested, in the pool, and on a target of two pools.
 #[test]
-fn the_share_of_duplicates_is_that_of_what_is_written() {
+fn the_share_of_duplicates_matches_the_written_data() {
     const POOL_BYTES: usize = 64 << 20;
     let scratch = Scratch::new();
     File::create(scratch.path("image"))
@@ -230,7 +230,7 @@ fn queues_writers_and_verification() {
 }
 
 #[test]
-fn a_campaign_file_and_options_over_it() {
+fn options_override_the_campaign_file() {
     let scratch = Scratch::new();
     fs::write(
         scratch.path("plan.toml"),
@@ -253,7 +253,7 @@ fn a_campaign_file_and_options_over_it() {
 }
 
 #[test]
-fn real_data_is_replayed_beside_other_levels() {
+fn real_data_is_replayed_with_other_levels() {
     let scratch = Scratch::new();
     fs::write(
         scratch.path("d.json"),
@@ -291,7 +291,7 @@ fn real_data_is_replayed_beside_other_levels() {
 }
 
 #[test]
-fn more_runs_until_cells_are_known_or_the_limit_is_reached() {
+fn runs_are_added_until_intervals_or_limit_are_reached() {
     let scratch = Scratch::new();
     // No interval is as narrow as a hundredth of a percent.
     scratch.succeeded(
@@ -401,7 +401,7 @@ fn a_killed_campaign_continues() {
 }
 
 #[test]
-fn a_file_is_overwritten_only_when_its_path_is_typed_again() {
+fn a_file_is_overwritten_only_with_its_path_typed() {
     let scratch = Scratch::new();
     File::create(scratch.path("mine"))
         .unwrap()
@@ -439,7 +439,7 @@ fn a_file_is_overwritten_only_when_its_path_is_typed_again() {
 }
 
 #[test]
-fn a_file_with_a_file_system_is_refused_whatever_is_typed() {
+fn a_file_with_a_file_system_is_always_refused() {
     let scratch = Scratch::new();
     let mut image = vec![0; 1 << 20];
     image[65_600..65_608].copy_from_slice(b"_BHRfS_M");
@@ -456,7 +456,7 @@ fn a_file_with_a_file_system_is_refused_whatever_is_typed() {
 }
 
 #[test]
-fn refusals_say_what_was_expected() {
+fn refusals_name_the_expected_value() {
     let scratch = Scratch::new();
     scratch.refused("", USAGE, &["TARGET"]);
     scratch.refused("disk --tests wirte", USAGE, &["wirte", "backwards_read"]);

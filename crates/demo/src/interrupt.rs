@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoning_outlasts_those_who_still_write() {
+    fn abandoning_removes_files_created_meanwhile() {
         for _ in 0..20 {
             let interrupt = Interrupt::default();
             let folder = tempfile::tempdir().expect("a temporary folder").keep();

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_says_where_and_what() {
+    fn a_mismatch_names_block_and_contents() {
         let mismatch = Mismatch {
             block: 3,
             expected: vec![1, 2],

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_over_the_window_alone() {
+    fn hit_ratios_cover_only_their_window() {
         let sample = |second, hit_blocks, miss_blocks| Sample {
             second,
             requests: hit_blocks,

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_private_and_goes_away() {
+    fn the_directory_is_private_and_removed_at_the_end() {
         let scratch = Scratch::create(None, 1 << 20, false, &Interrupt::default()).expect("a folder");
         let path = scratch.path().to_owned();
         let mode = std::fs::metadata(&path).expect("there").permissions().mode();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_when_asked() {
+    fn the_directory_is_kept_if_requested() {
         let outside = tempfile::tempdir().expect("a folder");
         let scratch =
             Scratch::create(Some(outside.path()), 1, true, &Interrupt::default()).expect("a folder");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_room_is_said_before_anything_is_made() {
+    fn missing_space_is_reported_before_files_are_created() {
         let outside = tempfile::tempdir().expect("a folder");
         let error =
             Scratch::create(Some(outside.path()), u64::MAX, false, &Interrupt::default()).expect_err("full");

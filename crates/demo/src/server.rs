@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_read_past_strange_names() {
+    fn cpu_time_is_parsed_after_any_process_name() {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194304 100 0 0 0 250 75 0 0 20 0 3 0 12345 1000 10";
         assert_eq!(cpu_seconds_in(stat), Some(3.25));
         assert_eq!(cpu_seconds_in("nonsense"), None);

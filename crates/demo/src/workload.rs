@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sequence_depends_on_seed_client_and_phase_alone() {
+    fn requests_depend_only_on_seed_client_and_phase() {
         let set = data(&[64; 100]);
         let draw = |seed, client, phase| {
             let mut requests = Workload::new(&set, seed, 4, 0.9, 0.05).requests(client, phase);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_have_the_shares_stated() {
+    fn request_lengths_have_the_stated_shares() {
         assert_eq!(REQUEST_BLOCKS.iter().map(|(_, parts)| parts).sum::<u64>(), 100);
         let count = |wanted| (0..100).filter(|&percent| length(percent) == wanted).count() as u64;
         for (blocks, parts) in REQUEST_BLOCKS {

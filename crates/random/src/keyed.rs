@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_the_words_from_the_place_on() {
+    fn bytes_match_the_words_from_a_position() {
         let key = Key::new(3, 4);
         let mut bytes = [0; 19];
         key.fill(5, &mut bytes);

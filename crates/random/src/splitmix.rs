@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_filled_to_the_last() {
+    fn all_bytes_are_filled() {
         let (mut long, mut short) = ([0; 16], [0; 11]);
         Random::new(4).fill(&mut long);
         Random::new(4).fill(&mut short);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_what_they_say() {
+    fn probabilities_have_their_value() {
         let mut random = Xoshiro::new(6);
         let hits = (0..100_000).filter(|_| random.chance(100_000)).count();
         assert!((9_000..11_000).contains(&hits), "{hits}");

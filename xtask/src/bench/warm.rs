@@ -592,7 +592,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_cache_starts_warm_again_and_again() {
+    fn a_full_cache_starts_warm_repeatedly() {
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = Runtime::new(Config::default()).expect("a runtime");
         runtime.block_on(async {

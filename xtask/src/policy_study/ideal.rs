@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fifo_keeps_what_was_used_only_with_reinsertion() {
+    fn fifo_keeps_used_blocks_only_with_reinsertion() {
         let references = [0, 1, 0, 2, 0, 1];
         // 0 is used, so 1 leaves when 2 is added.
         let outcome = fifo_with_reinsertion(&references, 3, 2);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn second_touch_admits_nothing_that_comes_once() {
+    fn second_touch_admits_no_block_used_once() {
         let once: Vec<u32> = (0..100).collect();
         assert_eq!(second_touch(&once, 100, 10).admitted, 0);
         let outcome = second_touch(&[0, 0, 0], 1, 10);

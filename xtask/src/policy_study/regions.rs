@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_blocks_fit_where_they_compress_two_to_one() {
+    fn twice_the_blocks_fit_at_two_to_one() {
         let references: Vec<u32> = (0..1900).chain(0..1900).collect();
         let hits = |compression| {
             RegionCache::new(PolicyKind::Fifo, 1900, 1000, compression)

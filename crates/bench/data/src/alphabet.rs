@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_rises() {
+    fn the_alphabet_table_is_ascending() {
         for pair in KNOTS.windows(2) {
             assert!(pair[0].saved_percent < pair[1].saved_percent);
             if pair[0].bits == pair[1].bits && pair[1].saved_percent < 100.0 {

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_is_counted_whether_it_was_asked_for_or_not() {
+    fn unrequested_duplicates_are_counted_as_well() {
         let random = of(Family::Random, 0.0, 4096, (2 << 20) + 4095);
         assert_eq!((random.blocks, random.distinct), (512, 512));
         assert_eq!(random.percent(), 0.0);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_given_out_again_repeats_all_of_it() {
+    fn repeated_data_counts_as_duplicates() {
         let once = of(Family::Random, 0.0, 4096, 1 << 20);
         assert_eq!(once.percent_repeated(1 << 20), 0.0);
         assert_eq!(once.percent_repeated(4 << 20), 75.0);

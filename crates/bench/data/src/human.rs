@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn chunk_sizes_are_formatted() {
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(3 << 29), "1.50 GiB");
         assert_eq!(

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_of_every_form() {
+    fn levels_parse_in_every_form() {
         for (text, percent) in [
             ("50%", 50.0),
             ("50", 50.0),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_checked() {
+    fn a_distribution_file_is_validated() {
         assert_eq!(serde_json::from_str::<Level>("12.5").unwrap().percent(), 12.5);
         assert!(serde_json::from_str::<Level>("120").is_err());
     }

@@ -90,7 +90,7 @@ fn copies_reach_every_level_at_every_size_with_every_codec() {
 }
 
 #[test]
-fn copies_from_far_away_are_invisible_to_smaller_units() {
+fn distant_copies_do_not_help_smaller_units() {
     let family = Family::Copies {
         distance_bytes: 32 << 10,
     };
@@ -127,7 +127,7 @@ fn alphabets_compress_only_with_an_entropy_stage() {
 }
 
 #[test]
-fn zeroes_and_random_bytes_are_the_ends() {
+fn zeroes_save_everything_and_random_bytes_nothing() {
     close(
         &rows(Family::Zeros, 50.0, 4096, SIZE_BYTES),
         100.0,
@@ -145,7 +145,7 @@ fn zeroes_and_random_bytes_are_the_ends() {
 }
 
 #[test]
-fn random_levels_cover_everything() {
+fn random_levels_cover_the_whole_range() {
     let found = rows(Family::RandomLevel, 0.0, 4096, 4 << 20);
     for row in found.iter().filter(|row| row.window_bytes == 4096) {
         // Uniform from 0 to 100: a deviation of 28.9; 1024 windows give the mean to 0.9.
@@ -164,7 +164,7 @@ fn random_levels_cover_everything() {
 }
 
 #[test]
-fn iozone_is_what_was_measured_of_it() {
+fn iozone_data_matches_the_measured_savings() {
     // Measured savings of IOzone's own data in records of 4 KiB; its zlib was another version.
     for (percent, lz4, zstd) in [
         (98.0, 95.0, 96.0),
@@ -186,7 +186,7 @@ fn iozone_is_what_was_measured_of_it() {
 }
 
 #[test]
-fn a_replayed_distribution_has_its_means_and_its_spread() {
+fn replayed_data_matches_mean_and_spread() {
     // Three kinds of blocks: like a library, a text, a photograph; and zeroes.
     let row = |lz4, zstd, chunks| Row {
         matched_percent: lz4,

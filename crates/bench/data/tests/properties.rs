@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn other_seeds_are_other_data(spec in specs(), other in any::<(u64, u64)>()) {
+    fn different_seeds_give_different_data(spec in specs(), other in any::<(u64, u64)>()) {
         prop_assume!((spec.seed.campaign, spec.seed.run) != other && spec.family != Family::Zeros);
         // A level of 100 % may leave only one value per chunk.
         prop_assume!(spec.level.percent() < 90.0);
@@ -134,7 +134,7 @@ fn repeated(seen: &mut BTreeSet<u64>, data: &[u8]) -> usize {
 }
 
 #[test]
-fn duplicates_are_as_many_as_asked_and_far_apart() {
+fn duplicates_have_the_requested_share_and_distance() {
     for percent in [0.0, 10.0, 50.0, 90.0] {
         let mut spec = spec(Family::Run, 50.0);
         spec.dedup = Level::new(percent).unwrap();
@@ -156,7 +156,7 @@ fn duplicates_are_as_many_as_asked_and_far_apart() {
 }
 
 #[test]
-fn repeats_of_a_campaign_share_no_block_unless_asked() {
+fn runs_share_no_block_unless_requested() {
     let run = |number| {
         let mut spec = spec(Family::Run, 90.0);
         spec.seed.run = number;
@@ -171,7 +171,7 @@ fn repeats_of_a_campaign_share_no_block_unless_asked() {
 }
 
 #[test]
-fn a_pool_is_the_data_and_verifies_itself() {
+fn a_pool_contains_and_verifies_the_data() {
     let mut spec = spec(Family::Copies { distance_bytes: 256 }, 75.0);
     spec.chunk_bytes = 64 << 10;
     let generator = Generator::new(spec).unwrap();
@@ -196,7 +196,7 @@ fn a_pool_is_the_data_and_verifies_itself() {
 }
 
 #[test]
-fn what_is_written_is_the_data() {
+fn output_equals_the_generated_data() {
     let mut spec = spec(Family::Alphabet, 40.0);
     spec.chunk_bytes = 16 << 10;
     let generator = Generator::new(spec).unwrap();
@@ -215,7 +215,7 @@ fn what_is_written_is_the_data() {
 }
 
 #[test]
-fn nonsense_is_refused_with_what_was_expected() {
+fn invalid_specs_are_refused_with_the_expectation() {
     let refused = |change: fn(&mut DataSpec)| {
         let mut spec = spec(Family::Run, 50.0);
         change(&mut spec);

@@ -75,7 +75,7 @@ fn truth(path: &Path, codec: CodecSpec, chunk_bytes: usize) -> (f64, f64) {
 }
 
 #[test]
-fn an_exact_study_gives_the_truth() {
+fn an_exact_study_reports_exact_shares() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
     mixed_file(&path, 70);
@@ -113,7 +113,7 @@ fn an_exact_study_gives_the_truth() {
 }
 
 #[test]
-fn intervals_of_samples_hold_the_truth() {
+fn intervals_of_samples_contain_the_exact_shares() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
     mixed_file(&path, 300);
@@ -264,7 +264,7 @@ fn the_distribution_that_a_study_writes_is_replayed() {
 }
 
 #[test]
-fn a_cache_of_the_named_size_is_assessed() {
+fn the_given_cache_size_is_assessed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
     mixed_file(&path, 20);
@@ -298,7 +298,7 @@ fn a_cache_of_the_named_size_is_assessed() {
 }
 
 #[test]
-fn what_cannot_be_studied_is_said() {
+fn unusable_paths_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     let refused = |paths: &[&Path]| study(&options(paths), &mut |_, _| {}).unwrap_err();
@@ -320,7 +320,7 @@ fn what_cannot_be_studied_is_said() {
 }
 
 #[test]
-fn a_file_that_shrinks_is_left_out_and_named() {
+fn a_shrinking_file_is_skipped_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let (small, large) = (folder.path().join("a"), folder.path().join("b"));
     let mut file = File::create(&small).unwrap();
@@ -337,7 +337,7 @@ fn a_file_that_shrinks_is_left_out_and_named() {
 }
 
 #[test]
-fn what_cannot_be_read_leaves_the_rest_of_its_window() {
+fn an_unreadable_part_keeps_the_rest_of_its_window() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     for (name, value) in [("a", 1), ("b", 2), ("c", 3)] {

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_shrinks_with_the_bytes() {
+    fn the_remaining_time_shrinks_with_the_bytes() {
         let began = Instant::now();
         let status = Status {
             what: String::new(),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_rate_is_kept() {
+    fn the_forecast_keeps_the_highest_rate() {
         let mut forecast = Forecast::default();
         assert_eq!(forecast.bytes_per_s_max(), None);
         forecast.moved(1000, 2.0);

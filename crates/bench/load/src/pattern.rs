@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn short_files_record_by_record() {
+    fn short_files_have_the_expected_order() {
         assert_eq!(records(Order::Forward, 4), [0, 1, 2, 3]);
         assert_eq!(records(Order::Backwards, 4), [3, 2, 1, 0]);
         assert_eq!(records(Order::First, 4), [0, 0, 0, 0]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn no_record_is_no_access() {
+    fn zero_records_have_no_access() {
         assert!(records(Order::Strided, 0).is_empty() && records(Order::Shuffled, 0).is_empty());
     }
 }

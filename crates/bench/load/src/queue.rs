@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_operation_ends_it() {
+    fn a_failed_operation_ends_the_queue() {
         let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         let ticker = Ticker {
             done: &done,

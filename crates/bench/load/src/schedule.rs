@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_differ_and_seeds_repeat_them() {
+    fn rounds_differ_and_are_reproducible_from_the_seed() {
         let plan = plan(&["throughput"], false);
         assert_eq!(round(&plan, 4), round(&plan, 4));
         assert_ne!(round(&plan, 4), round(&plan, 5));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_bring_each_test_what_it_needs() {
+    fn steps_prepare_each_test() {
         use Step::{Anew, DropCaches, Fill, Pass, Restore, Verify};
         let counted = |test| Pass { test, counts: true };
         let all = plan(&["all"], false);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_are_those_of_a_shuffle() {
+    fn shuffled_distances_match_a_true_shuffle() {
         const N: u64 = 10_000;
         let shuffle = Shuffle::new(N, 3);
         let mean = (1..N)
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn large_ranges_stay_within() {
+    fn a_shuffle_of_a_large_range_stays_within_it() {
         let count = (1 << 40) + 12_345;
         let shuffle = Shuffle::new(count, 9);
         assert!((0..1000).all(|at| shuffle.at(at * 1_000_000_007) < count));

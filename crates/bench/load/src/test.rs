@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back_and_are_the_published_ones() {
+    fn test_names_parse_and_match_published_tables() {
         for test in Test::all() {
             assert_eq!(test.name().parse(), Ok(test));
             assert_eq!(serde_json::to_value(test).unwrap(), test.name());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn words_stand_for_many() {
+    fn words_select_several_tests() {
         assert_eq!(parse_tests("throughput").unwrap().len(), 13);
         assert_eq!(parse_tests("iops").unwrap().len(), 4);
         assert_eq!(parse_tests("all").unwrap().len(), 17);

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn every_visit_leaves_what_it_wrote() {
+    fn the_target_contains_the_data_of_each_visit() {
         for family in [FamilyWord::Run, FamilyWord::Iozone] {
             let folder = tempfile::tempdir().unwrap();
             let plan = plan(folder.path(), family);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_back_is_found() {
+    fn wrong_data_from_the_target_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), FamilyWord::Run);
         let target = Target::new(folder.path(), &plan.target_options()).unwrap();
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_is_what_a_round_moves() {
+    fn traffic_equals_the_bytes_of_a_round() {
         let folder = tempfile::tempdir().unwrap();
         let mut plan = plan(folder.path(), FamilyWord::Run);
         plan.tests = vec![Test::Write, Test::Read];

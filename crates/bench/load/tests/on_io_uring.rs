@@ -76,7 +76,7 @@ impl Rig {
 }
 
 #[test]
-fn what_is_written_is_there_in_any_order_and_depth() {
+fn written_data_is_readable_in_any_order_and_depth() {
     let rig = Rig::new();
     for (order, depth) in [
         (Order::Forward, 1),
@@ -106,7 +106,7 @@ fn what_is_written_is_there_in_any_order_and_depth() {
 }
 
 #[test]
-fn reads_move_all_and_tell_when_there_is_not_as_much() {
+fn reads_are_complete_or_report_the_end() {
     let rig = Rig::new();
     for depth in [1, 16, 300] {
         rig.file(RECORDS * RECORD);

@@ -115,7 +115,7 @@ fn offsets(asked: &[Asked]) -> Vec<u64> {
 }
 
 #[test]
-fn each_test_asks_for_exactly_its_records() {
+fn each_test_accesses_exactly_its_records() {
     let pool = pool(40);
     let forward: Vec<u64> = (0..40).collect();
     let backwards: Vec<u64> = (0..40).rev().collect();
@@ -158,7 +158,7 @@ fn each_test_asks_for_exactly_its_records() {
 }
 
 #[test]
-fn the_bytes_are_those_of_the_pool() {
+fn written_bytes_come_from_the_pool() {
     let pool = pool(8);
     for test in Test::all().filter(|test| test.direction() == Direction::Write) {
         // More records than the pool has, beginning in its middle, as for the second writer.
@@ -219,7 +219,7 @@ fn a_stop_ends_the_pass_before_the_next_record() {
 }
 
 #[test]
-fn a_medium_without_a_descriptor_is_not_for_io_uring() {
+fn io_uring_needs_a_medium_with_a_descriptor() {
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let ticker = Ticker {
         done: &done,

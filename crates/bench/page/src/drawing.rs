@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_map_ends_to_ends_and_keep_strays_inside() {
+    fn scales_map_ends_to_ends_and_limit_other_values() {
         let linear = Scale {
             least: 0.0,
             most: 10.0,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_colours_without_names() {
+    fn a_separate_file_has_colours_without_variables() {
         let mut drawing = Drawing::new(100.0, 50.0, "a & b");
         drawing.text("tick", "end", (1.0, 2.0), "x");
         let own = ":root { --mine: #123456; }\nsvg .own { fill: var(--mine); }\np { color: red; }\n";
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_keep_apart_and_inside() {
+    fn labels_do_not_overlap_and_stay_inside() {
         let mut drawing = Drawing::new(100.0, 100.0, "");
         let label = |y, text: &str| (y, "c0".to_owned(), text.to_owned());
         drawing.labels(

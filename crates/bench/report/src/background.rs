@@ -188,7 +188,7 @@ mod tests {
     use crate::campaign_file::Drift;
 
     #[test]
-    fn what_a_campaign_found_out_is_said() {
+    fn findings_of_a_campaign_are_noted() {
         let cell = |test| CampaignCell::new(test, 4096, "50".parse().unwrap(), vec![100.0, 200.0]);
         let mut cells = vec![cell("read"), cell("write"), cell("reread")];
         assert_eq!(notes_of(&cells), [""; 0]);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_are_said_where_there_are_any() {
+    fn duplicates_are_noted_if_there_are_any() {
         let cell = |level: &str, duplicates| {
             let mut cell = CampaignCell::new("write", 4096, level.parse().unwrap(), vec![1.0, 2.0]);
             cell.duplicates = duplicates;

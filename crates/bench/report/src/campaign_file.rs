@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_campaign_of_this_format() {
+    fn other_formats_are_refused() {
         let message = |text: &str| Campaign::from_json(text).unwrap_err().to_string();
         assert!(message("{").contains("line 1"));
         assert!(message("{}").contains("expected a field \"format\""));

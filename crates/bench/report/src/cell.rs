@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_has_what_is_known() {
+    fn a_description_contains_the_known_values() {
         let runs = Measured::from_runs(vec![9.0, 10.0, 11.0]).unwrap().describe();
         assert_eq!((runs.mean, runs.stddev, runs.median), (10.0, 1.0, Some(10.0)));
         assert!((runs.variation_pct - 10.0).abs() < 1e-12);

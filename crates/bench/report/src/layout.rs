@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_for_people() {
+    fn bytes_are_formatted() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_to_blame() {
+    fn errors_name_the_header() {
         assert!(refused("").contains("is not a campaign"));
         assert!(refused("hello, world\n1,2\n").contains("begins with 'hello, world'"));
         let misspelt = refused(&HEAD.replace("stddev_kib_per_s", "stddev_kb_per_s"));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_to_blame() {
+    fn errors_name_the_row() {
         let second = |row: &str| refused(&format!("{HEAD}1024,98,write,100,1\n{row}\n"));
         for (row, parts) in [
             (
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_leaves_something() {
+    fn a_difference_must_leave_a_positive_rate() {
         let head = "record_kib,compressibility_pct,test,diff_pct,stddev_pct\n";
         assert!(refused(&format!("{head}1024,98,write,-100,1\n")).contains("above -100"));
     }

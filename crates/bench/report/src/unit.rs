@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_in_two_ways_is_refused() {
+    fn ambiguous_units_are_refused() {
         let refused = |text: &str| text.parse::<Rate>().unwrap_err();
         for text in ["", "fast", "-5MB/s", "0MB/s", "1.2.3MB/s"] {
             assert!(matches!(refused(text), RateError::Number(_)), "{text}");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_sizes_for_people() {
+    fn rates_and_sizes_are_formatted() {
         assert_eq!(bytes(266_103_910.4).to_string(), "253.8 MiB/s");
         assert_eq!(bytes(1_073_741_800.0).to_string(), "1.000 GiB/s");
         assert_eq!(bytes(12.0).to_string(), "12.00 B/s");

@@ -148,7 +148,7 @@ const PLAIN: Model = Model {
 };
 
 #[test]
-fn plain_devices_are_never_taken_for_others() {
+fn plain_devices_give_no_false_positive() {
     let mut sure = 0;
     for (noise, drift, stalls) in [
         (0.03, None, None),
@@ -182,7 +182,7 @@ fn plain_devices_are_never_taken_for_others() {
 /// With few rounds all random data may by chance be written at the slower of two speeds, and all of another kind at the
 /// faster one: the test takes that for significant.
 #[test]
-fn a_device_of_two_speeds_is_not_taken_for_others() {
+fn a_device_with_two_speeds_gives_no_false_positive() {
     let model = Model {
         noise: 0.02,
         two_speeds: 0.25,
@@ -203,7 +203,7 @@ fn a_device_of_two_speeds_is_not_taken_for_others() {
 }
 
 #[test]
-fn a_device_that_compresses_is_found_with_its_unit() {
+fn compression_is_detected_with_its_unit() {
     for (unit_kib, entropy_stage) in [(4u64, false), (4, true), (32, false), (128, true)] {
         let model = Model {
             unit_bytes: unit_kib << 10,
@@ -267,7 +267,7 @@ fn a_short_window_is_distinguished_from_a_short_unit() {
 }
 
 #[test]
-fn zeros_alone_are_no_compression() {
+fn zero_elision_is_not_reported_as_compression() {
     let model = Model {
         elides_zeros: true,
         ..PLAIN
@@ -284,7 +284,7 @@ fn zeros_alone_are_no_compression() {
 }
 
 #[test]
-fn deduplication_is_found_and_told_from_compression() {
+fn deduplication_is_distinguished_from_compression() {
     let model = Model {
         deduplicates: true,
         ..PLAIN
@@ -295,7 +295,7 @@ fn deduplication_is_found_and_told_from_compression() {
 }
 
 #[test]
-fn what_could_fool_it_is_said() {
+fn possible_causes_of_wrong_results_are_listed() {
     let state = |found: &Detection, cause: &str| {
         let mut caveats = found.caveats.iter();
         caveats.find(|caveat| caveat.cause == cause).unwrap().state
@@ -352,7 +352,7 @@ fn what_could_fool_it_is_said() {
 }
 
 #[test]
-fn what_a_device_says_of_itself_decides() {
+fn stored_bytes_reported_by_the_device_decide() {
     // The rates carry no information, as for a device in memory.
     let model = Model {
         unit_bytes: 4096,
@@ -389,7 +389,7 @@ fn what_a_device_says_of_itself_decides() {
 }
 
 #[test]
-fn too_little_says_nothing() {
+fn too_few_rounds_give_no_answer() {
     let sample = |round, bytes_per_s| Sample {
         round,
         pattern: Pattern::Random,

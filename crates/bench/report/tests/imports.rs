@@ -34,7 +34,7 @@ fn fio_says(file: &str, direction: &str) -> f64 {
 }
 
 #[test]
-fn a_folder_of_fio_has_a_run_a_file() {
+fn a_directory_of_fio_files_has_one_run_per_file() {
     let found = cells(&data("fio-runs"));
     let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
@@ -58,7 +58,7 @@ fn a_folder_of_fio_has_a_run_a_file() {
 }
 
 #[test]
-fn a_folder_of_iozone_has_levels_of_command_lines() {
+fn iozone_files_take_levels_from_the_command_line() {
     let found = cells(&data("iozone-runs"));
     // Two levels, two record sizes; -i 0 1 2 6 are eight tests.
     assert_eq!(found.len(), 2 * 2 * 8);
@@ -88,7 +88,7 @@ fn a_folder_of_iozone_has_levels_of_command_lines() {
 }
 
 #[test]
-fn the_lists_alone_say_the_same_as_the_table() {
+fn lists_alone_give_the_same_values_as_the_table() {
     let text = fs::read_to_string(data("iozone-runs/98-2.txt")).unwrap();
     let (head, table) = text.split_once("              kB  reclen").unwrap();
     let (_, lists) = table.split_once("Excel output is below").unwrap();
@@ -137,7 +137,7 @@ fn other_programs_are_compared_like_campaigns() {
 }
 
 #[test]
-fn folders_that_are_no_campaign() {
+fn invalid_directories_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let refused = || open_results(path, Some(10)).unwrap_err().to_string();

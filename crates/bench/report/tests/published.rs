@@ -28,7 +28,7 @@ fn compared(rule: Rule) -> Comparison {
 }
 
 #[test]
-fn the_counts_are_those_that_are_known() {
+fn counts_match_the_published_ones() {
     let counts = compared(Rule::Welch).counts;
     assert_eq!(counts.cells, 78);
     assert_eq!(
@@ -48,7 +48,7 @@ fn the_counts_are_those_that_are_known() {
 }
 
 #[test]
-fn the_old_rule_decides_if_asked() {
+fn the_stddev_rule_decides_if_requested() {
     let comparison = compared(Rule::Stddev);
     let counts = comparison.counts;
     assert_eq!(counts.faster + counts.slower, 52);
@@ -57,7 +57,7 @@ fn the_old_rule_decides_if_asked() {
 }
 
 #[test]
-fn each_p_value_is_that_of_scipy() {
+fn each_p_value_matches_scipy() {
     #[derive(Deserialize)]
     struct Values {
         table: Vec<Expected>,
@@ -95,7 +95,7 @@ fn each_p_value_is_that_of_scipy() {
 }
 
 #[test]
-fn verdicts_of_cells_that_one_can_judge_by_eye() {
+fn verdicts_of_obvious_cells() {
     let comparison = compared(Rule::Welch);
     let cell = |test: &str, kib: u64, level: &str| {
         comparison
@@ -149,7 +149,7 @@ fn the_json_carries_counts_and_cells() {
 }
 
 #[test]
-fn the_page_has_a_row_a_cell_and_the_counts() {
+fn the_page_has_a_row_per_cell_and_the_counts() {
     let comparison = compared(Rule::Welch);
     let page = comparison.text(false);
     assert!(!page.contains('\x1b'));
@@ -175,7 +175,7 @@ fn the_page_has_a_row_a_cell_and_the_counts() {
 
 /// The drive was sold with 275 MB/s for writing.
 #[test]
-fn a_claim_against_the_table() {
+fn a_claim_is_checked_against_a_published_table() {
     let options = ClaimOptions {
         runs: Some(10),
         ..ClaimOptions::default()

@@ -95,7 +95,7 @@ fn invalid_files_are_refused() {
 }
 
 #[test]
-fn tables_with_faults() {
+fn invalid_tables_are_refused() {
     let folder = Folder::new();
     let good = folder.file("good", &format!("{RATES}4,50,read,100,1\n"));
     let refused = |text: &str| {
@@ -122,7 +122,7 @@ fn tables_with_faults() {
 }
 
 #[test]
-fn runs_that_are_missing_or_too_few() {
+fn missing_or_too_few_runs_are_refused() {
     let folder = Folder::new();
     let table = folder.file("t.csv", &format!("{RATES}4,50,read,100,1\n"));
     let runs = |runs| {
@@ -182,7 +182,7 @@ fn differences_need_a_baseline() {
 }
 
 #[test]
-fn cells_that_count_different_things() {
+fn cells_with_different_units_are_refused() {
     let folder = Folder::new();
     let a = folder.campaign("a.json", vec![cell("read", &[1.0, 2.0])]);
     let mut operations = cell("read", &[1.0, 2.0]);
@@ -244,7 +244,7 @@ fn claim_options() -> ClaimOptions {
 }
 
 #[test]
-fn claims_about_nothing() {
+fn claims_without_a_matching_cell_are_refused() {
     let folder = Folder::new();
     let mut less = cell("latency", &[1.0, 2.0]);
     less.direction = Direction::LowerIsBetter;
@@ -300,7 +300,7 @@ fn an_a_a_campaign_widens_the_margin() {
 
 /// Not an error either: runs that do not vary are reported.
 #[test]
-fn runs_that_do_not_vary() {
+fn runs_without_variance_are_reported() {
     let folder = Folder::new();
     let a = folder.campaign("a.json", vec![cell("read", &[5.0; 4])]);
     let b = folder.campaign("b.json", vec![cell("read", &[6.0; 4])]);

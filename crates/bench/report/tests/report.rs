@@ -70,7 +70,7 @@ fn the_page_is_well_formed_and_has_everything() {
 }
 
 #[test]
-fn duplicates_are_said_wherever_the_data_is() {
+fn duplicates_are_shown_with_the_data() {
     let rig = Rig::new();
     let report = rig.report(&["before.json"], None);
     let page = report.html("1").replace('\u{a0}', " ");
@@ -94,7 +94,7 @@ fn duplicates_are_said_wherever_the_data_is() {
 }
 
 #[test]
-fn ids_are_unique_and_links_lead_somewhere() {
+fn ids_are_unique_and_links_have_targets() {
     let rig = Rig::new();
     let page = rig.report(&["after.json", "before.json"], None).html("1");
     let mut ids: Vec<&str> = page
@@ -151,7 +151,7 @@ fn bars_are_as_high_as_their_values() {
 }
 
 #[test]
-fn numbers_of_a_source_can_be_read_again() {
+fn exported_values_can_be_read_again() {
     let rig = Rig::new();
     let report = rig.report(&["before.json"], None);
     let path = rig.path("cells.csv");
@@ -185,7 +185,7 @@ fn published_tables_have_the_known_counts() {
 }
 
 #[test]
-fn a_terminal_sees_small_charts() {
+fn the_terminal_shows_small_charts() {
     let rig = Rig::new();
     let report = rig.report(&["after.json"], Some("before.json"));
     let plain = report.text(PLAIN);
@@ -213,7 +213,7 @@ fn report_of_table() -> String {
 }
 
 #[test]
-fn single_runs_are_shown_and_said() {
+fn single_runs_are_shown_with_a_note() {
     let report = report(&[published("fio-runs/1.json")], None, &Options::default()).unwrap();
     let cell = &report.sources[0].cells[0];
     assert_eq!((cell.runs, cell.stddev, cell.interval), (1, None, None));
@@ -255,7 +255,7 @@ fn many_record_sizes_and_levels_are_spread_over_charts() {
 }
 
 #[test]
-fn an_unfinished_campaign_can_be_looked_at() {
+fn an_unfinished_campaign_can_be_reported() {
     let rig = Rig::new();
     let mut campaign = Campaign::new(1);
     let level = || "50".parse().unwrap();
@@ -291,7 +291,7 @@ fn labels_are_distinct() {
 }
 
 #[test]
-fn what_cannot_be_reported() {
+fn invalid_reports_are_refused() {
     let too_many = vec![published("fio-runs"); 9];
     let refused = |files: &[PathBuf]| report(files, None, &ten_runs()).unwrap_err().to_string();
     assert!(refused(&too_many).contains("expected 1 to 8"));
@@ -301,7 +301,7 @@ fn what_cannot_be_reported() {
 
 /// Writes the page of the synthetic campaigns to the path in FLAZ_REPORT_PAGE, for inspection in a browser.
 #[test]
-fn the_page_can_be_looked_at() {
+fn write_page_for_inspection() {
     let rig = Rig::new();
     let page = rig.report(&["after.json"], Some("before.json")).html("0");
     if let Some(path) = std::env::var_os("FLAZ_REPORT_PAGE") {

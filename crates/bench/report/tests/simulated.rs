@@ -97,7 +97,7 @@ fn chance(p: f64, trials: f64) -> f64 {
 }
 
 #[test]
-fn the_same_thing_measured_twice_is_rarely_called_different() {
+fn equal_campaigns_are_rarely_called_different() {
     for runs in [3, 5, 10, 30] {
         let counts = simulate(&Truth { runs, ..A_A });
         let wrong = alarmed(&counts);
@@ -121,7 +121,7 @@ fn a_noisier_side_does_not_raise_false_alarms() {
 /// Without a margin only the adjusted test separates noise from a verdict. It is nearly exact, so the count may exceed
 /// the nominal one by chance, but not by much; a count far below it would mean that the test has no power.
 #[test]
-fn without_a_margin_the_level_is_what_it_says() {
+fn without_a_margin_the_test_has_its_nominal_level() {
     let counts = simulate(&Truth {
         margin_pct: 0.0,
         ..A_A
@@ -151,7 +151,7 @@ fn without_a_margin_the_level_is_what_it_says() {
 }
 
 #[test]
-fn the_old_rule_is_wrong_as_often_as_it_is_said_to_be() {
+fn the_stddev_rule_has_the_stated_error_rate() {
     for (runs, expected) in [(3, 0.345), (10, 0.052)] {
         let truth = Truth {
             runs,
@@ -175,7 +175,7 @@ fn a_difference_of_the_margin_is_rarely_called_equivalent() {
 }
 
 #[test]
-fn what_is_there_is_found() {
+fn real_differences_are_detected() {
     let quiet = Truth {
         noise: (0.002, 0.01),
         ..A_A
@@ -194,7 +194,7 @@ fn what_is_there_is_found() {
 
 /// Resampling intervals of ten runs contain the true ratio nearly as often as their coverage says.
 #[test]
-fn intervals_hold_the_truth() {
+fn intervals_have_their_nominal_coverage() {
     let truth = Truth { ratio: 1.1, ..A_A };
     let options = Options {
         resamples: 400,

@@ -173,7 +173,7 @@ fn round_trip(
 }
 
 #[test]
-fn every_codec_gives_back_every_kind_of_data_at_every_level() {
+fn every_codec_round_trips_all_data_at_every_level() {
     let mut decoders = Decoders::new();
     let all = (-7..=19)
         .map(|level| format!("zstd:{level}"))
@@ -208,7 +208,7 @@ fn text_becomes_much_smaller_with_every_codec() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_nothing_is_written_beyond() {
+fn encoders_never_write_beyond_their_output() {
     let noise = noise(BLOCK, 9);
     let text = tiled(b"some text that compresses well, ", BLOCK);
     for name in SPECS {
@@ -271,7 +271,7 @@ fn decode_twice(decoders: &mut Decoders, id: CodecId, input: &[u8], len: usize) 
 }
 
 #[test]
-fn damaged_streams_fail_or_fill_the_block_and_show_nothing_old() {
+fn damaged_streams_do_not_expose_old_contents() {
     let block: Vec<u8> = words_of(BLOCK, 5, |n, word| {
         format!("{} {} ", word % 300, n % 7).into_bytes()
     });
@@ -307,7 +307,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_block_of_any_length_comes_back(
+    fn any_block_of_any_length_round_trips(
         block in prop_oneof![
             vec(any::<u8>(), 0..5000),
             vec(0_u8..4, 0..5000),
@@ -378,7 +378,7 @@ proptest! {
 }
 
 #[test]
-fn lz4_streams_that_copy_from_nowhere_show_nothing_old() {
+fn invalid_lz4_copies_do_not_expose_old_contents() {
     // A token of no literals and a long copy at distance 0, which the format forbids; then final literals.
     let mut decoders = Decoders::new();
     for distance in [0_u16, 1, 4, 100, 65_535] {
@@ -396,7 +396,7 @@ fn lz4_streams_that_copy_from_nowhere_show_nothing_old() {
 }
 
 #[test]
-fn what_is_called_incompressible_no_codec_makes_much_smaller() {
+fn incompressible_blocks_shrink_little_with_any_codec() {
     let mut encoders: Vec<_> = ["lz4", "lzo", "zlib:12", "zstd:19"]
         .map(|name| (name, encoder(spec(name))))
         .into();
@@ -418,7 +418,7 @@ fn what_is_called_incompressible_no_codec_makes_much_smaller() {
 }
 
 #[test]
-fn a_detector_in_the_middle_of_noise_soon_sees_order() {
+fn a_detector_soon_detects_order_after_noise() {
     let noise = noise(256 * BLOCK, 77);
     let mut lz4 = encoder(CodecSpec::LZ4);
     // Packs blocks as the cache does: returns whether the codec was used, and its result.
@@ -452,7 +452,7 @@ fn a_detector_in_the_middle_of_noise_soon_sees_order() {
 }
 
 #[test]
-fn a_streak_has_no_end() {
+fn a_streak_may_have_any_length() {
     let noise = noise(BLOCK, 78);
     let mut detector = Detector::new();
     let mut asked = 0;
@@ -466,7 +466,7 @@ fn a_streak_has_no_end() {
 /// In the middle of a long stretch, the first block of other data is missed at most, and at most three blocks if it is
 /// in the same request; in a very long stretch, at most seven.
 #[test]
-fn a_change_within_a_request_is_soon_seen() {
+fn a_change_within_a_request_is_detected_soon() {
     let (noise, zeros) = (noise(BLOCK, 79), vec![0; BLOCK]);
     let lengths = [(40, 1, 3), (140, 5, 7)];
     for (before, (streak, missed_first, missed_max)) in
@@ -488,7 +488,7 @@ fn a_change_within_a_request_is_soon_seen() {
 }
 
 #[test]
-fn orderless_data_is_called_incompressible_nearly_always() {
+fn random_data_is_nearly_always_called_incompressible() {
     let blocks = orderless_blocks();
     let found = blocks.iter().filter(|block| looks_incompressible(block)).count();
     assert!(found * 1000 >= blocks.len() * 985, "{found} of {}", blocks.len());
@@ -561,7 +561,7 @@ fn wrong_names_and_levels_list_the_choices() {
 }
 
 #[test]
-fn numbers_and_names_are_unique_and_those_on_disk() {
+fn numbers_and_names_are_unique_and_stable() {
     let numbers: Vec<_> = REGISTRY.iter().map(|codec| (codec.id.0, codec.name)).collect();
     assert_eq!(
         numbers,

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_assignments_say_what_is_possible() {
+    fn invalid_assignments_list_the_valid_values() {
         let message = |texts: &[&str]| SettingsPatch::parse(texts).unwrap_err().to_string();
         assert!(message(&["mode"]).contains("expected KEY=VALUE"));
         assert!(

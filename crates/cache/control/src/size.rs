@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_for_people() {
+    fn numbers_are_formatted() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),

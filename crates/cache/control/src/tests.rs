@@ -75,7 +75,7 @@ fn line(stream: &UnixStream) -> String {
 }
 
 #[test]
-fn questions_are_answered_in_turn() {
+fn requests_are_answered_in_order() {
     let scratch = Scratch::new();
     let _server = scratch.server();
     let mut client = scratch.client();
@@ -96,7 +96,7 @@ fn questions_are_answered_in_turn() {
 }
 
 #[test]
-fn the_socket_is_private_and_goes_with_the_server() {
+fn the_socket_is_private_and_removed_with_the_server() {
     let scratch = Scratch::new();
     let server = scratch.server();
     let mode = std::fs::metadata(scratch.socket()).unwrap().mode();
@@ -137,7 +137,7 @@ fn other_files_are_not_replaced() {
 }
 
 #[test]
-fn a_path_that_does_not_fit_is_refused() {
+fn a_socket_path_that_is_too_long_is_refused() {
     let long = PathBuf::from("/tmp").join("x".repeat(120));
     let Err(error) = Server::start(&long, Arc::new(Fake::default())) else {
         panic!("fits")
@@ -160,7 +160,7 @@ fn another_servers_socket_is_not_removed() {
 }
 
 #[test]
-fn nonsense_is_answered_and_the_connection_lives() {
+fn invalid_requests_are_answered_without_disconnecting() {
     let scratch = Scratch::new();
     let _server = scratch.server();
     let mut stream = scratch.raw();

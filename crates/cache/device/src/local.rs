@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_waiter_hands_its_notification_on() {
+    fn a_dropped_waiter_passes_its_notification_on() {
         let notify = Notify::new();
         let mut first = notify.notified();
         let mut second = notify.notified();

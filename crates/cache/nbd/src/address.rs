@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_needs_the_switch() {
+    fn tcp_requires_the_option() {
         let tcp = parse("tcp:localhost").unwrap();
         let error = tcp.check_insecure(false).unwrap_err().to_string();
         assert!(
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn uris_are_for_clients() {
+    fn addresses_have_uris_for_clients() {
         assert_eq!(
             parse("unix:/tmp/a b").unwrap().uri(""),
             "nbd+unix:///?socket=/tmp/a%20b"

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_stays_and_is_that_of_the_fullest_thread() {
+    fn the_peak_is_that_of_the_fullest_thread() {
         let (one, other) = (Counters::default(), Counters::default());
         for _ in 0..5 {
             one.count(Command::Read);

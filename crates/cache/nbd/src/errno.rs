@@ -54,7 +54,7 @@ mod tests {
     use flaz_device::{DeviceError, DeviceOp};
 
     #[test]
-    fn volume_errors_have_their_numbers() {
+    fn volume_errors_map_to_nbd_errors() {
         let range = IoError::OutOfRange {
             offset: 10,
             len: 1,
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_that_is_full_is_no_broken_one() {
+    fn a_full_origin_is_not_reported_as_broken() {
         // ENOSPC, EDQUOT, EFBIG.
         for number in [28, 122, 27] {
             let source = std::io::Error::from_raw_os_error(number);

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_those_of_the_specification() {
+    fn flags_match_the_specification() {
         let export = Export::new(1 << 20);
         // HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES, MULTI_CONN, CACHE.
         assert_eq!(export.transmission_flags(false), 0b0101_0110_1101);

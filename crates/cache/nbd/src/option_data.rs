@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_export_query_is_read() {
+    fn an_export_query_is_parsed() {
         let query = ExportQuery::parse(b"\0\0\0\x04disk\0\x02\0\x03\0\x01").unwrap();
         assert_eq!(query.name, b"disk");
         assert!(query.wants(3) && query.wants(1) && !query.wants(2) && !query.wants(0));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_put_together() {
+    fn options_are_encoded() {
         let mut out = vec![];
         put_option(&mut out, 7, b"abc");
         assert_eq!(out, b"IHAVEOPT\0\0\0\x07\0\0\0\x03abc");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lengths_are_found() {
+    fn wrong_lengths_are_detected() {
         for short in [
             &b""[..],
             b"\0\0\0",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn meta_queries_are_read() {
+    fn metadata_queries_are_parsed() {
         let queries = MetaQueries::parse(b"\0\0\0\x01d\0\0\0\x02\0\0\0\x05base:\0\0\0\x02x:").unwrap();
         assert_eq!(queries.name, b"d");
         assert_eq!(queries.iter().collect::<Vec<_>>(), [&b"base:"[..], b"x:"]);

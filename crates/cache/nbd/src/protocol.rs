@@ -296,7 +296,7 @@ mod tests {
 
     /// Client and server share these numbers, so tests between the two would not show a wrong one.
     #[test]
-    fn numbers_are_those_of_the_specification() {
+    fn numbers_match_the_specification() {
         assert_eq!(INIT_MAGIC.to_be_bytes(), *b"NBDMAGIC");
         assert_eq!(OPTION_MAGIC.to_be_bytes(), *b"IHAVEOPT");
         assert_eq!(OPTION_REPLY_MAGIC, 0x0003_e889_0455_65a9);

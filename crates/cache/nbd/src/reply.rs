@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_with_and_without_a_place() {
+    fn errors_with_and_without_an_offset() {
         let mut out = vec![];
         error(&mut out, COOKIE, Errno::Io, "bad", None);
         let cookie = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn block_status_is_put_right() {
+    fn invalid_block_status_is_corrected() {
         let (data, hole) = (extent(10, false, false), extent(10, true, true));
         assert_eq!(
             status(&[data, data, hole, hole, data], 100, 8),

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_sends_is_what_the_server_understands() {
+    fn client_requests_are_parsed_by_the_server() {
         let mut commands = vec![Command::Read, Command::Disconnect, Command::Flush, Command::Cache];
         for yes in [false, true] {
             let may_unmap = yes;
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_requests_are_refused() {
         let export = Export::new(SIZE);
         assert_eq!(errno(request(8, 0, 0, 0), &export, ALL), Some(22));
         assert_eq!(errno(request(0xffff, 0, 0, 0), &export, ALL), Some(22));

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_private_and_goes_away() {
+    fn a_socket_is_private_and_removed_at_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
         let socket = ListenSocket::bind(&address).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
         let _nobody_starts = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
@@ -327,7 +327,7 @@ mod tests {
 
     /// After a kill the kernel keeps listening until it has cleaned up the io_uring.
     #[test]
-    fn the_socket_of_a_server_that_is_dead_is_waited_for() {
+    fn the_socket_of_a_dead_server_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
         let Some(lingering) = lingering(&path) else { return };
@@ -340,7 +340,7 @@ mod tests {
 
     /// More than a queue of connections holds.
     #[test]
-    fn the_socket_of_a_server_that_is_dead_is_waited_for_for_long() {
+    fn the_socket_of_a_dead_server_is_waited_for_for_long() {
         let dir = tempfile::tempdir().unwrap();
         let (path, address) = unix(&dir);
         let Some(lingering) = lingering(&path) else { return };
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_vanished_is_found_out() {
+    fn a_vanished_client_is_detected() {
         // A port that was free a moment ago.
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let socket = ListenSocket::bind(&format!("tcp:{free}").parse().unwrap()).unwrap();

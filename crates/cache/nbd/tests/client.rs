@@ -182,7 +182,7 @@ impl Drop for Nbdkit {
 }
 
 #[test]
-fn a_foreign_server_is_understood() {
+fn the_client_works_with_nbdkit() {
     if !have("nbdkit", "nbdkit") {
         return;
     }
@@ -202,7 +202,7 @@ fn a_foreign_server_is_understood() {
 }
 
 #[test]
-fn an_error_of_a_foreign_server_names_the_request() {
+fn an_error_of_nbdkit_names_the_request() {
     if !have("nbdkit", "nbdkit") {
         return;
     }

@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_that_pass_are_within_the_device(
+    fn accepted_requests_are_within_the_device(
         bytes in any::<[u8; REQUEST_BYTES]>(),
         command in 0_u16..10,
         near in 0_u64..1 << 31,

@@ -84,7 +84,7 @@ fn export_name_answers_with_size_flags_and_padding() {
 }
 
 #[test]
-fn go_gives_what_was_asked_for_and_starts() {
+fn go_sends_the_requested_information_and_starts() {
     let data = b"\0\0\0\x04disk\0\x03\0\x01\0\x02\0\x03";
     let (out, end) = haggle(3, &[option(8, b""), option(7, data)]);
     assert_eq!(
@@ -265,7 +265,7 @@ fn long_options_are_skipped_and_longer_ones_end_the_connection() {
 }
 
 #[test]
-fn broken_rules_end_the_connection() {
+fn protocol_violations_end_the_connection() {
     assert_eq!(haggle(4, &[]).1, Err(NegotiationError::ClientFlags(4)));
     let mut wrong = option(7, b"");
     wrong[0] = b'J';
@@ -279,7 +279,7 @@ fn broken_rules_end_the_connection() {
 }
 
 #[test]
-fn bytes_may_come_one_at_a_time() {
+fn bytes_may_arrive_one_at_a_time() {
     let export = export();
     let mut out = vec![];
     let mut negotiation = Negotiation::new(&export, &mut out);

@@ -107,7 +107,7 @@ fn nbdcopy_copies_both_ways() {
 }
 
 #[test]
-fn libnbd_gets_what_it_asks_for() {
+fn libnbd_commands_return_correct_data() {
     if !have("nbdsh", "python3-libnbd") {
         return;
     }

@@ -63,7 +63,7 @@ fn data_comes_back_with_simple_and_structured_replies() {
 }
 
 #[test]
-fn tcp_works_and_stops_as_well() {
+fn a_tcp_server_works_and_stops() {
     run(async {
         // A port that was free a moment ago.
         let port = std::net::TcpListener::bind("127.0.0.1:0")
@@ -156,7 +156,7 @@ fn many_requests_are_answered_with_batched_replies() {
 }
 
 #[test]
-fn a_request_may_come_in_any_pieces() {
+fn a_request_may_arrive_in_any_pieces() {
     run(async {
         let server = start();
         let mut client = server.client(true).await;
@@ -256,7 +256,7 @@ fn errors_say_why_and_where() {
 }
 
 #[test]
-fn block_status_tells_holes() {
+fn block_status_reports_holes() {
     run(async {
         let server = start();
         let mut client = server.client(true).await;
@@ -272,7 +272,7 @@ fn block_status_tells_holes() {
 }
 
 #[test]
-fn a_read_only_export_stays_as_it_is() {
+fn a_read_only_export_is_never_changed() {
     run(async {
         let server = Local::start(Export::new(SIZE).read_only(true), Limits::default());
         let mut client = server.client(true).await;
@@ -446,7 +446,7 @@ fn a_client_that_does_not_read_stalls_no_other() {
 }
 
 #[test]
-fn the_handshake_has_its_time() {
+fn the_handshake_has_a_time_limit() {
     run(async {
         let limits = Limits {
             handshake_timeout: Duration::from_millis(100),

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_knows_how_full_it_was() {
+    fn a_queue_records_its_usage() {
         let queue = Queue::new();
         let job = || -> Job { Box::new(|| ()) };
         for _ in 0..QUEUE_MAX {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_waits_for_goes_first() {
+    fn reads_go_before_writes() {
         // No thread serves this pool, so its jobs stay in the queue.
         let pool = Pool::new(2);
         let done: &Mutex<Vec<&str>> = Box::leak(Box::default());

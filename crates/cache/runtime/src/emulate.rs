@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_goes_on_where_it_was_needs_no_positioning() {
+    fn sequential_access_needs_no_positioning() {
         let mut disk = Queue::new(Model::HDD);
         assert_eq!(disk.accept(Nanos(0), Read, 0, 1_000_000), Nanos(22_600_000));
         assert_eq!(

@@ -14,6 +14,6 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn threads_are_used_when_asked_for() {
+fn threads_are_used_if_requested() {
     assert_eq!(runtime().backend(), Backend::Threads);
 }

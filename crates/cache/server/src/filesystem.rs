@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn xfs_tells_where_its_log_was() {
+    fn xfs_reports_its_log_position() {
         let mut start = vec![0; LEN];
         start[..4].copy_from_slice(b"XFSB");
         start[100..102].copy_from_slice(&0xb4a5u16.to_be_bytes());
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn btrfs_tells_its_generation() {
+    fn btrfs_reports_its_generation() {
         let mut start = vec![0; LEN];
         start[BTRFS_AT + 0x40..BTRFS_AT + 0x48].copy_from_slice(b"_BHRfS_M");
         start[BTRFS_AT + 0x48] = 9;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_nothing_and_short_origins_too() {
+    fn unknown_and_short_origins_have_no_file_system() {
         for len in [0, 4, 512, 1024, 2047, 4096, BTRFS_AT + 100, LEN] {
             assert_eq!(recognise(&vec![0; len]), None);
             // A magic without the rest of its superblock.
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_dates() {
+    fn times_are_formatted_as_dates() {
         assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
         assert_eq!(utc(951_782_400), "2000-02-29 00:00:00 UTC");
         assert_eq!(utc(4_107_542_399), "2100-02-28 23:59:59 UTC");

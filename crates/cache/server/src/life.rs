@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_reason_counts() {
+    fn the_first_stop_reason_is_kept() {
         let life = Life::default();
         life.ask_to_stop(Reason::Signal(SIGTERM));
         life.ask_to_stop(Reason::Asked);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_wait_for_the_start_and_end_with_the_stop() {
+    fn requests_wait_for_the_start_and_end_with_the_stop() {
         let life = Arc::new(Life::default());
         let asker = std::thread::spawn({
             let life = Arc::clone(&life);

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_looks_at_the_origin_the_later_counts() {
+    fn the_later_reading_of_the_origin_is_recorded() {
         let directory = tempfile::tempdir().unwrap();
         let uuid = Uuid::from_u128(7);
         let state = StateFile::open(Some(directory.path()), uuid);
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_noted_is_noted_with_the_next() {
+    fn a_failed_record_is_written_with_the_next_one() {
         let directory = tempfile::tempdir().unwrap();
         let (place, uuid) = (directory.path().join("state"), Uuid::from_u128(7));
         let state = StateFile::open(Some(&place), uuid);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_recalled_by_the_next_process() {
+    fn a_record_is_read_by_the_next_process() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("not/there/yet");
         let uuid = Uuid::from_u128(7);
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_cache_still_has_is_known() {
+    fn dirty_blocks_of_another_cache_are_known() {
         let directory = tempfile::tempdir().unwrap();
         let state = |number| StateFile::open(Some(directory.path()), Uuid::from_u128(number));
         let other = Uuid::from_u128(2);
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_used_is_no_reason_to_fail() {
+    fn an_unusable_state_directory_is_only_a_warning() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         std::fs::write(&file, "in the way").unwrap();
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_counts_as_none_and_is_replaced() {
+    fn a_damaged_state_file_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let uuid = Uuid::from_u128(7);
         for text in ["", "{", "{\"version\":3}", "\u{0}\u{0}"] {

@@ -515,7 +515,7 @@ mod tests {
 
     /// At 100 blocks per second, with any number of shards beside it.
     #[test]
-    fn a_shard_that_cleans_alone_is_as_fast_as_it_is() {
+    fn a_single_shard_determines_the_writeback_time() {
         let alone = shard(1000, 200, 2);
         assert_eq!(clean_s(&[alone]), Some(10.0));
         assert_eq!(clean_s(&[alone, shard(0, 0, 0)]), Some(10.0));
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn of_shards_that_have_cleaned_the_one_that_takes_longest_tells() {
+    fn the_slowest_shard_determines_the_writeback_time() {
         // Many blocks at 1000 per second, few at 10 per second.
         let (fast, slow) = (shard(5000, 4000, 4), shard(200, 10, 1));
         assert_eq!(clean_s(&[fast, slow]), Some(20.0));

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_path_agrees() {
+    fn only_the_same_path_confirms() {
         let target = Path::new("/dev/sdx");
         assert!(agrees(target, "/dev/sdx").is_ok() && agrees(target, "/dev/sdx\n").is_ok());
         for typed in ["", "y", "yes", "/dev/sdx1", "/dev/./sdx", " /dev/sdx"] {

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_is_made_as_any_other() {
+    fn a_new_file_has_the_usual_mode() {
         let scratch = tempfile::tempdir().unwrap();
         let (ours, any) = (scratch.path().join("ours"), scratch.path().join("any"));
         taken(&ours).unwrap().write(b"text").unwrap();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_there_meanwhile_stays() {
+    fn a_file_created_meanwhile_is_not_replaced() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("file");
         let new = taken(&path).unwrap();
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_file_is_replaced_whole_and_held() {
+    fn a_kept_file_is_replaced_completely_and_held() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("file");
         let mut kept = taken(&path).unwrap().keep().unwrap();
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_to_the_place_of_a_kept_file_stays() {
+    fn a_file_in_place_of_a_kept_one_is_not_replaced() {
         for first in [false, true] {
             let scratch = tempfile::tempdir().unwrap();
             let (path, theirs) = (scratch.path().join("file"), scratch.path().join("theirs"));
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_or_no_file_is_refused() {
+    fn files_in_use_and_other_types_are_refused() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
         fs::write(path("file"), "text").unwrap();
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_and_written_or_written_twice() {
+    fn a_file_is_used_as_input_or_for_one_output_only() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
         fs::write(path("in"), "text").unwrap();
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_characters_are_written_to_as_they_stand() {
+    fn character_devices_are_written_in_place() {
         taken(Path::new("/dev/null")).unwrap().write(b"text").unwrap();
         let full = taken(Path::new("/dev/full")).unwrap().write(b"text");
         assert!(crate::error::chain(&full.unwrap_err()).contains("/dev/full: No space left"));

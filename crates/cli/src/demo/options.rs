@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_help() {
+    fn defaults_match_the_help() {
         let plan = plan(&[]).expect("nothing is needed");
         assert_eq!(plan.data_bytes, 256 << 20);
         assert_eq!(plan.ssd_bytes_for(100 << 20), 25 << 20);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_folders_or_random_and_not_both() {
+    fn data_is_directories_or_random_but_not_both() {
         assert!(plan(&["--data", "random"]).expect("fine").folders.is_none());
         let folders = plan(&["--data", "/a", "--data", "./random"])
             .expect("fine")
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_was_expected() {
+    fn invalid_options_are_refused_with_the_expectation() {
         let small = plan(&["--cache-size", "1K"]).expect_err("too small");
         assert!(small.contains("--cache-size: expected 4.00 MiB to"), "{small}");
         let largest = Geometry::plan(CACHE_BYTES_MIN, 512, DATA_BYTES_MAX, GeometryWish::default());

@@ -8,7 +8,7 @@ use crate::report::*;
 use crate::settings::SettingsPatch;
 
 #[test]
-fn a_running_cache_shows_what_matters() {
+fn a_running_cache_shows_its_state() {
     let text = status(&example());
     for part in [
         "running, pid 4711, up 2 h 07 min, 4 threads",
@@ -48,7 +48,7 @@ fn errors_stand_out() {
 }
 
 #[test]
-fn a_stopped_cache_says_so() {
+fn a_stopped_cache_is_shown_as_stopped() {
     let report = StatusReport {
         state: CacheState::Unclean,
         live: None,
@@ -66,7 +66,7 @@ fn a_stopped_cache_says_so() {
 }
 
 #[test]
-fn rates_are_of_the_interval() {
+fn rates_cover_only_the_interval() {
     let (before, mut after) = (example(), example());
     after.live.as_mut().unwrap().operations[0].count += 500;
     let text = watch(&after, Some((&before, Duration::from_millis(500))));
@@ -78,7 +78,7 @@ fn rates_are_of_the_interval() {
 }
 
 #[test]
-fn reports_keep_their_json() {
+fn the_json_of_reports_is_stable() {
     let report = example();
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["live"]["operations"][0]["latency_us"]["p99"], 130.0);
@@ -89,7 +89,7 @@ fn reports_keep_their_json() {
 }
 
 #[test]
-fn a_check_lists_kinds_and_the_first_problems() {
+fn check_lists_kinds_and_the_first_problems() {
     let problem = |offset| Problem {
         kind: "extent".to_owned(),
         offset,
@@ -138,7 +138,7 @@ fn a_dump_line_is_indented_by_depth() {
 }
 
 #[test]
-fn what_was_set_is_shown_also_without_effect() {
+fn a_changed_setting_is_shown_even_without_effect() {
     let mut settings = example().settings.unwrap();
     settings.dirty_percent = 10;
     let limit = SettingsPatch {

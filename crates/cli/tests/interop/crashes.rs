@@ -126,7 +126,7 @@ const ALIGNMENT: usize = 4096;
 /// A test of the rig: data that was flushed or written with FUA reaches the medium, as flaz writes it; nothing else
 /// does.
 #[test]
-fn a_forgetful_disk_forgets_what_was_not_flushed() {
+fn a_forgetful_disk_loses_unflushed_writes() {
     if !need::tools(forgetful::TOOLS) || !need::fuse() {
         return;
     }

@@ -108,7 +108,7 @@ fn a_plain_device_is_not_taken_for_one_that_compresses() {
 /// The rates of a real file system that compresses. On a busy machine an attempt may give no answer, but never a *no*.
 /// The rates without noise are tested on models whose bandwidth counts compressed bytes.
 #[test]
-fn btrfs_with_zstd_is_found_by_its_rates() {
+fn btrfs_with_zstd_is_detected_by_its_rates() {
     let Some(btrfs) = Compressing::new() else {
         return;
     };
@@ -158,7 +158,7 @@ fn a_compressing_file_system_is_named_below_files_and_loops() {
 }
 
 #[test]
-fn zram_says_itself_what_it_keeps() {
+fn zram_reports_its_stored_bytes() {
     let Some(zram) = Zram::new(64 << 20) else {
         return;
     };
@@ -184,7 +184,7 @@ fn zram_says_itself_what_it_keeps() {
 }
 
 #[test]
-fn devices_that_somebody_needs_are_refused() {
+fn devices_in_use_are_refused() {
     if !(need::tools(&[("losetup", "mount"), ("mkfs.ext4", "e2fsprogs")]) && need::mounts("ext4")) {
         return;
     }

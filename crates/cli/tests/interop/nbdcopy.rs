@@ -94,7 +94,7 @@ fn pass_through() {
 
 /// A copy soon exceeds the cut-off: what it reads from there on is not cached.
 #[test]
-fn a_copy_goes_past_the_cache() {
+fn a_copy_bypasses_the_cache() {
     if !need::tools(TOOLS) {
         return;
     }

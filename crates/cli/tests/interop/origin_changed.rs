@@ -154,17 +154,17 @@ fn its_notes_are_not_needed(scratch: &Scratch, cache: &Cache, kind: &FileSystem)
 }
 
 #[test]
-fn an_ext4_that_was_mounted_past_the_cache_is_refused() {
+fn an_ext4_mounted_without_the_cache_is_refused() {
     a_mount_past_the_cache_is_refused(&EXT4, End::Stop);
 }
 
 #[test]
-fn an_xfs_that_was_mounted_past_the_cache_is_refused() {
+fn an_xfs_mounted_without_the_cache_is_refused() {
     a_mount_past_the_cache_is_refused(&XFS, End::Stop);
 }
 
 #[test]
-fn a_btrfs_that_was_mounted_past_the_cache_is_refused() {
+fn a_btrfs_mounted_without_the_cache_is_refused() {
     a_mount_past_the_cache_is_refused(&BTRFS, End::Stop);
 }
 
@@ -236,7 +236,7 @@ fn an_ext4_with_a_file_changed_without_the_cache_is_refused() {
 
 /// The partition table is unchanged, but the file system in the partition is not.
 #[test]
-fn a_partition_that_was_mounted_past_the_cache_is_refused() {
+fn a_partition_mounted_without_the_cache_is_refused() {
     const START: u64 = 1 << 20;
     if !can_mount_ext4() {
         return;
@@ -296,7 +296,7 @@ fn a_cache_starts_cold_after_its_origin_had_another_cache() {
 
 /// One cache has writes that its origin lacks; another cache takes its place.
 #[test]
-fn a_cache_in_the_place_of_one_with_dirty_blocks_is_refused() {
+fn replacing_a_cache_with_dirty_blocks_is_refused() {
     let (scratch, other) = (Scratch::new(), Scratch::new());
     let origin = scratch.sparse("origin.img", 64 << 20);
     let first = Cache::create(&scratch, &origin, &CacheSpec::default());
@@ -427,7 +427,7 @@ fn scratch_log(scratch: &Scratch) -> String {
 }
 
 #[test]
-fn a_cache_file_that_was_put_back_to_an_older_copy_starts_cold() {
+fn a_rolled_back_cache_file_starts_cold() {
     let scratch = Scratch::new();
     let origin = scratch.sparse("origin.img", 64 << 20);
     let cache = Cache::create(&scratch, &origin, &CacheSpec::default());

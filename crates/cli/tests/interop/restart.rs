@@ -83,7 +83,7 @@ fn warm_after_sigterm_and_sigint() {
 }
 
 #[test]
-fn right_after_a_kill_and_as_good_as_ever() {
+fn reclaim_survives_a_kill_with_correct_data() {
     let scratch = Scratch::new();
     let end = |server: Server| assert!(!server.end_by(Signal::KILL).success());
     let Some((cache, server)) = restarted(&scratch, end) else {
@@ -207,7 +207,7 @@ fn survive_kills(mode: &str) {
 }
 
 #[test]
-fn an_idle_client_does_not_hold_up_a_stop() {
+fn an_idle_client_does_not_delay_a_stop() {
     let scratch = Scratch::new();
     let cache = Cache::create(
         &scratch,
@@ -252,7 +252,7 @@ fn the_sockets_are_private_and_go_with_the_server() {
 
 /// The effect of a mount without the cache on an origin: a counter at its start changes.
 #[test]
-fn an_origin_that_was_changed_meanwhile_is_refused() {
+fn an_origin_changed_without_the_cache_is_refused() {
     let scratch = Scratch::new();
     let origin = scratch.sparse("origin.img", IMAGE_BYTES);
     let cache = Cache::create(&scratch, &origin, &CacheSpec::default());

@@ -91,7 +91,7 @@ fn a_wrong_setting_changes_nothing() {
 }
 
 #[test]
-fn an_emulated_device_is_said_loudly() {
+fn emulation_is_logged_as_a_warning() {
     let scratch = Scratch::new();
     let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
     let cache = Cache::create(&scratch, &origin, &CacheSpec::default());

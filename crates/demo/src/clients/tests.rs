@@ -98,7 +98,7 @@ fn damage_that_no_client_reads_is_found_at_the_end() {
 }
 
 #[test]
-fn a_server_that_goes_away_is_an_error_and_an_interrupt_is_none() {
+fn a_lost_server_is_an_error_and_an_interrupt_is_not() {
     let rig = rig();
     let workload = Workload::new(&rig.data, 1, 2, 0.9, 0.0);
     let oracle = Oracle::new(&rig.data.checksums);

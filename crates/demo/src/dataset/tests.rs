@@ -28,7 +28,7 @@ fn tree() -> tempfile::TempDir {
 }
 
 #[test]
-fn the_image_is_the_files_and_the_same_every_time() {
+fn the_image_contains_the_files_and_is_reproducible() {
     let folder = tree();
     let build = |name: &str| {
         let image = folder.path().join(name);
@@ -67,7 +67,7 @@ fn the_image_is_the_files_and_the_same_every_time() {
 }
 
 #[test]
-fn everything_is_taken_when_it_fits() {
+fn all_files_are_used_if_they_fit() {
     let folder = tree();
     let image = folder.path().join("image");
     let set = DataSet::from_folders(
@@ -82,7 +82,7 @@ fn everything_is_taken_when_it_fits() {
 }
 
 #[test]
-fn too_little_data_and_missing_folders_are_said() {
+fn too_little_data_and_missing_directories_are_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let build = |data: &Path| {
         let _ = fs::remove_file(folder.path().join("image"));
@@ -113,7 +113,7 @@ fn an_interrupt_stops_the_walk() {
 }
 
 #[test]
-fn random_data_is_seeded_and_whole() {
+fn random_data_depends_on_the_seed_and_is_complete() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let build = |name: &str, seed| {
         DataSet::random(8 << 20, seed, &folder.path().join(name), &Interrupt::default()).expect("builds")

@@ -119,7 +119,7 @@ fn run(variant: Variant, iops: f64, hit_ratio: f64, holdings: Option<Holdings>) 
 }
 
 #[test]
-fn reasons_to_distrust_are_found() {
+fn doubtful_results_are_reported() {
     let mut outcome = outcome();
     outcome.warn();
     assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
@@ -139,7 +139,7 @@ fn reasons_to_distrust_are_found() {
 }
 
 #[test]
-fn the_headline_tells_gain_loss_and_neither_apart() {
+fn the_headline_distinguishes_gain_loss_and_neither() {
     let mut outcome = outcome();
     assert!(
         outcome.headline().contains("1.38 times"),

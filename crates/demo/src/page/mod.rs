@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_nothing_is_still_a_page() {
+    fn a_page_without_data_is_well_formed() {
         let mut outcome = sample::outcome();
         for run in &mut outcome.runs {
             run.holdings = None;
@@ -388,7 +388,7 @@ mod tests {
 
     /// Writes the page of the synthetic outcome to the path in FLAZ_DEMO_PAGE, for inspection in a browser.
     #[test]
-    fn the_page_can_be_looked_at() {
+    fn write_page_for_inspection() {
         let page = html(&sample::outcome());
         if let Some(path) = std::env::var_os("FLAZ_DEMO_PAGE") {
             std::fs::write(path, page).expect("writes");

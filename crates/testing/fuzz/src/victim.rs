@@ -320,7 +320,7 @@ mod tests {
     use crate::structure::Kind;
 
     #[test]
-    fn victims_have_what_is_to_be_mutated_and_start_warm() {
+    fn base_images_have_all_structures_and_start_warm() {
         let whole = (0..SHAPES.len()).map(Victim::get);
         for victim in whole.chain((0..DIRTY_SHAPES.len()).map(Victim::dirty)) {
             let shape = &victim.shape;

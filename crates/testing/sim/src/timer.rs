@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timers_fire_in_order_and_cancelled_ones_never() {
+    fn timers_fire_in_order_and_cancelled_ones_do_not() {
         let mut timers = Timers::default();
         let waker = Waker::noop();
         timers.add(20, 0, waker.clone());

@@ -20,7 +20,7 @@ fn sector(value: u8) -> IoBuf {
 }
 
 #[test]
-fn what_ends_in_time_is_as_without_a_deadline() {
+fn operations_in_time_are_unaffected_by_a_deadline() {
     let sim = Sim::new(1);
     let (disk, device) = rig(&sim);
     sim.block_on(async {
@@ -103,7 +103,7 @@ fn a_write_that_is_late_lands_before_the_next_one() {
 }
 
 #[test]
-fn while_a_late_write_is_under_way_every_change_fails_in_time() {
+fn changes_during_a_late_write_fail_in_time() {
     let sim = Sim::new(3);
     let (disk, device) = rig(&sim);
     sim.block_on(async {
@@ -140,7 +140,7 @@ fn without_a_limit_everything_waits() {
 
 /// After a limit was set again, operations issued without a limit have the full limit, however long they have waited.
 #[test]
-fn what_was_issued_without_a_limit_has_the_next_one() {
+fn operations_without_a_limit_get_the_next_one() {
     let sim = Sim::new(5);
     let (disk, device) = rig(&sim);
     let changed = Duration::from_secs(60);

@@ -48,7 +48,7 @@ fn a_write_is_readable_at_once_and_durable_after_a_flush() {
 }
 
 #[test]
-fn fua_is_durable_at_completion_and_alone() {
+fn fua_makes_only_its_own_write_durable() {
     let (sim, disk) = setup(1);
     sim.block_on(async {
         write(&disk, 0, 512, 1).await;
@@ -266,7 +266,7 @@ fn a_small_write_cache_makes_the_oldest_durable() {
 }
 
 #[test]
-fn errors_come_as_often_as_asked() {
+fn errors_have_the_configured_rate() {
     let (sim, disk) = setup(5);
     disk.set_faults(FaultRates {
         read_error_ppm: 100_000,
@@ -426,7 +426,7 @@ fn bad_sectors_fail_reads_until_written_and_rot_stays() {
 }
 
 #[test]
-fn stalls_hold_operations_up() {
+fn stalls_delay_operations() {
     let (sim, disk) = setup(10);
     let env = sim.env();
     let second = Duration::from_secs(1);
@@ -519,7 +519,7 @@ fn images_move_between_simulations_and_snapshots_restore() {
 }
 
 #[test]
-fn counters_count() {
+fn counters_match_the_operations() {
     let (sim, disk) = setup(13);
     sim.block_on(async {
         join(write(&disk, 0, 4096, 1), read(&disk, 0, 8192)).await;

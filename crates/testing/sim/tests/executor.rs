@@ -191,7 +191,7 @@ fn an_endless_loop_meets_the_step_limit() {
 }
 
 #[test]
-fn a_run_halts_at_the_event_asked_for() {
+fn a_run_halts_at_the_given_event() {
     let sim = Sim::new(8);
     let disk = SimDisk::new(&sim.env(), DiskConfig::fast(1 << 20));
     sim.halt_at_event(7);
@@ -205,7 +205,7 @@ fn a_run_halts_at_the_event_asked_for() {
 }
 
 #[test]
-fn the_observer_sees_every_event_with_the_state_of_that_moment() {
+fn the_observer_sees_the_state_at_every_event() {
     let sim = Sim::new(9);
     let disk = SimDisk::new(&sim.env(), DiskConfig::fast(1 << 20));
     let seen = Rc::new(RefCell::new(Vec::new()));
@@ -262,7 +262,7 @@ fn dropping_the_simulation_drops_its_tasks() {
 }
 
 #[test]
-fn parallelism_is_what_was_set() {
+fn parallelism_has_the_configured_value() {
     let sim = Sim::new(12);
     assert_eq!(sim.env().parallelism(), 1);
     sim.set_parallelism(4);

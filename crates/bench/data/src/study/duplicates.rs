@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_upper_bound_is_one_for_every_multiplicity() {
+    fn the_upper_bound_is_valid_for_every_multiplicity() {
         for drawn in [0.001, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95] {
             // Until the probability of none underflows to zero.
             let most = (600.0 / -(1.0_f64 - drawn).ln()).min(20_000.0) as u32;
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn few_contents_that_come_often_do_not_widen_the_interval() {
+    fn frequent_contents_do_not_widen_the_interval() {
         // One content in every window, everything else unique: a sixteenth are duplicates.
         let found = study(4000, 1000, |block| if block % 16 == 0 { 1 } else { block + 2 });
         assert!(
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_far_apart_are_found_from_a_sample() {
+    fn distant_pairs_are_estimated_from_a_sample() {
         // Every block has one duplicate, half of the data away.
         let found = study(4000, 800, |block| block % 32_000);
         assert!(holds(&found, 50.0), "{found:?}");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn many_copies_are_not_taken_for_pairs() {
+    fn frequent_contents_are_not_counted_as_pairs() {
         // Each content ten times: 90 % are duplicates.
         let found = study(4000, 800, |block| block % 6400);
         assert!(holds(&found, 90.0), "{found:?}");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn unlike_multiplicities_stay_within_the_interval() {
+    fn mixed_multiplicities_stay_within_the_interval() {
         // A tenth of the data is one content, a fifth are pairs, the rest is unique.
         let found = study(4000, 400, |block| match block % 10 {
             0 => 1,
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_is_not_nothing_there() {
+    fn no_pair_seen_still_has_an_upper_bound() {
         let unique = study(100_000, 200, |block| block);
         assert_eq!((unique.percent, unique.low_percent), (0.0, 0.0));
         assert_eq!(unique.high_percent, 100.0, "{unique:?}");
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_memory_keeps_the_share() {
+    fn the_memory_limit_does_not_change_the_share() {
         let mut prints = Fingerprints::with_capacity(1000);
         for window in 0..1000_u32 {
             let blocks: Vec<u64> = (0..16)

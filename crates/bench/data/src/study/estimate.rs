@@ -109,14 +109,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn student_is_that_of_the_tables() {
+    fn student_quantiles_match_published_tables() {
         for (degrees, value) in [(4, 2.776), (9, 2.262), (29, 2.045), (99, 1.984), (9999, 1.960)] {
             assert!((student(degrees) / value - 1.0).abs() < 0.01, "{degrees}");
         }
     }
 
     #[test]
-    fn everything_read_is_exact_and_nothing_is_nothing() {
+    fn a_full_read_is_exact_and_no_data_has_no_share() {
         let pairs = [(1.0, 4.0), (3.0, 4.0)];
         assert_eq!(ratio(pairs.into_iter(), 2), Some(Estimate::exact(50.0)));
         assert_eq!(ratio(std::iter::empty(), 2), None);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn agreement_of_all_windows_is_no_certainty() {
+    fn equal_windows_still_have_an_interval() {
         let agreed = ratio([(4.0, 4.0); 100].into_iter(), 1_000_000).expect("windows");
         assert!((agreed.low_percent - 97.0).abs() < 0.1, "{agreed:?}");
     }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn write_amplification_is_that_of_the_model() {
+    fn write_amplification_matches_the_model() {
         // (0.2 - 1) / ln 0.2 = 0.49707: a fifth is valid, so 1.25 times the data is written.
         assert!((write_amplification(0.497_07) - 1.25).abs() < 1e-3);
         assert!(write_amplification(0.01) < 1.001);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ssd_gains_what_is_saved_and_more() {
+    fn an_ssd_gains_at_least_the_savings() {
         let nothing = ssd(CodecSpec::LZ4, 0.0);
         assert_eq!(
             (nothing.sequential_lifetime_gain, nothing.random_lifetime_gain),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_of_raw_blocks_holds_a_little_less_than_its_size() {
+    fn raw_blocks_fill_slightly_less_than_the_cache_size() {
         let raw = WindowSums {
             bytes: 1 << 20,
             fragment_bytes: vec![256 * 4104],

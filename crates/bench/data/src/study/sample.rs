@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_the_truth_as_often_as_they_say() {
+    fn intervals_have_their_nominal_coverage() {
         // Windows as on a disk: a third empty, the others from 10 to 90 %, some shorter.
         let key = Key::new(11, 0);
         let windows: Vec<(f64, f64)> = (0..500)
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_codecs_of_the_distribution_are_always_there() {
+    fn the_codecs_of_the_distribution_are_always_added() {
         assert_eq!(with_joint(&[]).0, [CodecSpec::LZ4, CodecSpec::ZSTD]);
         let (codecs, joint) = with_joint(&[CodecSpec::ZLIB, CodecSpec::ZSTD, CodecSpec::ZLIB]);
         assert_eq!(codecs, [CodecSpec::ZLIB, CodecSpec::ZSTD, CodecSpec::LZ4]);

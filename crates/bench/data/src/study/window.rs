@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fingerprints_see_every_bit_and_every_place() {
+    fn fingerprints_depend_on_every_bit_and_position() {
         let mut block = vec![0_u8; 4096];
         Key::new(1, 2).fill(0, &mut block);
         let mut seen = std::collections::BTreeSet::from([fingerprint(&block)]);

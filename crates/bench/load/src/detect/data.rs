@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn codecs_gain_what_the_pattern_says_and_no_more() {
+    fn codecs_save_exactly_what_the_pattern_allows() {
         let copy = |kib: u64| Pattern::Copy {
             distance_bytes: kib << 10,
         };

@@ -128,7 +128,7 @@ mod tests {
 31 20 0:45 / /mnt/b\\040c rw - zfs pool rw\n";
 
     #[test]
-    fn the_innermost_mount_counts() {
+    fn the_innermost_mount_determines_the_file_system() {
         for (folder, kind) in [
             ("/home", "ext4"),
             ("/mnt/b/x", "btrfs"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_compresses() {
+    fn compressing_file_systems_are_recognised() {
         let of = |kind: &str, options: &str| compression(kind, options, None);
         assert_eq!(of("ext4", ""), FileSystem::Cannot);
         assert_eq!(of("btrfs", "rw,compress-force=zstd"), FileSystem::On);

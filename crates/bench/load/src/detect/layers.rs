@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_followed_to_the_disk() {
+    fn stacked_devices_are_followed_to_the_disk() {
         let sys = Sys::new();
         sys.device("vda", "254:0", &[]);
         sys.device("vda/vda3", "254:3", &[("partition", "3\n")]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_counts() {
+    fn a_counting_device_reports_its_stored_bytes() {
         let sys = Sys::new();
         sys.device(
             "zram0",

@@ -178,7 +178,7 @@ fn drives_that_compress() {
 }
 
 #[test]
-fn drives_that_leave_out_zeros_or_duplicates() {
+fn drives_that_elide_zeros_or_duplicates() {
     let zeros = Drive {
         elides_zeros: true,
         ..Drive::plain()
@@ -197,7 +197,7 @@ fn drives_that_leave_out_zeros_or_duplicates() {
 }
 
 #[test]
-fn a_drive_that_says_what_it_keeps() {
+fn a_drive_that_reports_stored_bytes() {
     let found = Drive {
         kept: Some(HashMap::new()),
         ..Drive::compressing("lz4", 4)

@@ -21,7 +21,7 @@ mod tests {
     use crate::test::Test;
 
     #[test]
-    fn iops_are_of_4_kib_whatever_the_records_are() {
+    fn iops_tests_always_use_4_kib() {
         let plan = Wanted {
             tests: Some(vec!["write".to_owned(), "iops".to_owned(), "write".to_owned()]),
             records: Some(vec![Bytes(1 << 20), Bytes(64 << 10), Bytes(1 << 20)]),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_kept_whole() {
+    fn a_plan_survives_serialization() {
         let plan = wanted().plan().unwrap();
         let value = serde_json::to_value(&plan).unwrap();
         assert_eq!(serde_json::from_value::<Plan>(value).unwrap(), plan);

@@ -260,7 +260,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_manual() {
+    fn defaults_match_the_manual() {
         let plan = wanted().plan().unwrap();
         assert_eq!((plan.tests.len(), plan.rounds.runs, plan.cells()), (13, 10, 39));
         assert_eq!(
@@ -292,7 +292,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_says_the_same_as_options_do_and_options_win() {
+    fn campaign_files_equal_options_and_options_override_them() {
         let text = "target = \"/mnt\"\nname = \"old kernel\"\ntests = [\"iops\", \"write\"]\n\
                     records = [\"64KiB\", 4096]\nlevels = [2, 97.5, \"random\"]\nfamily = \"iozone\"\n\
                     runs = 5\nwithin = 2\nruns-max = 40\nwarm-up = 2\nsteady = true\nprecondition = 1\n\

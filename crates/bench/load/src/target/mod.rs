@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_left_as_it_was() {
+    fn a_target_directory_is_left_unchanged() {
         let outer = tempfile::tempdir().unwrap();
         fs::write(outer.path().join("mine"), "x").unwrap();
         let target = Target::new(outer.path(), &options(Some(5 << 20), 2)).unwrap();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_is_made_and_goes_again() {
+    fn a_missing_directory_is_created_and_removed_again() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("new");
         let target = Target::new(&path, &options(Some(1 << 20), 1)).unwrap();
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_in_place_have_parts_of_their_own() {
+    fn writers_in_place_have_separate_parts() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("file");
         File::create(&path).unwrap().set_len((4 << 20) + 5).unwrap();
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn a_size_without_enough_space_is_refused() {
         let outer = tempfile::tempdir().unwrap();
         let refused = Target::new(outer.path(), &options(Some(1 << 60), 1)).unwrap_err();
         assert!(matches!(refused, LoadError::Room { .. }), "{refused}");

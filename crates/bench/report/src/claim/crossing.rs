@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_what_was_achieved_where_all_points_say_so() {
+    fn achieved_levels_are_used_if_all_points_have_them() {
         let mut points = points(&[("2", 3.0), ("50", 2.0), ("98", 0.5), ("zeros", 0.1)]);
         let achieved = |saved_pct| {
             Some(Achieved {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn between_two_levels() {
+    fn a_crossing_between_two_levels() {
         let found = asked(&points(&[("0", 3.0), ("50", 2.0), ("100", 0.5), ("zeros", 0.1)]));
         let TrueAt::Between { crossings } = found else {
             panic!("{found:?}")
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_does_not_cross_is_not_made_up() {
+    fn a_limit_without_crossing_is_omitted() {
         let found = asked(&points(&[("0", 1.5), ("100", 0.95)]));
         let TrueAt::Between { crossings } = found else {
             panic!("{found:?}")
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_what_was_measured() {
+    fn a_crossing_outside_the_measured_range() {
         let found = asked(&points(&[("2", 2.0), ("50", 1.5), ("98", 1.01)]));
         let TrueAt::Outside {
             best_pct,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn one_number_is_no_curve() {
+    fn one_level_is_not_a_curve() {
         assert_eq!(asked(&points(&[("2", 2.0), ("zeros", 0.5)])), TrueAt::Unknown);
         assert_eq!(asked(&points(&[("zeros", 0.5)])), TrueAt::Unknown);
     }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_with_everything() {
+    fn a_claims_file_with_all_fields() {
         let claims = parse(
             "[[claim]]\ntest = \"write\"\nrate = \"275MB/s\"\n\n\
              [[claim]]\ntest = \"read\"\nrecord = \"4KiB\"\nrate = \"95k IOPS\"\nsource = \"box\"\n",
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_claims() {
+    fn invalid_claims_files_are_refused() {
         let refused = |text: &str| parse(text).unwrap_err().to_string();
         assert!(refused("").contains("found 0"));
         assert!(refused("[[claim]]\ntest = \n").contains("line 2"));

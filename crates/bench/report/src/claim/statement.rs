@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_claim() {
+    fn invalid_claims_are_refused() {
         let refused = |text: &str| text.parse::<Claim>().unwrap_err().to_string();
         assert!(refused("275MB/s").contains("expected TEST=RATE"));
         assert!(refused("=275MB/s").contains("not a test name"));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn proof_and_size_are_both_needed() {
+    fn significance_and_size_are_both_required() {
         let higher = Direction::HigherIsBetter;
         for (difference, p, equivalence_p, verdict) in [
             (0.05, 0.001, 1.0, Verdict::Faster),
@@ -223,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn less_can_be_faster() {
+    fn lower_can_be_better() {
         let evidence = evidence(-0.05, Direction::LowerIsBetter);
         assert_eq!(evidence.verdict(0.001, 1.0), Verdict::Faster);
         assert_eq!(evidence.old_verdict(), Verdict::Faster);
     }
 
     #[test]
-    fn medians_have_a_veto() {
+    fn opposite_medians_prevent_a_verdict() {
         let mut evidence = evidence(0.05, Direction::HigherIsBetter);
         evidence.ratio.estimate = 0.99;
         assert_eq!(evidence.verdict(0.001, 1.0), Verdict::Inconclusive);

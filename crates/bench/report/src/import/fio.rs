@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_without_jobs_is_one_of_fio_all_the_same() {
+    fn output_without_jobs_is_recognised_as_fio() {
         let text = "{\n\"fio version\": \"fio-3.33\" }\n";
         assert!(is_output(text));
         let (_, problem) = read(text).unwrap_err();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_together_add_up_and_jobs_in_turn_are_runs() {
+    fn concurrent_jobs_add_up_and_consecutive_jobs_are_runs() {
         let options = r#""rw": "write", "bs": "64k", "buffer_compress_percentage": "50""#;
         let text = output(
             &[
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_and_left_out() {
+    fn unsupported_jobs_are_refused_or_ignored() {
         let refused = |text: &str| read(text).unwrap_err().1.to_string();
         let failed = output(&job(0, "", 1, 0)).replace("\"error\": 0", "\"error\": 5");
         assert!(refused(&failed).contains("job 'j' failed with error 5"));

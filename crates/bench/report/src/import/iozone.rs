@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_told_apart_by_column_where_tests_were_left_out() {
+    fn columns_identify_tests_if_some_were_not_run() {
         let row = "            4096      64   318530   492319                    2458549   617230                          \n";
         let found = runs(&output("iozone -s 4M", &format!("{HEAD_489}{row}")));
         let tests: Vec<&str> = found
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_rates_is_refused() {
+    fn output_without_rates_is_refused() {
         let refused = |text: &str| read(&output("iozone", text)).unwrap_err().1.to_string();
         assert!(refused("\tMicroseconds/op Mode. Output is").contains("-N"));
         assert!(refused("\tThroughput test with 2 processes").contains("-t"));

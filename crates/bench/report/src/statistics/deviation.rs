@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rule_has_no_fixed_error() {
+    fn the_stddev_rule_has_no_fixed_error_rate() {
         for (runs, noise, expected) in [
             (3, 1.0, 0.345),
             (10, 1.0, 0.052),
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_is_not_more() {
+    fn an_equal_difference_is_not_meaningful() {
         let mean = 97_113.5;
         assert!(!meaningful(
             mean * (1.0 + 0.67 / 100.0) - mean,

@@ -52,14 +52,14 @@ mod tests {
     }
 
     #[test]
-    fn by_hand() {
+    fn adjusted_p_values_match_a_manual_example() {
         let p = [0.04, 0.01, 0.03, 0.5];
         close(&benjamini_hochberg(&p), &[0.16 / 3.0, 0.04, 0.16 / 3.0, 0.5]);
         close(&holm(&p), &[0.09, 0.04, 0.09, 0.5]);
     }
 
     #[test]
-    fn none_one_and_all_certain() {
+    fn p_values_of_no_one_and_only_certain_tests() {
         assert!(benjamini_hochberg(&[]).is_empty() && holm(&[]).is_empty());
         close(&benjamini_hochberg(&[0.3]), &[0.3]);
         close(&holm(&[0.3]), &[0.3]);

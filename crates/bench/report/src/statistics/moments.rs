@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn log_normal_moments_turn_back() {
+    fn log_normal_moments_round_trip() {
         let log = Moments {
             mean: 1e5,
             variance: 4e8,

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_those_of_all_orders() {
+    fn counts_match_all_permutations() {
         for (na, nb) in [(1, 1), (1, 6), (3, 4), (5, 5), (7, 2)] {
             assert_eq!(orders_by_u(na, nb, na * nb), counted_out(na, nb), "{na} {nb}");
         }
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn all_values_equal() {
+    fn equal_values_have_no_rank_difference() {
         let same = mann_whitney(&[5.0; 10], &[5.0; 10]);
         assert_eq!((same.p, same.u, same.method), (1.0, 50.0, Method::Normal));
     }
 
     #[test]
-    fn sides_may_be_swapped() {
+    fn swapped_sides_mirror_the_result() {
         let (a, b) = ([1.0, 5.0, 2.5, 9.0], [3.0, 4.0, 8.0, 11.0, 12.0]);
         let (ab, ba) = (mann_whitney(&a, &b), mann_whitney(&b, &a));
         assert_eq!((ab.p, ab.u + ba.u), (ba.p, 20.0));

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_the_line() {
+    fn extreme_t_values_have_limits() {
         assert_eq!(two_sided(0.0, 7.3), 1.0);
         assert_eq!(two_sided(f64::INFINITY, 7.3), 0.0);
         assert_eq!(two_sided(1e300, 7.3), 0.0);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_turn_the_tail_back() {
+    fn quantiles_invert_the_tail() {
         for df in [0.7, 1.0, 2.5, 9.0, 18.0, 1e3, 1e6] {
             for tail in [0.5, 0.4, 0.05, 0.025, 1e-6] {
                 let t = upper_quantile(tail, df);

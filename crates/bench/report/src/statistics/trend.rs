@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_is_flat_and_narrow() {
+    fn steady_state_requires_small_range_and_slope() {
         assert_eq!(is_steady(&[1.0; 4]), None);
         assert_eq!(is_steady(&[50.0, 100.0, 101.0, 99.0, 100.0, 102.0]), Some(true));
         // The range is at its limit, 20 % of 100, and the line is flat.

@@ -118,20 +118,20 @@ mod tests {
     }
 
     #[test]
-    fn equal_sides_have_the_degrees_of_the_pooled_test() {
+    fn equal_variances_have_the_pooled_degrees_of_freedom() {
         let test = welch(moments(1.0, 4.0, 10), moments(3.0, 4.0, 10));
         assert!((test.df - 18.0).abs() < 1e-12);
         assert!((test.t - 2.0 / 0.8f64.sqrt()).abs() < 1e-12);
     }
 
     #[test]
-    fn a_side_that_does_not_vary_leaves_the_degrees_of_the_other() {
+    fn a_constant_side_keeps_the_degrees_of_the_other() {
         let test = welch(moments(1.0, 0.0, 5), moments(3.0, 4.0, 10));
         assert!((test.df - 9.0).abs() < 1e-12);
     }
 
     #[test]
-    fn nothing_varies() {
+    fn constant_runs_have_p_values_0_or_1() {
         let same = welch(moments(1.0, 0.0, 5), moments(1.0, 0.0, 5));
         assert_eq!((same.p, same.equivalence(0.01)), (1.0, 0.0));
         let other = welch(moments(1.0, 0.0, 5), moments(2.0, 0.0, 5));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn equivalence_is_the_interval_of_twice_the_level() {
+    fn equivalence_matches_the_interval_at_twice_the_level() {
         let test = welch(moments(10.0, 0.3, 8), moments(10.1, 0.5, 12));
         let margin = test.smallest_margin(0.05);
         assert!((test.equivalence(margin) - 0.05).abs() < 1e-9);

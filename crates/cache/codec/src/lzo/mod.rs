@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn large_blocks_come_back() {
+    fn large_blocks_round_trip() {
         for len in [0, 1, 100, 4096, 65_536, 1 << 20] {
             let text: Vec<u8> = (0..len).map(|at: usize| (at / 7 % 251) as u8).collect();
             assert!(there_and_back(&text) < len / 2 + 64, "{len}");

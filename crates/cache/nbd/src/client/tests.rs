@@ -113,7 +113,7 @@ fn read_from(reply: &[u8]) -> Result<[u8; 16], ClientError> {
 }
 
 #[test]
-fn structured_chunks_are_put_together() {
+fn structured_chunks_are_combined() {
     let chunks = [data_chunk(1, 0, 4104, &[5; 8]), hole_chunk(1, 1, 4096, 8)];
     let read = read_from(&chunks.concat()).expect("reads");
     assert_eq!(read, [0, 0, 0, 0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5]);
@@ -183,7 +183,7 @@ fn nothing_is_received_after_a_broken_reply() {
 }
 
 #[test]
-fn simple_replies_have_their_data_behind_them() {
+fn simple_replies_are_followed_by_their_data() {
     let reply = |cookie: u64, error: u32| {
         let header = SimpleReplyHeader {
             magic: SIMPLE_REPLY_MAGIC.into(),
@@ -215,7 +215,7 @@ fn simple_replies_have_their_data_behind_them() {
 }
 
 #[test]
-fn handshakes_that_make_no_sense_are_refused() {
+fn invalid_handshakes_are_refused() {
     let go = |kind, data: &[u8]| option_reply(opt::GO, kind, data);
     let mut wrong_magic = greeting();
     wrong_magic[0] = b'M';

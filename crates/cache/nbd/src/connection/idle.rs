@@ -94,7 +94,7 @@ mod tests {
     use std::task::Context;
 
     #[test]
-    fn the_last_to_rest_is_called_first_and_only_when_needed() {
+    fn the_last_idle_worker_is_woken_first_if_needed() {
         let workers = IdleWorkers::default();
         assert!(!workers.wake_for(1), "no worker is idle");
         assert_eq!((workers.hire(), workers.hire()), (0, 1));

@@ -70,7 +70,7 @@ mod tests {
     use std::task::{Context, Waker};
 
     #[test]
-    fn replies_gather_and_leave_together() {
+    fn replies_are_collected_and_sent_together() {
         let outbox = Outbox::default();
         let mut batch = SendBatch::new();
         assert_eq!(outbox.take(&mut batch).requests, 0);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_known_by_its_disk_and_its_place() {
+    fn a_partition_is_identified_by_disk_and_position() {
         let disk = sysfs(&[
             ("wwid", "eui.0025385b71b0a1f4\n"),
             ("serial", "not looked at\n"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_without_a_name_of_its_own_says_so() {
+    fn a_disk_without_an_identity_is_reported_as_weak() {
         let disk = sysfs(&[("sdz/size", "8\n"), ("sdz/serial", "  \n")]);
         let found = block_identity(&disk.path().join("sdz"), Path::new("/dev/sdz"), 4096);
         assert_eq!(found.id, "block:name=sdz,bytes=4096");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn device_mapper_and_loop_devices_are_known_by_what_makes_them() {
+    fn dm_and_loop_devices_are_identified_by_their_source() {
         let mapped = sysfs(&[("dm/uuid", "LVM-abc\n"), ("wwid", "x")]);
         assert_eq!(
             block_identity(mapped.path(), Path::new("/dev/dm-0"), 0).id,

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_stand_alone_where_no_cache_can_lose_them() {
+    fn writes_are_independent_without_a_volatile_cache() {
         let scratch = tempfile::tempdir().expect("temporary directory");
         let disk = scratch.path().join("sdx");
         let part = disk.join("sdx1");

@@ -17,7 +17,7 @@ fn device(model: Model) -> (tempfile::NamedTempFile, Emulated<FileDevice, Rt>) {
 }
 
 #[test]
-fn data_comes_through_and_takes_the_models_time() {
+fn emulated_operations_return_data_in_model_time() {
     let (_file, device) = device(Model::HDD);
     runtime().block_on(async {
         let before = Rt.now();

@@ -58,7 +58,7 @@ fn pattern(len: usize, seed: u8) -> IoBuf {
 }
 
 #[test]
-fn what_is_written_is_read_direct_and_buffered() {
+fn written_data_is_readable_direct_and_buffered() {
     let scratch = Scratch::new();
     for (name, mode) in [("direct", EXCLUSIVE), ("buffered", BUFFERED)] {
         let path = scratch.file(name, 8 << 20);
@@ -121,7 +121,7 @@ fn misaligned_and_out_of_range_requests_are_refused() {
 }
 
 #[test]
-fn a_file_that_was_cut_gives_an_error_at_its_new_end() {
+fn a_truncated_file_gives_an_error_at_its_new_end() {
     let scratch = Scratch::new();
     for (mode, cut) in [
         (EXCLUSIVE, 8192),
@@ -258,7 +258,7 @@ fn a_read_only_device_refuses_writes() {
 }
 
 #[test]
-fn other_things_than_files_are_refused_by_name() {
+fn other_file_types_are_refused_by_name() {
     let open = |path: &Path| {
         FileDevice::open(path, OpenMode::default())
             .expect_err("not a device")

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use crate::runtime;
 
 #[test]
-fn a_full_queue_gives_the_value_back() {
+fn a_full_queue_returns_the_value() {
     let (sender, mut receiver) = channel(2);
     assert_eq!(sender.try_send(1), Ok(()));
     assert_eq!(sender.try_send(2), Ok(()));
@@ -91,7 +91,7 @@ fn many_senders_through_a_small_queue() {
 }
 
 #[test]
-fn a_oneshot_answers_a_plain_thread() {
+fn a_oneshot_works_with_a_plain_thread() {
     let (sender, receiver) = oneshot();
     let thread = std::thread::spawn(move || {
         runtime().block_on(async {

@@ -82,7 +82,7 @@ fn no_wake_is_lost_between_threads() {
 }
 
 #[test]
-fn sleeping_takes_as_long_as_asked_for_and_ends_in_order() {
+fn sleeps_take_their_time_and_end_in_order() {
     let order = Rc::new(RefCell::new(Vec::new()));
     runtime().block_on(async {
         for ms in [90u64, 30, 60, 0] {
@@ -102,7 +102,7 @@ fn sleeping_takes_as_long_as_asked_for_and_ends_in_order() {
 }
 
 #[test]
-fn a_dropped_sleep_does_not_hold_the_runtime_up() {
+fn a_dropped_sleep_does_not_delay_the_runtime() {
     let started = Instant::now();
     let runtime = runtime();
     runtime.block_on(async {
@@ -255,7 +255,7 @@ fn stale_wakers_do_nothing() {
 }
 
 #[test]
-fn computing_gives_the_result_and_carries_panics() {
+fn compute_returns_the_result_and_passes_panics_on() {
     let runtime = runtime();
     let results = runtime.block_on(join_all((0..3000u64).map(|number| {
         let priority = if number % 2 == 0 {
@@ -283,6 +283,6 @@ fn computing_gives_the_result_and_carries_panics() {
 
 #[test]
 #[should_panic(expected = "requires a runtime")]
-fn without_a_runtime_the_message_says_so() {
+fn a_missing_runtime_panics_with_a_message() {
     Rt.spawn(async {});
 }

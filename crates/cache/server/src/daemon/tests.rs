@@ -23,7 +23,7 @@ fn a_thread_panic_is_reported_at_shutdown() {
 }
 
 #[test]
-fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
+fn a_detach_during_a_stop_does_not_report_success() {
     let folder = tempfile::tempdir().expect("a folder");
     let (cache, origin) = (folder.path().join("cache"), folder.path().join("origin"));
     for path in [&cache, &origin] {
@@ -101,7 +101,7 @@ fn a_detach_beside_a_stop_is_not_said_to_have_emptied_the_cache() {
 
 /// After a crash, dirty blocks are only on the cache device. A user who was told that they will be discarded may do so.
 #[test]
-fn a_panic_is_not_said_to_cost_the_cache() {
+fn a_panic_is_not_reported_as_a_lost_cache() {
     let (tell, told) = mpsc::channel();
     let failed = move |error: HostError| tell.send(error).expect("it is waited for");
     let join = watched("worn".to_owned(), Arc::new(failed), || panic!("on purpose"));

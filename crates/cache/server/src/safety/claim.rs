@@ -477,7 +477,7 @@ mod tests {
 
     /// A read-only copy, or one that belongs to another user, can still be checked.
     #[test]
-    fn what_is_only_read_is_not_opened_for_writing() {
+    fn read_only_access_does_not_open_for_writing() {
         let scratch = Scratch::new();
         let path = scratch.cache(b"", 0);
         for (access, mode) in [(Access::Read, OFlags::RDONLY), (Access::ReadWrite, OFlags::RDWR)] {
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_cannot_be_are_refused() {
+    fn unsupported_file_types_are_refused() {
         let scratch = Scratch::new();
         let error = scratch
             .claim(scratch.folder.path(), None, true)

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_seen_on_its_partition_and_disk_only() {
+    fn a_mount_is_reported_for_its_partition_and_disk_only() {
         let fake = Fake::new();
         fake.mount("8:1", "/boot");
         assert_eq!(fake.texts(SDA1), ["mounted on /boot (ext4)"]);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_seen_through_what_is_stacked() {
+    fn a_mount_is_found_through_stacked_devices() {
         let fake = Fake::new();
         fake.mount("253:0", "/");
         for identity in [SDA2, SDA] {
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_whole_disk_is_seen_from_its_partitions() {
+    fn a_mounted_disk_is_reported_for_its_partitions() {
         let fake = Fake::new();
         fake.mount("8:0", "/mnt");
         assert_eq!(fake.texts(SDA1), ["mounted on /mnt (ext4, through sda)"]);
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_file_is_swap() {
+    fn a_swap_file_is_reported_as_swap_space() {
         let fake = Fake::new();
         let path = fake.path("file");
         fs::write(
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shares_bytes_overlaps() {
+    fn devices_that_share_bytes_overlap() {
         let fake = Fake::new();
         let file = Identity::at(&fake.path("file")).unwrap();
         let loop0 = Identity::Block(DeviceNumber { major: 7, minor: 0 });
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_that_go_in_circles_end() {
+    fn circular_device_stacks_end() {
         let fake = Fake::new();
         symlink(
             fake.path("sys/block/sda"),

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn swaps_without_the_heading() {
+    fn swaps_are_parsed_without_the_heading() {
         let text = "Filename\t\tType\t\tSize\t\tUsed\t\tPriority\n\
                     /dev/dm-1   partition\t1024\t0\t-2\n\
                     /swap\\040file file\t1024\t0\t-3\n";

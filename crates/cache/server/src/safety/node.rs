@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_lead_to_the_same_thing() {
+    fn links_name_the_same_file() {
         let scratch = tempfile::tempdir().unwrap();
         let (file, hard, soft) = (
             scratch.path().join("file"),

@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_found_on_nothing() {
+    fn an_empty_device_has_no_signature() {
         for size_bytes in [0, 1, 511, 512, 4096, 65_537, 8 * MIB] {
             assert!(names(image(size_bytes).path()).is_empty(), "{size_bytes}");
         }
     }
 
     #[test]
-    fn ext_of_three_kinds() {
+    fn signatures_of_ext2_ext3_and_ext4() {
         for (kind, tool) in [
             ("ext2", "mkfs.ext2"),
             ("ext3", "mkfs.ext3"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn file_systems() {
+    fn signatures_of_file_systems() {
         expect("xfs", 512 * MIB, "mkfs.xfs", &["-q", "-f", "IMAGE"], "");
         expect("btrfs", 128 * MIB, "mkfs.btrfs", &["-q", "-f", "IMAGE"], "");
         expect("f2fs", 128 * MIB, "mkfs.f2fs", &["-q", "-f", "IMAGE"], "");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_sector_is_no_partition_table() {
+    fn a_boot_sector_is_not_a_partition_table() {
         for (tool, arguments) in [
             ("mkfs.vfat", &["IMAGE"][..]),
             ("mkntfs", &["-Q", "-F", "-q", "IMAGE"]),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_and_partition_tables() {
+    fn signatures_of_swap_and_partition_tables() {
         expect("linux", 4 * MIB, "mkswap", &["IMAGE"], "");
         expect("linux", 4 * MIB, "mkswap", &["-p", "65536", "IMAGE"], "");
         expect("dos", 8 * MIB, "sfdisk", &["-q", "IMAGE"], "label: dos\n,4M\n");
@@ -269,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn a_gpt_is_found_by_its_copy_too() {
+    fn a_gpt_is_found_by_its_backup() {
         let image = image(8 * MIB);
         image.as_file().write_all_at(b"EFI PART", 8 * MIB - 512).unwrap();
         assert_eq!(names(image.path()), ["gpt"]);
     }
 
     #[test]
-    fn luks() {
+    fn signatures_of_luks() {
         let arguments = |version| {
             [
                 "luksFormat",
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn iso() {
+    fn signatures_of_iso_images() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().to_str().unwrap();
         expect(
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_images() {
+    fn signatures_of_disk_images() {
         expect(
             "qcow2",
             0,
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn md_by_all_its_places() {
+    fn signatures_of_md_at_all_places() {
         for (name, offset) in [
             ("md raid 0.90 member", 8 * MIB - (64 << 10)),
             ("md raid 1.x member", 8 * MIB - (8 << 10)),
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn zfs_at_either_end() {
+    fn signatures_of_zfs_at_both_ends() {
         for offset in [
             128 << 10,
             (384 << 10) + 3072,
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_not_taken_for_weak_magics() {
+    fn random_data_does_not_match_weak_magics() {
         for (magic, offset) in [
             (b"\x53\xef", 1024 + 0x38),
             (b"\x55\xaa", 510),
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn wiping_leaves_nothing_but_flaz() {
+    fn wiping_leaves_only_the_signature_of_flaz() {
         let image = image(8 * MIB);
         let file = image.as_file();
         file.write_all_at(b"FLAZCACH", 0).unwrap();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_data_is_found_behind_holes() {
+    fn unknown_data_is_found_after_holes() {
         let image = image(64 * MIB);
         let source = Source::new(image.as_file(), 64 * MIB);
         assert_eq!(unknown_data(&source).unwrap(), None);

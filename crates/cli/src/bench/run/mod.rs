@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_named_by_the_time() {
+    fn results_are_named_after_the_time() {
         assert_eq!(
             default_output("2026-01-31T12:05:09Z"),
             Path::new("flaz-20260131-120509.json")

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_in_flight_is_there_or_not_and_stays_so() {
+    fn a_write_in_flight_is_present_or_not_and_stays_so() {
         for done in [true, false] {
             let mut ledger = Ledger::new(8);
             let (old, new) = (write(&mut ledger, false), lose(&mut ledger));
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trimmed_sector_holds_anything_it_has_held_and_nothing_else() {
+    fn a_trimmed_sector_has_zeroes_or_earlier_contents() {
         let mut ledger = Ledger::new(8);
         let old = write(&mut ledger, false);
         assert!(ledger.write_starts(ONE, Print::Trimmed));
