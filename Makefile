@@ -46,7 +46,7 @@ fuzz: ## Fuzz all parsers with hostile caches and clients until something is fou
 		echo 'running without coverage: cargo-fuzz is not installed; install it with: cargo install --locked cargo-fuzz'; \
 		$(CARGO) run --release --locked --package flaz-fuzz -- $(ARGS); fi
 
-lint: ## Check formatting, clippy, shell scripts, dependency licences and sources
+lint: ## Check formatting, clippy, shell scripts, licences, sources and directions of dependencies
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages tools/fuzz .ci/run; \

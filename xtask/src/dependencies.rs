@@ -1,6 +1,7 @@
-//! Checks dependencies by `deny.toml`: their licences, their sources, and banned crates.
+//! Checks dependencies by `deny.toml`: their licences, their sources, and banned crates; and the directions between the
+//! folders of this workspace.
 //!
-//! This is the part of `cargo deny check` that needs no tool and no network, so that it always runs; `make audit` runs
+//! The former is the part of `cargo deny check` that needs no tool and no network, so that it always runs; `make audit` runs
 //! all of it, with the advisory database.
 
 use std::process::Command;
@@ -8,6 +9,20 @@ use std::process::Command;
 use serde_json::Value;
 
 type Failure = Box<dyn std::error::Error>;
+
+/// Folders whose crates may use only crates of the folders behind them, tests apart.
+const FOLDERS: [(&str, &[&str]); 2] = [
+    ("crates/cache/", &["crates/cache/"]),
+    (
+        "crates/bench/",
+        &[
+            "crates/bench/",
+            "crates/random/",
+            "crates/cache/codec/",
+            "crates/cache/device/",
+        ],
+    ),
+];
 
 /// Options of the check; there are none.
 #[derive(Debug, clap::Args)]
@@ -77,6 +92,30 @@ impl Rules {
     }
 }
 
+/// Crates that a package of the workspace at `root` uses and may not: [`FOLDERS`].
+fn misdirected(package: &Value, root: &str) -> Vec<String> {
+    let below = |path: &str| {
+        path.strip_prefix(root)
+            .map(|path| format!("{}/", path.trim_matches('/')))
+    };
+    let manifest = package.get("manifest_path").and_then(Value::as_str);
+    let Some(place) = manifest.and_then(below) else {
+        return Vec::new();
+    };
+    let Some((folder, allowed)) = FOLDERS.iter().find(|(folder, _)| place.starts_with(folder)) else {
+        return Vec::new();
+    };
+    let dependencies = package.get("dependencies").and_then(Value::as_array);
+    dependencies
+        .into_iter()
+        .flatten()
+        .filter(|dependency| dependency.get("kind").is_none_or(Value::is_null))
+        .filter_map(|dependency| dependency.get("path").and_then(Value::as_str).and_then(below))
+        .filter(|path| !allowed.iter().any(|allowed| path.starts_with(allowed)))
+        .map(|path| format!("uses {path}, which crates in {folder} may not"))
+        .collect()
+}
+
 /// Checks every package of the lock file.
 ///
 /// # Errors
@@ -96,16 +135,22 @@ pub fn run(_: &Options) -> Result<(), Failure> {
         .get("packages")
         .and_then(Value::as_array)
         .ok_or("cargo metadata names no packages")?;
+    let root = metadata.get("workspace_root").and_then(Value::as_str);
+    let root = root.ok_or("cargo metadata names no workspace")?;
     let mut wrong = 0;
     for package in packages {
-        for objection in rules.objections(package) {
+        for objection in rules
+            .objections(package)
+            .into_iter()
+            .chain(misdirected(package, root))
+        {
             let text = |key: &str| package.get(key).and_then(Value::as_str).unwrap_or("?");
             eprintln!("{} {} {objection}", text("name"), text("version"));
             wrong += 1;
         }
     }
     if wrong > 0 {
-        return Err(format!("{wrong} problems of dependencies, by deny.toml").into());
+        return Err(format!("{wrong} problems of dependencies").into());
     }
     println!(
         "{} packages: licences and sources are allowed by deny.toml",
@@ -154,5 +199,31 @@ mod tests {
         assert!(of("serde", registry).is_empty());
         assert!(of("serde", "git+https://example.org/x")[0].contains("comes from git"));
         assert!(of("bincode", registry)[0].contains("hostile input"));
+    }
+
+    #[test]
+    fn dependencies_against_the_direction_are_named() {
+        let of = |folder: &str, uses: &str, kind: Option<&str>| {
+            let package = json!({
+                "manifest_path": format!("/w/crates/{folder}/Cargo.toml"),
+                "dependencies": [{ "path": format!("/w/crates/{uses}"), "kind": kind }, { "name": "serde" }],
+            });
+            misdirected(&package, "/w")
+        };
+        assert_eq!(
+            of("cache/server", "bench/page", None),
+            ["uses crates/bench/page/, which crates in crates/cache/ may not"]
+        );
+        assert_eq!(of("bench/load", "cache/engine", None).len(), 1);
+        assert_eq!(of("cache/nbd", "random", None).len(), 1);
+        for (folder, uses, kind) in [
+            ("cache/server", "cache/engine", None),
+            ("cache/nbd", "random", Some("dev")),
+            ("bench/load", "cache/codec", None),
+            ("bench/load", "random", None),
+            ("demo", "bench/page", None),
+        ] {
+            assert_eq!(of(folder, uses, kind), [""; 0], "{folder} {uses}");
+        }
     }
 }
