@@ -103,7 +103,7 @@ fn a_missing_browser_is_reported_and_tests_continue() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     assert!(
-        text.contains("Not installed: chromium, which this system's archive has not"),
+        text.contains("Not installed: chromium, which is not in this system's archive"),
         "{text}"
     );
     assert!(

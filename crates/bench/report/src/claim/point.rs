@@ -35,7 +35,7 @@ pub enum Standing {
     True,
     /// Exaggerated: the whole interval is above 1.
     Exaggerated,
-    /// Unclear: the interval contains 1.
+    /// Undecided: the interval contains 1.
     Undecided,
 }
 

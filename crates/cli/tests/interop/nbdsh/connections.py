@@ -47,7 +47,7 @@ for thread in threads:
 if problems:
     raise SystemExit("\n".join(problems))
 
-# What one connection wrote, every other one reads, before any flush.
+# A write of one connection is visible to all others before any flush.
 for number, handle in enumerate(handles):
     handle.pwrite(bytes([number + 1]) * 5000, 1000)
     model[1000:6000] = bytes([number + 1]) * 5000

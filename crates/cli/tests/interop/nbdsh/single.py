@@ -1,4 +1,4 @@
-"""Single commands at the edges of the device and of the protocol, and what must be refused."""
+"""Single commands at the limits of the device and of the protocol, and commands that must be refused."""
 import errno
 import os
 
@@ -20,7 +20,7 @@ assert h.pread(4096, size - 4096)[-7:] == b"the end"
 h.pwrite(b"\x5a", size - 1, nbd.CMD_FLAG_FUA)
 assert h.pread(1, size - 1) == b"\x5a"
 
-# One byte in the middle of a block leaves its neighbours alone.
+# A write of one byte does not change the rest of its block.
 h.pwrite(b"a" * 8192, 65536)
 h.pwrite(b"B", 65536 + 4095)
 h.zero(1, 65536 + 4097)
@@ -28,13 +28,13 @@ want = bytearray(b"a" * 8192)
 want[4095], want[4097] = ord("B"), 0
 assert h.pread(8192, 65536) == want
 
-# A whole-device request, and the largest that is allowed, or all there is.
+# The largest allowed request, or the whole device, and a prefetch of the whole device.
 whole = h.pread(min(size, maximum), 0)
 assert whole[65536:65536 + 8192] == want
 h.cache(size, 0)
 assert h.pread(min(size, maximum), 0) == whole
 
-# What libnbd would stop by itself is let through to the server.
+# Let libnbd send requests that it would refuse itself.
 h.set_strict_mode(0)
 
 
@@ -60,7 +60,7 @@ refused(lambda: h.block_status(2, size - 1, lambda *_: 0), errno.EINVAL)
 refused(lambda: h.pread(512, 0, nbd.CMD_FLAG_NO_HOLE), errno.EINVAL)
 refused(lambda: h.pread(maximum + 4096, 0), errno.EINVAL, errno.EOVERFLOW)
 
-# Errors end a request, not the connection; nothing of them was written.
+# An error ends the request, not the connection, and nothing was written.
 assert h.pread(1, size - 1) == b"\x5a"
 h.flush()
 with open(os.environ["FLAZ_ORIGIN"], "rb") as origin:
@@ -78,7 +78,7 @@ plain.pwrite(b"c" * 1000, 100)
 assert plain.pread(1000, 100) == b"c" * 1000
 plain.shutdown()
 
-# One that goes away in the middle of the handshake, and one that does so with a request on its way.
+# A client that disconnects during the handshake, and one that disconnects with requests in flight.
 gone = nbd.NBD()
 gone.set_opt_mode(True)
 gone.connect_uri(uri)
