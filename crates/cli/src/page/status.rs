@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{Page, geometry, seconds, settings};
-use crate::report::{CacheState, LatencyReport, LiveReport, OperationReport, StatusReport};
+use crate::report::{
+    CacheState, CodecReport, LatencyReport, LiveReport, OperationReport, StatusReport, WriteBackReport,
+};
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
 
 /// The page of `flaz status`.
@@ -187,7 +189,7 @@ fn reads(page: &mut Page, live: &LiveReport) {
 }
 
 fn holdings(page: &mut Page, live: &LiveReport) {
-    let (space, codec) = (&live.space, &live.codec);
+    let space = &live.space;
     page.line(
         "Holds",
         &format!(
@@ -220,29 +222,37 @@ fn holdings(page: &mut Page, live: &LiveReport) {
     ));
     let dirty = &live.write_back;
     if dirty.dirty_blocks > 0 || dirty.cleaned_blocks > 0 {
-        let time = match dirty.clean_s {
-            _ if dirty.dirty_blocks == 0 => String::new(),
-            Some(s) => format!("; write-back takes {}", HumanDuration(seconds(s))),
-            None => "; the time for write-back is not known yet".to_owned(),
-        };
-        page.line(
-            "Dirty",
-            &format!(
-                "{}; {} of the dirty limit of {} used{time}",
-                HumanBytes(dirty.dirty_bytes),
-                HumanBytes(dirty.dirty_device_bytes),
-                HumanBytes(dirty.limit_bytes)
-            ),
-        );
-        page.more(&format!(
-            "{} blocks written back, {} writes waited; {} closed early for {} blocks ({} per block)",
-            HumanCount(dirty.cleaned_blocks),
-            HumanCount(dirty.waits),
-            format_args!("{} extents", HumanCount(dirty.acknowledged_extents)),
-            HumanCount(dirty.acknowledged_blocks),
-            HumanBytes(dirty.acknowledged_bytes / dirty.acknowledged_blocks.max(1))
-        ));
+        write_back(page, dirty);
     }
+    codec(page, &live.codec);
+}
+
+fn write_back(page: &mut Page, dirty: &WriteBackReport) {
+    let time = match dirty.clean_s {
+        _ if dirty.dirty_blocks == 0 => String::new(),
+        Some(s) => format!("; write-back takes {}", HumanDuration(seconds(s))),
+        None => "; the time for write-back is not known yet".to_owned(),
+    };
+    page.line(
+        "Dirty",
+        &format!(
+            "{}; {} of the dirty limit of {} used{time}",
+            HumanBytes(dirty.dirty_bytes),
+            HumanBytes(dirty.dirty_device_bytes),
+            HumanBytes(dirty.limit_bytes)
+        ),
+    );
+    page.more(&format!(
+        "{} blocks written back, {} writes waited; {} closed early for {} blocks ({} per block)",
+        HumanCount(dirty.cleaned_blocks),
+        HumanCount(dirty.waits),
+        format_args!("{} extents", HumanCount(dirty.acknowledged_extents)),
+        HumanCount(dirty.acknowledged_blocks),
+        HumanBytes(dirty.acknowledged_bytes / dirty.acknowledged_blocks.max(1))
+    ));
+}
+
+fn codec(page: &mut Page, codec: &CodecReport) {
     page.line(
         "Codec",
         &format!(

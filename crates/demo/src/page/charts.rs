@@ -300,54 +300,68 @@ pub fn holdings(outcome: &Outcome) -> String {
     let row_height = (y.from - y.to) / held.len().max(1) as f64;
     for ((run, held), row) in held.iter().zip(0..) {
         let top = y.to + f64::from(row) * row_height + 6.0;
-        let bar = (row_height - 30.0) / 2.0;
-        drawing.text(
-            &format!("line-label {}", class(run.variant)),
-            "end",
-            (x.from - 10.0, top + 12.0),
-            run.variant.title(),
-        );
-        drawing.text("tick", "end", (x.from - 10.0, top + bar - 4.0), "space used");
-        drawing.text(
-            "tick",
-            "end",
-            (x.from - 10.0, top + bar * 1.5 + 11.0),
-            "data cached",
-        );
-        let mut at = 0.0;
-        for (kind, what, bytes) in segments(held) {
-            let from = x.at(at / MIB);
-            at += bytes as f64;
-            let title = format!("{}: {} for {what}", run.variant.title(), HumanBytes(bytes));
-            let class = format!("{kind} {}", class(run.variant));
-            drawing.rectangle(&class, (from, top), (x.at(at / MIB) - from, bar), &title);
-        }
-        let to = x.at(held.logical_bytes as f64 / MIB);
-        let title = format!(
-            "{}: corresponds to {} of data",
-            run.variant.title(),
-            HumanBytes(held.logical_bytes)
-        );
-        drawing.rectangle(
-            &format!("held {}", class(run.variant)),
-            (x.from, top + bar + 4.0),
-            (to - x.from, bar),
-            &title,
-        );
-        let text = format!(
-            "{} ({:.2}× the SSD)",
-            HumanBytes(held.logical_bytes),
-            held.effective()
-        );
-        drawing.text(
-            "bar-label",
-            "start",
-            (x.from + 10.0, top + bar * 1.5 + 8.5),
-            &text,
+        held_row(
+            &mut drawing,
+            x,
+            (run.variant, held),
+            (top, (row_height - 30.0) / 2.0),
         );
     }
     let ssd = x.at(outcome.parameters.ssd_bytes as f64 / MIB);
     drawing.line("limit", (ssd, y.from), (ssd, y.to));
+    held_legend(&mut drawing);
+    drawing.finish()
+}
+
+/// One run: the space of the SSD above, the data that it stands for below, as bars from `top` on, `bar` high.
+fn held_row(drawing: &mut Drawing, x: Scale, (variant, held): (Variant, &Holdings), (top, bar): (f64, f64)) {
+    drawing.text(
+        &format!("line-label {}", class(variant)),
+        "end",
+        (x.from - 10.0, top + 12.0),
+        variant.title(),
+    );
+    drawing.text("tick", "end", (x.from - 10.0, top + bar - 4.0), "space used");
+    drawing.text(
+        "tick",
+        "end",
+        (x.from - 10.0, top + bar * 1.5 + 11.0),
+        "data cached",
+    );
+    let mut at = 0.0;
+    for (kind, what, bytes) in segments(held) {
+        let from = x.at(at / MIB);
+        at += bytes as f64;
+        let title = format!("{}: {} for {what}", variant.title(), HumanBytes(bytes));
+        let class = format!("{kind} {}", class(variant));
+        drawing.rectangle(&class, (from, top), (x.at(at / MIB) - from, bar), &title);
+    }
+    let to = x.at(held.logical_bytes as f64 / MIB);
+    let title = format!(
+        "{}: corresponds to {} of data",
+        variant.title(),
+        HumanBytes(held.logical_bytes)
+    );
+    drawing.rectangle(
+        &format!("held {}", class(variant)),
+        (x.from, top + bar + 4.0),
+        (to - x.from, bar),
+        &title,
+    );
+    let text = format!(
+        "{} ({:.2}× the SSD)",
+        HumanBytes(held.logical_bytes),
+        held.effective()
+    );
+    drawing.text(
+        "bar-label",
+        "start",
+        (x.from + 10.0, top + bar * 1.5 + 8.5),
+        &text,
+    );
+}
+
+fn held_legend(drawing: &mut Drawing) {
     for (kind, name, x, line) in [
         ("live", "compressed blocks", 62.0, 0.0),
         ("raw", "incompressible blocks", 250.0, 0.0),
@@ -359,7 +373,6 @@ pub fn holdings(outcome: &Outcome) -> String {
         drawing.rectangle(&format!("{kind} key"), (x, y), (12.0, 12.0), name);
         drawing.text("tick", "start", (x + 17.0, y + 10.5), name);
     }
-    drawing.finish()
 }
 
 /// The parts of the SSD's space: class, name, bytes.

@@ -38,16 +38,16 @@ pub fn html(outcome: &Outcome) -> String {
     )
 }
 
-fn header(outcome: &Outcome) -> String {
+/// The figures at the top: value and words.
+fn tiles(outcome: &Outcome) -> [(String, String); 4] {
     let held = outcome
         .run(Variant::Compressed)
         .and_then(|run| run.holdings)
         .unwrap_or_default();
     let hits = |variant| outcome.run(variant).map_or(0.0, |run| run.hit_ratio * 100.0);
     let mean = |variant| micro_text(outcome.run(variant).map_or(0.0, |run| run.served.latency_us.mean));
-    let tiles = [
+    [
         (
-            "c2",
             format!(
                 "{:.2}×",
                 outcome.speedup(Variant::Compressed, Variant::Uncompressed)
@@ -55,7 +55,6 @@ fn header(outcome: &Outcome) -> String {
             "requests per second of the uncompressed cache, with the same SSD".to_owned(),
         ),
         (
-            "c2",
             HumanBytes(held.logical_bytes).to_string(),
             format!(
                 "of data cached on an SSD of {} ({:.2}×); uncompressed: {}",
@@ -71,7 +70,6 @@ fn header(outcome: &Outcome) -> String {
             ),
         ),
         (
-            "c2",
             format!("{:.1} %", hits(Variant::Compressed)),
             format!(
                 "of the blocks read come from the SSD; uncompressed: {:.1} %",
@@ -79,7 +77,6 @@ fn header(outcome: &Outcome) -> String {
             ),
         ),
         (
-            "c2",
             mean(Variant::Compressed),
             format!(
                 "mean latency; uncompressed: {}, without a cache: {}",
@@ -87,7 +84,10 @@ fn header(outcome: &Outcome) -> String {
                 mean(Variant::NoCache)
             ),
         ),
-    ];
+    ]
+}
+
+fn header(outcome: &Outcome) -> String {
     let mut text = format!(
         "<header>\n<p class=\"kicker\">flaz demo</p>\n<h1>{}</h1>\n<p class=\"lead\">{} of {} on {}; the size \
          of the SSD is {}, {:.0} % of that. All three setups receive the same requests in turn, over NBD. \
@@ -100,11 +100,11 @@ fn header(outcome: &Outcome) -> String {
         outcome.parameters.ssd_bytes as f64 * 100.0 / outcome.data.bytes.max(1) as f64,
         prose(&table::verified(outcome)),
     );
-    for (class, value, words) in tiles {
+    for (value, words) in tiles(outcome) {
         // Writing to a String does not fail.
         let _ = writeln!(
             text,
-            "<li class=\"{class}\"><b>{}</b><span>{}</span></li>",
+            "<li class=\"c2\"><b>{}</b><span>{}</span></li>",
             escape(&value),
             prose(&words)
         );
@@ -210,6 +210,15 @@ fn all_charts(outcome: &Outcome) -> String {
 }
 
 fn method(outcome: &Outcome) -> String {
+    let mut text = "<section id=\"method\">\n<h2>Method</h2>\n<dl>\n".to_owned();
+    for (name, value) in method_rows(outcome) {
+        let _ = writeln!(text, "<dt>{name}</dt><dd>{}</dd>", prose(&value));
+    }
+    text + "</dl>\n</section>\n"
+}
+
+/// What was measured, and how: name and value.
+fn method_rows(outcome: &Outcome) -> [(&'static str, String); 12] {
     let parameters = &outcome.parameters;
     let data = &outcome.data;
     let folders: Vec<String> = data
@@ -221,7 +230,7 @@ fn method(outcome: &Outcome) -> String {
         .iter()
         .map(|(blocks, parts)| format!("{} KiB {parts} %", blocks * 4))
         .collect();
-    let rows = [
+    [
         (
             "Data",
             format!(
@@ -286,12 +295,7 @@ fn method(outcome: &Outcome) -> String {
             "Machine",
             format!("{}; {} cores", parameters.machine, parameters.cores),
         ),
-    ];
-    let mut text = "<section id=\"method\">\n<h2>Method</h2>\n<dl>\n".to_owned();
-    for (name, value) in rows {
-        let _ = writeln!(text, "<dt>{name}</dt><dd>{}</dd>", prose(&value));
-    }
-    text + "</dl>\n</section>\n"
+    ]
 }
 
 fn notes(outcome: &Outcome) -> String {

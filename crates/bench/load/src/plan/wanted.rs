@@ -141,6 +141,7 @@ impl Wanted {
     /// # Errors
     /// The first invalid value, with what was expected.
     pub fn plan(self) -> Result<Plan, LoadError> {
+        let (rounds, method) = (self.rounds(), self.method());
         if let Some(name) = self.name.filter(|name| name.trim().is_empty()) {
             return Err(LoadError::plan(format!(
                 "--name: expected a visible name for the campaign, found '{name}'"
@@ -162,22 +163,7 @@ impl Wanted {
             Some(records) => records.into_iter().map(|bytes| bytes.0).collect(),
             None => vec![1 << 20],
         };
-        let depth = self.depth.unwrap_or(1);
-        let engine = self.engine.unwrap_or(if depth > 1 {
-            EngineWord::IoUring
-        } else {
-            EngineWord::Sync
-        });
-        let runs = self.runs.unwrap_or(RUNS);
-        let runs_max = match (self.within, self.runs_max) {
-            (None, None) => runs,
-            (None, Some(_)) => {
-                return Err(LoadError::plan(
-                    "runs-max is for --within: expected both, or neither",
-                ));
-            }
-            (Some(_), most) => most.unwrap_or_else(|| RUNS_MAX_DEFAULT.max(runs)),
-        };
+        let rounds = rounds?;
         let plan = Plan {
             target,
             tests,
@@ -189,29 +175,53 @@ impl Wanted {
                 chunk_bytes: self.chunk.map_or(CHUNK_BYTES, |bytes| bytes.0),
                 replay: self.distribution.map(|path| Replay::read(&path)).transpose()?,
             },
-            rounds: Rounds {
-                runs,
-                within_pct: self.within,
-                runs_max,
-                precondition: self.precondition.unwrap_or(0),
-                warm_up: self.warm_up.unwrap_or(0),
-                steady: self.steady.unwrap_or(false),
-            },
+            rounds,
             size_bytes: self.size.map(|bytes| bytes.0),
             writers: self.writers.unwrap_or(1),
-            method: Method {
-                io: self.io.unwrap_or_default(),
-                engine,
-                depth,
-                flush: self.flush.unwrap_or_default(),
-                drop_caches: self.drop_caches.unwrap_or_default(),
-                verify: self.verify.unwrap_or(false),
-            },
+            method,
             seed: self.seed.unwrap_or(1),
             pool_bytes: self.pool.map_or(POOL_BYTES, |bytes| bytes.0),
         };
         plan.check()?;
         Ok(plan)
+    }
+
+    fn rounds(&self) -> Result<Rounds, LoadError> {
+        let runs = self.runs.unwrap_or(RUNS);
+        let runs_max = match (self.within, self.runs_max) {
+            (None, None) => runs,
+            (None, Some(_)) => {
+                return Err(LoadError::plan(
+                    "runs-max is for --within: expected both, or neither",
+                ));
+            }
+            (Some(_), most) => most.unwrap_or_else(|| RUNS_MAX_DEFAULT.max(runs)),
+        };
+        Ok(Rounds {
+            runs,
+            within_pct: self.within,
+            runs_max,
+            precondition: self.precondition.unwrap_or(0),
+            warm_up: self.warm_up.unwrap_or(0),
+            steady: self.steady.unwrap_or(false),
+        })
+    }
+
+    fn method(&self) -> Method {
+        let depth = self.depth.unwrap_or(1);
+        let engine = self.engine.unwrap_or(if depth > 1 {
+            EngineWord::IoUring
+        } else {
+            EngineWord::Sync
+        });
+        Method {
+            io: self.io.unwrap_or_default(),
+            engine,
+            depth,
+            flush: self.flush.unwrap_or_default(),
+            drop_caches: self.drop_caches.unwrap_or_default(),
+            verify: self.verify.unwrap_or(false),
+        }
     }
 }
 

@@ -20,7 +20,22 @@ impl Detection {
             paint(&self.target, Style::Bold, colour),
             self.rounds
         );
-        let told = self.effects.iter().any(|effect| effect.kept.is_some());
+        text.push_str(&self.effects_table(colour));
+        text.push('\n');
+        self.write_findings(&mut text, colour);
+        self.write_caveats(&mut text, colour);
+        let reading = self.reading();
+        let _ = writeln!(text, "\n{}", paint(&reading, Style::Dim, colour));
+        text
+    }
+
+    /// Whether the device reports what it stores.
+    fn reports_kept(&self) -> bool {
+        self.effects.iter().any(|effect| effect.kept.is_some())
+    }
+
+    fn effects_table(&self, colour: bool) -> String {
+        let told = self.reports_kept();
         let mut heads = vec![
             ("data", Align::Left),
             ("relative to random", Align::Right),
@@ -52,8 +67,10 @@ impl Detection {
             row.push((word.to_owned(), style));
             table.push(row);
         }
-        text.push_str(&table.text(colour));
-        text.push('\n');
+        table.text(colour)
+    }
+
+    fn write_findings(&self, text: &mut String, colour: bool) {
         // Writing to a String cannot fail.
         for finding in &self.findings {
             let confidence = finding.confidence.map_or_else(String::new, |confidence| {
@@ -67,6 +84,9 @@ impl Detection {
                 finding.reason
             );
         }
+    }
+
+    fn write_caveats(&self, text: &mut String, colour: bool) {
         text.push_str("\nPossible confounders:\n");
         for caveat in &self.caveats {
             let (word, style) = match caveat.state {
@@ -82,7 +102,11 @@ impl Detection {
                 caveat.reason
             );
         }
-        let reading = if told {
+    }
+
+    /// How to read the words of the table.
+    fn reading(&self) -> String {
+        if self.reports_kept() {
             format!(
                 "Kept: the share that the device reports as stored, which decides, because rates of a memory \
                  device are those of the processor. Less: below {:.2}.",
@@ -93,9 +117,7 @@ impl Detection {
                 "Faster: a gain above {MARGIN_PCT} % is significant over all kinds of data (Holm, below 1 %), \
                  and again in as many further rounds. The same: a gain above {SMALL_PCT} % is excluded."
             )
-        };
-        let _ = writeln!(text, "\n{}", paint(&reading, Style::Dim, colour));
-        text
+        }
     }
 }
 

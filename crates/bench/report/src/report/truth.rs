@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use flaz_page::drawing::Scale;
+
 use super::chart::{Chart, Section, class, slug};
 use super::csv::Csv;
 use super::grid::{Grid, LevelOrder, plain};
@@ -89,6 +91,31 @@ pub(super) fn charts(sources: &[&Source]) -> Vec<Chart> {
     charts
 }
 
+/// The bar of a codec at a level, with its deviation.
+fn bar(grid: &mut Grid, y: Scale, truth: &Truth, (from, slot): (f64, f64), series: usize) {
+    let place = y.at(truth.saved_pct);
+    let tip = format!(
+        "{}: {:.1} % of {} saved, spread {:.1} points; requested: {}",
+        truth.codec,
+        truth.saved_pct,
+        WholeBytes(truth.chunk_bytes),
+        truth.spread_pct,
+        truth.level.0
+    );
+    grid.drawing.rectangle(
+        &format!("bar {}", class(series)),
+        (from + 1.0, place),
+        (slot - 2.0, grid.bottom - place),
+        &tip,
+    );
+    let (top, bottom) = (
+        y.at((truth.saved_pct + truth.spread_pct).min(100.0)),
+        y.at((truth.saved_pct - truth.spread_pct).max(0.0)),
+    );
+    grid.drawing
+        .whisker("whisker", from + slot / 2.0, (top, bottom), (slot / 4.0).min(5.0));
+}
+
 fn chart(source: &Source, chunk_bytes: u64, truths: &[&Truth], named: bool) -> Chart {
     let mut levels: Vec<&LevelOrder> = truths.iter().map(|truth| &truth.level).collect();
     levels.dedup();
@@ -128,24 +155,8 @@ fn chart(source: &Source, chunk_bytes: u64, truths: &[&Truth], named: bool) -> C
         ) else {
             continue;
         };
-        let (from, slot) = grid.slot(category, series, codecs.len());
-        let place = y.at(truth.saved_pct);
-        let tip = format!(
-            "{}: {:.1} % of {size} saved, spread {:.1} points; requested: {}",
-            truth.codec, truth.saved_pct, truth.spread_pct, truth.level.0
-        );
-        grid.drawing.rectangle(
-            &format!("bar {}", class(series)),
-            (from + 1.0, place),
-            (slot - 2.0, grid.bottom - place),
-            &tip,
-        );
-        let (top, bottom) = (
-            y.at((truth.saved_pct + truth.spread_pct).min(100.0)),
-            y.at((truth.saved_pct - truth.spread_pct).max(0.0)),
-        );
-        grid.drawing
-            .whisker("whisker", from + slot / 2.0, (top, bottom), (slot / 4.0).min(5.0));
+        let slot = grid.slot(category, series, codecs.len());
+        bar(&mut grid, y, truth, slot, series);
     }
     for (category, level) in levels.iter().enumerate() {
         if let Some(percent) = level.0.percent() {

@@ -100,16 +100,10 @@ impl FileDevice {
 fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
     // Check the type before opening, because opening a pipe waits and opening a tape moves it.
     let stat = rustix::fs::stat(path).map_err(failed("open", path))?;
-    let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::BlockDevice => Kind::BlockDevice,
-        other => {
-            return Err(OpenError::WrongType {
-                path: path.into(),
-                found: type_name(other),
-            });
-        }
-    };
+    let kind = kind_of(FileType::from_raw_mode(stat.st_mode)).map_err(|found| OpenError::WrongType {
+        path: path.into(),
+        found,
+    })?;
     let (fd, direct) = open_descriptor(path, mode, kind)?;
     let opened = rustix::fs::fstat(&fd).map_err(failed("examine", path))?;
     if FileType::from_raw_mode(opened.st_mode) != FileType::from_raw_mode(stat.st_mode) {
@@ -142,16 +136,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
             alignment,
         });
     }
-    let len = bytes - bytes % u64::from(alignment);
-    if len != bytes {
-        tracing::warn!(
-            path = %path.display(),
-            bytes,
-            used = len,
-            "the size is not a multiple of {alignment} bytes: the last {} bytes are not used",
-            bytes - len
-        );
-    }
+    let len = usable_len(path, bytes, alignment);
     let identity = Identity::of(&fd, kind, path, bytes);
     let dsync_honoured = stable::dsync_honoured(&fd, kind);
     let has_volatile_cache = !direct || stable::has_volatile_cache(&fd, kind);
@@ -174,6 +159,30 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
     Ok(FileDevice {
         inner: Arc::new(inner),
     })
+}
+
+/// The kind of a file, or the name of its type if it can be no device.
+fn kind_of(file_type: FileType) -> Result<Kind, &'static str> {
+    match file_type {
+        FileType::RegularFile => Ok(Kind::File),
+        FileType::BlockDevice => Ok(Kind::BlockDevice),
+        other => Err(type_name(other)),
+    }
+}
+
+/// The length that can be used of `bytes` bytes, with a warning if the end cannot.
+fn usable_len(path: &Path, bytes: u64, alignment: u32) -> u64 {
+    let len = bytes - bytes % u64::from(alignment);
+    if len != bytes {
+        tracing::warn!(
+            path = %path.display(),
+            bytes,
+            used = len,
+            "the size is not a multiple of {alignment} bytes: the last {} bytes are not used",
+            bytes - len
+        );
+    }
+    len
 }
 
 /// Opens with O_DIRECT if that works: then the second value is the required alignment.
