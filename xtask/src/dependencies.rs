@@ -1,8 +1,8 @@
-//! Checks dependencies by `deny.toml`: their licences, their sources, and banned crates; and the directions between the
-//! folders of this workspace.
+//! Checks dependencies by `deny.toml` (their licences, their sources, and banned crates), and the directions of
+//! dependencies between the folders of this workspace.
 //!
-//! The former is the part of `cargo deny check` that needs no tool and no network, so that it always runs; `make audit` runs
-//! all of it, with the advisory database.
+//! The first check is the part of `cargo deny check` that needs no tool and no network, so that it always runs; `make audit`
+//! runs all of it, with the advisory database.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Folders whose crates may use only crates of the folders behind them, tests apart.
+/// Folders, with the folders whose crates they may use, except in tests.
 const FOLDERS: [(&str, &[&str]); 2] = [
     ("crates/cache/", &["crates/cache/"]),
     (
@@ -92,7 +92,7 @@ impl Rules {
     }
 }
 
-/// Crates that a package of the workspace at `root` uses and may not: [`FOLDERS`].
+/// Crates that a package of the workspace at `root` uses against [`FOLDERS`].
 fn misdirected(package: &Value, root: &str) -> Vec<String> {
     let below = |path: &str| {
         path.strip_prefix(root)

@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn damage_is_reported_with_its_place() {
-        let error = parse(b"8 8 0 0\n8 x 0 1\n", Format::Arc).expect_err("x is no number");
+        let error = parse(b"8 8 0 0\n8 x 0 1\n", Format::Arc).expect_err("x is not a number");
         assert_eq!(
             error,
             "t, request 2: expected first sector and number of sectors, found \"8 x 0 1\""

@@ -226,7 +226,7 @@ fn queues_writers_and_verification() {
             .iter()
             .all(|cell| cell["naive"].as_array().unwrap().len() == 1)
     );
-    assert!(!scratch.path("new").exists(), "the folder that was made is gone");
+    assert!(!scratch.path("new").exists(), "the created directory was removed");
 }
 
 #[test]
@@ -477,7 +477,7 @@ fn refusals_name_the_expected_value() {
     assert_eq!(output.status.code(), Some(FAILURE), "{err}");
     assert!(
         err.starts_with("flaz: writing nodir/o.json: ") && err.contains("the directory must exist"),
-        "before anything is said to be measured: {err}"
+        "before a measurement is announced: {err}"
     );
     for name in ["", "  "] {
         let output = scratch.command("disk --name").arg(name).output().unwrap();

@@ -94,27 +94,27 @@ pub struct Parameters {
 pub struct Run {
     /// Which.
     pub variant: Variant,
-    /// What the clients got in the measured phase.
+    /// Requests of the clients in the measured phase.
     #[serde(flatten)]
     pub served: Served,
     /// Hit ratio in blocks read; 0 without a cache.
     pub hit_ratio: f64,
-    /// What that took of processor and SSD.
+    /// Processor time and SSD writes.
     #[serde(flatten)]
     pub cost: Cost,
     /// Contents of the SSD at the end; absent without a cache.
     pub holdings: Option<Holdings>,
-    /// Figures over time.
+    /// Values over time.
     #[serde(flatten)]
     pub series: Series,
     /// Whether the cache was warm after the restart between the phases.
     pub restarted_warm: bool,
-    /// Data that was read again and compared.
+    /// Data that was read again and verified.
     #[serde(flatten)]
     pub verified: Verified,
 }
 
-/// What the clients got in the measured phase.
+/// Requests of the clients in the measured phase.
 #[derive(Debug, Clone, Serialize)]
 pub struct Served {
     /// Requests finished.
@@ -133,7 +133,7 @@ pub struct Served {
     pub latency_cdf: Vec<(f64, f64)>,
 }
 
-/// What that took of processor and SSD.
+/// Processor time and SSD writes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cost {
     /// CPU time of the server in the measured phase.
@@ -146,7 +146,7 @@ pub struct Cost {
     pub ssd_written_measured_bytes: u64,
 }
 
-/// Figures over time.
+/// Values over time.
 #[derive(Debug, Clone, Serialize)]
 pub struct Series {
     /// Hit ratio during warm-up: (requests so far, recent hit ratio).
@@ -157,7 +157,7 @@ pub struct Series {
     pub iops_series: Vec<(f64, f64)>,
 }
 
-/// Data that was read again and compared.
+/// Data that was read again and verified.
 #[derive(Debug, Clone, Serialize)]
 pub struct Verified {
     /// Blocks that were read by clients and checked, warm-up included.

@@ -305,7 +305,7 @@ struct AfterCrash {
 impl AfterCrash {
     fn checked(self) -> Result<Self, BenchError> {
         if self.recovered.blocks == 0 || self.recovered.stripes == 0 {
-            return Err(format!("nothing was recovered: {:?}", self.recovered).into());
+            return Err(format!("no data was recovered: {:?}", self.recovered).into());
         }
         Ok(self)
     }

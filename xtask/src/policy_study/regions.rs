@@ -140,7 +140,7 @@ impl RegionCache {
             let free = self
                 .free
                 .pop()
-                .expect("a region is kept free for what survives a reclaim");
+                .expect("a region stays free for reinserted blocks");
             self.open[ring.index()] = Some(free);
         }
         if let Some(open) = self.open[ring.index()] {

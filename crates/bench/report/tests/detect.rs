@@ -198,7 +198,7 @@ fn a_device_with_two_speeds_gives_no_false_positive() {
         first += usize::from(says_yes(&before));
         confirmed += usize::from(says_yes(&after));
     }
-    assert!(first > 0, "a second series has nothing to do");
+    assert!(first > 0, "the second series is never needed");
     assert_eq!(confirmed, 0, "of {first} that one series alone would have");
 }
 

@@ -30,6 +30,6 @@ fn buffer_memory_is_counted_until_it_is_freed() {
     // A thread's pool is freed with the thread, and a buffer may be freed on another thread.
     std::thread::spawn(move || drop((again, IoBuf::new(1 << 20))))
         .join()
-        .expect("the thread ends in order");
+        .expect("the thread ends cleanly");
     assert_eq!(allocated_bytes(), POOL_BYTES_MAX as u64);
 }

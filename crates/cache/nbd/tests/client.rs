@@ -90,11 +90,11 @@ fn a_refused_request_leaves_the_connection_usable() {
     let server = Remote::start(Export::new(SIZE));
     for options in both() {
         let mut client = Client::connect_with(&server.socket(), &options).expect("connects");
-        let error = client.read(SIZE - 1, &mut [0; 2]).expect_err("over the end");
+        let error = client.read(SIZE - 1, &mut [0; 2]).expect_err("beyond the end");
         assert_eq!(error.errno(), Some(22), "{error}");
         let words = error.to_string().contains("exceeds the device");
         assert_eq!(words, options.structured, "{error}");
-        let error = client.write(SIZE, b"x").expect_err("over the end");
+        let error = client.write(SIZE, b"x").expect_err("beyond the end");
         assert_eq!(error.errno(), Some(28), "{error}");
         client.write(0, b"still here").expect("writes");
         assert_eq!(client.call(Command::Read, 0, 10).expect("reads"), b"still here");

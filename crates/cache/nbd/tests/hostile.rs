@@ -30,7 +30,7 @@ fn feed(input: &[u8], piece: usize) {
             Err(_) | Ok((_, Progress::Aborted | Progress::Transmission(_))) => break,
             Ok((taken, Progress::NeedMore)) => held.start += taken,
         }
-        assert!(held.start <= held.end, "took more than there was");
+        assert!(held.start <= held.end, "consumed more bytes than there were");
         // An option that fits is processed when it is complete; one that does not fit is skipped.
         assert!(
             held.len() < OPTION_BYTES_MAX + 16,

@@ -476,7 +476,7 @@ fn connections_are_limited() {
         assert_eq!(server.connect().try_recv(1).await, None);
         assert_eq!(second.read(0, 1).await.bytes(), [0]);
         drop(first);
-        until("there is room", || server.shutdown.connections() == 1).await;
+        until("there is space", || server.shutdown.connections() == 1).await;
         let mut third = server.client(true).await;
         assert_eq!(third.read(0, 1).await.bytes(), [0]);
     });

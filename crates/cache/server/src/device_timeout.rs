@@ -54,8 +54,8 @@ impl<E: Env> DeviceTimeout<E> {
         self.0.mode.set(mode);
     }
 
-    /// Blocks may become dirty from now on: waits for the device without a limit until the mode is not write-back and
-    /// `is_dirty` denies it.
+    /// Blocks may become dirty from now on: waits for the device without a limit, until the mode is not write-back and
+    /// `is_dirty` returns false.
     pub(crate) fn suspend(&self, is_dirty: impl Fn() -> bool + 'static) {
         let state = Rc::clone(&self.0);
         let Some(limit) = state.limit else { return };

@@ -50,7 +50,7 @@ pub struct Life {
 #[derive(Debug, Default)]
 struct State {
     phase: Phase,
-    /// A request to stop can come in every phase.
+    /// A stop may be requested in every phase.
     stop: Stop,
 }
 

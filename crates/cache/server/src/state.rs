@@ -389,7 +389,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let before = self.0.noting.fetch_sub(1, Ordering::Relaxed);
-        assert!(before > 0, "a slot is given back once");
+        assert!(before > 0, "a slot is released once");
     }
 }
 

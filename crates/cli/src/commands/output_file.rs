@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(
             fs::read(&path).unwrap(),
             b"third",
-            "what was taken away is made again"
+            "a removed file is created again"
         );
         drop(kept);
         let mut again = taken(&path).unwrap().keep().unwrap();

@@ -160,7 +160,7 @@ fn a_forgetful_disk_loses_unflushed_writes() {
     let disk = Forgetful::start(&scratch, "disk", &image, Flush::Lying);
     let file = open_direct(&disk.file());
     write(&file, 0, 4, ReadWriteFlags::DSYNC);
-    file.sync_data().expect("the disk says that it flushes");
+    file.sync_data().expect("the disk reports success");
     drop((file, disk));
     assert_eq!(medium(&image), [1, 3, 2], "it lied");
 }

@@ -216,7 +216,7 @@ fn an_idle_client_does_not_delay_a_stop() {
     );
     let server = Server::start(&scratch, &cache, "");
     // A client that has not sent anything yet.
-    let idle = UnixStream::connect(server.socket()).expect("the server takes connections");
+    let idle = UnixStream::connect(server.socket()).expect("the server accepts connections");
     server.stop();
     drop(idle);
 }

@@ -322,7 +322,7 @@ fn honest(structured: bool) {
     assert_eq!(
         WRONG_WRITES.load(Ordering::Relaxed),
         wrong,
-        "a write's data were changed on the way"
+        "a write's data was changed in transit"
     );
 }
 
@@ -357,7 +357,7 @@ pub fn session(data: &[u8]) {
             assert_eq!(
                 WRONG_WRITES.load(Ordering::Relaxed),
                 wrong,
-                "a write's data were changed"
+                "a write's data was changed"
             );
         }
     }

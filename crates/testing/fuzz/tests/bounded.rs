@@ -34,7 +34,7 @@ fn memory_kib() -> u64 {
 fn check(name: &str) {
     let target = target(name);
     let kept = kept(target).expect("a folder of inputs");
-    assert!(!kept.is_empty(), "nothing is kept of {name}");
+    assert!(!kept.is_empty(), "no stored inputs of {name}");
     run(target, kept.into_iter());
     let seeds = match std::env::var("FLAZ_SEEDS") {
         Ok(seeds) => seeds.parse().expect("FLAZ_SEEDS is a number"),

@@ -112,9 +112,7 @@ fn changes_during_a_late_write_fail_in_time() {
         let reads = disk.stats().reads;
         for _ in 0..3 {
             let begun = sim.env().now();
-            assert!(is_timeout(
-                &device.flush().await.expect_err("behind the late one")
-            ));
+            assert!(is_timeout(&device.flush().await.expect_err("after the late one")));
             assert!(sim.env().now().since(begun) <= LIMIT * 5 / 4 + Duration::from_millis(1));
         }
         assert_eq!(disk.stats().flushes, 0, "none was issued");

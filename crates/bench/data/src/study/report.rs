@@ -35,7 +35,7 @@ pub struct StudyReport {
     pub duplicates: Duplicates,
     /// By chunk size and codec.
     pub chunks: Vec<ChunkReport>,
-    /// What compression would gain.
+    /// Estimated gain of compression.
     #[serde(flatten)]
     pub outlook: Outlook,
     /// For the replay generator.
@@ -87,7 +87,7 @@ pub struct Coverage {
     pub elapsed_s: f64,
 }
 
-/// What compression would gain, by models with assumptions.
+/// Estimated gain of compression, from models with assumptions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outlook {
     /// Contents of a flaz cache, by codec.

@@ -214,6 +214,6 @@ fn a_drive_that_reports_stored_bytes() {
     answers(&found, Question::Unit, Answer::Yes, "4 KiB at a time");
     assert_eq!(
         found.rounds, ROUNDS as usize,
-        "what it says needs no confirmation"
+        "a reported size needs no confirmation"
     );
 }

@@ -39,10 +39,10 @@ pub struct Plan {
     pub tests: Vec<Test>,
     /// Record sizes of the throughput tests, ascending.
     pub records_bytes: Vec<u64>,
-    /// The data that is written.
+    /// The written data.
     #[serde(flatten)]
     pub data: DataPlan,
-    /// How often everything is measured.
+    /// The number of runs.
     #[serde(flatten)]
     pub rounds: Rounds,
     /// Total bytes of all writers; by default twice the memory if there is space.
@@ -50,7 +50,7 @@ pub struct Plan {
     pub size_bytes: Option<u64>,
     /// Number of concurrent writers.
     pub writers: usize,
-    /// How operations reach the target.
+    /// How the target is accessed.
     #[serde(flatten)]
     pub method: Method,
     /// Seed of order and data.
@@ -59,7 +59,7 @@ pub struct Plan {
     pub pool_bytes: u64,
 }
 
-/// The data that is written.
+/// The written data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataPlan {
     /// Compressibility of the data.
@@ -76,7 +76,7 @@ pub struct DataPlan {
     pub replay: Option<Replay>,
 }
 
-/// How often everything is measured.
+/// The number of runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rounds {
     /// Number of runs of each cell.
@@ -94,7 +94,7 @@ pub struct Rounds {
     pub steady: bool,
 }
 
-/// How operations reach the target.
+/// How the target is accessed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Method {
     /// Direct I/O or page cache.
@@ -112,7 +112,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// How operations reach the kernel.
+    /// The I/O engine.
     #[must_use]
     pub fn engine(&self) -> Engine {
         match self.engine {

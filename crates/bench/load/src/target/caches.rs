@@ -19,7 +19,7 @@ words! {
         Target => "target",
         /// Those of the whole system.
         System => "system",
-        /// Nobody's.
+        /// None.
         No => "no",
     }
 }

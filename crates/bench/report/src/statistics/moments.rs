@@ -80,7 +80,7 @@ impl Moments {
 /// Without values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
-    assert!(!values.is_empty(), "nothing has no median");
+    assert!(!values.is_empty(), "a median needs values");
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     median_of_sorted(&sorted)
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(
             outliers(&[1.0, 1.0, 1.0, 5.0]),
             0,
-            "without a spread nothing is far"
+            "without a spread there are no outliers"
         );
     }
 }

@@ -177,7 +177,7 @@ mod tests {
         let of = |minor, inode| holders_in(locks, rustix::fs::makedev(0, minor), inode);
         assert_eq!(of(0x30, 2), ["18"]);
         assert_eq!(of(0x2f, 2), ["17"]);
-        assert_eq!(of(0x31, 2), ["17", "18"], "a device that is told otherwise there");
+        assert_eq!(of(0x31, 2), ["17", "18"], "a device with another number there");
         assert!(of(0x30, 12).is_empty());
     }
 }

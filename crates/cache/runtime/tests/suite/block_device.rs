@@ -108,7 +108,7 @@ fn a_block_device_is_read_written_discarded_and_locked() {
             .read_at(LEN, IoBuf::new(block))
             .await
             .1
-            .expect_err("over the end");
+            .expect_err("beyond the end");
         assert!(error.to_string().contains("ends at"), "{error}");
     });
 }

@@ -142,7 +142,7 @@ fn a_truncated_file_gives_an_error_at_its_new_end() {
                 .read_at(4096, IoBuf::new(16_384))
                 .await
                 .1
-                .expect_err("over the end");
+                .expect_err("beyond the end");
             assert_eq!(error.source.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
             assert!(error.to_string().contains("8192"), "{error}");
         });

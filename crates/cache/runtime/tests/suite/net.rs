@@ -43,7 +43,7 @@ fn exchange(mut client: impl Read + Write + Send + 'static) -> std::thread::Join
     std::thread::spawn(move || {
         for len in [1usize, 10, 3000, 4096, 60_000] {
             let message: Vec<u8> = (0..len).map(|at| (at * 31 + len) as u8).collect();
-            client.write_all(&message).expect("the server takes it");
+            client.write_all(&message).expect("the server accepts it");
             let mut answer = vec![0; len];
             client.read_exact(&mut answer).expect("the server answers");
             assert_eq!(answer, message);
@@ -134,7 +134,7 @@ fn shutting_down_ends_a_waiting_receive_and_fails_sends() {
         batch.push_bytes(b"too late");
         let (_, sent) = stream.send_all(batch).await;
         assert_eq!(
-            sent.expect_err("nobody can read it").kind(),
+            sent.expect_err("no one reads it").kind(),
             std::io::ErrorKind::BrokenPipe
         );
         stream.shutdown();

@@ -159,7 +159,10 @@ fn a_cancelled_operation_does_not_disturb_the_next() {
             let peer = Stream::new(OwnedFd::from(there)).expect("stream");
             let mut batch = flaz_runtime::SendBatch::new();
             batch.push_bytes(&message);
-            peer.send_all(batch).await.1.expect("the socket takes four bytes");
+            peer.send_all(batch)
+                .await
+                .1
+                .expect("the socket accepts four bytes");
             // The dropped receive may have won the race for the bytes; if not, they arrive here unharmed.
             peer.shutdown();
             let (buf, received) = stream.recv(IoBuf::new(16), 0, 16).await;
@@ -217,7 +220,7 @@ fn more_tasks_and_operations_than_the_ring_holds() {
         }
         Rt.yield_now().await;
         for peer in &mut peers {
-            std::io::Write::write_all(peer, b"hello").expect("room for five bytes");
+            std::io::Write::write_all(peer, b"hello").expect("space for five bytes");
         }
         while received.get() < 400 {
             Rt.sleep(Duration::from_millis(1)).await;

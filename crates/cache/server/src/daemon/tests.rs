@@ -14,12 +14,14 @@ fn a_thread_panic_is_reported_at_shutdown() {
     let (tell, told) = mpsc::channel();
     let failed = Arc::new(move |error: HostError| tell.send(error.to_string()).expect("somebody listens"));
     let join = watched("flaz-7".to_owned(), failed, || panic!("on purpose")).expect("a thread");
-    let error = told.recv_timeout(Duration::from_secs(60)).expect("it is told");
+    let error = told
+        .recv_timeout(Duration::from_secs(60))
+        .expect("the error is reported");
     assert!(
         error.contains("flaz-7 panicked") && error.contains("crash recovery"),
         "{error}"
     );
-    join.join().expect("it has ended in order");
+    join.join().expect("it ended cleanly");
 }
 
 #[test]
@@ -106,7 +108,7 @@ fn a_panic_is_not_reported_as_a_lost_cache() {
     let failed = move |error: HostError| tell.send(error).expect("it is waited for");
     let join = watched("worn".to_owned(), Arc::new(failed), || panic!("on purpose"));
     join.expect("it starts").join().expect("the panic is caught");
-    let told = told.recv().expect("it is told").to_string();
+    let told = told.recv().expect("the error is reported").to_string();
     assert!(
         told.contains("thread worn panicked") && !told.contains("cold"),
         "{told}"

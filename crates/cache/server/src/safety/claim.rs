@@ -195,7 +195,7 @@ pub fn claim_for_create(
     })
 }
 
-/// The size of a device or file of `found` bytes, which is to have `wanted`. An empty file gets it.
+/// Checks that a device or file of `found` bytes has the size `wanted`. An empty file is set to that size.
 fn sized(node: &Node, file: &File, wanted: u64, found: u64) -> Result<u64, SafetyError> {
     let is_device = node.is_block_device();
     if wanted != found && (is_device || found > 0) {

@@ -451,7 +451,7 @@ mod tests {
         let source = Source::new(image.as_file(), 64 * MIB);
         assert_eq!(unknown_data(&source).unwrap(), None);
         image.as_file().write_all_at(&[0; 4096], 8 * MIB).unwrap();
-        assert_eq!(unknown_data(&source).unwrap(), None, "zeroes are no data");
+        assert_eq!(unknown_data(&source).unwrap(), None, "zeroes are not data");
         image.as_file().write_all_at(b"x", 8 * MIB + 5000).unwrap();
         assert_eq!(
             unknown_data(&source).unwrap().map(|found| found.offset),

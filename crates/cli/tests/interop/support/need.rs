@@ -44,7 +44,7 @@ pub fn tools(wanted: &[(&str, &str)]) -> bool {
 #[must_use]
 pub fn mounts(file_system: &str) -> bool {
     if !rustix::process::geteuid().is_root() {
-        return skip("FLAZ_REQUIRE_KERNEL", "mounting needs root");
+        return skip("FLAZ_REQUIRE_KERNEL", "mounting requires root");
     }
     for device in ["/dev/fuse", "/dev/loop-control"] {
         if let Err(error) = OpenOptions::new().read(true).write(true).open(device) {

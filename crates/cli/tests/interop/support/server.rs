@@ -181,7 +181,7 @@ impl Server {
         let status = self.status();
         status["live"]["daemon"]["started_warm"]
             .as_bool()
-            .unwrap_or_else(|| panic!("not said in {status:#}"))
+            .unwrap_or_else(|| panic!("not in {status:#}"))
     }
 
     /// Runs `flaz stop`, and expects the server to end successfully.

@@ -39,7 +39,7 @@ impl fmt::Display for Print {
             Self::Zero => f.write_str("zeroes"),
             Self::Version(version) => write!(f, "write {version}"),
             Self::Trimmed => f.write_str("anything it has held (trimmed)"),
-            Self::Garbage => f.write_str("something that nobody wrote there"),
+            Self::Garbage => f.write_str("data that was never written there"),
         }
     }
 }

@@ -30,7 +30,7 @@ impl DiskImage {
         );
         assert!(
             config.len.is_multiple_of(u64::from(alignment)),
-            "size {} is no multiple of the alignment {alignment}",
+            "size {} is not a multiple of the alignment {alignment}",
             config.len
         );
         let contents = Contents::new(config.background.clone());
