@@ -20,6 +20,7 @@ mod handshake;
 mod idle;
 mod in_flight;
 mod job;
+mod job_queue;
 mod outbox;
 mod payload;
 mod receiver;

@@ -12,8 +12,9 @@ use super::job::Weight;
 pub(super) struct Outbox {
     waiting: RefCell<Waiting>,
     ready: Notify,
-    /// The sender waits in [`Outbox::ready`].
+    /// The sender waits for `ready`.
     sender_rests: Cell<bool>,
+    closed: Cell<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -35,9 +36,23 @@ impl Outbox {
         }
     }
 
-    /// Swaps the waiting replies for the empty `batch`. Returns their share of the limits, which is zero if there are
-    /// none.
-    pub(super) fn take(&self, batch: &mut SendBatch) -> Weight {
+    /// Waits for replies, and swaps those that wait for the empty `batch`. Returns their share of the limits; `None` when
+    /// the outbox is closed.
+    pub(super) async fn next(&self, batch: &mut SendBatch) -> Option<Weight> {
+        loop {
+            let weight = self.take(batch);
+            if weight.requests > 0 {
+                return Some(weight);
+            }
+            if self.closed.get() {
+                return None;
+            }
+            self.sender_rests.set(true);
+            self.ready.notified().await;
+        }
+    }
+
+    fn take(&self, batch: &mut SendBatch) -> Weight {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.weight.requests > 0 {
             std::mem::swap(&mut waiting.batch, batch);
@@ -45,44 +60,59 @@ impl Outbox {
         std::mem::take(&mut waiting.weight)
     }
 
-    /// Waits until there is something to send, or [`Outbox::wake`].
-    pub(super) async fn ready(&self) {
-        self.sender_rests.set(true);
-        self.ready.notified().await;
-    }
-
     /// Whether no reply waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.borrow().weight.requests == 0
     }
 
-    /// Wakes the sender even if there is nothing to send.
-    pub(super) fn wake(&self) {
+    /// Ends the sender when no reply waits.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
         self.ready.notify_one();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use std::future::Future;
     use std::pin::pin;
-    use std::task::{Context, Waker};
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
 
     #[test]
-    fn replies_are_collected_and_sent_together() {
+    fn replies_gather_and_leave_together() {
         let outbox = Outbox::default();
-        let mut batch = SendBatch::new();
-        assert_eq!(outbox.take(&mut batch).requests, 0);
         let mut context = Context::from_waker(Waker::noop());
-        let mut ready = pin!(outbox.ready());
-        assert!(ready.as_mut().poll(&mut context).is_pending());
-        outbox.put(4096, |batch| batch.push_bytes(b"one"));
-        outbox.put(0, |batch| batch.push_bytes(b"two"));
-        assert!(ready.as_mut().poll(&mut context).is_ready());
-        assert!(!outbox.is_empty());
-        let weight = outbox.take(&mut batch);
-        assert_eq!((weight.requests, weight.bytes, batch.bytes()), (2, 4096, 6));
+        let mut batch = SendBatch::new();
+        {
+            let mut next = pin!(outbox.next(&mut batch));
+            assert!(next.as_mut().poll(&mut context).is_pending());
+            outbox.put(4096, |batch| batch.push_bytes(b"one"));
+            outbox.put(0, |batch| batch.push_bytes(b"two"));
+            let Poll::Ready(Some(weight)) = next.as_mut().poll(&mut context) else {
+                panic!("two replies wait");
+            };
+            assert_eq!((weight.requests, weight.bytes), (2, 4096));
+        }
+        assert_eq!(batch.bytes(), 6);
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn closing_ends_the_sender_after_the_last_reply() {
+        let outbox = Outbox::default();
+        let mut context = Context::from_waker(Waker::noop());
+        outbox.put(0, |batch| batch.push_bytes(b"last"));
+        outbox.close();
+        let mut batch = SendBatch::new();
+        assert!(matches!(
+            pin!(outbox.next(&mut batch)).poll(&mut context),
+            Poll::Ready(Some(_))
+        ));
+        batch.clear();
+        assert!(matches!(
+            pin!(outbox.next(&mut batch)).poll(&mut context),
+            Poll::Ready(None)
+        ));
     }
 }

@@ -18,15 +18,7 @@ impl<V: Volume> Connection<V> {
     pub(super) async fn send(&self) {
         let mut batch = SendBatch::new();
         let mut broken = false;
-        loop {
-            let weight = self.outbox.take(&mut batch);
-            if weight.requests == 0 {
-                if self.is_closing() {
-                    return;
-                }
-                self.outbox.ready().await;
-                continue;
-            }
+        while let Some(weight) = self.outbox.next(&mut batch).await {
             if !broken {
                 let (sent, outcome) = self.stream.send_all(batch).await;
                 batch = sent;

@@ -1,14 +1,10 @@
 //! The state that the tasks of one connection share.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-
 use flaz_engine::volume::Volume;
 use flaz_runtime::net::Stream;
 
-use super::idle::IdleWorkers;
 use super::in_flight::InFlight;
-use super::job::Job;
+use super::job_queue::JobQueue;
 use super::outbox::Outbox;
 use super::service::Service;
 use crate::counters::Counters;
@@ -21,13 +17,9 @@ pub(super) struct Connection<V> {
     pub(super) volume: V,
     service: Service,
     pub(super) session: Session,
-    /// Jobs that no worker has taken yet.
-    pub(super) queue: RefCell<VecDeque<Job>>,
-    pub(super) workers: IdleWorkers,
+    pub(super) jobs: JobQueue,
     pub(super) outbox: Outbox,
     pub(super) in_flight: InFlight,
-    /// No more jobs will come.
-    closing: Cell<bool>,
 }
 
 impl<V: Volume> Connection<V> {
@@ -38,10 +30,8 @@ impl<V: Volume> Connection<V> {
             in_flight: InFlight::new(&service.limits),
             service,
             session,
-            queue: RefCell::default(),
-            workers: IdleWorkers::default(),
+            jobs: JobQueue::default(),
             outbox: Outbox::default(),
-            closing: Cell::new(false),
         }
     }
 
@@ -51,11 +41,6 @@ impl<V: Volume> Connection<V> {
 
     pub(super) fn counters(&self) -> &Counters {
         &self.service.counters
-    }
-
-    /// Whether no more jobs will come.
-    pub(super) fn is_closing(&self) -> bool {
-        self.closing.get()
     }
 
     /// Waits until one more request of `bytes` bytes may be in flight, and counts it.
@@ -70,12 +55,11 @@ impl<V: Volume> Connection<V> {
     pub(super) async fn finish(&self) {
         self.in_flight.drained().await;
         assert!(
-            self.queue.borrow().is_empty() && self.outbox.is_empty(),
+            self.jobs.is_empty() && self.outbox.is_empty(),
             "a connection ends with requests left"
         );
-        self.closing.set(true);
-        self.workers.wake_all();
-        self.outbox.wake();
+        self.jobs.close();
+        self.outbox.close();
         self.stream.shutdown();
     }
 }

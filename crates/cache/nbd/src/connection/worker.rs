@@ -14,27 +14,17 @@ use crate::request::Command;
 impl<V: Volume> Connection<V> {
     /// Passes a job to an idle worker, or to a new one. [`Connection::admit`] limits their number.
     pub(super) fn start<E: Env>(self: &Rc<Self>, env: &E, job: Job) {
-        let mut queue = self.queue.borrow_mut();
-        queue.push_back(job);
-        let waiting = queue.len();
-        drop(queue);
-        if !self.workers.wake_for(waiting) {
+        if let Some(number) = self.jobs.push(job) {
             let connection = Rc::clone(self);
-            let number = self.workers.hire();
             env.spawn(async move { connection.work(number).await });
         }
     }
 
     /// Works until the connection ends.
-    pub(super) async fn work(&self, number: usize) {
-        self.workers.arrived();
-        loop {
-            let job = self.queue.borrow_mut().pop_front();
-            match job {
-                Some(job) => self.execute(job).await,
-                None if self.is_closing() => return,
-                None => self.workers.rest(number).await,
-            }
+    async fn work(&self, number: usize) {
+        self.jobs.arrived();
+        while let Some(job) = self.jobs.next(number).await {
+            self.execute(job).await;
         }
     }
 
