@@ -17,7 +17,7 @@ pub struct Options {
     /// Only this part
     #[arg(long, value_name = "PART", value_parser = ["engine", "study", "load", "warm", "nbd"])]
     pub(super) only: Option<String>,
-    /// Folder for the files of the benchmark: on the SSD that is to be measured
+    /// Directory for the files of the benchmark, on the SSD to measure
     #[arg(long, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
     /// Megabytes of real files to serve

@@ -225,6 +225,6 @@ mod tests {
         assert_eq!(of("/mnt/two").kind, "tmpfs");
         assert_eq!(of("/home/x").options, "rw,relatime");
         assert_eq!(options("ro,noatime", "rw,noatime,discard"), "ro,noatime,discard");
-        assert_eq!(of("/mntx").kind, "ext4", "a prefix is not a folder");
+        assert_eq!(of("/mntx").kind, "ext4", "a prefix is not a directory");
     }
 }
