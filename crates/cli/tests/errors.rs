@@ -254,14 +254,14 @@ fn create_over_existing_data() {
 /// trusted to deny it.
 #[test]
 fn create_over_a_cache_says_whether_it_is_dirty() {
-    use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+    use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
     use flaz_engine::format::superblock::Superblock;
 
     let scratch = Scratch::new();
     scratch.file("origin");
     let cache = scratch.file("cache");
     scratch.run("create cache --origin origin").succeeded();
-    let mut page = vec![0; PAGE_BYTES];
+    let mut page = vec![0; SUPERBLOCK_BYTES];
     cache.read_exact_at(&mut page, SUPERBLOCK_SLOTS[0]).unwrap();
     let mut superblock = Superblock::parse(&page, 32 << 20).unwrap();
     for (dirty, damaged, is_dirty) in [

@@ -1,25 +1,26 @@
 //! Reading a cache device that nobody serves, structure by structure: for `flaz check` and `flaz dump`.
 //!
-//! After a clean stop the index images say what must be there, and everything that is missing or damaged is a
-//! finding. After a crash only what can be found by walking is looked at, as recovery does it: a region ends where its
-//! summary says, else at the first place without an extent. An extent that was never known to be stable and of which a
-//! power cut left a part is such a place, and no damage.
+//! The manifest says what must be there, and everything that is missing or damaged is a finding. A region that was being
+//! filled at a crash ends where recovery would end it: an extent that was never known to be stable and of which a power cut
+//! left a part is no damage.
 
 use flaz_codec::{CodecId, Decoders};
 use flaz_device::{Device, IoBuf};
 
 use crate::cache::CacheError;
-use crate::format::extent::{
-    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, records,
-};
-use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
-use crate::format::intent::{DurableMark, IntentSector};
-use crate::format::summary::{Summary, check_extents};
+use crate::format::extent::{ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind};
+use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::intent::IntentSector;
+use crate::format::manifest::{ManifestEntry, RegionUse};
+use crate::format::summary::SummaryExtent;
 use crate::format::superblock::{State, Superblock};
 use crate::index::Entry;
 use crate::policy::Ring;
-use crate::shard::{ImageContents, RegionState, read_image, read_state, unpack_fragment};
-use crate::units::{BLOCK_BYTES, BlockNumber, Location, Sequence, UNIT_BYTES};
+use crate::shard::{
+    Found, Guess, ImageContents, ManifestPlace, RegionPlace, read_image, read_manifest, read_region,
+    read_state, unpack_fragment,
+};
+use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence, UNIT_BYTES};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -35,6 +36,13 @@ pub enum Thing {
         sectors: u64,
         /// Stripes whose bit is set.
         set: u64,
+    },
+    /// The manifest of a shard.
+    Manifest {
+        /// The shard.
+        shard: u32,
+        /// Regions in use.
+        in_use: u64,
     },
     /// The index image of a shard.
     Index {
@@ -157,7 +165,6 @@ pub async fn walk<C: Device>(
         superblock: &superblock,
         visit,
         done: 0,
-        marks: Vec::new(),
         decoders: Decoders::default(),
     };
     walk.superblocks().await?;
@@ -173,17 +180,7 @@ struct Walk<'a, C, V> {
     superblock: &'a Superblock,
     visit: &'a mut V,
     done: u64,
-    /// How much of the open regions of each shard was stable.
-    marks: Vec<[DurableMark; 2]>,
     decoders: Decoders,
-}
-
-/// What a region should hold.
-#[derive(Clone, Copy)]
-struct Expected {
-    full: bool,
-    fill: Sequence,
-    used: u64,
 }
 
 impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
@@ -193,9 +190,9 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
 
     async fn superblocks(&mut self) -> Result<(), CacheError> {
         for slot in SUPERBLOCK_SLOTS {
-            let (page, result) = self.cache.read_at(slot, IoBuf::new(PAGE_BYTES)).await;
+            let (page, result) = self.cache.read_at(slot, IoBuf::new(SUPERBLOCK_BYTES)).await;
             result?;
-            let len = PAGE_BYTES as u64;
+            let len = SUPERBLOCK_BYTES as u64;
             self.tell(match Superblock::parse(&page, self.cache.len()) {
                 Ok(parsed) => Finding::good("superblock", slot, len, Thing::Superblock(Box::new(parsed))),
                 Err(error) => Finding::bad("superblock", slot, len, error),
@@ -209,9 +206,6 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             self.superblock.geometry.intent_offset(),
             self.superblock.geometry.intent_len(),
         );
-        let sectors_a_shard = (self.superblock.geometry.shard_intent_len() / 512).max(1);
-        let mut newest =
-            vec![((0, 0), [DurableMark::default(); 2]); self.superblock.geometry.shard_count as usize];
         let (mut set, mut number) = (0, 0_u64);
         // The bitmap of a device that is said to be huge takes hundreds of MiB.
         for at in (0..len).step_by(CHUNK_BYTES as usize) {
@@ -219,13 +213,6 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             for sector in bytes.as_chunks::<512>().0 {
                 match IntentSector::parse(sector, number as u32) {
                     Ok(sector) => {
-                        let age = sector.age();
-                        if let Some(newest) = newest.get_mut((number / sectors_a_shard) as usize)
-                            && age >= newest.0
-                            && sector.epoch.get() >= self.superblock.valid_from_epoch.0
-                        {
-                            *newest = (age, sector.durable());
-                        }
                         let ones = sector.bits.iter().map(|byte| u64::from(byte.count_ones()));
                         set += ones.sum::<u64>();
                     }
@@ -237,7 +224,6 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 number += 1;
             }
         }
-        self.marks = newest.into_iter().map(|(_, marks)| marks).collect();
         let thing = Thing::Intents {
             sectors: len / 512,
             set,
@@ -262,28 +248,19 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
 
     async fn shard(&mut self, shard: u32) -> Result<(), CacheError> {
         let geometry = self.superblock.geometry;
-        let contents = self.image(shard).await;
-        let mut named = 0;
-        for number in 0..geometry.regions_per_shard {
-            let offset = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
-            let expected = match &contents {
-                Some(contents) => {
-                    let region = contents.regions.at(number);
-                    if region.state == RegionState::Free {
-                        self.done += geometry.region_bytes;
-                        continue;
-                    }
-                    let full = region.state == RegionState::Full;
-                    Some(Expected {
-                        full,
-                        fill: region.fill,
-                        used: u64::from(region.used),
-                    })
-                }
-                None => None,
-            };
-            let bytes = self.read(offset, geometry.region_bytes).await?;
-            named += self.region(shard, number, &bytes, expected, contents.as_ref());
+        let Some(manifest) = self.manifest(shard).await else {
+            return Ok(());
+        };
+        let contents = self.image(shard, &manifest).await;
+        let (mut named, guess) = (0, Guess::default());
+        for (number, entry) in (0..).zip(&manifest) {
+            if matches!(entry.state, RegionUse::Free | RegionUse::Recovering) {
+                self.done += geometry.region_bytes;
+                continue;
+            }
+            named += self
+                .region(shard, number, entry, contents.as_ref(), &guess)
+                .await?;
         }
         if let Some(contents) = &contents {
             let (offset, len) = (geometry.shard_offset(shard), geometry.shard_len());
@@ -304,7 +281,56 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         Ok(())
     }
 
-    async fn image(&mut self, shard: u32) -> Option<ImageContents> {
+    async fn manifest(&mut self, shard: u32) -> Option<Vec<ManifestEntry>> {
+        let geometry = self.superblock.geometry;
+        let offset = geometry.manifest_sector_offset(shard, 0, 0);
+        let sector_bytes = u64::from(geometry.sector_bytes);
+        let place = ManifestPlace {
+            geometry: &geometry,
+            cache_id: self.superblock.cache_id(),
+            shard,
+            valid_from: self.superblock.valid_from_epoch,
+            until: Epoch(self.superblock.epoch.0.saturating_add(1)),
+        };
+        match read_manifest(self.cache, &place).await {
+            Ok(manifest) => {
+                for copy in &manifest.damaged {
+                    self.tell(Finding::bad(
+                        "manifest-sector",
+                        copy.position,
+                        sector_bytes,
+                        &copy.error,
+                    ));
+                }
+                let in_use = manifest
+                    .entries
+                    .iter()
+                    .filter(|entry| entry.state != RegionUse::Free);
+                let thing = Thing::Manifest {
+                    shard,
+                    in_use: in_use.count() as u64,
+                };
+                self.tell(Finding::good(
+                    "manifest",
+                    offset,
+                    2 * geometry.manifest_copy_len(),
+                    thing,
+                ));
+                Some(manifest.entries)
+            }
+            Err(error) => {
+                self.tell(Finding::bad(
+                    "manifest",
+                    offset,
+                    2 * geometry.manifest_copy_len(),
+                    error,
+                ));
+                None
+            }
+        }
+    }
+
+    async fn image(&mut self, shard: u32, manifest: &[ManifestEntry]) -> Option<ImageContents> {
         if self.superblock.state != State::Clean {
             return None;
         }
@@ -314,7 +340,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let epoch = self.superblock.epoch;
             let state = read_state(self.cache, geometry, shard, self.superblock.cache_id(), epoch).await?;
             let image = read_image(self.cache, geometry, &state).await?;
-            let contents = ImageContents::parse(&image, geometry, &state);
+            let contents = ImageContents::parse(&image, geometry, &state, manifest);
             contents.map_err(|what| crate::shard::ImageError::Contents { shard, what })
         };
         match read.await {
@@ -343,177 +369,95 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         }
     }
 
-    /// Walks one region; returns the number of its records that the index names.
-    fn region(
+    /// Looks at one region in use; returns the number of its records that the index names.
+    async fn region(
         &mut self,
         shard: u32,
         number: u32,
-        bytes: &[u8],
-        expected: Option<Expected>,
-        contents: Option<&ImageContents>,
-    ) -> u64 {
+        entry: &ManifestEntry,
+        index: Option<&ImageContents>,
+        guess: &Guess,
+    ) -> Result<u64, CacheError> {
         let geometry = self.superblock.geometry;
-        let start = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
-        let header_bytes = geometry.header_bytes();
-        let expected = expected.or_else(|| self.by_summary(bytes, start));
-        let mut at = 0usize;
+        let place = RegionPlace {
+            geometry: &geometry,
+            cache_id: self.superblock.cache_id(),
+            shard,
+            number,
+        };
+        let start = place.position();
+        let read = read_region(self.cache, &place, entry, guess).await;
+        let contents = match read.map_err(|error| error.to_string()) {
+            Ok(Found::Contents(contents)) => contents,
+            Ok(Found::Damaged(what)) | Err(what) => {
+                self.tell(Finding::bad("region", start, geometry.region_bytes, what));
+                self.done += geometry.region_bytes;
+                return Ok(0);
+            }
+        };
+        let thing = Thing::Region {
+            shard,
+            number,
+            ring: entry.ring,
+            fill: entry.generation,
+            used: contents.used,
+        };
+        self.tell(Finding::good("region", start, geometry.region_bytes, thing));
+        let bytes = self.read(start, u64::from(contents.used)).await?;
+        let mut records = &contents.records[..];
         let mut named = 0;
-        while at + header_bytes <= bytes.len() && expected.is_none_or(|e| (at as u64) < e.used) {
-            let offset = start + at as u64;
-            let header = ExtentHeader::parse(&bytes[at..], header_bytes)
+        for extent in &contents.extents {
+            let (at, len) = (extent.offset as usize, extent.len as usize);
+            let offset = start + u64::from(extent.offset);
+            let list;
+            (list, records) = records.split_at(usize::from(extent.record_count));
+            let header = ExtentHeader::parse(&bytes[at..], geometry.header_bytes())
                 .map_err(|error| error.to_string())
-                .and_then(|header| self.check_extent(header, shard, offset, bytes.len() - at, expected));
-            let header = match header {
-                Ok(header) => header,
-                Err(error) => {
-                    // Without an index nothing says that there should be an extent.
-                    if expected.is_some() {
-                        self.tell(Finding::bad("extent", offset, header_bytes as u64, error));
-                    }
-                    break;
-                }
-            };
-            if expected.is_none()
-                && !self.is_stable(shard, &header, at)
-                && !self.is_whole(shard, &header, &bytes[at..], offset)
-            {
-                break;
-            }
-            if at == 0 {
-                let used = expected.map_or(0, |e| e.used as u32);
-                let thing = Thing::Region {
-                    shard,
-                    number,
-                    ring: header.ring,
-                    fill: header.fill,
-                    used,
-                };
-                self.tell(Finding::good("region", start, geometry.region_bytes, thing));
-            }
-            let len = header.extent_bytes as usize;
-            self.tell(Finding::good("extent", offset, len as u64, Thing::Extent(header)));
-            named += self.extent(shard, &header, &bytes[at..at + len], offset, contents);
-            at += len;
+                .and_then(|header| check_extent(header, &place, offset, entry, extent));
+            self.tell(match header {
+                Ok(header) => Finding::good("extent", offset, len as u64, Thing::Extent(header)),
+                Err(error) => Finding::bad("extent", offset, geometry.header_bytes() as u64, error),
+            });
+            named += self.extent(
+                &place,
+                entry.generation,
+                &bytes[at..at + len],
+                offset,
+                list,
+                index,
+            );
         }
-        if expected.is_some_and(|e| e.full) {
-            self.summary(start, bytes, expected);
-        }
-        named
-    }
-
-    /// What a region holds by its own summary, where no index says it.
-    fn by_summary(&self, bytes: &[u8], start: u64) -> Option<Expected> {
-        let geometry = &self.superblock.geometry;
-        let summary = Summary::parse(bytes).ok()?;
-        let header = ExtentHeader::parse(bytes, geometry.header_bytes()).ok()?;
-        // An older one may be left behind the extents of a new filling.
-        let ours = summary.cache == self.superblock.cache_id()
-            && summary.position == start
-            && summary.fill == header.fill;
-        let used = check_extents(&summary.extents, geometry).ok()?;
-        ours.then_some(Expected {
-            full: true,
-            fill: summary.fill,
-            used,
-        })
-    }
-
-    /// Whether an extent that begins at `at` in its region was known to be stable.
-    fn is_stable(&self, shard: u32, header: &ExtentHeader, at: usize) -> bool {
-        let marks = self.marks.get(shard as usize).copied().unwrap_or_default();
-        let mark = marks[header.ring.index()];
-        mark.fill == header.fill && at + header.extent_bytes as usize <= mark.used as usize
-    }
-
-    /// Whether everything that a header promises is there. `bytes` begin with it.
-    fn is_whole(&mut self, shard: u32, header: &ExtentHeader, bytes: &[u8], offset: u64) -> bool {
-        let geometry = self.superblock.geometry;
-        let units = (offset - geometry.shard_offset(shard)) / UNIT_BYTES;
-        let mut at = geometry.header_bytes();
-        let mut block = [0; BLOCK_BYTES];
-        for bits in records(bytes, header.record_count) {
-            let Ok(record) = Record::unpack(bits) else {
-                return false;
-            };
-            let end = at + record.fragment_bytes();
-            if let RecordKind::Fragment { .. } = record.kind {
-                let identity = FragmentIdentity {
-                    cache: header.cache,
-                    volume: record.volume,
-                    block: record.block,
-                    location: Location(units + at as u64 / UNIT_BYTES),
-                    fill: header.fill,
-                };
-                let fragment = bytes.get(at..end).unwrap_or_default();
-                if unpack_fragment(&mut self.decoders, fragment, &identity, &mut block).is_err() {
-                    return false;
-                }
-            }
-            at = end;
-        }
-        true
-    }
-
-    fn check_extent(
-        &self,
-        header: ExtentHeader,
-        shard: u32,
-        offset: u64,
-        left: usize,
-        expected: Option<Expected>,
-    ) -> Result<ExtentHeader, String> {
-        let cache = self.superblock.cache_id();
-        let checks = [
-            (
-                header.cache == cache,
-                format!("of cache {:#x}, expected {cache:#x}", header.cache),
-            ),
-            (
-                header.position == offset,
-                format!("written for offset {}", header.position),
-            ),
-            (
-                u32::from(header.shard) == shard,
-                format!("of shard {}, expected {shard}", header.shard),
-            ),
-            (
-                header
-                    .extent_bytes
-                    .is_multiple_of(self.superblock.geometry.sector_bytes),
-                format!("{} bytes long, not a multiple of the sector", header.extent_bytes),
-            ),
-            (
-                header.extent_bytes as usize <= left,
-                format!("{} bytes long, {left} are left", header.extent_bytes),
-            ),
-            (
-                expected.is_none_or(|e| e.fill == header.fill),
-                format!(
-                    "of fill {}, expected {:?}",
-                    header.fill.0,
-                    expected.map(|e| e.fill.0)
+        if entry.state != RegionUse::Open {
+            let (extents, records) = (contents.extents.len() as u64, contents.records.len() as u64);
+            let end = start + geometry.region_bytes - 64;
+            self.tell(match contents.has_summary {
+                true => Finding::good("region-summary", end, 64, Thing::Summary { extents, records }),
+                false => Finding::bad(
+                    "region-summary",
+                    end,
+                    64,
+                    "the summary of a full region cannot be read",
                 ),
-            ),
-        ];
-        match checks.into_iter().find(|(ok, _)| !ok) {
-            Some((_, error)) => Err(format!("extent is {error}")),
-            None => Ok(header),
+            });
         }
+        self.done += geometry.region_bytes - u64::from(contents.used);
+        Ok(named)
     }
 
     fn extent(
         &mut self,
-        shard: u32,
-        header: &ExtentHeader,
+        place: &RegionPlace<'_>,
+        fill: Sequence,
         extent: &[u8],
         offset: u64,
+        records: &[u64],
         contents: Option<&ImageContents>,
     ) -> u64 {
-        let geometry = self.superblock.geometry;
+        let (geometry, shard) = (place.geometry, place.shard);
         let extent_location = Location((offset - geometry.shard_offset(shard)) / UNIT_BYTES);
         let mut at = geometry.header_bytes();
         let mut named = 0;
-        for bits in records(extent, header.record_count) {
+        for &bits in records {
             let record = match Record::unpack(bits) {
                 Ok(record) => record,
                 Err(error) => {
@@ -553,11 +497,10 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 RecordKind::Fragment { dirty, .. } => {
                     let fragment = extent.get(at..at + len).unwrap_or_default();
                     let identity = FragmentIdentity {
-                        cache: header.cache,
-                        volume: record.volume,
+                        cache: place.cache_id,
                         block: record.block,
                         location,
-                        fill: header.fill,
+                        fill,
                     };
                     self.fragment(fragment, &identity, position, dirty, live)
                 }
@@ -620,34 +563,48 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             Err(error) => Finding::bad("fragment", offset, len, error),
         }
     }
+}
 
-    fn summary(&mut self, start: u64, bytes: &[u8], expected: Option<Expected>) {
-        let end = start + bytes.len() as u64;
-        let parsed = Summary::parse(bytes)
-            .map_err(|error| error.to_string())
-            .and_then(|summary| {
-                let fill = expected.map(|e| e.fill);
-                if summary.position != start || fill.is_some_and(|fill| fill != summary.fill) {
-                    return Err(format!(
-                        "summary of fill {} at {}, expected fill {:?} at {start}",
-                        summary.fill.0,
-                        summary.position,
-                        fill.map(|fill| fill.0)
-                    ));
-                }
-                Ok(summary)
-            });
-        self.tell(match parsed {
-            Ok(summary) => {
-                let (extents, records) = (summary.extents.len() as u64, summary.records.len() as u64);
-                Finding::good(
-                    "region-summary",
-                    end - 64,
-                    64,
-                    Thing::Summary { extents, records },
-                )
-            }
-            Err(error) => Finding::bad("region-summary", end - 64, 64, error),
-        });
+/// Whether the header of an extent says what the region and its summary say.
+fn check_extent(
+    header: ExtentHeader,
+    place: &RegionPlace<'_>,
+    offset: u64,
+    entry: &ManifestEntry,
+    extent: &SummaryExtent,
+) -> Result<ExtentHeader, String> {
+    let (cache, shard, fill) = (place.cache_id, place.shard, entry.generation.0);
+    let checks = [
+        (
+            header.cache == cache,
+            format!("of cache {:#x}, expected {cache:#x}", header.cache),
+        ),
+        (
+            header.position == offset,
+            format!("written for offset {}", header.position),
+        ),
+        (
+            u32::from(header.shard) == shard,
+            format!("of shard {}, expected {shard}", header.shard),
+        ),
+        (
+            header.extent_bytes == extent.len,
+            format!("{} bytes long, expected {}", header.extent_bytes, extent.len),
+        ),
+        (
+            header.record_count == extent.record_count,
+            format!(
+                "of {} records, expected {}",
+                header.record_count, extent.record_count
+            ),
+        ),
+        (
+            header.fill.0 == fill,
+            format!("of generation {}, expected {fill}", header.fill.0),
+        ),
+    ];
+    match checks.into_iter().find(|(ok, _)| !ok) {
+        Some((_, error)) => Err(format!("extent is {error}")),
+        None => Ok(header),
     }
 }

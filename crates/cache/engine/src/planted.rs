@@ -72,12 +72,16 @@ pub enum PlantedBug {
     RecordsOutOfOrder,
     /// Recovery pays no heed to tombstones.
     TombstonesForgotten,
-    /// A reclaimed region is not made void.
+    /// The manifest does not say that a reclaimed region is free.
     RegionNotVoided,
-    /// Recovery lets the mark of a region go before the region's summary is stable.
-    SummaryAfterMark,
-    /// Recovery closes the regions that were being filled, also where nothing is free.
-    RegionNotResumed,
+    /// The manifest does not say that a region is being reclaimed.
+    ReclaimNotMarked,
+    /// Recovery keeps clean blocks of a region that was being reclaimed.
+    ReclaimedKept,
+    /// The manifest says that a region is full before its extents are stable.
+    FullUnflushed,
+    /// An extent is sent before the manifest has its region.
+    ExtentBeforeManifest,
     /// A dirty block is recorded as a clean one.
     DirtyStoredClean,
     /// A write-back write is acknowledged before its extents have landed.
@@ -136,6 +140,8 @@ impl PlantedBug {
         Self::RecordsOutOfOrder,
         Self::TombstonesForgotten,
         Self::RegionNotVoided,
+        Self::FullUnflushed,
+        Self::ExtentBeforeManifest,
         Self::DirtyStoredClean,
         Self::AcknowledgedBeforeLanding,
         Self::DirtyFuaDropped,
@@ -174,17 +180,16 @@ impl PlantedBug {
 
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be given up, opened again, killed and lose its
     /// power, in this order. `RingOfOldIgnored`: the newer record's region must be reclaimed before the older one's.
-    /// `SummaryAfterMark`: an extent must be damaged, not the last of its region, and two crashes follow, the second one
-    /// soon after a recovery. `RegionNotPinned`: a region must be reclaimed while a read of it is held up.
-    /// `RegionNotResumed`: a crash must cut a reclaim short that has begun the last region, and a dirty block be damaged.
+    /// `RegionNotPinned`: a region must be reclaimed while a read of it is held up.
+    /// `ReclaimNotMarked`, `ReclaimedKept`: a block must be dropped by a reclaim, be written, and its intent cleared, before that reclaim ends.
     /// `StoredBeforeOrigin`: does no harm behind an intent, as long as that is kept. `VoidedAfterSave`: neither the device nor
     /// the host must take the fence mark, and the power be cut in a stop. `DirtyMarkedEarly`: does no harm to data.
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,
-        Self::SummaryAfterMark,
         Self::RegionNotPinned,
-        Self::RegionNotResumed,
+        Self::ReclaimNotMarked,
+        Self::ReclaimedKept,
         Self::StoredBeforeOrigin,
         Self::VoidedAfterSave,
         Self::DirtyMarkedEarly,

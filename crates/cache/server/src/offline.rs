@@ -250,6 +250,7 @@ fn fields(thing: &Thing) -> Vec<(&'static str, Value)> {
     match thing {
         Thing::Superblock(superblock) => superblock_fields(superblock),
         Thing::Intents { sectors, set } => vec![("sectors", json!(sectors)), ("stripes_set", json!(set))],
+        Thing::Manifest { shard, in_use } => vec![("shard", json!(shard)), ("regions_in_use", json!(in_use))],
         Thing::Index { shard, entries } => vec![("shard", json!(shard)), ("entries", json!(entries))],
         Thing::Entries { shard, count } => vec![("shard", json!(shard)), ("entries", json!(count))],
         Thing::Region {

@@ -58,7 +58,7 @@ pub fn starts(target: &Target) -> Vec<Vec<u8>> {
         "intent" => of(Kind::Intent, &[0]),
         "extent" => of(Kind::Extent, &[0]),
         "summary" => of(Kind::Summary, &[0]),
-        "void-mark" => of(Kind::Void, &[0]),
+        "manifest" => of(Kind::Manifest, &[0]),
         "index-image" => of(Kind::Image, &[]),
         "codec" => streams(),
         "fragment" => streams().iter().map(|stream| of_stream(stream)).collect(),

@@ -8,12 +8,12 @@ use flaz_engine::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, RecordKind,
     fragment_checksum, records,
 };
-use flaz_engine::format::geometry::{Geometry, GeometryWish, PAGE_BYTES};
+use flaz_engine::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_BYTES};
 use flaz_engine::format::intent::{INTENT_STRIPES, IntentSector};
+use flaz_engine::format::manifest::{ManifestSector, regions_per_sector};
 use flaz_engine::format::shard_state::ShardState;
 use flaz_engine::format::summary::{Summary, check_extents, summary_bytes};
 use flaz_engine::format::superblock::Superblock;
-use flaz_engine::format::void::{VOID_MARK_BYTES, VoidMark};
 use flaz_engine::settings::AfterCrash;
 use flaz_engine::shard::unpack_fragment;
 use flaz_engine::units::{BLOCK_BYTES, BlockNumber, Location, Sequence};
@@ -49,7 +49,7 @@ fn structure(kind: Kind, data: &[u8], len: usize) -> Vec<u8> {
 /// # Panics
 /// If a value differs after it was written and read again, or cannot exist on the device.
 pub fn superblock(data: &[u8]) {
-    let page = structure(Kind::Superblock, data, PAGE_BYTES);
+    let page = structure(Kind::Superblock, data, SUPERBLOCK_BYTES);
     let Ok(parsed) = Superblock::parse(&page, DEVICE_LEN) else {
         return;
     };
@@ -86,7 +86,6 @@ pub fn intent(data: &[u8]) {
     };
     let set = (0..INTENT_STRIPES).filter(|&bit| parsed.has(bit)).count();
     assert!(set as u64 <= INTENT_STRIPES);
-    parsed.set_durable(parsed.durable());
     parsed.seal();
     assert_eq!(parsed.as_bytes(), bytes);
 }
@@ -133,7 +132,6 @@ pub fn extent(data: &[u8]) {
 pub fn fragment(data: &[u8]) {
     const IDENTITY: FragmentIdentity = FragmentIdentity {
         cache: 0x1234_5678,
-        volume: 0,
         block: BlockNumber(42),
         location: Location(7),
         fill: Sequence(9),
@@ -192,14 +190,17 @@ pub fn summary(data: &[u8]) {
     assert_eq!(Summary::parse(&area), Ok(parsed));
 }
 
-/// A void mark. All of its bytes are fixed, so only the one of this cache and region is accepted.
+/// A sector of the manifest.
 ///
 /// # Panics
-/// If another one is accepted.
-pub fn void_mark(data: &[u8]) {
-    let bytes = structure(Kind::Void, data, VOID_MARK_BYTES);
-    let _ = VoidMark::parse(data, 7, 1 << 20);
-    if let Ok(fill) = VoidMark::parse(&bytes, 7, 1 << 20) {
-        assert_eq!(VoidMark::new(7, fill, 1 << 20).as_bytes(), bytes);
-    }
+/// If what is read is not what is written again.
+pub fn manifest(data: &[u8]) {
+    let bytes = structure(Kind::Manifest, data, 512);
+    let count = regions_per_sector(512) as usize;
+    let Ok(parsed) = ManifestSector::parse(&bytes, 7, 0, count, 128 << 10) else {
+        return;
+    };
+    let mut again = vec![0; 512];
+    parsed.write(&mut again);
+    assert_eq!(ManifestSector::parse(&again, 7, 0, count, 128 << 10), Ok(parsed));
 }

@@ -3,12 +3,11 @@
 //!
 //! What readers may see afterwards depends on the mutations, see [`Mutated`].
 
+use flaz_engine::format::manifest::{MANIFEST_ENTRY_BYTES, MANIFEST_HEADER_BYTES};
 use flaz_engine::format::summary::Summary;
-use flaz_engine::format::void::VoidMark;
 use flaz_engine::settings::Mode;
 use flaz_engine::units::Sequence;
 use flaz_sim::{DiskConfig, DiskImage};
-use zerocopy::IntoBytes;
 
 use crate::choices::Choices;
 use crate::sectors::SECTOR;
@@ -107,7 +106,7 @@ impl<'v> Work<'v> {
             9 => self.copy(choices),
             10 => self.replay(choices),
             11 => self.splice(choices),
-            12 => self.void(choices),
+            12 => self.manifest(choices),
             13 => self.relist(choices),
             14 => self.resize_index(choices),
             _ => self.truncate(choices),
@@ -251,7 +250,7 @@ impl<'v> Work<'v> {
             }
             Kind::Intent => take(8, 8, 4),
             Kind::State => take(12, 12, 4),
-            Kind::Void => take(24, 24, 8),
+            Kind::Manifest => take(12, 12, 4),
             _ => return false,
         }
         seal(from.kind, bytes);
@@ -272,8 +271,8 @@ impl<'v> Work<'v> {
         let what = format!("{from:?} is at {start}, rehomed: {rehomed}");
         if rehomed {
             self.note(Promise::HeldOrFill, what);
-        } else if matches!(from.kind, Kind::Superblock | Kind::Intent) {
-            // Some structures are valid in other places without change, for example an older superblock.
+        } else if matches!(from.kind, Kind::Superblock | Kind::Intent | Kind::Manifest) {
+            // Some of these fit in other places as they are: an older superblock is one.
             self.note(Promise::Held, what);
         } else {
             self.damage(start, bytes.len() as u64, what);
@@ -281,13 +280,14 @@ impl<'v> Work<'v> {
     }
 
     fn swap(&mut self, choices: &mut Choices<'_>) {
-        const KINDS: [Kind; 6] = [
+        const KINDS: [Kind; 7] = [
             Kind::Region,
             Kind::Extent,
             Kind::Summary,
             Kind::State,
             Kind::Intent,
             Kind::Superblock,
+            Kind::Manifest,
         ];
         let Some(one) = self.place(choices, &KINDS) else {
             return;
@@ -308,7 +308,7 @@ impl<'v> Work<'v> {
             Kind::State,
             Kind::Intent,
             Kind::Superblock,
-            Kind::Void,
+            Kind::Manifest,
         ];
         let Some(from) = self.place(choices, &KINDS) else {
             return;
@@ -330,7 +330,7 @@ impl<'v> Work<'v> {
             Kind::Intent,
             Kind::Superblock,
             Kind::Image,
-            Kind::Region,
+            Kind::Manifest,
         ];
         match self.place(choices, &KINDS).filter(|_| choices.below(3) > 0) {
             Some(place) => (place.start, place.len),
@@ -369,19 +369,33 @@ impl<'v> Work<'v> {
         }
     }
 
-    /// Marks a region as void, and leaves its summary.
-    fn void(&mut self, choices: &mut Choices<'_>) {
-        let Some(region) = self.place(choices, &[Kind::Region]) else {
+    /// Lets the manifest say of a region what it says of another one, or something else.
+    fn manifest(&mut self, choices: &mut Choices<'_>) {
+        let Some(place) = self.place(choices, &[Kind::Manifest]) else {
             return;
         };
-        let header = self.image.read(region.start, 64);
-        let (cache, fill) = (number(&header[8..12]) as u32, number(&header[24..32]));
-        let fill = choices.value(fill, 0, 8);
-        let mark = VoidMark::new(cache, Sequence(fill), region.start);
-        self.image.write(region.start, mark.as_bytes());
+        let (mut bytes, regions) = (
+            self.bytes(&place),
+            u64::from(self.victim.geometry.regions_per_shard),
+        );
+        let mut entry = || MANIFEST_HEADER_BYTES + choices.below(regions) as usize * MANIFEST_ENTRY_BYTES;
+        let (from, to) = (entry(), entry());
+        if bytes.len() < from.max(to) + MANIFEST_ENTRY_BYTES {
+            return;
+        }
+        bytes.copy_within(from..from + MANIFEST_ENTRY_BYTES, to);
+        // Another state, mostly.
+        if choices.below(4) > 0 {
+            bytes[to + 10] = bytes[to + 10] & 0x8f | (choices.below(6) as u8) << 4;
+        }
+        if choices.below(2) == 0 {
+            // It counts, whatever the other copy says.
+            bytes[16..24].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        }
+        self.put(&place, &mut bytes);
         self.note(
             Promise::HeldOrFill,
-            format!("{region:?} is void, filling {fill:#x}"),
+            format!("{place:?} has another entry at {to}, of that at {from}"),
         );
     }
 

@@ -16,8 +16,8 @@ pub enum End {
     Killed,
     /// The power failed; unflushed data is partly lost.
     Cut,
-    /// The process was killed while a region was being made void: its summary is still there.
-    HalfVoid,
+    /// The process was killed while a region was being reclaimed.
+    Reclaiming,
 }
 
 /// The parameters of a cache.
@@ -44,7 +44,7 @@ pub const SHAPES: [Shape; 8] = [
     shape("clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
     shape("killed", 512, 1, "lz4", PolicyKind::S3Fifo, End::Killed),
     shape("cut", 512, 1, "none", PolicyKind::Fifo, End::Cut),
-    shape("half void", 512, 1, "none", PolicyKind::Fifo, End::HalfVoid),
+    shape("reclaiming", 512, 1, "none", PolicyKind::Fifo, End::Reclaiming),
     shape(
         "clean, two shards of 4 KiB sectors",
         4096,
@@ -63,12 +63,12 @@ pub const SHAPES: [Shape; 8] = [
     ),
     shape("cut, three shards", 512, 3, "lzo", PolicyKind::S3Fifo, End::Cut),
     shape(
-        "half void, two shards",
+        "reclaiming, two shards",
         512,
         2,
         "none",
         PolicyKind::Fifo,
-        End::HalfVoid,
+        End::Reclaiming,
     ),
 ];
 

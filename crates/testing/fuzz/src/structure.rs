@@ -1,11 +1,11 @@
 //! The structures on a cache device: their places in an image, their fields, their checksums.
 
 use flaz_engine::format::extent::{EXTENT_HEADER_BYTES, ExtentHeader, RECORD_BYTES};
-use flaz_engine::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use flaz_engine::format::geometry::{Geometry, PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::intent::IntentSector;
+use flaz_engine::format::manifest::{MANIFEST_ENTRY_BYTES, MANIFEST_HEADER_BYTES};
 use flaz_engine::format::shard_state::ShardState;
 use flaz_engine::format::summary::{ENTRY_BYTES, Summary, TRAILER_BYTES};
-use flaz_engine::format::void::{VOID_MARK_BYTES, VoidMark};
 use flaz_sim::DiskImage;
 
 /// Kinds of structures.
@@ -23,9 +23,9 @@ pub enum Kind {
     Extent,
     /// The summary at a region's end.
     Summary,
-    /// The mark of a reclaimed region.
-    Void,
-    /// A whole region, for swapping and copying. It has no checksum of its own.
+    /// A copy of a sector of the manifest.
+    Manifest,
+    /// A whole region: for swapping and copying, it has no seal of its own.
     Region,
 }
 
@@ -38,7 +38,7 @@ impl Kind {
         Self::Superblock,
         Self::State,
         Self::Image,
-        Self::Void,
+        Self::Manifest,
     ];
 }
 
@@ -68,7 +68,7 @@ pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> 
         });
     };
     for slot in SUPERBLOCK_SLOTS {
-        add(Kind::Superblock, slot, 4096, 0);
+        add(Kind::Superblock, slot, SUPERBLOCK_BYTES as u64, 0);
     }
     for shard in 0..geometry.shard_count {
         let state = geometry.shard_state_offset(shard);
@@ -78,6 +78,12 @@ pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> 
         {
             let start = geometry.shard_offset(shard) + u64::from(region) * geometry.region_bytes;
             add(Kind::Image, start, parsed.image_bytes, shard);
+        }
+        for copy in 0..2 {
+            for sector in 0..geometry.shard_manifest_sectors() {
+                let start = geometry.manifest_sector_offset(shard, sector, copy);
+                add(Kind::Manifest, start, geometry.sector_bytes.into(), shard);
+            }
         }
         let intents = geometry.shard_intent_offset(shard);
         for sector in 0..geometry.shard_intent_len() / 512 {
@@ -91,9 +97,6 @@ pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> 
             let start = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
             add(Kind::Region, start, geometry.region_bytes, shard);
             let bytes = image.read(start, geometry.region_bytes as usize);
-            if VoidMark::parse(&bytes, cache, start).is_ok() {
-                add(Kind::Void, start, VOID_MARK_BYTES as u64, shard);
-            }
             if let Ok(len) = Summary::parse_len(&bytes, geometry.region_bytes)
                 && Summary::parse(&bytes).is_ok()
             {
@@ -138,9 +141,15 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
             (104, 4),
             (108, 4),
             (112, 4),
-            (516, 4),
-            (520, 8),
-            (528, 4),
+            (120, 8),
+            (128, 8),
+            (136, 8),
+            (528, 8),
+            (536, 8),
+            (544, 4),
+            (PAGE_BYTES, 2),
+            (PAGE_BYTES + 2, 2),
+            (PAGE_BYTES + 4, 2),
         ]),
         Kind::State => some(&[
             (12, 4),
@@ -154,30 +163,21 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
             (52, 4),
             (56, 4),
         ]),
-        Kind::Intent => some(&[
-            (8, 4),
-            (12, 4),
-            (16, 8),
-            (24, 8),
-            (32, 4),
-            (36, 8),
-            (44, 4),
-            (48, 1),
-            (49, 1),
-            (511, 1),
-        ]),
-        Kind::Void => some(&[(8, 4), (16, 8), (24, 8)]),
+        Kind::Intent => some(&[(8, 4), (12, 4), (16, 1), (17, 1), (511, 1)]),
+        Kind::Manifest => {
+            let mut all = some(&[(8, 4), (12, 4), (16, 8), (24, 4)]);
+            let entries = MANIFEST_HEADER_BYTES..bytes.len() - MANIFEST_ENTRY_BYTES;
+            // Generation, length, state and ring.
+            let entry = |at: usize| [(at, 8), (at + 8, 2), (at + 10, 1), (at + 8, 4)];
+            all.extend(entries.step_by(MANIFEST_ENTRY_BYTES).take(16).flat_map(entry));
+            all
+        }
         Kind::Region => Vec::new(),
         Kind::Image => {
-            let mut all = some(&[(8, 8), (16, 4), (20, 4), (24, 4), (28, 4)]);
-            // Region table, rings, open regions, index entries: numbers of 4 or 8 bytes, in the table also of 1.
-            all.extend(
-                (48..304.min(bytes.len().saturating_sub(8)))
-                    .step_by(16)
-                    .flat_map(|at| [(at, 1), (at + 1, 1), (at + 4, 4)]),
-            );
-            all.extend((48..bytes.len().saturating_sub(8)).step_by(4).map(|at| (at, 4)));
-            all.extend((48..bytes.len().saturating_sub(8)).step_by(8).map(|at| (at, 8)));
+            let mut all = some(&[(8, 8), (16, 4)]);
+            // Open regions, index entries: numbers of 4 or 8 bytes.
+            all.extend((32..bytes.len().saturating_sub(8)).step_by(4).map(|at| (at, 4)));
+            all.extend((32..bytes.len().saturating_sub(8)).step_by(8).map(|at| (at, 8)));
             all
         }
         Kind::Extent => {
@@ -219,7 +219,7 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
     }
 }
 
-/// The fields of a record: value and kind, block, volume.
+/// The fields of a record: value and kind, block, group.
 fn record(at: usize) -> [(usize, usize); 3] {
     [(at, 2), (at + 2, 4), (at + 7, 1)]
 }
@@ -238,11 +238,16 @@ pub fn seal(kind: Kind, bytes: &mut [u8]) {
     let at = match kind {
         Kind::Superblock => 12,
         Kind::State => 8,
-        Kind::Intent | Kind::Extent | Kind::Void => 4,
+        Kind::Intent | Kind::Extent | Kind::Manifest => 4,
         Kind::Summary => bytes.len().saturating_sub(TRAILER_BYTES - 4),
         Kind::Image | Kind::Region => return,
     };
-    // The length field of a summary may have been changed; the changed length counts.
+    if kind == Kind::Superblock && bytes.len() == SUPERBLOCK_BYTES {
+        // The texts have a checksum of their own, in the page.
+        let texts = crc32c::crc32c(&bytes[PAGE_BYTES..]);
+        bytes[116..120].copy_from_slice(&texts.to_le_bytes());
+    }
+    // A summary may have been told to be longer or shorter; the rest of it counts then.
     let from = match kind {
         Kind::Summary if bytes.len() >= TRAILER_BYTES => {
             Summary::parse_len(bytes, bytes.len() as u64).map_or(0, |len| bytes.len() - len)
@@ -253,6 +258,10 @@ pub fn seal(kind: Kind, bytes: &mut [u8]) {
         return;
     }
     bytes[at..at + 4].fill(0);
-    let sum = crc32c::crc32c(&bytes[from..]);
+    let end = match kind {
+        Kind::Superblock => PAGE_BYTES.min(bytes.len()),
+        _ => bytes.len(),
+    };
+    let sum = crc32c::crc32c(&bytes[from..end]);
     bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
 }

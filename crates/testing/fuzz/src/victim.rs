@@ -9,8 +9,7 @@ use flaz_codec::CodecSpec;
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::{Geometry, GeometryWish};
-use flaz_engine::format::summary::Summary;
-use flaz_engine::format::void::VoidMark;
+use flaz_engine::format::manifest::{ManifestEntry, ManifestSector, RegionUse};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
 use flaz_sim::{CrashPlan, DiscardMode, DiskConfig, DiskImage, DiskMoment, EventStage, Rng};
@@ -105,7 +104,7 @@ struct Made {
     older: Vec<DiskImage>,
 }
 
-/// A region in the middle of becoming void: both disks.
+/// A region that was caught while it was being reclaimed: both disks.
 type Caught = Rc<RefCell<Option<(DiskMoment, DiskMoment)>>>;
 
 impl Made {
@@ -189,8 +188,8 @@ impl Made {
                     served.stop().await.expect("stops");
                     return None;
                 }
-                End::HalfVoid => {
-                    // Reads set no intents.
+                End::Reclaiming => {
+                    // What is read needs no intents.
                     work.kinds = Kinds::Reads;
                     world.sim.env().sleep(CLEARED).await;
                     self.catch(&world, &caught);
@@ -222,27 +221,36 @@ impl Made {
                 world.origin.crash(&CrashPlan::Random(7)),
                 world.cache.crash(&CrashPlan::Random(8)),
             ),
-            End::HalfVoid => {
+            End::Reclaiming => {
                 let (origin, cache) = caught.take().expect("a region was reclaimed");
                 (origin.kill(|_, _| false), cache.kill(|_, _| false))
             }
         };
     }
 
-    /// Waits for a region that has its void mark and still its summary.
+    /// Looks out for a region of which the manifest says that it is being reclaimed.
     fn catch(&self, world: &World, caught: &Caught) {
         let (geometry, cache_id) = (self.geometry, self.cache_id);
         let (origin, cache, caught) = (world.origin.clone(), world.cache.clone(), Rc::clone(caught));
         world.sim.set_observer(move |event| {
             let ours = event.disk == cache.number() && event.stage == EventStage::Completed;
-            let sector = event.op == DeviceOp::Write && event.len == u64::from(geometry.sector_bytes);
-            if !ours || !sector || event.offset < geometry.data_offset() || caught.borrow().is_some() {
+            let manifest = geometry.manifest_offset()..geometry.intent_offset();
+            if !ours
+                || event.op != DeviceOp::Write
+                || !manifest.contains(&event.offset)
+                || caught.borrow().is_some()
+            {
                 return;
             }
-            let region = (event.offset - geometry.data_offset()) / geometry.region_bytes;
-            let start = geometry.data_offset() + region * geometry.region_bytes;
-            let bytes = cache.peek(start, geometry.region_bytes as usize);
-            if VoidMark::parse(&bytes, cache_id, start).is_ok() && Summary::parse(&bytes).is_ok() {
+            let reclaiming = (0..geometry.shard_count).any(|shard| {
+                let count = geometry.manifest_regions(0).len();
+                let bytes = cache.peek(event.offset, geometry.sector_bytes as usize);
+                let number = geometry.manifest_sector_number(shard, 0);
+                let sector = ManifestSector::parse(&bytes, cache_id, number, count, geometry.region_bytes);
+                let reclaiming = |entry: &ManifestEntry| entry.state == RegionUse::Reclaiming;
+                sector.is_ok_and(|sector| sector.entries.iter().any(reclaiming))
+            });
+            if reclaiming {
                 *caught.borrow_mut() = Some((origin.moment(), cache.moment()));
             }
         });
@@ -326,12 +334,12 @@ mod tests {
             let shape = &victim.shape;
             let count = |kind| victim.places.iter().filter(|place| place.kind == kind).count();
             println!(
-                "{}: {} extents, {} summaries, {} images, {} void marks",
+                "{}: {} extents, {} summaries, {} images, {} manifest sectors",
                 shape.name,
                 count(Kind::Extent),
                 count(Kind::Summary),
                 count(Kind::Image),
-                count(Kind::Void)
+                count(Kind::Manifest)
             );
             assert!(
                 count(Kind::Extent) > 5 && count(Kind::Summary) > 0,
@@ -343,11 +351,7 @@ mod tests {
                 "{}",
                 shape.name
             );
-            assert!(
-                count(Kind::Void) > 0 || shape.end != End::HalfVoid,
-                "{}",
-                shape.name
-            );
+            assert!(count(Kind::Manifest) > 0, "{}", shape.name);
             let world = World::new(1, &victim.origin, &victim.cache);
             world.sim.block_on(async {
                 let served = world.open(shape).await.expect("opens");

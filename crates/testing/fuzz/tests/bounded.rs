@@ -54,7 +54,7 @@ fn fixed_structures() {
         "extent",
         "fragment",
         "summary",
-        "void-mark",
+        "manifest",
     ] {
         check(name);
     }

@@ -6,8 +6,9 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::error::CacheError;
-use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::intent::IntentSector;
+use crate::format::manifest::{ManifestEntry, ManifestSector};
 use crate::format::superblock::{State, Superblock};
 use crate::settings::AfterCrash;
 use crate::units::Epoch;
@@ -56,7 +57,10 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
     let page = superblock.to_bytes()?;
     // An old superblock must not survive a create that is cut short.
     for slot in SUPERBLOCK_SLOTS {
-        cache.write_at(slot, IoBuf::zeroed(PAGE_BYTES), false).await.1?;
+        cache
+            .write_at(slot, IoBuf::zeroed(SUPERBLOCK_BYTES), false)
+            .await
+            .1?;
     }
     cache.flush().await?;
     for shard in 0..geometry.shard_count {
@@ -69,6 +73,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
             .await
             .1?;
     }
+    clear_manifest(cache, &geometry, superblock.cache_id()).await?;
     clear_intents(cache, &geometry).await?;
     cache
         .discard(
@@ -84,7 +89,36 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
     Ok(superblock)
 }
 
-async fn clear_intents<C: Device>(cache: &C, geometry: &Geometry) -> Result<(), DeviceError> {
+/// Writes sectors that no opening has written: the next one takes all regions for free.
+pub(crate) async fn clear_manifest<C: Device>(
+    cache: &C,
+    geometry: &Geometry,
+    cache_id: u32,
+) -> Result<(), DeviceError> {
+    let sector_bytes = geometry.sector_bytes as usize;
+    for shard in 0..geometry.shard_count {
+        let mut buf = IoBuf::zeroed(geometry.manifest_copy_len() as usize);
+        for (sector, place) in (0..geometry.shard_manifest_sectors()).zip(buf.chunks_exact_mut(sector_bytes))
+        {
+            let clear = ManifestSector {
+                cache: cache_id,
+                number: geometry.manifest_sector_number(shard, sector),
+                generation: 0,
+                epoch: Epoch(0),
+                entries: vec![ManifestEntry::FREE; geometry.manifest_regions(sector).len()],
+            };
+            clear.write(place);
+        }
+        for copy in 0..2 {
+            let position = geometry.manifest_sector_offset(shard, 0, copy);
+            cache.write_at(position, IoBuf::copy_of(&buf), false).await.1?;
+        }
+    }
+    Ok(())
+}
+
+/// Clears every bit.
+pub(crate) async fn clear_intents<C: Device>(cache: &C, geometry: &Geometry) -> Result<(), DeviceError> {
     const CHUNK_BYTES: u64 = 1 << 20;
     let mut at = 0;
     while at < geometry.intent_len() {
@@ -92,7 +126,7 @@ async fn clear_intents<C: Device>(cache: &C, geometry: &Geometry) -> Result<(), 
         let mut buf = IoBuf::new(len as usize);
         for (i, sector) in buf.chunks_exact_mut(512).enumerate() {
             let number = (at / 512) as u32 + i as u32;
-            sector.copy_from_slice(IntentSector::clear(number, 0, 0).as_bytes());
+            sector.copy_from_slice(IntentSector::clear(number, 0).as_bytes());
         }
         cache
             .write_at(geometry.intent_offset() + at, buf, false)

@@ -26,6 +26,8 @@ mod trust;
 use std::rc::Rc;
 
 pub use create::{CreateOptions, create};
+#[cfg(test)]
+pub(crate) use create::{clear_intents, clear_manifest};
 pub use error::{CacheError, Served, ShardsUnreachable, Unreadable, Untrusted};
 pub use start::Start;
 pub use superblock::{mark_clean, mark_empty, mark_void, read_superblock, write_superblock};

@@ -5,7 +5,7 @@ use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
 use super::error::CacheError;
 use crate::format::FormatError;
-use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::superblock::{EPOCH_END, State, Superblock};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
@@ -20,7 +20,7 @@ const SLOT_READS_MAX: u32 = 4;
 /// # Errors
 /// [`CacheError`] when there is none.
 pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheError> {
-    let needed = SUPERBLOCK_SLOTS[1] + PAGE_BYTES as u64;
+    let needed = SUPERBLOCK_SLOTS[1] + SUPERBLOCK_BYTES as u64;
     if cache.len() < needed {
         return Err(CacheError::TooSmall {
             expected: needed,
@@ -36,7 +36,7 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
             Err(error) => {
                 tracing::warn!(%error, "one of the two superblocks cannot be read");
                 unreadable = Some(error);
-                Superblock::parse(&[0; PAGE_BYTES], cache.len())
+                Superblock::parse(&[0; SUPERBLOCK_BYTES], cache.len())
             }
         });
     }
@@ -64,7 +64,7 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
 async fn read_slot<C: Device>(cache: &C, slot: u64) -> Result<Result<Superblock, FormatError>, DeviceError> {
     let mut tries = 0;
     loop {
-        let (page, result) = cache.read_at(slot, IoBuf::zeroed(PAGE_BYTES)).await;
+        let (page, result) = cache.read_at(slot, IoBuf::zeroed(SUPERBLOCK_BYTES)).await;
         let found = result.map(|()| Superblock::parse(&page, cache.len()));
         tries += 1;
         // Without the newer one the cache would look older than it is, and without both there is none: it may have been read

@@ -58,11 +58,12 @@ const KIND_FILL_DIRTY: u64 = 3;
 const KIND_TOMBSTONE: u64 = 4;
 const KIND_CLEANED: u64 = 5;
 
-/// One entry of an extent's list: 64 bits, from the highest: volume 8, block 40, kind 3, value 13.
+/// One entry of an extent's list: 64 bits, from the highest: group 8, block 40, kind 3, value 13.
+///
+/// The group is 0. It is room for up to four neighbouring blocks that are compressed together: which of the aligned four
+/// they are (4 bits), the one that comes first (2), and two more bits of the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Volume of the block; 0 until a cache serves several.
-    pub volume: u8,
     /// The block.
     pub block: BlockNumber,
     /// What is said about it.
@@ -81,7 +82,7 @@ impl Record {
             RecordKind::Tombstone => (KIND_TOMBSTONE, 0),
             RecordKind::Cleaned => (KIND_CLEANED, 0),
         };
-        u64::from(self.volume) << 56 | self.block.0 << 16 | kind << 13 | value
+        self.block.0 << 16 | kind << 13 | value
     }
 
     /// Reads the 64 bits.
@@ -89,6 +90,9 @@ impl Record {
     /// # Errors
     /// [`FormatError::Field`] for an unknown kind or a length that cannot be.
     pub fn unpack(bits: u64) -> Result<Self, FormatError> {
+        if bits >> 56 != 0 {
+            return Err(FormatError::field("block record", "group", 0, bits >> 56));
+        }
         let value = bits & 0x1fff;
         let dirty = (bits >> 13) & 1 == 1;
         let kind = match (bits >> 13) & 7 {
@@ -114,7 +118,6 @@ impl Record {
             }
         };
         Ok(Self {
-            volume: (bits >> 56) as u8,
             block: BlockNumber((bits >> 16) & BlockNumber::MAX.0),
             kind,
         })
@@ -157,8 +160,6 @@ const _: () = assert!(size_of::<FragmentHeader>() == FRAGMENT_HEADER_BYTES);
 pub struct FragmentIdentity {
     /// First four bytes of the cache's UUID.
     pub cache: u32,
-    /// Volume of the block.
-    pub volume: u8,
     /// The block.
     pub block: BlockNumber,
     /// Where the fragment's header lies in the shard's part.
@@ -172,7 +173,7 @@ impl FragmentIdentity {
     #[must_use]
     pub fn checksum(&self, stored: u16, codec: CodecId) -> u32 {
         let mut bytes = [0u8; 32];
-        bytes[..8].copy_from_slice(&(u64::from(self.volume) << 56 | self.block.0).to_le_bytes());
+        bytes[..8].copy_from_slice(&self.block.0.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.location.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.fill.0.to_le_bytes());
         bytes[24..26].copy_from_slice(&stored.to_le_bytes());
@@ -216,8 +217,7 @@ struct RawExtentHeader {
     record_count: U16,
     shard: U16,
     ring: u8,
-    reserved: [u8; 3],
-    stable_bytes: U32,
+    reserved: [u8; 7],
 }
 
 const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_HEADER_BYTES);
@@ -245,26 +245,7 @@ pub struct ExtentHeader {
     pub shard: u16,
     /// The ring that the region belonged to.
     pub ring: Ring,
-    /// So many bytes of the region, from its start, were known to be stable when the extent was closed: what is missing of
-    /// them was not lost with the power.
-    pub stable_bytes: u32,
 }
-
-/// What the header of an extent says of where it is.
-#[derive(Clone, Copy, Debug)]
-pub struct HeaderPlace {
-    /// First four bytes of the cache's UUID.
-    pub cache: u32,
-    /// The shard.
-    pub shard: u16,
-    /// Byte offset on the device.
-    pub position: u64,
-    /// Filling of the region.
-    pub fill: Option<Sequence>,
-}
-
-/// Bits of what names the place of a header that may be wrong for it to be taken for one that has rotted.
-const ROTTEN_BITS_MAX: u32 = 1;
 
 impl ExtentHeader {
     /// Writes header, records and checksum to the start of `extent`, over `header_bytes` bytes.
@@ -288,8 +269,7 @@ impl ExtentHeader {
             record_count: U16::new(self.record_count),
             shard: U16::new(self.shard),
             ring: self.ring.number(),
-            reserved: [0; 3],
-            stable_bytes: U32::new(self.stable_bytes),
+            reserved: [0; 7],
         };
         area[..EXTENT_HEADER_BYTES].copy_from_slice(raw.as_bytes());
         let room = area[EXTENT_HEADER_BYTES..].chunks_exact_mut(RECORD_BYTES);
@@ -303,26 +283,6 @@ impl ExtentHeader {
         }
         let checksum = crc32c::crc32c(area);
         area[4..8].copy_from_slice(&checksum.to_le_bytes());
-    }
-
-    /// Whether these bytes were a header of this cache and shard at this place, in the filling `fill` if it is known, and have
-    /// rotted since: the checksum is wrong, and of what names the place no more than a bit.
-    #[must_use]
-    pub fn has_rotted(bytes: &[u8], header_bytes: usize, place: &HeaderPlace) -> bool {
-        let Some(area) = bytes.get(..header_bytes) else {
-            return false;
-        };
-        let Ok((raw, _)) = RawExtentHeader::read_from_prefix(area) else {
-            return false;
-        };
-        let wrong = (raw.magic.get() ^ MAGIC).count_ones()
-            + (raw.cache.get() ^ place.cache).count_ones()
-            + (raw.shard.get() ^ place.shard).count_ones()
-            + (raw.position.get() ^ place.position).count_ones()
-            + place
-                .fill
-                .map_or(0, |fill| (raw.fill.get() ^ fill.0).count_ones());
-        wrong <= ROTTEN_BITS_MAX && raw.checksum.get() != super::checksum_without(area, 4)
     }
 
     /// Reads the header of the extent at the start of `extent`.
@@ -384,7 +344,6 @@ impl ExtentHeader {
             record_count: raw.record_count.get(),
             shard: raw.shard.get(),
             ring,
-            stable_bytes: raw.stable_bytes.get(),
         })
     }
 }
@@ -413,7 +372,6 @@ mod tests {
             record_count: 3,
             shard: 1,
             ring: Ring::Main,
-            stable_bytes: 512,
         }
     }
 
@@ -433,7 +391,6 @@ mod tests {
         .enumerate()
         .map(|(i, kind)| {
             Record {
-                volume: 0,
                 block: BlockNumber(BlockNumber::MAX.0 - i as u64),
                 kind,
             }

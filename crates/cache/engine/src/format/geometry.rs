@@ -1,9 +1,10 @@
 //! Where everything is on the cache device.
 //!
 //! ```text
-//! 0        superblock, slot 0 (4 KiB)
-//! 64 KiB   superblock, slot 1 (4 KiB)
+//! 0        superblock, slot 0 (64 KiB, of which 8 KiB are in use with one volume)
+//! 64 KiB   superblock, slot 1
 //! 128 KiB  shard states, one 4 KiB page a shard
+//!          manifest, twice for each shard, whole pages
 //!          intent bitmap, 512-byte sectors, whole pages a shard
 //!          (rounded up to 64 KiB)
 //!          shard 0: regions; shard 1: regions; ...
@@ -11,19 +12,23 @@
 
 use crate::format::FormatError;
 use crate::format::intent::INTENT_STRIPES;
+use crate::format::manifest::regions_per_sector;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
 use crate::volume::STRIPE_BYTES;
 
 /// Byte offsets of the two superblock slots.
 pub const SUPERBLOCK_SLOTS: [u64; 2] = [0, 64 << 10];
-/// Bytes of a superblock, and of a shard state.
+/// Bytes of a page: of the first part of a superblock, and of a shard state.
 pub const PAGE_BYTES: usize = 4096;
+/// Bytes of a superblock that are in use: a page, and the texts of the volumes it has.
+pub const SUPERBLOCK_BYTES: usize = 2 * PAGE_BYTES;
 const SHARD_STATES_OFFSET: u64 = 128 << 10;
 const AREA_ALIGNMENT: u64 = 64 << 10;
 
 /// Most shards a cache can have.
 pub const SHARDS_MAX: u32 = 256;
-/// Fewest regions of a shard: two open ones, two free ones, and two to reclaim.
+/// Fewest regions of a shard: two open ones, one that only reclaim may take, one that only the end of an interrupted reclaim
+/// may take, and two to reclaim.
 pub const REGIONS_MIN: u32 = 6;
 /// Most regions of a shard.
 pub const REGIONS_MAX: u32 = 1 << 20;
@@ -101,7 +106,8 @@ impl Geometry {
                 shard_count,
             ));
         }
-        let room = device_len.saturating_sub(geometry.data_offset()) / u64::from(shard_count);
+        let shards = u64::from(shard_count);
+        let room = device_len.saturating_sub(geometry.data_offset()) / shards;
         let floor = (256 << 10).max(u64::from(extent_bytes) * 4);
         geometry.region_bytes = wish.region_bytes.unwrap_or_else(|| {
             let share = (room / 128).max(1);
@@ -110,6 +116,11 @@ impl Geometry {
         });
         let regions = room.checked_div(geometry.region_bytes).unwrap_or(0);
         geometry.regions_per_shard = regions.min(u64::from(REGIONS_MAX)) as u32;
+        // The manifest grows with the regions, and takes room from them.
+        let needed = |geometry: &Self| geometry.data_offset() + geometry.shard_len() * shards;
+        while geometry.regions_per_shard > 0 && needed(&geometry) > device_len {
+            geometry.regions_per_shard -= 1;
+        }
         geometry.check(device_len)?;
         Ok(geometry)
     }
@@ -190,10 +201,63 @@ impl Geometry {
         SHARD_STATES_OFFSET + u64::from(shard) * PAGE_BYTES as u64
     }
 
+    /// Byte offset of the manifest.
+    #[must_use]
+    pub fn manifest_offset(&self) -> u64 {
+        self.shard_state_offset(self.shard_count)
+    }
+
+    /// Sectors of one shard's manifest.
+    #[must_use]
+    pub fn shard_manifest_sectors(&self) -> u32 {
+        self.regions_per_shard
+            .div_ceil(regions_per_sector(self.sector_bytes))
+    }
+
+    /// Bytes of one copy of a shard's manifest, in whole pages.
+    #[must_use]
+    pub fn manifest_copy_len(&self) -> u64 {
+        (u64::from(self.shard_manifest_sectors()) * u64::from(self.sector_bytes))
+            .next_multiple_of(PAGE_BYTES as u64)
+    }
+
+    /// Bytes of the manifest: for each shard two copies, one after the other.
+    #[must_use]
+    pub fn manifest_len(&self) -> u64 {
+        2 * self.manifest_copy_len() * u64::from(self.shard_count)
+    }
+
+    /// Byte offset of one copy (0 or 1) of a sector of a shard's manifest.
+    #[must_use]
+    pub fn manifest_sector_offset(&self, shard: u32, sector: u32, copy: usize) -> u64 {
+        self.manifest_offset()
+            + (2 * u64::from(shard) + copy as u64) * self.manifest_copy_len()
+            + u64::from(sector) * u64::from(self.sector_bytes)
+    }
+
+    /// The sector of a shard's manifest that describes a region.
+    #[must_use]
+    pub fn manifest_sector_of(&self, region: u32) -> u32 {
+        region / regions_per_sector(self.sector_bytes)
+    }
+
+    /// The regions that a sector of a shard's manifest describes.
+    #[must_use]
+    pub fn manifest_regions(&self, sector: u32) -> std::ops::Range<u32> {
+        let count = regions_per_sector(self.sector_bytes);
+        (sector * count).min(self.regions_per_shard)..((sector + 1) * count).min(self.regions_per_shard)
+    }
+
+    /// Number of a sector of a shard's manifest in the whole manifest.
+    #[must_use]
+    pub fn manifest_sector_number(&self, shard: u32, sector: u32) -> u32 {
+        shard * self.shard_manifest_sectors() + sector
+    }
+
     /// Byte offset of the intent bitmap.
     #[must_use]
     pub fn intent_offset(&self) -> u64 {
-        self.shard_state_offset(self.shard_count)
+        self.manifest_offset() + self.manifest_len()
     }
 
     /// Bytes of the intent bitmap: the shards' parts, back to back.

@@ -3,33 +3,16 @@
 //! A sector is written whole and checks itself, so that a torn write of several sectors loses none. A sector
 //! that does not check counts as all ones: its stripes may have had writes in flight.
 
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::{FormatError, checksum_without};
-use crate::units::Sequence;
 
 /// Bytes of the bitmap in one sector.
-pub const INTENT_BITS_BYTES: usize = 464;
+pub const INTENT_BITS_BYTES: usize = 496;
 /// Stripes that one sector covers.
 pub const INTENT_STRIPES: u64 = INTENT_BITS_BYTES as u64 * 8;
 const MAGIC: u32 = u32::from_le_bytes(*b"FLZI");
-
-/// How much of the open region of a ring was stable when a sector was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DurableMark {
-    /// The region's fill; 0: no region was open.
-    pub fill: Sequence,
-    /// Bytes from the region's start.
-    pub used: u32,
-}
-
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawMark {
-    fill: U64,
-    used: U32,
-}
 
 /// One 512-byte sector of the intent bitmap.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -41,9 +24,6 @@ pub struct IntentSector {
     pub number: U32,
     /// Opening of the cache that wrote the sector.
     pub epoch: U32,
-    /// Grows with every write of a sector of the shard.
-    pub generation: U64,
-    durable: [RawMark; 2],
     /// One bit a stripe, lowest bit of the first byte first.
     pub bits: [u8; INTENT_BITS_BYTES],
 }
@@ -53,45 +33,16 @@ const _: () = assert!(size_of::<IntentSector>() == 512);
 impl IntentSector {
     /// A sector with no bit set.
     #[must_use]
-    pub fn clear(number: u32, epoch: u32, generation: u64) -> Self {
+    pub fn clear(number: u32, epoch: u32) -> Self {
         let mut sector = Self {
             magic: U32::new(MAGIC),
             checksum: U32::new(0),
             number: U32::new(number),
             epoch: U32::new(epoch),
-            generation: U64::new(generation),
-            durable: [RawMark {
-                fill: U64::new(0),
-                used: U32::new(0),
-            }; 2],
             bits: [0; INTENT_BITS_BYTES],
         };
         sector.seal();
         sector
-    }
-
-    /// Of two sectors of a shard the later one is above: it is of a later opening, or was written later in the same one.
-    /// Not by generation alone: an opening that could not read the latest page begins with lower ones.
-    #[must_use]
-    pub fn age(&self) -> (u32, u64) {
-        (self.epoch.get(), self.generation.get())
-    }
-
-    /// The marks of both rings.
-    #[must_use]
-    pub fn durable(&self) -> [DurableMark; 2] {
-        self.durable.map(|raw| DurableMark {
-            fill: Sequence(raw.fill.get()),
-            used: raw.used.get(),
-        })
-    }
-
-    /// Sets the marks of both rings; to be sealed.
-    pub fn set_durable(&mut self, marks: [DurableMark; 2]) {
-        self.durable = marks.map(|mark| RawMark {
-            fill: U64::new(mark.fill.0),
-            used: U32::new(mark.used),
-        });
     }
 
     /// Sets bit `at`; to be sealed.
@@ -149,11 +100,11 @@ mod tests {
 
     #[test]
     fn a_sector_reads_back_and_finds_damage_and_misdirection() {
-        let mut sector = IntentSector::clear(7, 3, 1);
-        sector.bits[463] = 0x80;
+        let mut sector = IntentSector::clear(7, 3);
+        sector.bits[495] = 0x80;
         sector.seal();
         let bytes: [u8; 512] = sector.as_bytes().try_into().expect("512 bytes");
-        assert_eq!(IntentSector::parse(&bytes, 7).expect("valid").bits[463], 0x80);
+        assert_eq!(IntentSector::parse(&bytes, 7).expect("valid").bits[495], 0x80);
         assert!(IntentSector::parse(&bytes, 8).is_err());
         for at in 0..512 {
             let mut bad = bytes;

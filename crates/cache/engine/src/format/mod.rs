@@ -4,11 +4,11 @@
 //! |---|---|
 //! | [`geometry`] | where everything is |
 //! | [`superblock`] | identity, geometry and state, in two slots |
+//! | [`manifest`] | what each region is used for |
 //! | [`intent`] | sectors of the intent bitmap |
 //! | [`shard_state`] | one page a shard: where its index image is after a clean stop |
 //! | [`extent`] | extent header, block records, fragment headers |
 //! | [`summary`] | the list of a region's extents and records at its end |
-//! | [`void`] | the mark of a region that was reclaimed |
 //!
 //! Everything here is pure: bytes in, values or a [`FormatError`] out. A cache device from elsewhere is
 //! hostile input: every length is checked against the geometry, which itself is checked against the device.
@@ -16,10 +16,10 @@
 pub mod extent;
 pub mod geometry;
 pub mod intent;
+pub mod manifest;
 pub mod shard_state;
 pub mod summary;
 pub mod superblock;
-pub mod void;
 
 /// Why bytes were refused: what was expected, what was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,9 +44,9 @@ pub enum FormatError {
         /// The checksum of what was read.
         computed: u32,
     },
-    /// A newer format.
+    /// Another version of the format.
     #[error(
-        "format version {found} (this build reads version {expected}): use a newer flaz, or create the cache anew"
+        "format version {found}, expected {expected}: create the cache anew with `flaz create`, or use the flaz that made it"
     )]
     Version {
         /// What this build reads.

@@ -89,39 +89,6 @@ pub struct Summary {
     pub records: Vec<u64>,
 }
 
-/// What the trailer of a summary says that may be damaged: nothing vouches for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Promise {
-    /// The ring.
-    pub ring: Ring,
-    /// Sequence of the region's first extent.
-    pub fill: Sequence,
-    /// Extents that are listed.
-    pub extents: u32,
-    /// Records that are listed.
-    pub records: u32,
-}
-
-impl Promise {
-    /// Reads the trailer at the end of `tail`, if it is one of the region at `position` of this cache and shard.
-    #[must_use]
-    pub fn parse(tail: &[u8], cache: u32, shard: u32, position: u64) -> Option<Self> {
-        let trailer = RawTrailer::read_from_suffix(tail).ok()?.1;
-        let named = (
-            trailer.magic.get(),
-            trailer.cache.get(),
-            trailer.shard.get(),
-            trailer.position.get(),
-        );
-        (named == (MAGIC, cache, shard, position)).then_some(Self {
-            ring: Ring::from_number(trailer.ring)?,
-            fill: Sequence(trailer.fill.get()),
-            extents: trailer.extent_count.get(),
-            records: trailer.record_count.get(),
-        })
-    }
-}
-
 /// Bytes of a summary, trailer included, rounded up to sectors.
 #[must_use]
 pub fn summary_bytes(extents: usize, records: usize, sector_bytes: u32) -> u64 {

@@ -1,5 +1,8 @@
 //! The superblock: identity, geometry and state of a cache, in two slots that are written one after the other.
 //!
+//! A slot is a page with the numbers of the cache and of its volumes, and behind it the texts of the volumes: names, and what
+//! tells an origin from another one. There is room for [`VOLUMES_MAX`] volumes; one is served for now.
+//!
 //! The valid slot with the higher generation counts. An update writes one slot and flushes, so that a torn write leaves
 //! the older one; then it writes the same to the other slot.
 
@@ -7,10 +10,10 @@ use flaz_codec::{CodecId, CodecSpec};
 use std::num::NonZeroU32;
 use uuid::Uuid;
 
-use zerocopy::little_endian::{I32, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::little_endian::{I32, U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::format::geometry::{Geometry, PAGE_BYTES};
+use crate::format::geometry::{Geometry, PAGE_BYTES, SUPERBLOCK_BYTES};
 use crate::format::{FormatError, checksum_without};
 use crate::settings::AfterCrash;
 use crate::units::Epoch;
@@ -19,7 +22,7 @@ use crate::volume::STRIPE_BYTES;
 /// First eight bytes of a cache device.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
 /// The format that this build reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const WHAT: &str = "superblock";
 const NUMBERS_EXPECTED: &str = "numbers that others can follow";
 /// Largest generation that is taken for one: no cache is written that often.
@@ -31,7 +34,11 @@ const FEATURE_DIRTY: u64 = 1;
 /// Longest identity of an origin, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 192;
 /// Longest path of an origin, in bytes.
-pub const PATH_BYTES_MAX: usize = 1024;
+pub const PATH_BYTES_MAX: usize = 640;
+/// Longest name of a volume, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+/// Volumes that the format has room for.
+pub const VOLUMES_MAX: usize = 64;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -56,27 +63,46 @@ struct RawSuperblock {
     codec: U32,
     codec_level: I32,
     volume_count: U32,
-    reserved: [u8; 396],
-    volumes: [RawVolume; 2],
-    reserved_end: [u8; 768],
+    texts_checksum: U32,
+    stripes: U64,
+    index_table_offset: U64,
+    index_table_bytes: U64,
+    reserved: [u8; 368],
+    volumes: [RawVolume; VOLUMES_MAX],
+    reserved_end: [u8; 512],
 }
 
 const _: () = assert!(size_of::<RawSuperblock>() == PAGE_BYTES);
 
+/// The numbers of a volume.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawVolume {
-    number: U32,
-    identity_len: U32,
+    uuid: [u8; 16],
     origin_len: U64,
-    path_len: U32,
+    first_stripe: U64,
     fingerprint: U32,
-    identity: [u8; IDENTITY_BYTES_MAX],
-    path: [u8; PATH_BYTES_MAX],
-    reserved_end: [u8; 168],
+    reserved: [u8; 12],
 }
 
-const _: () = assert!(size_of::<RawVolume>() == 1408);
+const _: () = assert!(size_of::<RawVolume>() == 48);
+
+/// The texts of a volume.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawTexts {
+    name_len: U16,
+    identity_len: U16,
+    path_len: U16,
+    reserved: [u8; 2],
+    name: [u8; NAME_BYTES_MAX],
+    identity: [u8; IDENTITY_BYTES_MAX],
+    path: [u8; PATH_BYTES_MAX],
+    reserved_end: [u8; 56],
+}
+
+const _: () = assert!(size_of::<RawTexts>() == 960);
+const _: () = assert!(PAGE_BYTES + VOLUMES_MAX * size_of::<RawTexts>() <= 64 << 10);
 
 /// Whether the cache was stopped in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +157,7 @@ impl Superblock {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// The page on the device.
+    /// What a slot holds: [`SUPERBLOCK_BYTES`].
     ///
     /// # Errors
     /// [`FormatError::Field`] when identity or path are too long, or epoch or generation one that would not be read back.
@@ -158,16 +184,21 @@ impl Superblock {
                 ));
             }
         }
-        let empty = RawVolume::read_from_bytes(&[0; size_of::<RawVolume>()]).expect("sizes are equal");
-        let mut volume = empty;
-        volume.identity_len = U32::new(self.origin_identity.len() as u32);
+        let (identity, path) = (self.origin_identity.as_bytes(), self.origin_path.as_bytes());
+        let mut texts = RawTexts::new_zeroed();
+        texts.identity_len = U16::new(identity.len() as u16);
+        texts.identity[..identity.len()].copy_from_slice(identity);
+        texts.path_len = U16::new(path.len() as u16);
+        texts.path[..path.len()].copy_from_slice(path);
+        let mut texts_page = [0; SUPERBLOCK_BYTES - PAGE_BYTES];
+        texts_page[..size_of::<RawTexts>()].copy_from_slice(texts.as_bytes());
+        let mut volumes = [RawVolume::new_zeroed(); VOLUMES_MAX];
+        // The only volume is that of the cache.
+        volumes[0].uuid = *self.uuid.as_bytes();
+        volumes[0].origin_len = U64::new(self.geometry.origin_len);
         if self.state == State::Clean {
-            volume.fingerprint = U32::new(self.origin_fingerprint.map_or(0, NonZeroU32::get));
+            volumes[0].fingerprint = U32::new(self.origin_fingerprint.map_or(0, NonZeroU32::get));
         }
-        volume.origin_len = U64::new(self.geometry.origin_len);
-        volume.path_len = U32::new(self.origin_path.len() as u32);
-        volume.identity[..self.origin_identity.len()].copy_from_slice(self.origin_identity.as_bytes());
-        volume.path[..self.origin_path.len()].copy_from_slice(self.origin_path.as_bytes());
         let geometry = &self.geometry;
         let mut raw = RawSuperblock {
             magic: U64::new(MAGIC),
@@ -197,19 +228,27 @@ impl Superblock {
             codec: U32::new(u32::from(self.codec.id().0)),
             codec_level: I32::new(i32::from(self.codec.level())),
             volume_count: U32::new(1),
-            reserved: [0; 396],
-            volumes: [volume, empty],
-            reserved_end: [0; 768],
+            texts_checksum: U32::new(crc32c::crc32c(&texts_page)),
+            stripes: U64::new(geometry.origin_len.div_ceil(STRIPE_BYTES)),
+            index_table_offset: U64::new(0),
+            index_table_bytes: U64::new(0),
+            reserved: [0; 368],
+            volumes,
+            reserved_end: [0; 512],
         };
         raw.checksum = U32::new(crc32c::crc32c(raw.as_bytes()));
-        Ok(raw.as_bytes().to_vec())
+        Ok([raw.as_bytes(), &texts_page].concat())
     }
 
-    /// Reads one slot and checks it against a device of `device_len` bytes.
+    /// Reads one slot, [`SUPERBLOCK_BYTES`] of it, and checks it against a device of `device_len` bytes.
     ///
     /// # Errors
     /// [`FormatError`]: not a superblock, damaged, newer, or impossible on this device.
-    pub fn parse(page: &[u8], device_len: u64) -> Result<Self, FormatError> {
+    pub fn parse(slot: &[u8], device_len: u64) -> Result<Self, FormatError> {
+        let (page, texts_page) = slot
+            .split_at_checked(PAGE_BYTES)
+            .filter(|(_, texts)| texts.len() == SUPERBLOCK_BYTES - PAGE_BYTES)
+            .ok_or_else(|| FormatError::field(WHAT, "bytes", SUPERBLOCK_BYTES, slot.len()))?;
         let raw = RawSuperblock::read_from_bytes(page)
             .map_err(|_| FormatError::field(WHAT, "bytes", PAGE_BYTES, page.len()))?;
         if raw.magic.get() != MAGIC {
@@ -244,6 +283,23 @@ impl Superblock {
         if raw.volume_count.get() != 1 {
             return fail("volumes", "1", raw.volume_count.get().to_string());
         }
+        if raw.index_table_bytes.get() != 0 {
+            return fail(
+                "bytes of index pages",
+                "0",
+                raw.index_table_bytes.get().to_string(),
+            );
+        }
+        let computed = crc32c::crc32c(texts_page);
+        if raw.texts_checksum.get() != computed {
+            return Err(FormatError::Checksum {
+                what: "texts of the superblock",
+                stored: raw.texts_checksum.get(),
+                computed,
+            });
+        }
+        let (texts, _) = RawTexts::read_from_prefix(texts_page)
+            .map_err(|_| FormatError::field(WHAT, "bytes", SUPERBLOCK_BYTES, slot.len()))?;
         if raw.epoch.get() == EPOCH_END || raw.generation.get() > GENERATION_MAX {
             let found = format!("{} and {}", raw.epoch.get(), raw.generation.get());
             return fail("epoch and generation", NUMBERS_EXPECTED, found);
@@ -259,6 +315,11 @@ impl Superblock {
             origin_len: volume.origin_len.get(),
         };
         geometry.check(device_len)?;
+        let stripes = volume.origin_len.get().div_ceil(STRIPE_BYTES);
+        if (volume.first_stripe.get(), raw.stripes.get()) != (0, stripes) {
+            let found = format!("{} from {}", raw.stripes.get(), volume.first_stripe.get());
+            return fail("stripes of the volume", &format!("{stripes} from 0"), found);
+        }
         let state = match raw.state.get() {
             0 => State::Clean,
             1 => State::Open,
@@ -273,9 +334,10 @@ impl Superblock {
                 raw.valid_from_epoch.get().to_string(),
             );
         }
-        let text = |bytes: &[u8], len: u32, field| {
+        let text = |bytes: &[u8], len: U16, field| {
+            let len = usize::from(len.get());
             bytes
-                .get(..len as usize)
+                .get(..len)
                 .and_then(|bytes| std::str::from_utf8(bytes).ok())
                 .map(str::to_owned)
                 .ok_or_else(|| FormatError::field(WHAT, field, "UTF-8 of the length given", len))
@@ -309,8 +371,8 @@ impl Superblock {
             dirty: raw.features.get() & FEATURE_DIRTY != 0,
             codec,
             origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
-            origin_identity: text(&volume.identity, volume.identity_len.get(), "origin identity")?,
-            origin_path: text(&volume.path, volume.path_len.get(), "origin path")?,
+            origin_identity: text(&texts.identity, texts.identity_len, "origin identity")?,
+            origin_path: text(&texts.path, texts.path_len, "origin path")?,
         })
     }
 }
@@ -342,7 +404,7 @@ mod tests {
     fn a_superblock_reads_back_and_finds_every_flipped_byte() {
         let mut page = superblock().to_bytes().expect("fits");
         assert_eq!(Superblock::parse(&page, 64 << 20), Ok(superblock()));
-        for at in 0..PAGE_BYTES {
+        for at in 0..SUPERBLOCK_BYTES {
             page[at] ^= 4;
             assert!(Superblock::parse(&page, 64 << 20).is_err(), "byte {at}");
             page[at] ^= 4;

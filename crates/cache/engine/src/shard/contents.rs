@@ -1,9 +1,7 @@
-//! Reading an index image: each part checked against the geometry and against the others.
+//! Reading an index image: each part checked against the geometry, the manifest and the others.
 //!
 //! ```text
-//! header (48 B): magic u64, index bytes u64, regions u32, open regions u32, rings' lengths u32 x 2, reserved u64 x 2
-//! regions:       state u8, ring u8, reserved u16, used u32, fill u64          (16 B each)
-//! rings:         region numbers u32, oldest first: probation, main
+//! header (32 B): magic u64, index bytes u64, open regions u32, reserved (12 B)
 //! open regions:  number u32, extents u32, records u32, reserved u32; extents (24 B each); records (8 B each)
 //! index:         see Index::write_image
 //! ```
@@ -14,14 +12,14 @@ use super::image::ImageError;
 use super::log::{Region, RegionState, Regions};
 use crate::format::FormatError;
 use crate::format::geometry::{Geometry, PAGE_BYTES};
+use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::shard_state::ShardState;
 use crate::format::summary::{SummaryExtent, check_extents, summary_bytes};
 use crate::index::{Entry, Index, Place};
-use crate::policy::Ring;
 use crate::units::{BLOCK_BYTES, Epoch, Sequence, UNIT_BYTES};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"FLZIMAGE");
-pub(super) const HEADER_BYTES: usize = 48;
+pub(super) const HEADER_BYTES: usize = 32;
 /// Bytes of the image written or read at a time.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 
@@ -97,10 +95,9 @@ fn image_bytes_max(geometry: &Geometry) -> u64 {
     let regions = u64::from(geometry.regions_per_shard);
     let records = geometry.region_records_max() as u64;
     let extents = geometry.region_bytes / u64::from(geometry.sector_bytes);
-    let table = HEADER_BYTES as u64 + regions * 20;
     let open = 16 + extents * 24 + records * 8;
     let index = empty_index(geometry).image_bytes() as u64 + regions * records * 16;
-    table + 2 * open + index
+    HEADER_BYTES as u64 + 2 * open + index
 }
 
 fn empty_index(geometry: &Geometry) -> Index {
@@ -148,31 +145,24 @@ impl ImageContents {
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub(crate) fn parse(image: &[u8], geometry: &Geometry, state: &ShardState) -> Result<Self, String> {
+    pub(crate) fn parse(
+        image: &[u8],
+        geometry: &Geometry,
+        state: &ShardState,
+        manifest: &[ManifestEntry],
+    ) -> Result<Self, String> {
         let mut input = Input(image);
         if input.u64()? != MAGIC {
             return Err("no magic number".into());
         }
-        let index_bytes = input.u64()?;
-        let [count, open_count] = [input.u32()?, input.u32()?];
-        let ring_lens = [input.u32()?, input.u32()?];
-        input.skip(HEADER_BYTES - 32)?;
-        if count != geometry.regions_per_shard {
-            return Err(format!(
-                "{count} regions, expected {}",
-                geometry.regions_per_shard
-            ));
-        }
-        let table = (0..count)
-            .map(|_| input.region(geometry.region_bytes))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut regions = Regions::from_table(&table);
-        input.rings(&mut regions, ring_lens)?;
+        let (index_bytes, open_count) = (input.u64()?, input.u32()?);
+        input.skip(HEADER_BYTES - 20)?;
         let open = (0..open_count.min(3))
             .map(|_| input.open_region())
             .collect::<Result<Vec<_>, _>>()?;
-        check_open(&regions, &open, geometry)?;
-        check_numbers(&regions, &open, state.next_sequence)?;
+        check_open(manifest, &open, geometry)?;
+        check_numbers(manifest, &open, state.next_sequence)?;
+        let mut regions = regions_of(manifest, &open)?;
         if input.0.len() as u64 != index_bytes {
             return Err(format!(
                 "{} bytes of index, expected {index_bytes}",
@@ -195,13 +185,15 @@ impl ImageContents {
     }
 }
 
-/// Open regions are those that the table calls open, one a ring; their extents lie back to back, and there is room
-/// for their summary.
-fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) -> Result<(), String> {
-    let called_open = regions
-        .iter()
-        .filter(|region| region.state == RegionState::Open)
-        .count();
+/// Open regions are those that the manifest calls open, one a ring; their extents lie back to back, reach as far as is stable,
+/// and leave room for their summary.
+fn check_open(
+    manifest: &[ManifestEntry],
+    open: &[OpenRegionImage],
+    geometry: &Geometry,
+) -> Result<(), String> {
+    let is_open = |entry: &&ManifestEntry| entry.state == RegionUse::Open;
+    let called_open = manifest.iter().filter(is_open).count();
     if called_open != open.len() {
         return Err(format!(
             "{called_open} regions are open, {} are described",
@@ -210,16 +202,13 @@ fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) 
     }
     let mut seen = Vec::new();
     for one in open {
-        let region = regions
-            .get(one.number)
-            .filter(|region| region.state == RegionState::Open);
-        let Some(region) = region else {
+        let Some(entry) = manifest.get(one.number as usize).filter(is_open) else {
             return Err(format!("region {} is not open", one.number));
         };
-        if seen.contains(&region.ring) {
-            return Err(format!("ring {} has two open regions", region.ring));
+        if seen.contains(&entry.ring) {
+            return Err(format!("ring {} has two open regions", entry.ring));
         }
-        seen.push(region.ring);
+        seen.push(entry.ring);
         let end = check_extents(&one.extents, geometry).map_err(|error| error.to_string())?;
         let listed: usize = one
             .extents
@@ -227,10 +216,10 @@ fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) 
             .map(|extent| usize::from(extent.record_count))
             .sum();
         let summary = summary_bytes(one.extents.len(), one.records.len(), geometry.sector_bytes);
-        if end != u64::from(region.used) || end + summary > geometry.region_bytes {
+        if end != u64::from(entry.len) || end + summary > geometry.region_bytes {
             return Err(format!(
-                "open region {} has {end} bytes of extents, {} are used",
-                one.number, region.used
+                "open region {} has {end} bytes of extents, the manifest says {}",
+                one.number, entry.len
             ));
         }
         if listed != one.records.len() || listed > geometry.region_records_max() {
@@ -245,14 +234,51 @@ fn check_open(regions: &Regions, open: &[OpenRegionImage], geometry: &Geometry) 
 }
 
 /// What is written from now on has higher numbers than all that is there.
-fn check_numbers(regions: &Regions, open: &[OpenRegionImage], next: Sequence) -> Result<(), String> {
-    let fills = regions.iter().map(|region| region.fill);
+fn check_numbers(manifest: &[ManifestEntry], open: &[OpenRegionImage], next: Sequence) -> Result<(), String> {
+    let generations = manifest.iter().map(|entry| entry.generation);
     let extents = open.iter().flat_map(|one| &one.extents);
-    let last = fills.chain(extents.map(|extent| extent.sequence)).max();
+    let last = generations.chain(extents.map(|extent| extent.sequence)).max();
     match last {
         Some(last) if last >= next => Err(format!("number {} is given, the next one is {}", last.0, next.0)),
         _ => Ok(()),
     }
+}
+
+/// The regions as the manifest has them after a clean stop. An open region may have nothing in it.
+fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Regions, String> {
+    let mut table = Vec::with_capacity(manifest.len());
+    let mut full = Vec::new();
+    for (number, entry) in (0..).zip(manifest) {
+        let state = match entry.state {
+            RegionUse::Free => RegionState::Free,
+            RegionUse::Open => RegionState::Open,
+            RegionUse::Full => RegionState::Full,
+            RegionUse::Reclaiming | RegionUse::Recovering => {
+                return Err(format!("the reclaim of region {number} was not finished"));
+            }
+        };
+        if state == RegionState::Full {
+            full.push((entry.generation, number));
+        }
+        table.push(Region {
+            state,
+            ring: entry.ring,
+            fill: entry.generation,
+            used: entry.len,
+            live: 0,
+        });
+    }
+    assert!(
+        open.iter()
+            .all(|one| table[one.number as usize].state == RegionState::Open)
+    );
+    let mut regions = Regions::from_table(&table);
+    // The order of filling is the order of the rings.
+    full.sort_unstable();
+    for (_, number) in full {
+        regions.enter_ring(number);
+    }
+    Ok(regions)
 }
 
 /// The region of an entry, if the entry lies in what has been filled of it and the region may have one more.
@@ -289,61 +315,6 @@ impl Input<'_> {
 
     fn skip(&mut self, len: usize) -> Result<(), String> {
         self.0 = self.0.get(len..).ok_or("image ends early")?;
-        Ok(())
-    }
-
-    fn region(&mut self, region_bytes: u64) -> Result<Region, String> {
-        let [state, ring, ..] = self.take::<4>()?;
-        let state = match state {
-            0 => RegionState::Free,
-            1 => RegionState::Open,
-            2 => RegionState::Full,
-            other => return Err(format!("unknown region state {other}")),
-        };
-        let ring = Ring::from_number(ring).ok_or_else(|| format!("unknown ring {ring}"))?;
-        let used = self.u32()?;
-        if u64::from(used) > region_bytes || !used.is_multiple_of(512) {
-            return Err(format!("a region of {region_bytes} bytes with {used} used"));
-        }
-        let fill = Sequence(self.u64()?);
-        if state == RegionState::Free {
-            return Ok(Region::FREE);
-        }
-        Ok(Region {
-            state,
-            ring,
-            fill,
-            used,
-            ..Region::FREE
-        })
-    }
-
-    /// The full regions of each ring, each once.
-    fn rings(&mut self, regions: &mut Regions, lens: [u32; 2]) -> Result<(), String> {
-        let full = regions
-            .iter()
-            .filter(|region| region.state == RegionState::Full)
-            .count();
-        let mut listed = vec![false; regions.len() as usize];
-        for (ring, len) in Ring::ALL.into_iter().zip(lens) {
-            for _ in 0..len {
-                let number = self.u32()?;
-                let region = regions
-                    .get(number)
-                    .ok_or("a ring names a region that is not there")?;
-                if region.state != RegionState::Full || region.ring != ring {
-                    return Err(format!("region {number} is in a ring and not full"));
-                }
-                // A list that is linked through the table would be lost in a circle.
-                if std::mem::replace(&mut listed[number as usize], true) {
-                    return Err(format!("region {number} is in a ring twice"));
-                }
-                regions.enter_ring(number);
-            }
-        }
-        if listed.iter().filter(|&&listed| listed).count() != full {
-            return Err("rings and regions do not agree".into());
-        }
         Ok(())
     }
 

@@ -96,13 +96,7 @@ impl<P: Platform> Shard<P> {
     /// # Errors
     /// The device fails.
     pub async fn mark_fenced(&self) -> Result<(), DeviceError> {
-        // Its numbers are those of a mark that counts. And what the old pages say must be there, these say as well: or the
-        // recovery would not miss it.
-        let marks = self.load_intents().await?;
-        self.intents.set_marks(marks);
-        let marked = self.write_fence_mark().await;
-        self.intents.set_marks(Default::default());
-        marked
+        self.write_fence_mark().await
     }
 
     async fn tell_device(&self) -> bool {

@@ -175,7 +175,6 @@ mod tests {
 
     const IDENTITY: FragmentIdentity = FragmentIdentity {
         cache: 0x1234_5678,
-        volume: 0,
         block: BlockNumber(42),
         location: Location(7),
         fill: Sequence(9),
@@ -254,10 +253,6 @@ mod tests {
         let whole = fragment("lz4", &block);
         let others = [
             FragmentIdentity { cache: 1, ..IDENTITY },
-            FragmentIdentity {
-                volume: 1,
-                ..IDENTITY
-            },
             FragmentIdentity {
                 block: BlockNumber(43),
                 ..IDENTITY

@@ -1,5 +1,6 @@
 //! What is fixed of a shard while it is open: who it is, and where its part of the cache device lies.
 
+use super::region_reader::RegionPlace;
 use crate::format::geometry::Geometry;
 use crate::settings::AfterCrash;
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock};
@@ -37,6 +38,16 @@ impl ShardIdentity {
     /// Number of blocks that lie wholly on the origin: only these are cached.
     pub(super) fn whole_blocks(&self) -> u64 {
         self.geometry.origin_len / BLOCK_BYTES as u64
+    }
+
+    /// A region, for those who read it.
+    pub(super) fn region(&self, number: u32) -> RegionPlace<'_> {
+        RegionPlace {
+            geometry: &self.geometry,
+            cache_id: self.cache_id,
+            shard: self.number,
+            number,
+        }
     }
 
     /// Where a region begins on the cache device.

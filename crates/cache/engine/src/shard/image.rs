@@ -74,6 +74,7 @@ impl<P: Platform> Shard<P> {
         self.writeback.wake();
         self.writeback.note_step();
         self.log.wake_room();
+        self.log.note_answered();
         self.store_what_waits().await;
     }
 
@@ -111,6 +112,10 @@ impl<P: Platform> Shard<P> {
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
+        // What reclaim has moved meanwhile is in the image, and the manifest must have as much.
+        if !self.log.is_all_stable() && !self.make_log_stable().await {
+            return Err(ImageError::Failed { shard });
+        }
         let wanted = image.len().div_ceil(self.id.geometry.region_bytes as usize);
         let regions = self.log.first_free(wanted);
         for (number, part) in regions
@@ -221,10 +226,8 @@ impl<P: Platform> Shard<P> {
         let mut out = Vec::new();
         out.extend_from_slice(&MAGIC.to_le_bytes());
         out.extend_from_slice(&self.map.image_bytes().to_le_bytes());
-        for count in self.log.image_counts() {
-            out.extend_from_slice(&count.to_le_bytes());
-        }
-        out.extend_from_slice(&[0; 16]);
+        out.extend_from_slice(&self.log.open_count().to_le_bytes());
+        out.extend_from_slice(&[0; 12]);
         self.log.write_image(&mut out);
         self.map.write_image(&mut out);
         assert_eq!(out.len() as u64, self.image_bytes());
@@ -245,11 +248,14 @@ impl<P: Platform> Shard<P> {
         )
         .await?;
         let image = read_image(self.cache.device(), &self.id.geometry, &state).await?;
+        let contents = |what| ImageError::Contents {
+            shard: self.id.number,
+            what,
+        };
+        let manifest = self.load_manifest().await;
+        let manifest = manifest.map_err(|error| contents(error.to_string()))?;
         let contents =
-            ImageContents::parse(&image, &self.id.geometry, &state).map_err(|what| ImageError::Contents {
-                shard: self.id.number,
-                what,
-            })?;
+            ImageContents::parse(&image, &self.id.geometry, &state, &manifest.entries).map_err(contents)?;
         let dirty = contents.index.dirty_blocks();
         if dirty > 0 && !self.id.may_be_dirty {
             let what = format!("{dirty} blocks newer than the origin, of which the superblock knows nothing");
@@ -259,8 +265,7 @@ impl<P: Platform> Shard<P> {
             });
         }
         // Nothing was in flight, so no bit is set but where a flush of the origin failed, or where the host could not be
-        // told what the origin begins with. But their marks may name regions that will be reclaimed, and new pages must
-        // count more than the old ones.
+        // told what the origin begins with.
         let loaded = self.load_intents().await;
         loaded.map_err(|source| ImageError::Device {
             shard: self.id.number,
@@ -270,8 +275,6 @@ impl<P: Platform> Shard<P> {
         for region in contents.open {
             self.log.reopen(region.number, region.extents, region.records);
         }
-        // All of it was stable when the superblock said that the cache was clean.
-        self.intents.set_marks(self.log.durable_marks());
         self.map.replace(contents.index);
         self.inherit_dirty();
         if self.intents.set_count() > 0 {
@@ -326,6 +329,7 @@ mod tests {
             let oldest = Ring::ALL.into_iter().find(|ring| full(*ring));
             shard.stop().await;
             shard.reclaimer.note_unfinished(oldest.expect("a region is full"));
+            assert!(shard.make_log_stable().await);
             if fail {
                 cache.fail_nth(DeviceOp::Write, 1);
             }

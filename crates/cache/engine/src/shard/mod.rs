@@ -14,7 +14,8 @@
 //! | [`log`], [`fragment`] | where fragments lie, and what they look like |
 //! | [`order`], [`locks`] | what keeps stale data out |
 //! | [`queue`], [`origin_reads`], [`reclaimer`], [`tasks`] | what waits, what is under way |
-//! | [`stable_mark`] | how far the log is stable, kept on the device for the next start |
+//! | [`stable`] | making the log stable, and saying so in the manifest |
+//! | [`manifest_reader`], [`region_reader`] | what an earlier opening left |
 //! | [`io`] | the two devices |
 //! | [`fence`] | fencing a cache device that fails |
 //!
@@ -43,8 +44,8 @@ mod intents;
 mod io;
 mod locks;
 mod log;
+mod manifest_reader;
 mod map;
-mod missing;
 mod order;
 mod origin_reads;
 mod queue;
@@ -52,12 +53,11 @@ mod read;
 mod reclaim;
 mod reclaimer;
 mod recover;
-mod resume;
-mod scan;
+mod region_reader;
 mod sending;
 #[cfg(test)]
 mod simulated;
-mod stable_mark;
+mod stable;
 mod tasks;
 mod tuning;
 mod write;
@@ -87,7 +87,6 @@ use order::WriteOrder;
 use origin_reads::OriginReads;
 use queue::AdmissionQueue;
 use reclaimer::Reclaimer;
-use stable_mark::StableMark;
 use tasks::{Phase, TaskGroup};
 use tuning::Tuning;
 use writeback::{Level, Writeback};
@@ -97,12 +96,13 @@ pub use fragment::{FragmentError, unpack as unpack_fragment};
 pub use image::ImageError;
 pub(crate) use intents::any_intent;
 pub use io::{CACHE_ERRORS_MAX, OriginWrites};
-pub(crate) use log::RegionState;
 pub use log::WRITES_IN_FLIGHT_MAX;
+pub(crate) use manifest_reader::{ManifestPlace, read_manifest};
 pub use map::TOMBSTONES_MAX;
 pub use origin_reads::ORIGIN_READS_MAX;
 pub use queue::{JOB_BYTES_MAX, JOBS_MAX};
 pub use recover::{RecoverError, Recovered};
+pub(crate) use region_reader::{Found, Guess, RegionPlace, read_region};
 
 /// What an engine runs on: one type for each seam.
 pub trait Platform: 'static {
@@ -124,7 +124,7 @@ pub struct ShardParts<P: Platform> {
     pub cache_id: u32,
     /// This opening.
     pub epoch: Epoch,
-    /// The first opening whose log and marks are valid: what earlier ones left was discarded.
+    /// The first opening whose manifest counts: what earlier ones left was discarded.
     pub valid_from: Epoch,
     /// Whether blocks may be dirty that earlier openings left: the superblock says so, stable before the first one is.
     pub may_be_dirty: bool,
@@ -161,7 +161,6 @@ pub struct Shard<P: Platform> {
     /// The tasks and the phase.
     tasks: Rc<TaskGroup>,
     intents: IntentBitmap,
-    stable_mark: StableMark,
     writeback: Writeback,
     stats: Rc<Stats>,
 }
@@ -234,7 +233,6 @@ impl<P: Platform> Shard<P> {
             reclaimer: Reclaimer::new(),
             tasks: TaskGroup::new(),
             intents: IntentBitmap::new(&geometry),
-            stable_mark: StableMark::new(),
             writeback: Writeback::new(number),
             stats,
         })
@@ -249,6 +247,7 @@ impl<P: Platform> Shard<P> {
         tasks.spawn(env, Self::intent_task(Rc::clone(self)));
         tasks.spawn(env, Self::clear_task(Rc::clone(self)));
         tasks.spawn(env, Self::clean_task(Rc::clone(self)));
+        tasks.spawn(env, Self::mark_task(Rc::clone(self)));
     }
 
     fn is_stopping(&self) -> bool {

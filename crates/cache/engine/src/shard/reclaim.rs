@@ -8,22 +8,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{DeviceError, Env, IoBuf};
+use futures_util::future::join;
 
 use super::clean::Dirty;
 use super::gather::{Limits, neighbours};
-use super::log::{Append, Appended, Class, Victim};
+use super::log::{Append, Appended, Class, Copies, Victim};
+use super::region_reader::{Found, Guess, RegionContents, read_region};
 use super::tasks::Phase;
 use super::{Platform, Shard, fragment};
-use crate::format::FormatError;
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
-use crate::format::summary::{Summary, summary_bytes_max};
-use crate::format::void::{VOID_MARK_BYTES, VoidMark};
 use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Fate, Ring};
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location, Sequence};
-use zerocopy::IntoBytes;
+use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
 
 /// Records judged before other tasks get their turn.
 const JUDGE_YIELD_RECORDS: usize = 256;
@@ -34,9 +32,6 @@ const GATHER: Limits = Limits {
 };
 /// Pause before reclaim tries again to bring dirty blocks to an origin that fails.
 const RESCUE_PAUSE: Duration = Duration::from_secs(1);
-/// How often the same is tried while the cache is being opened, when nobody can do anything about it: then it does not
-/// open.
-const RESCUE_TRIES_AT_START: u32 = 3;
 /// How long after a read of a dirty block that failed it is read again, before it counts as lost. What was read and is not right
 /// is read again at once.
 const LOAD_AGAIN: [Duration; 4] = [
@@ -45,8 +40,6 @@ const LOAD_AGAIN: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
 ];
-/// First read of a region's summary, in bytes: most summaries are shorter.
-const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
 
 /// A block that is to be stored again.
 #[derive(Clone, Copy, Debug)]
@@ -104,13 +97,14 @@ impl<P: Platform> Shard<P> {
         let cached = self.map.len() as u64;
         self.tuning.reclaim_begins(cached);
         self.log.hold_for_reclaim(self.dirty_blocks() > 0);
-        match self.read_summary(victim).await {
-            Ok(summary) => {
-                let survivors = self.judge(victim, &summary, keep).await;
+        let (contents, ()) = join(self.contents_of(victim), self.tell_of_reclaim(victim)).await;
+        match contents {
+            Ok(contents) => {
+                let survivors = self.judge(victim, &contents, keep).await;
                 self.store_again(&survivors).await;
             }
             Err(error) => {
-                tracing::warn!(shard = self.id.number, region = victim.region, %error, "dropped a region without a summary");
+                tracing::warn!(shard = self.id.number, region = victim.region, %error, "dropped a region that cannot be read");
             }
         }
         let rescued = self.rescue(victim.region).await;
@@ -179,8 +173,9 @@ impl<P: Platform> Shard<P> {
                         "reclaim waits: a dirty region cannot be cleaned"
                     );
                 }
-                let hopeless = self.tasks.phase() == Phase::Opening && tries == RESCUE_TRIES_AT_START;
-                if self.is_stopping() || self.cache.is_fenced() || hopeless {
+                // A start does not wait for the origin.
+                let opening = self.tasks.phase() == Phase::Opening;
+                if self.is_stopping() || self.cache.is_fenced() || opening {
                     return false;
                 }
                 self.env.sleep(RESCUE_PAUSE).await;
@@ -274,56 +269,29 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    async fn read_summary(self: &Rc<Self>, victim: Victim) -> Result<Summary, String> {
-        let region_bytes = self.id.geometry.region_bytes;
-        let end = (u64::from(victim.region) + 1) * region_bytes;
-        let guess = SUMMARY_GUESS_BYTES.min(region_bytes);
-        let (buf, at) = self
-            .read_cache(end - guess, guess)
-            .await
-            .map_err(|error| error.to_string())?;
-        let tail = &buf[at..at + guess as usize];
-        let most = summary_bytes_max(&self.id.geometry);
-        let len = Summary::parse_len(tail, most).map_err(|error| error.to_string())? as u64;
-        let parsed = if len <= guess {
-            Summary::parse(tail)
-        } else {
-            let (buf, at) = self
-                .read_cache(end - len, len)
-                .await
-                .map_err(|error| error.to_string())?;
-            Summary::parse(&buf[at..at + len as usize])
-        };
-        let summary = parsed.map_err(|error| error.to_string())?;
-        self.check_summary(victim, &summary)
-            .map_err(|error| error.to_string())?;
-        Ok(summary)
-    }
-
-    /// Whether the summary is that of this filling of the region.
-    fn check_summary(&self, victim: Victim, summary: &Summary) -> Result<(), FormatError> {
-        const WHAT: &str = "region summary";
-        let fill = victim.fill;
-        let position = self.position_of(victim.region);
-        if summary.cache != self.id.cache_id {
-            return Err(FormatError::field(WHAT, "cache", self.id.cache_id, summary.cache));
+    /// The extents and records of a region that is being reclaimed.
+    async fn contents_of(&self, victim: Victim) -> Result<RegionContents, String> {
+        let place = self.id.region(victim.region);
+        let read = read_region(
+            self.cache.device(),
+            &place,
+            &self.log.entry_of(victim),
+            &Guess::default(),
+        )
+        .await;
+        match read {
+            Ok(Found::Contents(contents)) => Ok(contents),
+            Ok(Found::Damaged(what)) => Err(what),
+            Err(error) => Err(error.to_string()),
         }
-        if summary.position != position {
-            return Err(FormatError::field(WHAT, "position", position, summary.position));
-        }
-        if summary.fill != fill {
-            return Err(FormatError::field(WHAT, "fill", fill.0, summary.fill.0));
-        }
-        crate::format::summary::check_extents(&summary.extents, &self.id.geometry)?;
-        Ok(())
     }
 
     /// Decides the fate of each block in the region. Those to be dropped are dropped.
-    async fn judge(&self, victim: Victim, summary: &Summary, keep: bool) -> Vec<Survivor> {
+    async fn judge(&self, victim: Victim, contents: &RegionContents, keep: bool) -> Vec<Survivor> {
         let mut survivors = Vec::new();
-        let mut records = summary.records.iter();
+        let mut records = contents.records.iter();
         let mut judged = 0;
-        for extent in &summary.extents {
+        for extent in &contents.extents {
             let start = u64::from(victim.region) * self.id.geometry.region_bytes + u64::from(extent.offset);
             let mut at = start + self.id.geometry.header_bytes() as u64;
             for &bits in records.by_ref().take(usize::from(extent.record_count)) {
@@ -494,53 +462,38 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Overwrites what recovery would find regions by: the first header and the summary's end. In this order, also when the
-    /// power fails: without a summary, and not void, one damaged extent would hide all that are behind it.
-    pub(super) async fn void_regions(&self, regions: &[(u32, Sequence)]) -> Result<(), DeviceError> {
-        let (region_bytes, sector) = (
-            self.id.geometry.region_bytes,
-            self.id.geometry.sector_bytes as usize,
-        );
-        let position =
-            |number: u32| self.id.geometry.shard_offset(self.id.number) + u64::from(number) * region_bytes;
-        for &(number, fill) in regions {
-            let mark = VoidMark::new(self.id.cache_id, fill, position(number));
-            let mut first = IoBuf::zeroed(sector);
-            first[..VOID_MARK_BYTES].copy_from_slice(mark.as_bytes());
-            self.cache.write_at(position(number), first).await?;
+    /// Has the manifest say that a region is being reclaimed, before the first block leaves it: from then on its clean blocks
+    /// do not count for recovery, whatever becomes of them, and what is moved to the other ring cannot die before it.
+    async fn tell_of_reclaim(self: &Rc<Self>, victim: Victim) {
+        if self.cache.is_fenced() || planted(PlantedBug::ReclaimNotMarked) {
+            return;
         }
-        self.cache.flush().await?;
-        for &(number, _) in regions {
-            let last = position(number) + region_bytes - sector as u64;
-            self.cache.write_at(last, IoBuf::zeroed(sector)).await?;
+        let regions = [victim.region];
+        let told = self
+            .log
+            .write_manifest(&self.cache, &regions, Copies::BothStable)
+            .await;
+        if let Err(error) = told {
+            self.cache_error(&error);
+            self.fence("the manifest could not be written");
         }
-        self.cache.flush().await
     }
 
-    /// Waits for readers, makes the region void, discards it and frees it.
+    /// Waits for readers, has the manifest say that the region is free, discards it and frees it.
     ///
-    /// Void and stable before anything else is reclaimed: otherwise a newer record could die before an older one that
-    /// is still in here. And before the discard, which need not change what can be read.
+    /// The manifest says so, stable, before anything else is reclaimed: otherwise a newer record could die before an older one
+    /// that is still in here. And before the region is filled again.
     async fn free_region(self: &Rc<Self>, victim: Victim) {
         self.log.unpinned(victim).await;
         let region_bytes = self.id.geometry.region_bytes;
-        let position = self.position_of(victim.region);
+        let position = self.id.position_of(victim.region);
         if self.writeback.has_dirty_records() && !planted(PlantedBug::DirtyVoidedUnstable) {
             // What is newer than the dirty records in here must not be lost when these are gone. If it fails, the device
             // has been fenced.
             self.make_log_stable().await;
         }
         if !self.cache.is_fenced() {
-            let Victim { region, fill, .. } = victim;
-            let voided = if planted(PlantedBug::RegionNotVoided) {
-                Ok(())
-            } else {
-                match self.forget_mark(fill).await {
-                    Ok(()) => self.void_regions(&[(region, fill)]).await,
-                    Err(error) => Err(error),
-                }
-            };
-            match voided {
+            match self.tell_of_free(victim).await {
                 Ok(()) => {
                     self.map.evacuation_ended();
                     if let Err(error) = self.cache.discard(position, region_bytes).await {
@@ -549,13 +502,29 @@ impl<P: Platform> Shard<P> {
                 }
                 Err(error) => {
                     self.cache_error(&error);
-                    self.fence("a reclaimed region could not be made void");
+                    self.fence("the manifest could not be written");
                 }
             }
         }
         count(&self.stats.counters.discarded_bytes, region_bytes);
         count(&self.stats.counters.regions_reclaimed, 1);
         self.log.free(victim);
+    }
+
+    /// What was moved counts from now on, then the victim is free: each is stable before the next.
+    async fn tell_of_free(&self, victim: Victim) -> Result<(), DeviceError> {
+        if let Some(region) = self.log.end_recovering() {
+            self.log
+                .write_manifest(&self.cache, &[region], Copies::BothStable)
+                .await?;
+        }
+        self.log.empty_victim();
+        if planted(PlantedBug::RegionNotVoided) {
+            return Ok(());
+        }
+        self.log
+            .write_manifest(&self.cache, &[victim.region], Copies::BothStable)
+            .await
     }
 }
 

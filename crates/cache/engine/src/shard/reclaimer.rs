@@ -28,7 +28,6 @@ pub(super) struct Reclaimer {
     /// A region of dirty blocks had to be put back while the shard opened, stopped, or had lost its cache device. What
     /// waited for room then gave up, so this is never taken back.
     stuck: Cell<bool>,
-    ended: Cell<u64>,
     /// Work for the reclaim task.
     wanted: Notify,
     /// A reclaim has ended, or whoever waits for that is to look again.
@@ -40,7 +39,6 @@ impl Reclaimer {
         Self {
             state: Cell::new(State::Idle),
             stuck: Cell::new(false),
-            ended: Cell::new(0),
             wanted: Notify::new(),
             changed: Notify::new(),
         }
@@ -92,14 +90,6 @@ impl Reclaimer {
         }
     }
 
-    /// Waits until the reclaim under way has ended; at once if there is none, or when `abort` says so.
-    pub(super) async fn current_ended(&self, abort: impl Fn() -> bool) {
-        let ended = self.ended.get();
-        while self.is_running() && self.ended.get() == ended && !abort() {
-            self.changed.notified().await;
-        }
-    }
-
     /// Waits until a reclaim ends or [`Self::recheck`] is called.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
@@ -138,7 +128,6 @@ impl Drop for Reclaim<'_> {
         let reclaimer = self.reclaimer;
         assert!(reclaimer.is_running(), "begun and ended in pairs");
         reclaimer.state.set(self.after);
-        reclaimer.ended.set(reclaimer.ended.get() + 1);
         reclaimer.changed.notify_all();
     }
 }
@@ -146,7 +135,6 @@ impl Drop for Reclaim<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::FutureExt;
 
     #[test]
     fn an_unfinished_ring_comes_first_until_its_region_is_free() {
@@ -178,22 +166,6 @@ mod tests {
         drop(reclaimer.begin());
         assert_eq!(reclaimer.unfinished(), Some(Ring::Main));
         assert!(!reclaimer.is_running());
-    }
-
-    #[test]
-    fn a_waiter_waits_for_one_reclaim_alone() {
-        let reclaimer = Reclaimer::new();
-        assert!(reclaimer.current_ended(|| false).now_or_never().is_some());
-        let first = reclaimer.begin();
-        let mut waiter = Box::pin(reclaimer.current_ended(|| false));
-        assert!((&mut waiter).now_or_never().is_none());
-        assert!(
-            reclaimer.current_ended(|| true).now_or_never().is_some(),
-            "aborted"
-        );
-        first.freed(Ring::Main);
-        let _second = reclaimer.begin();
-        assert!(waiter.now_or_never().is_some(), "the second one does not matter");
     }
 
     #[test]

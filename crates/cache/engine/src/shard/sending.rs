@@ -1,12 +1,14 @@
 //! Extents and summaries on their way to the cache device, and what becomes of those that fail.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use flaz_device::{DeviceError, Env, IoBuf};
 
-use super::log::{Lsn, PendingWrite, WriteId};
+use super::log::{Copies, Lsn, PendingWrite, WriteId};
 use super::{Platform, Shard};
 use crate::format::extent::{Record, RecordKind};
+use crate::planted::{PlantedBug, planted};
 use crate::stats::{count, raise};
 use crate::units::{Location, UNIT_BYTES};
 
@@ -14,17 +16,17 @@ use crate::units::{Location, UNIT_BYTES};
 const TRIES_MAX: u32 = 3;
 
 impl<P: Platform> Shard<P> {
-    /// Sends queued extents and summaries to the device, as far as the limit allows. Called whenever some were
-    /// queued, so that the peak is that of the queue.
+    /// Sends queued writes of the log to the device, as far as the limit allows. Called whenever some were queued, so that
+    /// the peak is that of the queue.
     pub(super) fn pump_writes(self: &Rc<Self>) {
         raise(&self.stats.peaks.cache_writes, self.log.writes_in_flight() as u64);
         while let Some(write) = self.log.take_write() {
             let shard = Rc::clone(self);
             self.env.spawn(async move {
-                let PendingWrite { id, position, buf } = write;
+                let PendingWrite { id, bytes } = write;
                 // Nothing comes back from what was never sent: its writers may go to the origin.
                 let result = match shard.log.begin_write(id, shard.cache.is_fenced()) {
-                    true => Some(shard.write_out(id, position, buf).await),
+                    true => Some(shard.write_out(id, bytes).await),
                     false => None,
                 };
                 shard.write_ended(id, result);
@@ -33,29 +35,61 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Writes an extent or a summary, once more where much depends on it.
-    async fn write_out(
+    /// Writes something of the log, once more where much depends on it.
+    async fn write_out(self: &Rc<Self>, id: WriteId, bytes: Option<(u64, IoBuf)>) -> Result<(), DeviceError> {
+        match (id, bytes) {
+            (WriteId::Opening { region }, _) => {
+                self.try_often(id, async || {
+                    self.log
+                        .write_manifest(&self.cache, &[region], Copies::Both)
+                        .await
+                })
+                .await
+            }
+            (WriteId::Extent(_), Some((position, buf))) => self.write_bytes(id, position, buf).await,
+            (WriteId::Summary { region }, Some((position, buf))) => {
+                self.write_bytes(id, position, buf).await?;
+                // A region that the manifest calls full is all there. It may have an extent that the device was fenced for.
+                if !planted(PlantedBug::FullUnflushed)
+                    && let Err(error) = self.cache.flush().await
+                {
+                    self.fence("the cache device failed a flush");
+                    return Err(error);
+                }
+                self.log.note_whole(region);
+                self.try_often(id, async || {
+                    self.log.write_manifest(&self.cache, &[region], Copies::One).await
+                })
+                .await
+            }
+            (_, None) => unreachable!("extents and summaries have bytes"),
+        }
+    }
+
+    async fn write_bytes(self: &Rc<Self>, id: WriteId, position: u64, buf: IoBuf) -> Result<(), DeviceError> {
+        let buf = RefCell::new(Some(buf));
+        self.try_often(id, async || {
+            let bytes = buf.borrow_mut().take().expect("it comes back");
+            // Once the device is fenced, only extents come here to which dirty blocks had been moved by then.
+            let (back, result) = self.cache.write_fenced(position, bytes, false).await;
+            buf.replace(Some(back));
+            result
+        })
+        .await
+    }
+
+    /// Writes once, or more often if the cache is worth nothing without this write; then the device is fenced.
+    async fn try_often(
         self: &Rc<Self>,
         id: WriteId,
-        position: u64,
-        mut buf: IoBuf,
+        write: impl AsyncFn() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        // A summary is believed: what it lists must be stable. It may be an extent that the device was fenced for.
-        if matches!(id, WriteId::Summary { .. })
-            && let Err(error) = self.cache.flush().await
-        {
-            self.fence("the cache device failed a flush");
-            return Err(error);
-        }
         let mut tries = 1;
         loop {
-            // Once the device is fenced, only extents come here to which dirty blocks had been moved by then.
-            let (back, result) = self.cache.write_fenced(position, buf, false).await;
-            buf = back;
-            match result {
+            match write().await {
                 Err(error) if self.must_land(id) => {
                     if tries == TRIES_MAX {
-                        self.fence("an extent or a summary could not be written");
+                        self.fence("an extent, a summary or the manifest could not be written");
                         return Err(error);
                     }
                     self.cache_error(&error);
@@ -79,7 +113,7 @@ impl<P: Platform> Shard<P> {
                 // Recovery finds nothing behind a missing extent: what comes next goes elsewhere.
                 self.log.abandon(lsn);
             }
-            WriteId::Summary { .. } => {}
+            WriteId::Opening { .. } | WriteId::Summary { .. } => {}
         }
         self.log.end_write(id);
         self.commit_what_waits();
@@ -87,10 +121,10 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Whether the cache is worth nothing without this write. Where blocks may be dirty, every extent: with one missing,
-    /// what follows it in its region could not be acknowledged. And every summary: where it follows an extent that is
-    /// missing, recovery finds nothing of the region without it.
+    /// what follows it in its region could not be acknowledged. And the manifest always, and every summary: where it follows
+    /// an extent that is missing, recovery finds nothing of the region without it.
     fn must_land(&self, id: WriteId) -> bool {
-        let needed = matches!(id, WriteId::Summary { .. }) || self.writeback.has_dirty_records();
+        let needed = !matches!(id, WriteId::Extent(_)) || self.writeback.has_dirty_records();
         needed && !self.cache.is_fenced()
     }
 

@@ -3,16 +3,19 @@
 use std::rc::Rc;
 
 use flaz_codec::{CodecId, CodecSpec};
+use flaz_device::Device;
 use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
 use super::log::{Append, Class, Lsn};
 use super::{OriginWrites, Platform, Shard, ShardParts};
+use crate::cache::{clear_intents, clear_manifest};
 use crate::format::geometry::{Geometry, GeometryWish};
 use crate::policy::{PolicyKind, Ring};
 use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock};
 
 const ORIGIN_LEN: u64 = 16 << 20;
+const CACHE_ID: u32 = 7;
 
 pub(super) struct Simulated;
 
@@ -50,8 +53,16 @@ impl Disks {
         let geometry = Geometry::plan(config.len, 512, ORIGIN_LEN, wish).expect("fits");
         let sim = Sim::new(seed);
         let env = sim.env();
+        let cache = SimDisk::new(&env, config);
+        sim.block_on(async {
+            clear_manifest(&cache, &geometry, CACHE_ID)
+                .await
+                .expect("it is well");
+            clear_intents(&cache, &geometry).await.expect("it is well");
+            cache.flush().await.expect("it is well");
+        });
         Self {
-            cache: SimDisk::new(&env, config),
+            cache,
             origin: SimDisk::new(&env, DiskConfig::fast(ORIGIN_LEN)),
             sim,
             env,
@@ -111,7 +122,7 @@ fn shard_over(
     Shard::new(ShardParts {
         number: 0,
         geometry,
-        cache_id: 7,
+        cache_id: CACHE_ID,
         epoch: Epoch(epoch),
         valid_from: Epoch(1),
         may_be_dirty,

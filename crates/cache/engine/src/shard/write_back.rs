@@ -393,23 +393,15 @@ impl<P: Platform> Shard<P> {
             };
         }
         let point = self.log.landed_point();
-        let strict = self.flushes_strictly();
-        if strict && point.behind.contains(&true) {
-            // No mark can cover it before the summary of the region that has just ended is stable.
-            return match self.make_log_stable().await {
-                true => Ok(()),
-                false => Err(self.cache_failed()),
-            };
-        }
         if let Err(error) = self.cache.flush().await {
             self.cache_error(&error);
             self.fence("the cache device failed a flush");
             return Err(self.cache_failed());
         }
-        self.note_stable(&point);
-        if !strict {
-            self.mark_soon();
-        } else if !self.make_mark_stable().await {
+        self.log.note_flushed(&point);
+        if !self.flushes_strictly() {
+            self.log.note_answered();
+        } else if !self.make_marks_stable().await {
             return Err(self.cache_failed());
         }
         self.log.raise_stable(&point);

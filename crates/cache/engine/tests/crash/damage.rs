@@ -1,11 +1,12 @@
 //! Damage that the contract promises to survive, crash or not, in every mode.
 //!
-//! A closed region has a summary on the medium, which lists all of its records, so that damage to one extent hides no
+//! The manifest calls a closed region full, and its summary lists all of its records, so that damage to one extent hides no
 //! other: everything that was acknowledged must still be read, or give an error. Extents of a region that is being filled
 //! are found one behind the other, and damage to one may hide those behind it: only what was flushed is sure then.
 
 use flaz_engine::format::extent::ExtentHeader;
-use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::manifest::{ManifestEntry, ManifestSector, RegionUse};
 use flaz_engine::format::summary::{Summary, check_extents};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::units::Sequence;
@@ -14,9 +15,9 @@ use flaz_sim::{Rng, SimDisk};
 use super::sectors::SECTOR;
 
 /// Where bits may rot: behind both superblocks, one of which must be well.
-pub const ROT_FROM: u64 = SUPERBLOCK_SLOTS[1] + PAGE_BYTES as u64;
+pub const ROT_FROM: u64 = SUPERBLOCK_SLOTS[1] + SUPERBLOCK_BYTES as u64;
 
-/// A region whose summary is stable.
+/// A region that the manifest calls full, with all that is in it.
 struct Closed {
     /// Byte offset on the device.
     position: u64,
@@ -38,7 +39,7 @@ pub enum Damage {
     Newest(u64),
 }
 
-/// Damages an extent for good that no summary lists; false: there is none. A bit of it, or all: it was written and is not
+/// Damages an extent for good of a region that is being filled; false: there is none. A bit of it, or all: it was written and is not
 /// there.
 pub fn damage_newest(disk: &SimDisk, pick: u64) -> bool {
     let mut rng = Rng::new(pick);
@@ -60,7 +61,7 @@ pub fn damage_newest(disk: &SimDisk, pick: u64) -> bool {
     true
 }
 
-/// Sequence, place and length of the extents of regions without a summary.
+/// Sequence, place and length of the extents of regions that are being filled.
 fn open_extents(disk: &SimDisk) -> Vec<(Sequence, u64, u64)> {
     let Some(superblock) = superblock(disk) else {
         return Vec::new();
@@ -72,7 +73,8 @@ fn open_extents(disk: &SimDisk) -> Vec<(Sequence, u64, u64)> {
         for number in 0..geometry.regions_per_shard {
             let position = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
             let end = position + geometry.region_bytes;
-            if summary(disk, position, end).is_some() {
+            let entry = entry(disk, &superblock, shard, number);
+            if !entry.is_some_and(|entry| entry.state == RegionUse::Open) {
                 continue;
             }
             let (mut at, mut first) = (position, None);
@@ -138,7 +140,7 @@ pub fn damage(disk: &SimDisk, pick: u64) -> bool {
 
 fn superblock(disk: &SimDisk) -> Option<Superblock> {
     let len = flaz_device::Device::len(disk);
-    let slots = SUPERBLOCK_SLOTS.map(|slot| Superblock::parse(&disk.peek(slot, PAGE_BYTES), len).ok());
+    let slots = SUPERBLOCK_SLOTS.map(|slot| Superblock::parse(&disk.peek(slot, SUPERBLOCK_BYTES), len).ok());
     slots.into_iter().flatten().max_by_key(|one| one.generation)
 }
 
@@ -153,6 +155,10 @@ fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
         for number in 0..geometry.regions_per_shard {
             let position = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
             let end = position + geometry.region_bytes;
+            let full = |entry: ManifestEntry| matches!(entry.state, RegionUse::Full | RegionUse::Reclaiming);
+            if !entry(disk, &superblock, shard, number).is_some_and(full) {
+                continue;
+            }
             let Some((summary, summary_len)) = stable_summary(disk, position, end) else {
                 continue;
             };
@@ -190,6 +196,22 @@ fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
         }
     }
     closed
+}
+
+/// What the manifest says of a region, if the power were lost now.
+fn entry(disk: &SimDisk, superblock: &Superblock, shard: u32, number: u32) -> Option<ManifestEntry> {
+    let geometry = &superblock.geometry;
+    let sector = geometry.manifest_sector_of(number);
+    let regions = geometry.manifest_regions(sector);
+    let copies = (0..2).filter_map(|copy| {
+        let position = geometry.manifest_sector_offset(shard, sector, copy);
+        let bytes = disk.peek_durable(position, geometry.sector_bytes as usize);
+        let number = geometry.manifest_sector_number(shard, sector);
+        let cache = superblock.cache_id();
+        ManifestSector::parse(&bytes, cache, number, regions.len(), geometry.region_bytes).ok()
+    });
+    let newest = copies.max_by_key(ManifestSector::age)?;
+    (newest.epoch >= superblock.valid_from_epoch).then(|| newest.entries[(number - regions.start) as usize])
 }
 
 /// The summary at the end of a region and its length.

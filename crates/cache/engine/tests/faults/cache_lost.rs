@@ -2,6 +2,7 @@
 
 use flaz_device::Env;
 use flaz_engine::cache::{CacheError, Start, create};
+use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use flaz_sim::SimDisk;
@@ -234,8 +235,7 @@ fn openings_that_the_cache_device_forgot_are_counted_on() {
         let live = world.open().await;
         live.warm(0..64).await;
         live.stop().await.expect("stops in order");
-        let slots =
-            flaz_engine::format::geometry::SUPERBLOCK_SLOTS.map(|at| (at, world.cache.peek(at, 4096)));
+        let slots = SUPERBLOCK_SLOTS.map(|at| (at, world.cache.peek(at, SUPERBLOCK_BYTES)));
         let live = world.open().await;
         live.warm(0..BLOCKS / 2).await;
         live.env.sleep(CLEARED).await;

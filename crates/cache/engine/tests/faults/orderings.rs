@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::Start;
-use flaz_engine::format::intent::{DurableMark, IntentSector};
+use flaz_engine::format::extent::ExtentHeader;
+use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::intent::IntentSector;
+use flaz_engine::format::manifest::{ManifestEntry, RegionUse};
+use flaz_engine::format::summary::Summary;
 use flaz_engine::format::superblock::{State, Superblock};
-use flaz_engine::format::void::VoidMark;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
@@ -247,42 +250,93 @@ pub fn a_tombstone_is_stable_before_its_intent_is_cleared() {
     });
 }
 
-#[test]
-pub fn a_summary_is_written_after_its_extents_are_stable() {
-    let world = World::new(13, Mode::WriteThrough);
-    world.sim.block_on(async {
-        let live = world.open().await;
-        let moments = world.watch();
-        live.warm(0..600).await;
-        live.env.sleep(CLEARED).await;
-        world.unwatch();
-        let region = world.geometry.region_bytes;
-        let start = world.geometry.data_offset();
-        let moments = moments.take();
-        let region_of = |m: &Moment| (m.offset - start) / region;
-        let ends_region = |m: &Moment| (m.offset + m.len - start).is_multiple_of(region);
-        let mut summaries = 0;
-        for (at, moment) in moments.iter().enumerate() {
-            if !(moment.is(true, Issued, Write) && world.in_regions(moment.offset) && ends_region(moment)) {
-                continue;
-            }
-            summaries += 1;
-            let extents = |m: &Moment| {
-                m.is(true, Completed, Write)
-                    && world.in_regions(m.offset)
-                    && region_of(m) == region_of(moment)
-            };
-            let last = moments[..at].iter().rposition(extents).expect("it has extents");
-            let flush = find(&moments, last, |m| m.is(true, Issued, Flush));
-            let flushed = find(&moments, flush, |m| m.is(true, Completed, Flush));
-            assert!(flushed < at, "region {}", region_of(moment));
+/// Whether everything that the manifest calls stable is on a cache device.
+fn check_manifest(world: &World, cache: &DiskImage, at: u64) {
+    let geometry = &world.geometry;
+    let header_bytes = geometry.header_bytes();
+    for (number, entry) in (0..).zip(world.manifest(cache)) {
+        let start = geometry.data_offset() + number * geometry.region_bytes;
+        if entry.state == RegionUse::Free {
+            continue;
         }
-        assert!(summaries > 5, "only {summaries} regions were filled");
-    });
+        let mut within = 0;
+        while within < u64::from(entry.len) {
+            let bytes = cache.read(start + within, header_bytes);
+            let header = ExtentHeader::parse(&bytes, header_bytes);
+            let header =
+                header.unwrap_or_else(|error| panic!("event {at}, region {number} at {within}: {error}"));
+            assert_eq!(
+                header.fill, entry.generation,
+                "event {at}, region {number} at {within}"
+            );
+            within += u64::from(header.extent_bytes);
+        }
+        assert_eq!(within, u64::from(entry.len), "event {at}, region {number}");
+        if matches!(entry.state, RegionUse::Full | RegionUse::Reclaiming) {
+            let region = cache.read(start, geometry.region_bytes as usize);
+            let summary = Summary::parse(&region).unwrap_or_else(|error| panic!("event {at}: {error}"));
+            assert_eq!(summary.fill, entry.generation, "event {at}, region {number}");
+        }
+    }
+}
+
+/// The order of what the manifest says of a region.
+fn progress(entry: &ManifestEntry) -> (u64, u8, u32) {
+    let state = match entry.state {
+        RegionUse::Free => return (u64::MAX, 0, 0),
+        RegionUse::Open | RegionUse::Recovering => 0,
+        RegionUse::Full => 1,
+        RegionUse::Reclaiming => 2,
+    };
+    (entry.generation.0, state, entry.len)
+}
+
+/// Whatever the power takes, what the manifest says is there, and it never takes a word back.
+#[test]
+pub fn the_manifest_says_what_is_stable_and_takes_nothing_back() {
+    for mode in MODES {
+        let world = World::sized(13, mode, (192 << 10) + 10 * (128 << 10));
+        let moments = world.sim.block_on(async {
+            let live = world.open().await;
+            let moments = world.watch();
+            live.warm(0..800).await;
+            for block in (0..64).step_by(3) {
+                live.write(block).await;
+                live.write(block + STRIPE).await;
+            }
+            live.warm(800..1200).await;
+            live.env.sleep(CLEARED).await;
+            world.unwatch();
+            moments.take()
+        });
+        let mut before: Vec<ManifestEntry> = Vec::new();
+        let (mut full, mut reclaimed) = (0, 0);
+        for moment in moments.iter().filter(|m| m.on_cache && m.stage == Completed) {
+            let (cache, ..) = moment.cut(Left::Nothing, Left::Nothing);
+            check_manifest(&world, &cache, moment.number);
+            let now = world.manifest(&cache);
+            for (number, (before, now)) in before.iter().zip(&now).enumerate() {
+                let (was, is) = (progress(before), progress(now));
+                let freed = before.state == RegionUse::Reclaiming && now.state == RegionUse::Free;
+                let reused = before.state == RegionUse::Free || was.0 < is.0 && is.0 != u64::MAX;
+                assert!(
+                    is >= was || freed || reused,
+                    "event {}, region {number}: {before:?}, {now:?}",
+                    moment.number
+                );
+                full += u32::from(was.1 == 0 && is.1 == 1);
+                reclaimed += u32::from(freed);
+            }
+            let reclaiming = now.iter().filter(|entry| entry.state == RegionUse::Reclaiming);
+            assert!(reclaiming.count() <= 1, "one reclaim at a time");
+            before = now;
+        }
+        assert!(full > 5 && reclaimed > 3, "{full} were filled, {reclaimed} freed");
+    }
 }
 
 #[test]
-pub fn a_region_is_stably_void_before_discard_and_next_reclaim() {
+pub fn a_region_is_free_in_the_manifest_before_its_discard() {
     let world = World::sized(14, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
     world.sim.block_on(async {
         let live = world.open().await;
@@ -290,41 +344,15 @@ pub fn a_region_is_stably_void_before_discard_and_next_reclaim() {
         let moments = world.watch();
         live.warm(800..1200).await;
         world.unwatch();
-        let moments = moments.take();
-        let (region, sector) = (
-            world.geometry.region_bytes,
-            u64::from(world.geometry.sector_bytes),
-        );
-        let discards: Vec<usize> = (0..moments.len())
-            .filter(|&at| moments[at].is(true, Issued, Discard))
-            .collect();
-        assert!(
-            discards.len() > 3,
-            "only {} regions were reclaimed",
-            discards.len()
-        );
-        let mut before = 0;
-        for at in discards {
-            let start = moments[at].offset;
-            let wrote = |offset: u64| {
-                let write =
-                    |m: &Moment| m.is(true, Completed, Write) && (m.offset, m.len) == (offset, sector);
-                moments[before..at]
-                    .iter()
-                    .position(write)
-                    .map(|found| found + before)
-            };
-            let (Some(first), Some(last)) = (wrote(start), wrote(start + region - sector)) else {
-                // The first one may have begun before we looked.
-                assert_eq!(before, 0, "region at {start} was not made void");
-                before = at;
-                continue;
-            };
-            let flush = find(&moments, first.max(last), |m| m.is(true, Issued, Flush));
-            let flushed = find(&moments, flush, |m| m.is(true, Completed, Flush));
-            assert!(flushed < at);
-            before = at;
+        let mut looked = 0;
+        for moment in moments.take().iter().filter(|m| m.is(true, Issued, Discard)) {
+            let (cache, ..) = moment.cut(Left::Nothing, Left::Nothing);
+            let number = (moment.offset - world.geometry.data_offset()) / world.geometry.region_bytes;
+            let entry = world.manifest(&cache)[number as usize];
+            assert_eq!(entry, ManifestEntry::FREE, "region {number}");
+            looked += 1;
         }
+        assert!(looked > 3, "only {looked} regions were reclaimed");
     });
 }
 
@@ -363,40 +391,6 @@ pub fn a_region_is_not_discarded_while_it_is_read() {
     });
 }
 
-/// A region without its summary is walked, and what is behind a damaged extent is not found then: older copies elsewhere in
-/// it would be.
-#[test]
-pub fn a_region_says_that_it_is_void_before_its_summary_goes() {
-    let world = World::sized(16, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));
-    world.sim.block_on(async {
-        let live = world.open().await;
-        live.warm(0..800).await;
-        let moments = world.watch();
-        live.warm(800..1200).await;
-        world.unwatch();
-        let moments = moments.take();
-        let (region, sector) = (
-            world.geometry.region_bytes,
-            u64::from(world.geometry.sector_bytes),
-        );
-        let mut looked = 0;
-        let discards = (0..moments.len()).filter(|&at| moments[at].is(true, Issued, Discard));
-        for at in discards {
-            let start = moments[at].offset;
-            let zeroes = |m: &&Moment| m.is(true, Issued, Write) && m.offset == start + region - sector;
-            let Some(moment) = moments[..at].iter().rfind(zeroes) else {
-                continue;
-            };
-            let (cache, ..) = moment.cut(Left::Nothing, Left::Nothing);
-            let id = live.cache.superblock().cache_id();
-            let mark = VoidMark::parse(&cache.read(start, sector as usize), id, start);
-            assert!(mark.is_ok(), "region at {start}: {mark:?}");
-            looked += 1;
-        }
-        assert!(looked > 3, "only {looked} regions were made void");
-    });
-}
-
 #[test]
 pub fn a_cache_says_open_before_the_first_write_reaches_the_origin() {
     for mode in MODES {
@@ -412,8 +406,9 @@ pub fn a_cache_says_open_before_the_first_write_reaches_the_origin() {
             let moments = moments.take();
             let origin = find(&moments, 0, |m| m.is(false, Issued, Write));
             let (cache, ..) = moments[origin].cut(Left::Nothing, Left::Nothing);
-            for slot in flaz_engine::format::geometry::SUPERBLOCK_SLOTS {
-                let superblock = Superblock::parse(&cache.read(slot, 4096), cache.len()).expect("valid");
+            for slot in SUPERBLOCK_SLOTS {
+                let superblock =
+                    Superblock::parse(&cache.read(slot, SUPERBLOCK_BYTES), cache.len()).expect("valid");
                 assert_eq!(superblock.state, State::Open, "{mode}: slot at {slot}");
             }
         });
@@ -500,169 +495,61 @@ pub fn a_fence_is_recorded_before_a_write_without_intent() {
     }
 }
 
-/// Pages of intents carry marks of what must be there, and those of the latest page count: of the latest opening, in it of
-/// the highest generation. Generations do not begin anew with an opening either.
+/// Recovery closes a region that was being filled: what it found must be stable before the manifest calls it that.
 #[test]
-pub fn intent_pages_after_a_clean_stop_override_older_ones() {
-    let generation = |world: &World| {
-        let (cache, _, _) = world.now();
-        let bytes = cache.read(world.geometry.intent_offset(), 512);
-        let sector = IntentSector::parse(&bytes.try_into().expect("512 bytes"), 0).expect("a sector");
-        sector.generation.get()
-    };
-    let world = World::new(20, Mode::WriteThrough);
-    world.sim.block_on(async {
-        let live = world.open().await;
-        for stripe in 0..4 {
-            // Each on a day of its own: a page to set its intent, a page to clear it.
-            live.write(stripe * STRIPE + 5).await;
-            live.env.sleep(CLEARED).await;
-        }
-        live.stop().await.expect("stops in order");
-    });
-    let before = generation(&world);
-    assert!(before > 4, "{before} generations before the stop");
-    let world = world.reboot(21);
-    world.sim.block_on(async {
-        let live = world.open().await;
-        assert!(matches!(live.cache.start, Start::Warm(_)));
-        live.write(STRIPE + 5).await;
-    });
-    let after = generation(&world);
-    assert!(after > before, "generation {after} follows {before}");
-}
-
-/// The marks of the page of intents that counts on a medium.
-fn marks_on(world: &World, cache: &DiskImage) -> [DurableMark; 2] {
-    let bytes = cache.read(
-        world.geometry.intent_offset(),
-        world.geometry.intent_len() as usize,
-    );
-    let sectors = bytes.as_chunks::<512>().0.iter().enumerate();
-    let pages = sectors.filter_map(|(number, bytes)| IntentSector::parse(bytes, number as u32).ok());
-    let newest = pages.max_by_key(IntentSector::age);
-    newest.expect("a page of intents").durable()
-}
-
-/// Of a region without a summary and without a mark recovery believes no more than what comes before the first damaged
-/// extent; what older regions have of the rest would come back.
-#[test]
-pub fn a_recovered_summary_is_stable_before_its_mark_is_dropped() {
+pub fn a_region_closed_by_recovery_is_stable_before_the_manifest_says_so() {
     let world = World::new(22, Mode::WriteThrough);
-    world.sim.block_on(async {
+    let killed = world.sim.block_on(async {
         let live = world.open().await;
         live.warm(0..100).await;
+        world.cache.moment().kill(|_, _| true)
     });
-    let world = world.reboot(23);
-    let moments = world.watch();
-    world.sim.block_on(async {
-        let live = world.open().await;
+    let next = world.boot(23, (killed, world.origin.snapshot(), world.host.memory()));
+    let moments = next.watch();
+    next.sim.block_on(async {
+        let live = next.open().await;
         assert_eq!(live.cache.start, Start::Recovered);
         live.write(5).await;
     });
-    world.unwatch();
+    next.unwatch();
     let moments = moments.take();
-    let region = world.geometry.region_bytes;
-    let is_summary = |m: &Moment| {
-        m.is(true, Completed, Write)
-            && world.in_regions(m.offset)
-            && (m.offset + m.len - world.geometry.data_offset()).is_multiple_of(region)
-    };
-    let page = find(&moments, 0, |m| {
-        m.is(true, Issued, Write) && world.in_intents(m.offset)
-    });
-    let summary = moments[..page].iter().rposition(is_summary);
-    let summary = summary.expect("an open region was closed by recovery");
-    let flush = find(&moments, summary, |m| m.is(true, Issued, Flush));
-    let flushed = find(&moments, flush, |m| m.is(true, Completed, Flush));
-    assert!(flushed < page, "the page of intents comes before the flush");
+    let closed = |m: &&Moment| m.is(true, Completed, Write) && next.in_manifest(m.offset);
+    assert!(moments.iter().any(|m| closed(&m)), "an open region is closed");
+    for moment in moments.iter().filter(closed) {
+        let (cache, ..) = moment.cut(Left::Nothing, Left::Nothing);
+        check_manifest(&next, &cache, moment.number);
+    }
 }
 
-/// The same for a region that was open at a clean stop, and goes on being filled.
+/// A region that was open at a clean stop is filled further, and the manifest goes on to call it stable up to there.
 #[test]
-pub fn a_region_that_was_open_at_a_clean_stop_keeps_its_mark() {
+pub fn a_region_that_was_open_at_a_clean_stop_stays_stable() {
     let world = World::new(24, Mode::WriteThrough);
     world.sim.block_on(async {
         let live = world.open().await;
         live.warm(0..100).await;
         live.stop().await.expect("stops in order");
     });
+    let open = |world: &World| {
+        let entries = world.manifest(&world.now().0).into_iter();
+        let open = entries.filter(|entry| entry.state == RegionUse::Open && entry.len > 0);
+        open.collect::<Vec<_>>()
+    };
+    let before = open(&world);
+    assert!(!before.is_empty());
     let world = world.reboot(25);
     world.sim.block_on(async {
         let live = world.open().await;
         assert!(matches!(live.cache.start, Start::Warm(_)));
         live.write(300).await;
-    });
-    let (cache, _, _) = world.now();
-    let marks = marks_on(&world, &cache);
-    assert!(marks.iter().any(|mark| mark.used > 0), "{marks:?}");
-}
-
-/// The same for a region that is closed while the log is being made stable: its extents are stable then, its summary is
-/// not yet.
-#[test]
-pub fn a_region_closed_during_a_log_flush_keeps_its_mark() {
-    let world = World::with_flushes_of(26, Mode::WriteThrough, Duration::from_millis(200));
-    let region = world.geometry.region_bytes;
-    let start = world.geometry.data_offset();
-    let (moments, marked) = world.sim.block_on(async {
-        let live = world.open().await;
-        // The region has a mark when this intent is cleared, and the next page of intents carries it.
-        live.write(5).await;
-        live.warm(0..8).await;
         live.env.sleep(CLEARED).await;
-        live.write(STRIPE).await;
-        let marks = marks_on(&world, &world.now().0);
-        let marked = marks.into_iter().find(|mark| mark.used > 0);
-        let marked = marked.expect("a region is marked");
-        assert!(u64::from(marked.used) < region, "there is room in it");
-        // The round that clears the intent of the write above flushes the log.
-        let moments = world.watch();
-        let flushes = || moments.borrow().iter().any(|m| m.is(true, Issued, Flush));
-        while !flushes() {
-            live.env.sleep(Duration::from_millis(1)).await;
-        }
-        live.warm(8..160).await;
-        let done = || moments.borrow().iter().any(|m| m.is(true, Completed, Flush));
-        while !done() {
-            live.env.sleep(Duration::from_millis(1)).await;
-        }
-        live.write(2 * STRIPE).await;
-        live.env.sleep(CLEARED).await;
-        live.write(3 * STRIPE).await;
-        world.unwatch();
-        (moments.take(), marked)
     });
-    let first_flush = find(&moments, 0, |m| m.is(true, Issued, Flush));
-    let flushed = find(&moments, first_flush, |m| m.is(true, Completed, Flush));
-    let is_summary = |m: &Moment| {
-        m.is(true, Issued, Write)
-            && world.in_regions(m.offset)
-            && (m.offset + m.len - start).is_multiple_of(region)
-    };
-    let summary = find(&moments, 0, is_summary);
-    assert!(summary > flushed, "it is closed before the flush has ended");
-    let has_mark = |m: &Moment| {
-        let (cache, ..) = m.cut(Left::Nothing, Left::Nothing);
-        marks_on(&world, &cache)
-            .iter()
-            .any(|mark| mark.fill == marked.fill)
-    };
-    let pages = |m: &Moment| m.is(true, Completed, Write) && world.in_intents(m.offset);
-    assert!(
-        moments[flushed..summary].iter().any(pages),
-        "a page of intents is written before the summary"
-    );
-    let gone = find(&moments, flushed, |m| !has_mark(m));
-    let landed = find(&moments, summary, |m| {
-        m.is(true, Completed, Write) && m.offset == moments[summary].offset
-    });
-    let flush = find(&moments, landed, |m| m.is(true, Issued, Flush));
-    let stable = find(&moments, flush, |m| m.is(true, Completed, Flush));
-    assert!(
-        stable < gone,
-        "the mark goes at {gone}, the summary is stable at {stable}"
-    );
+    for (before, after) in before.iter().zip(open(&world)) {
+        assert!(
+            after.generation == before.generation && after.len >= before.len,
+            "{after:?}"
+        );
+    }
 }
 
 /// A tombstone that a power cut takes, while a newer record of its block in the other ring stays: that one would shield the
@@ -678,7 +565,7 @@ pub fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
         let live = world.open().await;
         // Used blocks go to the main ring when their region is reclaimed, the others are forgotten.
         // Two regions of others are older there: the oldest one is looked at by recovery.
-        for (used, others) in [(1800..1928, 512..1024), (0..64, 1024..1536)] {
+        for (used, others) in [(1800..1900, 512..1024), (0..64, 1024..1536)] {
             live.warm(used.clone()).await;
             for block in used {
                 live.read(block).await;
@@ -695,7 +582,8 @@ pub fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
             live.warm(next..next + 8).await;
             next += 8;
         }
-        live.warm(next..next + 24).await;
+        live.warm(next..next + std::env::var("NN").map_or(24, |n| n.parse::<u64>().unwrap()))
+            .await;
         // The intent of their stripe is set and cleared, with the log stable.
         live.write(255).await;
         live.env.sleep(CLEARED).await;

@@ -7,8 +7,8 @@ use std::panic::catch_unwind;
 
 use flaz_engine::planted::{PlantedBug, plant};
 
-use crate::write_back::{full, orderings as write_back, stable};
-use crate::{lifecycle, orderings, origin_changed, random, reopen};
+use crate::write_back::{orderings as write_back, stable};
+use crate::{crashes, lifecycle, orderings, origin_changed, random, reopen};
 
 /// A bug, and a test that must find it.
 type Pair = (PlantedBug, fn());
@@ -55,7 +55,15 @@ fn broken_orderings_are_found() {
         ),
         (
             PlantedBug::RegionNotVoided,
-            orderings::a_region_is_stably_void_before_discard_and_next_reclaim,
+            orderings::a_region_is_free_in_the_manifest_before_its_discard,
+        ),
+        (
+            PlantedBug::ReclaimNotMarked,
+            crashes::a_region_is_being_reclaimed_before_a_block_leaves_it,
+        ),
+        (
+            PlantedBug::ReclaimedKept,
+            crashes::a_block_dropped_by_an_unfinished_reclaim_is_not_recovered,
         ),
         (
             PlantedBug::RegionNotPinned,
@@ -70,8 +78,8 @@ fn broken_orderings_are_found() {
             orderings::a_cache_is_marked_clean_after_image_and_origin_are_stable,
         ),
         (
-            PlantedBug::SummaryAfterMark,
-            orderings::a_recovered_summary_is_stable_before_its_mark_is_dropped,
+            PlantedBug::FullUnflushed,
+            orderings::the_manifest_says_what_is_stable_and_takes_nothing_back,
         ),
         (
             PlantedBug::RingOfOldIgnored,
@@ -150,10 +158,6 @@ fn broken_orderings_in_write_back_are_found() {
         (
             PlantedBug::StableMarkSkipped,
             stable::damage_after_a_marked_flush_is_found,
-        ),
-        (
-            PlantedBug::RegionNotResumed,
-            full::a_crash_in_a_reclaim_leaves_room_for_lost_records,
         ),
     ]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{Start, mark_clean, mark_empty, mark_void, read_superblock, write_superblock};
-use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::superblock::State;
 use flaz_engine::host_record::HostRecord;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
@@ -318,7 +318,7 @@ fn an_opening_that_is_cut_leaves_the_superblock_that_was_good() {
         let next = world.reboot(24);
         next.cache.flip_bit(SUPERBLOCK_SLOTS[damaged] + 40, 0);
         for _ in 0..tries {
-            let pages = || SUPERBLOCK_SLOTS.map(|slot| next.cache.peek(slot, PAGE_BYTES));
+            let pages = || SUPERBLOCK_SLOTS.map(|slot| next.cache.peek(slot, SUPERBLOCK_BYTES));
             let before = pages();
             // The first flush is the one before the first slot, the second the one behind it. If that is written once more,
             // there is one more before it.
@@ -350,7 +350,7 @@ fn a_stop_that_is_cut_after_a_superblock_has_rotted_leaves_one() {
     for (damaged, place) in SUPERBLOCK_SLOTS.into_iter().enumerate() {
         for nth in 1..16 {
             let world = World::new(34, Mode::WriteBack);
-            let pages = || SUPERBLOCK_SLOTS.map(|slot| world.cache.peek(slot, PAGE_BYTES));
+            let pages = || SUPERBLOCK_SLOTS.map(|slot| world.cache.peek(slot, SUPERBLOCK_BYTES));
             let before = world.sim.block_on(async {
                 let live = world.open().await;
                 for block in 0..32 {
@@ -442,7 +442,7 @@ fn a_failed_write_of_the_second_superblock_is_retried() {
         mark_clean(&world.cache, &mut superblock)
             .await
             .expect("the first is written");
-        let [first, second] = SUPERBLOCK_SLOTS.map(|slot| world.cache.peek(slot, PAGE_BYTES));
+        let [first, second] = SUPERBLOCK_SLOTS.map(|slot| world.cache.peek(slot, SUPERBLOCK_BYTES));
         assert_eq!(world.cache.stats().errors, 1);
         assert!(first == second, "the second is older");
     });

@@ -11,7 +11,8 @@ use flaz_device::deadline::Deadline;
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, walk};
-use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::format::geometry::{Geometry, GeometryWish, PAGE_BYTES};
+use flaz_engine::format::manifest::{ManifestEntry, ManifestSector};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::host_record::{HostRecord, HostRecords};
 use flaz_engine::policy::PolicyKind;
@@ -395,6 +396,31 @@ impl World {
     pub fn in_intents(&self, offset: u64) -> bool {
         let start = self.geometry.intent_offset();
         (start..start + self.geometry.intent_len()).contains(&offset)
+    }
+
+    /// Whether a place on the cache device is in the manifest.
+    pub fn in_manifest(&self, offset: u64) -> bool {
+        let start = self.geometry.manifest_offset();
+        (start..start + self.geometry.manifest_len()).contains(&offset)
+    }
+
+    /// What the manifest of the first shard says on a cache device: of each sector, the copy that was written last.
+    pub fn manifest(&self, cache: &DiskImage) -> Vec<ManifestEntry> {
+        let geometry = &self.geometry;
+        let sector_bytes = geometry.sector_bytes as usize;
+        let superblock = cache.read(0, PAGE_BYTES);
+        let cache_id = u32::from_le_bytes(superblock[24..28].try_into().expect("four bytes"));
+        let sectors = (0..geometry.shard_manifest_sectors()).flat_map(|sector| {
+            let number = geometry.manifest_sector_number(0, sector);
+            let count = geometry.manifest_regions(sector).len();
+            let copies = (0..2).filter_map(|copy| {
+                let bytes = cache.read(geometry.manifest_sector_offset(0, sector, copy), sector_bytes);
+                ManifestSector::parse(&bytes, cache_id, number, count, geometry.region_bytes).ok()
+            });
+            let newest = copies.max_by_key(ManifestSector::age);
+            newest.expect("a sector of the manifest").entries
+        });
+        sectors.collect()
     }
 
     /// Whether a place on the cache device is in the regions.

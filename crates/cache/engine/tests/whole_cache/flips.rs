@@ -76,6 +76,11 @@ fn every_byte_of_the_superblocks() {
 }
 
 #[test]
+fn every_byte_of_the_manifest() {
+    check_part("manifest");
+}
+
+#[test]
 fn every_byte_of_the_shard_state() {
     check_part("shard state");
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use flaz_engine::check::Thing;
 use flaz_engine::format::extent::EXTENT_HEADER_BYTES;
-use flaz_engine::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use flaz_engine::format::geometry::{Geometry, PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::shard_state::ShardState;
 use flaz_engine::format::summary::Summary;
 use flaz_engine::policy::PolicyKind;
@@ -112,10 +112,17 @@ impl Victim {
     /// Everything on the device that is not a block's data, by name.
     pub fn metadata(&self) -> Vec<(&'static str, Range<u64>)> {
         let page = |offset: u64| offset..offset + 4096;
+        let slot = |offset: u64| offset..offset + SUPERBLOCK_BYTES as u64;
+        let sector = |copy| {
+            let start = self.geometry.manifest_sector_offset(0, 0, copy);
+            start..start + u64::from(self.geometry.sector_bytes)
+        };
         let intents = self.geometry.intent_offset();
         let mut all = vec![
-            ("superblock", page(SUPERBLOCK_SLOTS[0])),
-            ("superblock", page(SUPERBLOCK_SLOTS[1])),
+            ("superblock", slot(SUPERBLOCK_SLOTS[0])),
+            ("superblock", slot(SUPERBLOCK_SLOTS[1])),
+            ("manifest", sector(0)),
+            ("manifest", sector(1)),
             ("shard state", page(self.geometry.shard_state_offset(0))),
             ("intents", intents..intents + self.geometry.intent_len()),
             ("index image", self.index.clone()),
@@ -130,10 +137,22 @@ impl Victim {
         let mut image = self.cache.clone();
         let mut bytes = image.read(range.start, (range.end - range.start) as usize);
         change(&mut bytes);
-        bytes[checksum..checksum + 4].fill(0);
-        let sum = crc32c::crc32c(&bytes);
-        bytes[checksum..checksum + 4].copy_from_slice(&sum.to_le_bytes());
         image.write(range.start, &bytes);
+        reseal(&mut image, range, checksum);
+        image
+    }
+
+    /// With other sectors of the manifest, the same in both copies.
+    pub fn with_manifest(&self, change: impl Fn(&mut [u8])) -> DiskImage {
+        let mut image = self.cache.clone();
+        for copy in 0..2 {
+            let start = self.geometry.manifest_sector_offset(0, 0, copy);
+            let sector = start..start + u64::from(self.geometry.sector_bytes);
+            let mut bytes = image.read(sector.start, 512);
+            change(&mut bytes);
+            image.write(sector.start, &bytes);
+            reseal(&mut image, sector, 4);
+        }
         image
     }
 
@@ -149,8 +168,15 @@ impl Victim {
         } else {
             (second, first)
         };
-        let mut image = self.sealed(last..last + 4096, 12, change);
-        image.write(other, &[0; 4096]);
+        let mut bytes = self.cache.read(last, SUPERBLOCK_BYTES);
+        change(&mut bytes);
+        // The texts have a checksum of their own, in the page.
+        let texts = crc32c::crc32c(&bytes[PAGE_BYTES..]);
+        bytes[116..120].copy_from_slice(&texts.to_le_bytes());
+        let mut image = self.cache.clone();
+        image.write(last, &bytes);
+        image.write(other, &[0; PAGE_BYTES]);
+        reseal(&mut image, last..last + PAGE_BYTES as u64, 12);
         image
     }
 
@@ -190,4 +216,12 @@ impl Victim {
     pub fn block(&self, number: u64) -> &[u8] {
         &self.right[(number * BLOCK) as usize..][..BLOCK as usize]
     }
+}
+
+/// Makes the checksum of a range, `checksum` bytes from its start, right again.
+fn reseal(image: &mut DiskImage, range: Range<u64>, checksum: usize) {
+    let mut bytes = image.read(range.start, (range.end - range.start) as usize);
+    bytes[checksum..checksum + 4].fill(0);
+    let sum = crc32c::crc32c(&bytes);
+    image.write(range.start + checksum as u64, &sum.to_le_bytes());
 }

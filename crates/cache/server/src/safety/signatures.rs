@@ -7,7 +7,7 @@
 //! The purpose is to protect data. A row that sometimes matches random bytes is acceptable; a missing format is not.
 //! Magics of two bytes have a `confirm` function that checks more bytes.
 
-use flaz_engine::format::geometry::{PAGE_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::superblock::{self, Superblock};
 
 use super::source::Source;
@@ -409,7 +409,7 @@ fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static 
     let mut newest: Option<Superblock> = None;
     let mut dirty = false;
     for slot in SUPERBLOCK_SLOTS {
-        let Some(page) = source.bytes::<PAGE_BYTES>(slot)? else {
+        let Some(page) = source.bytes::<SUPERBLOCK_BYTES>(slot)? else {
             continue;
         };
         match Superblock::parse(&page, source.size_bytes()) {

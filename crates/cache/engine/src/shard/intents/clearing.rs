@@ -8,13 +8,11 @@ use flaz_device::{DeviceError, Env};
 use futures_util::future::{Either, select};
 
 use super::page_of;
-use crate::format::intent::DurableMark;
 use crate::planted::{PlantedBug, planted};
 use crate::shard::io::Noted;
-use crate::shard::log::FlushPoint;
 use crate::shard::{Platform, Shard};
 use crate::stats::count;
-use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
+use crate::units::{LocalBlock, STRIPE_BLOCKS};
 
 /// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
@@ -63,13 +61,6 @@ impl<P: Platform> Shard<P> {
             candidates
         };
         if candidates.is_empty() {
-            return;
-        }
-        // A block may have left a region whose reclaim has begun and been written since: until the region is void,
-        // the old copy is on the medium, and nothing newer need be.
-        self.reclaimer.current_ended(|| self.cache.is_fenced()).await;
-        if self.cache.is_fenced() || self.reclaimer.is_stuck() {
-            // It ended, and the region is not void.
             return;
         }
         let ticket = self.origin.shared().watch().ticket();
@@ -142,61 +133,6 @@ impl<P: Platform> Shard<P> {
                 false
             }
         }
-    }
-
-    /// Waits until everything appended so far is stable on the cache device, and marked there as stable if blocks may be
-    /// dirty. False: the device failed.
-    pub(in crate::shard) async fn make_log_stable(self: &Rc<Self>) -> bool {
-        let point = self.log.seal_for_flush();
-        self.pump_writes();
-        loop {
-            if self.cache.is_fenced() {
-                return false;
-            }
-            if self.log.has_ended(&point) {
-                break;
-            }
-            self.log.write_ended().await;
-        }
-        if let Err(error) = self.cache.flush().await {
-            self.cache_error(&error);
-            self.fence("the cache device failed a flush");
-            return false;
-        }
-        self.note_stable(&point);
-        if !self.make_mark_stable().await {
-            return false;
-        }
-        self.log.raise_stable(&point);
-        self.map.log_stable(&self.log);
-        true
-    }
-
-    /// A flush that began at `point` has succeeded: of the regions that were open then, so much is stable, and of all that
-    /// their rings had before, everything, unless they are behind.
-    pub(in crate::shard) fn note_stable(self: &Rc<Self>, point: &FlushPoint) {
-        self.log.note_flushed(point);
-        let &FlushPoint {
-            open, marks, behind, ..
-        } = point;
-        let known = self.intents.marks.current();
-        // A region that was closed meanwhile needs its mark until its summary is stable, which the next time sees to. But
-        // it may have been made void by now, or be about to be.
-        let mut marks = marks;
-        for (((mark, region), known), behind) in marks.iter_mut().zip(open).zip(known).zip(behind) {
-            if behind || known.fill > mark.fill {
-                *mark = known;
-                continue;
-            }
-            let fill = region.map_or(Sequence(0), |number| self.log.fill_of_region(number));
-            if mark.fill != fill || self.intents.marks.is_forgotten(fill) {
-                *mark = DurableMark::default();
-            } else if known.fill == fill {
-                mark.used = mark.used.max(known.used);
-            }
-        }
-        self.intents.set_marks(marks);
-        self.stable_mark.advance(marks != known, behind.contains(&true));
     }
 
     /// After a clean stop nothing is in flight: clears every bit that is set. (But for those of which a failed flush may

@@ -4,7 +4,7 @@ use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
 
 use crate::format::geometry::PAGE_BYTES;
-use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
+use crate::format::intent::{INTENT_STRIPES, IntentSector};
 use crate::shard::{Platform, Shard};
 use crate::stats::count;
 
@@ -14,16 +14,13 @@ const CHUNK_BYTES: u64 = 1 << 20;
 const UNREADABLE_PAGES_MAX: u32 = 8;
 
 impl<P: Platform> Shard<P> {
-    /// Reads the bitmap that a crash left. A sector that does not check counts as all ones. Marks of openings before a cold
-    /// start name regions that nobody looks for any more; their bits count, for the flush of the origin that comes after a
-    /// cold start may not have been.
-    pub(in crate::shard) async fn load_intents(&self) -> Result<[DurableMark; 2], DeviceError> {
+    /// Reads the bitmap that a crash left. A sector that does not check counts as all ones. Bits of openings before a cold start
+    /// count as well, for the flush of the origin that comes after a cold start may not have been.
+    pub(in crate::shard) async fn load_intents(&self) -> Result<(), DeviceError> {
         let (start, len) = (
             self.id.geometry.shard_intent_offset(self.id.number),
             self.id.geometry.shard_intent_len(),
         );
-        let mut newest = ((0, 0), [DurableMark::default(); 2]);
-        let mut generation = 0;
         let mut at = 0;
         while at < len {
             let part = CHUNK_BYTES.min(len - at);
@@ -41,13 +38,8 @@ impl<P: Platform> Shard<P> {
                         range
                             .filter(|stripe| sector.has(stripe - first))
                             .for_each(|stripe| bits.set(stripe));
-                        generation = generation.max(sector.generation.get());
-                        if sector.age() >= newest.0 && sector.epoch.get() >= self.id.valid_from.0 {
-                            newest = (sector.age(), sector.durable());
-                        }
                     }
                     Err(error) => {
-                        self.intents.marks.note_unread();
                         if !range.is_empty() {
                             tracing::warn!(shard = self.id.number, sector = number, %error, "an intent sector is damaged");
                             range.for_each(|stripe| bits.set(stripe));
@@ -57,8 +49,7 @@ impl<P: Platform> Shard<P> {
             }
             at += part;
         }
-        self.intents.marks.note_found(generation, newest.1);
-        Ok(newest.1)
+        Ok(())
     }
 
     /// Reads part of the bitmap. Pages that cannot be read are zeroes, which do not check.
@@ -105,73 +96,5 @@ impl<P: Platform> Shard<P> {
         let flushed = self.cache.flush_since(failures).await;
         drop(permit);
         flushed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::rc::Rc;
-
-    use super::*;
-    use crate::format::geometry::{Geometry, GeometryWish};
-    use crate::shard::simulated::{Simulated, shard};
-    use crate::units::Sequence;
-    use flaz_sim::{DiskConfig, Sim, SimDisk};
-
-    const CACHE_LEN: u64 = 8 << 20;
-    /// Of so many pages of intents.
-    const ORIGIN_LEN: u64 = 64 << 30;
-    const PAGES: u64 = 3;
-
-    fn mark(fill: u64) -> [DurableMark; 2] {
-        let (fill, used) = (Sequence(fill), 512);
-        [DurableMark { fill, used }, DurableMark::default()]
-    }
-
-    /// The latest page, with a mark of filling 9, is damaged while a second opening begins and does what `then` says.
-    /// Which marks a third one finds, for which that page is right again.
-    fn marks_after(then: impl AsyncFnOnce(Rc<Shard<Simulated>>)) -> [DurableMark; 2] {
-        let sim = Sim::new(1);
-        let env = sim.env();
-        let cache = SimDisk::new(&env, DiskConfig::fast(CACHE_LEN));
-        let wish = GeometryWish {
-            shard_count: Some(1),
-            ..GeometryWish::default()
-        };
-        let geometry = Geometry::plan(CACHE_LEN, 512, ORIGIN_LEN, wish).expect("fits");
-        assert_eq!(geometry.shard_intent_len(), PAGES * PAGE_BYTES as u64);
-        sim.block_on(async {
-            let first = shard(&env, &cache, geometry, 1);
-            let last = PAGES - 1;
-            for (page, fill) in (0..PAGES).chain([last; 6]).zip(1..) {
-                first.intents.set_marks(mark(fill));
-                first.write_intents(page, &[], true).await.expect("it is well");
-            }
-            let position = first.intent_position(last);
-            let right = cache.peek(position, PAGE_BYTES);
-            cache.poke(position, &[0xa5; PAGE_BYTES]);
-            let second = shard(&env, &cache, geometry, 2);
-            assert_eq!(second.load_intents().await.expect("it can be read"), mark(2));
-            then(second).await;
-            cache.poke(position, &right);
-            let third = shard(&env, &cache, geometry, 3);
-            third.load_intents().await.expect("it can be read")
-        })
-    }
-
-    #[test]
-    fn a_transient_read_error_does_not_revive_an_old_intent_page() {
-        let marks = marks_after(async |second| {
-            second.intents.set_marks(mark(40));
-            second.write_intents(0, &[], true).await.expect("it is well");
-        });
-        assert_eq!(marks, mark(40));
-    }
-
-    /// No mark may name a region that is about to be made void, nor may one that could not be read.
-    #[test]
-    fn a_mark_that_could_not_be_read_is_forgotten_like_any_other() {
-        let marks = marks_after(async |second| second.forget_mark(Sequence(9)).await.expect("it is well"));
-        assert_eq!(marks, [DurableMark::default(); 2]);
     }
 }

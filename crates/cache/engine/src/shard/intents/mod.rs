@@ -9,15 +9,10 @@
 //! Setting is what writers wait for: one task writes all wishes that came while the last write was on its way.
 //! Clearing is done in rounds, for stripes that were left alone for a while. That a bit is clear says something of the
 //! origin, too, where it is watched: see [`watch`](super::watch).
-//!
-//! The same sectors carry how much of each open region is known to be stable ([`DurableMark`]), so that recovery
-//! notices when damage took away what was there. [`stable_mark`](super::stable_mark) decides when they are written for
-//! that alone.
 
 mod bits;
 mod clearing;
 mod loading;
-mod marks;
 mod setting;
 mod widening;
 
@@ -29,10 +24,9 @@ use flaz_device::{Device, IoBuf, Nanos};
 use zerocopy::IntoBytes;
 
 use self::bits::Bits;
-use self::marks::Marks;
 use self::widening::Widening;
 use crate::format::geometry::{Geometry, PAGE_BYTES};
-use crate::format::intent::{DurableMark, INTENT_STRIPES, IntentSector};
+use crate::format::intent::{INTENT_STRIPES, IntentSector};
 use crate::units::{BlockNumber, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
 
@@ -40,7 +34,6 @@ use crate::volume::STRIPE_BYTES;
 #[derive(Debug)]
 pub(super) struct IntentBitmap {
     bits: RefCell<Bits>,
-    marks: Marks,
     widening: Widening,
     /// Stripes that writers wait for. Bounded by the writers in flight.
     wanted: RefCell<Vec<u64>>,
@@ -60,7 +53,6 @@ impl IntentBitmap {
     pub(super) fn new(geometry: &Geometry) -> Self {
         Self {
             bits: RefCell::new(Bits::new(geometry.local_stripes())),
-            marks: Marks::new(),
             widening: Widening::new(),
             wanted: RefCell::new(Vec::new()),
             clients: Cell::new(0),
@@ -69,11 +61,6 @@ impl IntentBitmap {
             wishes: Notify::new(),
             changed: Notify::new(),
         }
-    }
-
-    /// Whether a part of the bitmap could not be read, and nothing stable was written since.
-    pub(super) fn unread(&self) -> bool {
-        self.marks.unread()
     }
 
     /// Whether a write of a client waits or is in flight.
@@ -106,11 +93,6 @@ impl IntentBitmap {
         self.changed.notify_all();
     }
 
-    /// The marks that the next page is to carry.
-    pub(super) fn set_marks(&self, marks: [DurableMark; 2]) {
-        self.marks.set(marks);
-    }
-
     /// Lets those that wait for a change look again: what they may do after the cache device was fenced has changed.
     pub(super) fn recheck(&self) {
         self.changed.notify_all();
@@ -141,12 +123,10 @@ impl IntentBitmap {
     fn page(&self, page: u64, epoch: u32, also: &[u64], shard_sectors: u64) -> IoBuf {
         let sectors = PAGE_BYTES as u64 / 512;
         let mut buf = IoBuf::zeroed(PAGE_BYTES);
-        let (number, marks) = (self.marks.next_page(), self.marks.current());
         let bits = self.bits.borrow();
         for (i, place) in buf.chunks_exact_mut(512).enumerate() {
             let within = page * sectors + i as u64;
-            let mut sector = IntentSector::clear((shard_sectors + within) as u32, epoch, number);
-            sector.set_durable(marks);
+            let mut sector = IntentSector::clear((shard_sectors + within) as u32, epoch);
             let range = within * INTENT_STRIPES..((within + 1) * INTENT_STRIPES).min(bits.stripes());
             if !range.is_empty() {
                 let set = bits.set_within(range.clone());

@@ -10,7 +10,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
 use crate::shard::{Platform, Shard};
 use crate::stats::count;
-use crate::units::{LocalBlock, STRIPE_BLOCKS, Sequence};
+use crate::units::{LocalBlock, STRIPE_BLOCKS};
 use crate::volume::IoError;
 
 impl<P: Platform> Shard<P> {
@@ -145,8 +145,6 @@ impl<P: Platform> Shard<P> {
     ) -> Result<(), DeviceError> {
         let (intents, first) = (&self.intents, self.first_intent_sector());
         let buf = intents.page(page, self.id.epoch.0, also, first);
-        let named = intents.marks.note_sent();
-        let marked = self.stable_mark.wanted();
         count(&self.stats.counters.intent_writes, 1);
         let fua = stable && !planted(PlantedBug::IntentNotStable);
         let position = self.intent_position(page);
@@ -158,48 +156,9 @@ impl<P: Platform> Shard<P> {
                 false => self.cache.write(position, buf, fua).await.1,
             }
         };
-        let result = match stable {
+        match stable {
             true => self.cache.stable(write).await,
             false => write.await,
-        };
-        if result.is_ok() {
-            self.stable_mark.note_written(marked, stable);
         }
-        if result.is_ok() && stable {
-            intents.marks.note_stable(named);
-        }
-        result
-    }
-
-    /// Writes a page for the sake of its marks, unless the position of this number is on the device already.
-    ///
-    /// # Errors
-    /// The device's.
-    pub(in crate::shard) async fn write_marks(&self, position: u64, stable: bool) -> Result<(), DeviceError> {
-        let permit = self.intents.pages().await;
-        if planted(PlantedBug::StableMarkSkipped) {
-            self.stable_mark.note_written(position, true);
-        }
-        // Once the device is fenced, its last word is that every bit is set.
-        let result = match self.cache.is_fenced() || self.stable_mark.covers(position, stable) {
-            true => Ok(()),
-            false => self.write_intents(0, &[], stable).await,
-        };
-        drop(permit);
-        result
-    }
-
-    /// Before a region is made void: no mark may demand that it be there. (With a younger region in its ring none does,
-    /// but that one may not be there yet.)
-    pub(in crate::shard) async fn forget_mark(&self, fill: Sequence) -> Result<(), DeviceError> {
-        let intents = &self.intents;
-        intents.marks.forget(fill);
-        if !intents.marks.may_be_on_medium(fill) {
-            return Ok(());
-        }
-        let permit = intents.pages().await;
-        let result = self.write_intents(0, &[], true).await;
-        drop(permit);
-        result
     }
 }

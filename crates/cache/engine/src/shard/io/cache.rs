@@ -231,21 +231,9 @@ impl<P: Platform> CacheIo<P> {
         result.map(|()| (buf, (offset - start) as usize))
     }
 
-    /// Reads `len` bytes at a position of the device, widened to its alignment at their end. For recovery: nothing is counted.
-    ///
-    /// # Errors
-    /// The device's.
-    pub(in crate::shard) async fn read_at(&self, position: u64, len: u64) -> Result<IoBuf, DeviceError> {
-        let wide = len.next_multiple_of(u64::from(self.device.alignment()));
-        let (mut buf, result) = self.device.read_at(position, IoBuf::new(wide as usize)).await;
-        result?;
-        buf.set_len(len as usize);
-        Ok(buf)
-    }
-
     // Writing.
 
-    /// Writes an extent, a summary or a page of intents. Bytes count as written once they are.
+    /// Writes an extent, a summary, a sector of the manifest or a page of intents. Bytes count as written once they are.
     pub(in crate::shard) async fn write(
         &self,
         position: u64,
@@ -282,7 +270,7 @@ impl<P: Platform> CacheIo<P> {
         (buf, result)
     }
 
-    /// Writes what belongs to no client: voided regions, what recovery ends, index images. Nothing is counted.
+    /// Writes what belongs to no client: the summaries of regions that recovery closes, index images. Nothing is counted.
     ///
     /// # Errors
     /// The device's, or it is fenced.

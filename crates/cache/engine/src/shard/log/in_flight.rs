@@ -1,9 +1,10 @@
-//! Extents and summaries on their way to the cache device: the one list of them.
+//! What is on its way to the cache device: opened regions, extents, summaries. The one list of them.
 //!
 //! Invariants:
 //! - Every sealed extent is on the list until it has landed, or was lost. One that is withheld stays, so that its
 //!   position is never reached.
 //! - Every region that was ended is on the list, in the order of ending, until it may enter its ring.
+//! - An extent is sent only after the manifest has its region.
 //! - A summary is sent only after every extent of its region has ended.
 
 use std::collections::VecDeque;
@@ -11,12 +12,14 @@ use std::collections::VecDeque;
 use flaz_device::IoBuf;
 
 use super::lsn::Lsn;
+use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{Location, Sequence};
 
-/// What is written: an extent, or the summary of a region.
+/// What is written: the manifest's word that a region is open, an extent, or the summary of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum WriteId {
+    Opening { region: u32 },
     Extent(Lsn),
     Summary { region: u32 },
 }
@@ -25,9 +28,8 @@ pub(in crate::shard) enum WriteId {
 #[derive(Debug)]
 pub(in crate::shard) struct PendingWrite {
     pub(in crate::shard) id: WriteId,
-    /// Byte offset on the cache device.
-    pub(in crate::shard) position: u64,
-    pub(in crate::shard) buf: IoBuf,
+    /// Byte offset on the cache device, and what is written there. None for a region that is opened.
+    pub(in crate::shard) bytes: Option<(u64, IoBuf)>,
 }
 
 /// How far an extent has come.
@@ -85,9 +87,9 @@ pub(super) struct EndedRegion {
     pub(super) ring: Ring,
     /// The extent that was opened last when the region was ended.
     pub(super) at: Lsn,
-    /// The first extent of the region that did not reach the device. Recovery finds what is behind it only by the
-    /// summary.
-    pub(super) missing: Option<Lsn>,
+    /// The first extent of the region that did not reach the device, and where it was to be. Recovery finds what is behind
+    /// it only by the summary, and believes that once the region is full.
+    pub(super) missing: Option<(Lsn, u32)>,
     pub(super) summary: SummaryStage,
 }
 
@@ -100,6 +102,8 @@ impl EndedRegion {
 /// See the module's documentation. A few dozen items at most.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
+    /// Regions that the manifest does not have yet, and whether it is being written.
+    openings: Vec<(u32, bool)>,
     extents: Vec<Extent>,
     ended: VecDeque<EndedRegion>,
 }
@@ -110,8 +114,16 @@ impl InFlight {
         self.extents.push(extent);
     }
 
+    pub(super) fn push_opening(&mut self, region: u32) {
+        self.openings.push((region, false));
+    }
+
     pub(super) fn push_ended(&mut self, region: EndedRegion) {
         self.ended.push_back(region);
+    }
+
+    fn is_opening(&self, region: u32) -> bool {
+        self.openings.iter().any(|(opening, _)| *opening == region)
     }
 
     pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
@@ -130,14 +142,15 @@ impl InFlight {
     pub(super) fn writes(&self) -> usize {
         let extents = self.extents.iter().filter(|extent| extent.is_being_written());
         let summaries = self.ended.iter().filter(|region| !region.is_ended());
-        extents.count() + summaries.count()
+        self.openings.len() + extents.count() + summaries.count()
     }
 
     /// Writes that were taken and have not ended.
     pub(super) fn taken(&self) -> usize {
         let taken = |extent: &&Extent| matches!(extent.stage, Stage::Taken | Stage::Sent);
         let sent = |region: &&EndedRegion| matches!(region.summary, SummaryStage::Sent);
-        self.extents.iter().filter(taken).count() + self.ended.iter().filter(sent).count()
+        let opening = self.openings.iter().filter(|(_, sent)| *sent).count();
+        opening + self.extents.iter().filter(taken).count() + self.ended.iter().filter(sent).count()
     }
 
     fn extents_of(&self, region: u32) -> usize {
@@ -145,14 +158,24 @@ impl InFlight {
         self.extents.iter().filter(of_region).count()
     }
 
-    /// Whether an extent or the summary of a region is queued or under way.
+    /// Whether something of a region is queued or under way.
     pub(super) fn is_writing(&self, region: u32) -> bool {
         let mut ended = self.ended.iter();
-        self.extents_of(region) > 0 || ended.any(|ended| ended.region == region && !ended.is_ended())
+        self.is_opening(region)
+            || self.extents_of(region) > 0
+            || ended.any(|ended| ended.region == region && !ended.is_ended())
     }
 
-    /// Takes the next write: a summary whose extents have all ended, or the extent that was sealed first.
+    /// Takes the next write: a region for the manifest, a summary whose extents have all ended, or the extent that was
+    /// sealed first.
     pub(super) fn take(&mut self) -> Option<PendingWrite> {
+        if let Some((region, sent)) = self.openings.iter_mut().find(|(_, sent)| !sent) {
+            *sent = true;
+            return Some(PendingWrite {
+                id: WriteId::Opening { region: *region },
+                bytes: None,
+            });
+        }
         let ready = self.ended.iter().position(|ended| {
             matches!(ended.summary, SummaryStage::Queued { .. }) && self.extents_of(ended.region) == 0
         });
@@ -165,27 +188,29 @@ impl InFlight {
             let region = ended.region;
             return Some(PendingWrite {
                 id: WriteId::Summary { region },
-                position,
-                buf,
+                bytes: Some((position, buf)),
             });
         }
-        let queued = self
-            .extents
-            .iter_mut()
-            .filter(|extent| extent.stage == Stage::Queued);
+        let openings = &self.openings;
+        let is_opening = |region| {
+            openings.iter().any(|(opening, _)| *opening == region)
+                && !planted(PlantedBug::ExtentBeforeManifest)
+        };
+        let queued = (self.extents.iter_mut())
+            .filter(|extent| extent.stage == Stage::Queued && !is_opening(extent.region));
         let extent = queued.min_by_key(|extent| extent.sequence)?;
         extent.stage = Stage::Taken;
         let bytes = extent.buf.as_ref().expect("a queued extent has its bytes");
         Some(PendingWrite {
             id: WriteId::Extent(extent.lsn),
-            position: extent.position,
-            buf: IoBuf::copy_of(bytes),
+            bytes: Some((extent.position, IoBuf::copy_of(bytes))),
         })
     }
 
     /// A write has ended, well or not, or will never be sent.
     pub(super) fn end(&mut self, id: WriteId) {
         match id {
+            WriteId::Opening { region } => self.openings.retain(|(opening, _)| *opening != region),
             WriteId::Extent(lsn) => {
                 let at = self.extents.iter().position(|extent| extent.lsn == lsn);
                 let at = at.expect("an extent ends once");
@@ -216,9 +241,24 @@ impl InFlight {
 
     /// Notes that an extent of an ended region did not reach the device.
     pub(super) fn note_missing(&mut self, region: u32, lsn: Lsn) {
+        let Some(offset) = self.get(lsn).map(|extent| extent.offset) else {
+            return;
+        };
         if let Some(ended) = self.ended.iter_mut().rfind(|ended| ended.region == region) {
-            ended.missing = Some(ended.missing.map_or(lsn, |missing| missing.min(lsn)));
+            let missing = (lsn, offset);
+            ended.missing = Some(ended.missing.map_or(missing, |first| first.min(missing)));
         }
+    }
+
+    /// Where the first extent of a region begins that is not on the device.
+    pub(super) fn first_gap(&self, region: u32) -> Option<u32> {
+        let under_way = (self.extents.iter())
+            .filter(|extent| extent.region == region)
+            .map(|extent| extent.offset);
+        let missing = (self.ended.iter())
+            .filter(|ended| ended.region == region)
+            .filter_map(|ended| Some(ended.missing?.1));
+        under_way.chain(missing).min()
     }
 
     /// The first position in `ring` that recovery would not come to, because an extent is under way, or missing in a region
@@ -229,7 +269,7 @@ impl InFlight {
             .map(|extent| extent.lsn);
         let missing = (self.ended.iter())
             .filter(|ended| ended.ring == ring && !ended.is_ended())
-            .filter_map(|ended| ended.missing);
+            .filter_map(|ended| Some(ended.missing?.0));
         under_way.chain(missing).min()
     }
 
@@ -239,10 +279,5 @@ impl InFlight {
         let mut ended = self.ended.iter().filter(|ended| !ended.is_ended());
         self.extents.iter().all(|extent| extent.lsn > upto)
             && ended.all(|ended| ended.at > upto && ended.missing.is_none())
-    }
-
-    /// Whether a region of `ring` was ended, and is not on the device yet, summary and all.
-    pub(super) fn is_behind(&self, ring: Ring) -> bool {
-        self.ended.iter().any(|ended| ended.ring == ring)
     }
 }

@@ -5,8 +5,10 @@
 //! | [`append`] | what the log takes |
 //! | [`lsn`] | positions |
 //! | [`state`] | open extents and regions: appending, sealing, closing |
-//! | [`in_flight`] | extents and summaries on their way to the device |
+//! | [`in_flight`] | what is on its way to the device |
 //! | [`regions`] | which regions are free, open, full, being reclaimed |
+//! | [`marks`] | how far regions are stable, and how much of that the manifest says |
+//! | [`manifest`] | writing the manifest |
 //! | [`image`] | the regions' part of an index image |
 //!
 //! Invariants:
@@ -14,11 +16,15 @@
 //!   stays on, what is stable it finds in any case.
 //! - One open extent and one open region a ring; one list of extents in flight.
 //! - A region that is pinned is not released.
+//! - An extent is sent after the manifest has its region; a region is filled again after the manifest said, stable, that it is
+//!   free; a block leaves a region that is reclaimed after the manifest said, stable, that it is.
 
 mod append;
 mod image;
 mod in_flight;
 mod lsn;
+mod manifest;
+mod marks;
 mod regions;
 mod state;
 
@@ -28,16 +34,18 @@ use flaz_device::local::Notify;
 
 use crate::format::extent::FragmentIdentity;
 use crate::format::geometry::Geometry;
-use crate::format::intent::DurableMark;
+use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, Location, Sequence};
+use manifest::Manifest;
 use state::State;
 
 pub(super) use append::{Append, Appended, Class};
 pub(super) use in_flight::{PendingWrite, WriteId};
 pub(super) use lsn::{Lsn, Positions};
+pub(super) use manifest::Copies;
 pub(crate) use regions::{Region, RegionState, Regions};
 pub use state::WRITES_IN_FLIGHT_MAX;
 pub(super) use state::{FlushPoint, LogIdentity};
@@ -47,8 +55,6 @@ pub(super) use state::{FlushPoint, LogIdentity};
 pub(super) struct Victim {
     pub(super) region: u32,
     pub(super) ring: Ring,
-    /// Tells this filling of the region from every other.
-    pub(super) fill: Sequence,
 }
 
 /// See the module's documentation.
@@ -56,11 +62,14 @@ pub(super) struct Victim {
 pub(super) struct SegmentLog {
     geometry: Geometry,
     state: RefCell<State>,
+    manifest: Manifest,
     /// A write has ended.
     written: Notify,
     /// There may be room that there was not.
     space: Notify,
     unpinned: Notify,
+    /// A flush of a client was answered, of which the manifest does not know yet.
+    flush_answered: Notify,
 }
 
 /// A region that must not be discarded while its data is being read.
@@ -83,9 +92,11 @@ impl SegmentLog {
         Self {
             geometry,
             state: RefCell::new(State::new(geometry, identity)),
+            manifest: Manifest::new(&geometry),
             written: Notify::new(),
             space: Notify::new(),
             unpinned: Notify::new(),
+            flush_answered: Notify::new(),
         }
     }
 
@@ -236,6 +247,11 @@ impl SegmentLog {
         self.state.borrow().is_stable(ring, lsn)
     }
 
+    /// Whether everything appended so far is stable, and the manifest says so.
+    pub(super) fn is_all_stable(&self) -> bool {
+        self.state.borrow().is_all_stable() && self.unmarked(true).is_empty()
+    }
+
     /// Writers are told that recovery finds their dirty blocks, up to here: they have landed.
     pub(super) fn promise(&self, upto: &Positions) {
         assert!(
@@ -270,19 +286,24 @@ impl SegmentLog {
         self.state.borrow().landed_point()
     }
 
-    /// A flush that began at `point` has succeeded: extents that are sealed from now on say so.
+    /// A flush that began at `point` has succeeded: what had landed is stable, and so is what the manifest said of it.
     pub(super) fn note_flushed(&self, point: &FlushPoint) {
         self.state.borrow_mut().note_flushed(point);
+    }
+
+    /// The same, and only what the manifest said is noted.
+    pub(super) fn note_manifest_flushed(&self, point: &FlushPoint) {
+        self.state.borrow_mut().note_manifest_flushed(point);
+    }
+
+    /// A flush has made an ended region stable, summary and all.
+    pub(super) fn note_whole(&self, region: u32) {
+        self.state.borrow_mut().note_whole(region);
     }
 
     /// A flush that began at `point` has succeeded, and all that must follow it: `stable` moves up to there.
     pub(super) fn raise_stable(&self, point: &FlushPoint) {
         self.state.borrow_mut().raise_stable(point);
-    }
-
-    /// How far the open regions are filled with sealed extents.
-    pub(super) fn durable_marks(&self) -> [DurableMark; 2] {
-        self.state.borrow().durable_marks()
     }
 
     // Events.
@@ -295,6 +316,16 @@ impl SegmentLog {
     /// There may be room that there was not.
     pub(super) async fn room(&self) {
         self.space.notified().await;
+    }
+
+    /// A flush was answered and the manifest is to follow, or the shard stops.
+    pub(super) async fn flush_answered(&self) {
+        self.flush_answered.notified().await;
+    }
+
+    /// Has the manifest follow the flush that is being answered.
+    pub(super) fn note_answered(&self) {
+        self.flush_answered.notify_one();
     }
 
     /// Wakes whoever waits for room.
@@ -318,14 +349,20 @@ impl SegmentLog {
     /// The oldest full region of `ring`, for reclaim.
     pub(super) fn take_oldest(&self, ring: Ring) -> Option<Victim> {
         let mut state = self.state.borrow_mut();
-        let region = state.regions.take_oldest(ring)?;
-        let fill = state.regions.fill_of(region);
-        Some(Victim { region, ring, fill })
+        let region = state.take_oldest(ring)?;
+        Some(Victim { region, ring })
+    }
+
+    /// What a region that is being reclaimed holds, as the manifest says it.
+    pub(super) fn entry_of(&self, victim: Victim) -> ManifestEntry {
+        let entry = self.state.borrow().entry(victim.region);
+        assert!(entry.state == RegionUse::Reclaiming, "it is being reclaimed");
+        entry
     }
 
     /// A region that could not be reclaimed is the oldest of its ring again.
     pub(super) fn put_back(&self, victim: Victim) {
-        self.state.borrow_mut().regions.put_back(victim.region);
+        self.state.borrow_mut().put_back(victim.region);
     }
 
     /// Waits until nobody reads a region that is being reclaimed.
@@ -333,6 +370,17 @@ impl SegmentLog {
         while self.state.borrow().regions.pinned(victim.region) && !planted(PlantedBug::RegionNotPinned) {
             self.unpinned.notified().await;
         }
+    }
+
+    /// Everything that was in the victim, and is to stay, is stable elsewhere. Gives the region that took it, if the manifest
+    /// must say that it counts before the victim is free.
+    pub(super) fn end_recovering(&self) -> Option<u32> {
+        self.state.borrow_mut().end_recovering()
+    }
+
+    /// Nothing in the victim counts any more: the manifest says so when it is written next.
+    pub(super) fn empty_victim(&self) {
+        self.state.borrow_mut().empty_victim();
     }
 
     /// A reclaimed region becomes free.
@@ -351,19 +399,9 @@ impl SegmentLog {
         self.state.borrow_mut().hold_for_reclaim(hold);
     }
 
-    /// Somebody needs a region, and none is free.
-    pub(super) fn starve(&self) {
-        self.state.borrow_mut().starve();
-    }
-
     /// Regions that `ring` has, the open one included.
     pub(super) fn regions_of(&self, ring: Ring) -> u64 {
         self.state.borrow().regions.count(ring)
-    }
-
-    /// Full regions of `ring`.
-    pub(super) fn full_regions(&self, ring: Ring) -> u32 {
-        self.state.borrow().regions.ring_len(ring)
     }
 
     pub(super) fn free_regions(&self) -> usize {
@@ -410,22 +448,35 @@ impl SegmentLog {
         self.state.borrow_mut().reopen(number, extents, records);
     }
 
-    /// Puts an open region of an earlier opening into its ring: it is not gone on with.
-    pub(super) fn finish(&self, number: u32) {
-        self.state.borrow_mut().finish(number);
+    /// The region whose reclaim is under way, or was not finished.
+    pub(super) fn victim(&self) -> Option<u32> {
+        self.state.borrow().victim()
     }
 
-    pub(super) fn fill_of_region(&self, number: u32) -> Sequence {
-        self.state.borrow().regions.fill_of(number)
-    }
-
-    pub(super) fn ring_of_region(&self, number: u32) -> Ring {
-        self.state.borrow().regions.ring_of(number)
+    /// The oldest region of its ring was being reclaimed when an earlier opening ended.
+    pub(super) fn inherit_victim(&self, region: u32) {
+        self.state.borrow_mut().inherit_victim(region);
     }
 }
 
 #[cfg(test)]
 impl SegmentLog {
+    /// Bytes of sealed extents in the open region of a ring.
+    pub(super) fn used_of_open(&self, ring: Ring) -> u32 {
+        let state = self.state.borrow();
+        state.open_numbers()[ring.index()].map_or(0, |region| state.regions.at(region).used)
+    }
+
+    /// What the manifest is to say of a region.
+    pub(super) fn entry(&self, region: u32) -> ManifestEntry {
+        self.state.borrow().entry(region)
+    }
+
+    /// Full regions of `ring`.
+    pub(super) fn full_regions(&self, ring: Ring) -> u32 {
+        self.state.borrow().regions.ring_len(ring)
+    }
+
     /// The regions that are being filled, by ring.
     pub(super) fn open_numbers(&self) -> [Option<u32>; 2] {
         self.state.borrow().open_numbers()

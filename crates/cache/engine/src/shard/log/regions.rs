@@ -7,8 +7,29 @@
 use crate::policy::Ring;
 use crate::units::Sequence;
 
-/// Free regions that only reclaim itself may take, so that it can always reinsert.
-pub(crate) const FREE_REGIONS_RESERVED: usize = 1;
+/// Free regions that clients leave: one that only reclaim may take, so that it can always move blocks, and one that only the
+/// end of an interrupted reclaim may take: whatever a crash cuts short, there is room to finish it.
+pub(crate) const FREE_REGIONS_RESERVED: usize = 2;
+
+/// Who takes a region for filling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    Client,
+    Reclaim,
+    /// Reclaim of a region whose reclaim had begun before.
+    ReclaimAgain,
+}
+
+impl Taker {
+    /// Free regions that are left to others.
+    fn leaves(self) -> usize {
+        match self {
+            Self::Client => FREE_REGIONS_RESERVED,
+            Self::Reclaim => FREE_REGIONS_RESERVED - 1,
+            Self::ReclaimAgain => 0,
+        }
+    }
+}
 
 /// What a region is being used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +155,7 @@ impl List {
 }
 
 /// All regions of a shard.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Regions {
     table: Box<[Packed]>,
     free: List,
@@ -175,10 +196,6 @@ impl Regions {
             }
         }
         regions
-    }
-
-    pub(crate) fn len(&self) -> u32 {
-        self.table.len() as u32
     }
 
     /// Region `number`, if there is one.
@@ -292,10 +309,12 @@ impl Regions {
     }
 
     /// The full regions of `ring`, oldest first.
+    #[cfg(test)]
     pub(crate) fn ring(&self, ring: Ring) -> impl Iterator<Item = u32> + '_ {
         self.walk(self.rings[ring.index()].head)
     }
 
+    #[cfg(test)]
     pub(crate) fn ring_len(&self, ring: Ring) -> u32 {
         self.rings[ring.index()].len
     }
@@ -307,10 +326,9 @@ impl Regions {
         })
     }
 
-    /// Takes a free region for filling. Only reclaim may take the last one.
-    pub(crate) fn take(&mut self, ring: Ring, fill: Sequence, for_reclaim: bool) -> Option<u32> {
-        let reserved = if for_reclaim { 0 } else { FREE_REGIONS_RESERVED };
-        if self.free_len() <= reserved {
+    /// Takes a free region for filling. The last ones are for reclaim.
+    pub(crate) fn take(&mut self, ring: Ring, fill: Sequence, taker: Taker) -> Option<u32> {
+        if self.free_len() <= taker.leaves() {
             return None;
         }
         let number = self.pop(None)?;
@@ -436,16 +454,17 @@ mod tests {
 
     #[test]
     fn regions_go_round_in_order() {
-        let mut regions = Regions::all_free(5);
+        let mut regions = Regions::all_free(6);
         let taken: Vec<u32> = (0..4)
-            .map(|n| regions.take(Ring::Main, Sequence(n), false).expect("free"))
+            .map(|n| {
+                let taken = regions.take(Ring::Main, Sequence(n), Taker::Client);
+                taken.expect("free")
+            })
             .collect();
         assert_eq!(taken, [0, 1, 2, 3]);
-        assert_eq!(
-            regions.take(Ring::Main, Sequence(9), false),
-            None,
-            "one is reserved"
-        );
+        let take = |taker| regions.clone().take(Ring::Main, Sequence(9), taker);
+        assert_eq!(take(Taker::Client), None, "two are reserved");
+        assert_eq!(take(Taker::Reclaim), Some(4));
         for number in [2, 0, 3] {
             regions.finish(number);
         }
@@ -453,7 +472,7 @@ mod tests {
         assert_eq!(regions.take_oldest(Ring::Main), Some(2));
         assert_eq!(regions.count(Ring::Main), 4);
         regions.release(2);
-        assert_eq!(regions.free().collect::<Vec<_>>(), [4, 2]);
+        assert_eq!(regions.free().collect::<Vec<_>>(), [4, 5, 2]);
         assert_eq!((regions.count(Ring::Main), regions.ring_len(Ring::Main)), (3, 2));
         assert_eq!(regions.take_oldest(Ring::Probation), None);
     }
@@ -462,7 +481,9 @@ mod tests {
     #[should_panic(expected = "still in use")]
     fn a_pinned_region_is_not_released() {
         let mut regions = Regions::all_free(3);
-        let number = regions.take(Ring::Main, Sequence(1), false).expect("free");
+        let number = regions
+            .take(Ring::Main, Sequence(1), Taker::Client)
+            .expect("free");
         regions.finish(number);
         regions.take_oldest(Ring::Main);
         regions.pin(number);

@@ -4,7 +4,8 @@
 //! landed it is served from memory.
 //!
 //! Invariants: one open extent and one open region a ring at most; extents of a region lie back to back in
-//! sequence order; space for the summary is kept free at the region's end; `appended >= landed >= stable` in each ring.
+//! sequence order; space for the summary is kept free at the region's end; `appended >= landed >= stable` in each ring; of
+//! what the manifest says ([`State::entry`]) nothing shrinks but by a reclaim.
 
 use flaz_codec::CodecId;
 use flaz_device::IoBuf;
@@ -12,14 +13,14 @@ use flaz_device::IoBuf;
 use super::append::{Append, Appended, Class};
 use super::in_flight::{EndedRegion, Extent, InFlight, PendingWrite, Stage, SummaryStage, WriteId};
 use super::lsn::{Lsn, Positions};
-use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions};
-
+use super::marks::{AtFlush, Length, Marks};
+use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions, Taker};
 use crate::format::extent::{
     EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
     Record, RecordKind,
 };
 use crate::format::geometry::Geometry;
-use crate::format::intent::DurableMark;
+use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
@@ -49,8 +50,6 @@ struct OpenExtent {
 #[derive(Debug)]
 struct OpenRegion {
     number: u32,
-    /// Bytes from its start that are known to be stable.
-    stable_bytes: u32,
     extents: Vec<SummaryExtent>,
     records: Vec<u64>,
     extent: Option<OpenExtent>,
@@ -65,15 +64,10 @@ pub(in crate::shard) struct LogIdentity {
 }
 
 /// What a flush of the cache device that begins now makes stable.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::shard) struct FlushPoint {
     landed: Positions,
-    /// The regions that are being filled, by ring, and how far.
-    pub(in crate::shard) open: [Option<u32>; 2],
-    pub(in crate::shard) marks: [DurableMark; 2],
-    /// Rings of which a region has ended that is not on the device yet, summary and all: a mark of a later one would say
-    /// that it is.
-    pub(in crate::shard) behind: [bool; 2],
+    regions: Vec<AtFlush>,
 }
 
 /// See the module's documentation.
@@ -85,6 +79,8 @@ pub(super) struct State {
     next_sequence: Sequence,
     open: [Option<OpenRegion>; 2],
     in_flight: InFlight,
+    marks: Marks,
+    reclaim: ReclaimedRegions,
     /// The extent that was opened last.
     appended: Lsn,
     /// Recovery finds everything up to here, also after a power cut.
@@ -99,6 +95,20 @@ pub(super) struct State {
     starving: bool,
 }
 
+/// Regions that a reclaim is about. They outlive it: one that could not be finished, now or before a crash, stays.
+#[derive(Clone, Copy, Debug, Default)]
+struct ReclaimedRegions {
+    /// Its blocks are being dropped and moved.
+    victim: Option<u32>,
+    /// The reclaim of the victim had begun before, and was not finished.
+    again: bool,
+    /// Nothing in the victim counts any more: the manifest is to say that it is free.
+    emptied: bool,
+    /// The last free region, which takes what is moved from a victim whose reclaim had begun before. Nothing of it counts
+    /// while the victim does.
+    recovering: Option<u32>,
+}
+
 impl State {
     pub(super) fn new(geometry: Geometry, identity: LogIdentity) -> Self {
         Self {
@@ -109,6 +119,8 @@ impl State {
             next_sequence: Sequence(Sequence::first_of(identity.epoch).0 | 1),
             open: [None, None],
             in_flight: InFlight::default(),
+            marks: Marks::default(),
+            reclaim: ReclaimedRegions::default(),
             appended: Lsn::INHERITED,
             stable: Positions::default(),
             promised: Positions::default(),
@@ -116,6 +128,11 @@ impl State {
             held_for_reclaim: false,
             starving: false,
         }
+    }
+
+    /// Where the shard lies, and what its structures name.
+    pub(super) fn place(&self) -> (&Geometry, LogIdentity) {
+        (&self.geometry, self.identity)
     }
 
     fn region_of(&self, location: Location) -> u32 {
@@ -127,7 +144,6 @@ impl State {
         let fill = self.regions.fill_of(self.region_of(location));
         FragmentIdentity {
             cache: self.identity.cache,
-            volume: 0,
             block,
             location,
             fill,
@@ -143,7 +159,9 @@ impl State {
         class: Class,
     ) -> Option<Appended> {
         let for_reclaim = class == Class::Reclaim;
-        if self.held_for_reclaim && !for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED {
+        let held = self.held_for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED;
+        // Nothing counts there before the reclaim has ended.
+        if !for_reclaim && (held || self.reclaim.recovering.is_some()) {
             return None;
         }
         let bytes = what.fragment_bytes();
@@ -156,7 +174,6 @@ impl State {
         let fill = self.regions.fill_of(open.number);
         let identity = FragmentIdentity {
             cache: self.identity.cache,
-            volume: 0,
             block,
             location,
             fill,
@@ -200,14 +217,7 @@ impl State {
         };
         extent.moves_dirty |= for_reclaim && what.is_dirty();
         extent.used += bytes;
-        extent.records.push(
-            Record {
-                volume: 0,
-                block,
-                kind,
-            }
-            .pack(),
-        );
+        extent.records.push(Record { block, kind }.pack());
         let lsn = extent.lsn;
         Some(Appended { entry, lsn })
     }
@@ -238,14 +248,24 @@ impl State {
                 self.close_region(ring);
                 continue;
             }
-            let taken = self.regions.take(ring, self.next_sequence, for_reclaim);
+            let taker = match (for_reclaim, self.reclaim.again) {
+                (false, _) => Taker::Client,
+                (true, false) => Taker::Reclaim,
+                (true, true) => Taker::ReclaimAgain,
+            };
+            let generation = self.next_sequence;
+            let taken = self.regions.take(ring, generation, taker);
             self.starving |= taken.is_none();
             let number = taken?;
-            self.next_sequence = Sequence(self.next_sequence.0 + 1);
+            self.next_sequence = Sequence(generation.0 + 1);
             self.starving = false;
+            if self.regions.free_len() == 0 {
+                self.reclaim.recovering = Some(number);
+            }
+            self.marks.opened(number, generation);
+            self.in_flight.push_opening(number);
             self.open[slot] = Some(OpenRegion {
                 number,
-                stable_bytes: 0,
                 extents: Vec::new(),
                 records: Vec::new(),
                 extent: None,
@@ -338,7 +358,6 @@ impl State {
             record_count: extent.records.len() as u16,
             shard: self.identity.shard as u16,
             ring,
-            stable_bytes: open.stable_bytes,
         };
         header.write(&extent.records, geometry.header_bytes(), &mut extent.buf);
         self.regions.add_used(open.number, len as u32);
@@ -431,34 +450,70 @@ impl State {
     }
 
     /// The regions that are being filled, by ring.
+    #[cfg(test)]
     pub(super) fn open_numbers(&self) -> [Option<u32>; 2] {
         Ring::ALL.map(|ring| self.open[ring.index()].as_ref().map(|open| open.number))
     }
 
-    /// How far the open regions are filled with sealed extents.
-    pub(super) fn durable_marks(&self) -> [DurableMark; 2] {
-        Ring::ALL.map(|ring| {
-            self.open[ring.index()]
-                .as_ref()
-                .map_or_else(DurableMark::default, |open| {
-                    let region = self.regions.at(open.number);
-                    DurableMark {
-                        fill: region.fill,
-                        used: region.used,
-                    }
-                })
-        })
+    /// How far a region is filled with extents that are on the device, one behind the other.
+    fn landed_in(&self, region: u32) -> Length {
+        if self.regions.at(region).state != RegionState::Open {
+            return Length::Whole;
+        }
+        let used = self.regions.at(region).used;
+        Length::Bytes(self.in_flight.first_gap(region).map_or(used, |gap| gap.min(used)))
     }
 
-    /// How far the open regions are filled with extents that are on the device, one behind the other.
-    fn landed_marks(&self) -> [DurableMark; 2] {
-        let mut marks = self.durable_marks();
-        for (mark, open) in marks.iter_mut().zip(&self.open) {
-            let under_way = (self.in_flight.extents())
-                .filter(|extent| open.as_ref().is_some_and(|open| open.number == extent.region));
-            mark.used = under_way.map(|extent| extent.offset).fold(mark.used, u32::min);
+    /// What the manifest is to say of a region.
+    pub(super) fn entry(&self, number: u32) -> ManifestEntry {
+        let region = self.regions.at(number);
+        let mut entry = ManifestEntry {
+            state: RegionUse::Full,
+            ring: region.ring,
+            generation: region.fill,
+            len: region.used,
+        };
+        if self.reclaim.victim == Some(number) {
+            entry.state = RegionUse::Reclaiming;
+            return if self.reclaim.emptied {
+                ManifestEntry::FREE
+            } else {
+                entry
+            };
         }
-        marks
+        if region.state == RegionState::Free {
+            return ManifestEntry::FREE;
+        }
+        match self.marks.stable(number) {
+            Some(Length::Whole) | None => {}
+            Some(length) => {
+                entry.state = RegionUse::Open;
+                entry.len = if let Length::Bytes(bytes) = length {
+                    bytes
+                } else {
+                    0
+                };
+            }
+        }
+        if self.reclaim.recovering == Some(number) {
+            entry.state = RegionUse::Recovering;
+        }
+        entry
+    }
+
+    /// Sectors of the manifest with these regions are about to be written: what they will say.
+    pub(super) fn told(&self, regions: &[std::ops::Range<u32>]) -> Vec<AtFlush> {
+        self.marks.told(regions)
+    }
+
+    /// The manifest on the device says this, `stable` or not.
+    pub(super) fn manifest_written(&mut self, told: &[AtFlush], stable: bool) {
+        self.marks.written(told, stable);
+    }
+
+    /// Regions of which the manifest on the device says less than what is stable: see [`Marks::unmarked`].
+    pub(super) fn unmarked(&self, stable: bool) -> Vec<u32> {
+        self.marks.unmarked(stable).collect()
     }
 
     /// Up to where recovery would find everything in a ring, if the power stayed on.
@@ -481,11 +536,13 @@ impl State {
     /// Seals what is open. What a flush makes stable once [`State::has_ended`] says so of the point.
     pub(super) fn seal_for_flush(&mut self) -> FlushPoint {
         self.seal_all();
+        let used = |region| match self.regions.at(region).state {
+            RegionState::Open => Length::Bytes(self.regions.at(region).used),
+            _ => Length::Whole,
+        };
         FlushPoint {
             landed: Positions::both(self.appended),
-            open: self.open_numbers(),
-            marks: self.durable_marks(),
-            behind: [false; 2],
+            regions: self.marks.at_flush(used),
         }
     }
 
@@ -499,21 +556,25 @@ impl State {
     pub(super) fn landed_point(&self) -> FlushPoint {
         FlushPoint {
             landed: self.landed(),
-            open: self.open_numbers(),
-            marks: self.landed_marks(),
-            behind: Ring::ALL.map(|ring| self.in_flight.is_behind(ring)),
+            regions: self.marks.at_flush(|region| self.landed_in(region)),
         }
     }
 
-    /// A flush that began at `point` has succeeded: extents that are sealed from now on say so.
+    /// A flush that began at `point` has succeeded: what had landed is stable.
     pub(super) fn note_flushed(&mut self, point: &FlushPoint) {
-        for (open, mark) in self.open.iter_mut().zip(point.marks) {
-            if let Some(open) = open
-                && self.regions.fill_of(open.number) == mark.fill
-            {
-                open.stable_bytes = open.stable_bytes.max(mark.used);
-            }
-        }
+        self.marks.flushed(&point.regions);
+    }
+
+    /// The same, and only what the manifest said is noted.
+    pub(super) fn note_manifest_flushed(&mut self, point: &FlushPoint) {
+        self.marks.manifest_flushed(&point.regions);
+    }
+
+    /// A flush has made a region stable that was ended, summary and all.
+    pub(super) fn note_whole(&mut self, region: u32) {
+        let mut all = self.marks.at_flush(|_| Length::Whole);
+        all.retain(|at| at.region == region);
+        self.marks.flushed(&all);
     }
 
     /// A flush that began at `point` has succeeded, and all that must follow it.
@@ -524,6 +585,11 @@ impl State {
 
     pub(super) fn is_stable(&self, ring: Ring, lsn: Lsn) -> bool {
         lsn <= self.stable.at(ring)
+    }
+
+    /// Whether everything appended so far is stable.
+    pub(super) fn is_all_stable(&self) -> bool {
+        self.stable.covers(&Positions::both(self.appended))
     }
 
     /// Writers were told that recovery finds their dirty blocks, up to here.
@@ -607,13 +673,61 @@ impl State {
         self.regions.finish(region);
     }
 
+    /// Takes the oldest full region of `ring`, for reclaim.
+    pub(super) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
+        let region = self.regions.take_oldest(ring)?;
+        let before = self.reclaim.victim;
+        assert!(
+            before.is_none_or(|before| before == region),
+            "an unfinished reclaim is finished first"
+        );
+        self.reclaim.again = before.is_some();
+        self.reclaim.victim = Some(region);
+        self.marks.remove(region);
+        Some(region)
+    }
+
+    /// The region whose reclaim is under way, or was not finished.
+    pub(super) fn victim(&self) -> Option<u32> {
+        self.reclaim.victim
+    }
+
+    /// The oldest region of its ring was being reclaimed when an earlier opening ended.
+    pub(super) fn inherit_victim(&mut self, region: u32) {
+        assert!(self.regions.at(region).state == RegionState::Full);
+        self.reclaim.victim = Some(region);
+    }
+
+    /// A region that could not be reclaimed is the oldest of its ring again. What was dropped of it stays dropped, so the
+    /// manifest goes on to say that it is being reclaimed.
+    pub(super) fn put_back(&mut self, region: u32) {
+        self.regions.put_back(region);
+    }
+
+    /// Everything that was in the victim, and is to stay, is stable elsewhere. Gives the region that took it, if that must
+    /// count before the victim is free.
+    pub(super) fn end_recovering(&mut self) -> Option<u32> {
+        self.reclaim.recovering.take()
+    }
+
+    /// Nothing in the victim counts any more.
+    pub(super) fn empty_victim(&mut self) {
+        assert!(self.reclaim.recovering.is_none(), "what was moved counts");
+        self.reclaim.emptied = true;
+    }
+
     /// A reclaimed region becomes free.
     pub(super) fn release(&mut self, region: u32) {
         assert!(
             !self.in_flight.is_writing(region),
             "region {region} is being written"
         );
+        assert!(
+            self.reclaim.victim == Some(region),
+            "region {region} was reclaimed"
+        );
         self.regions.release(region);
+        self.reclaim = ReclaimedRegions::default();
     }
 
     /// Notes that open extents up to these positions are to be sealed when the next write ends.
@@ -705,11 +819,6 @@ impl State {
             .map(|open| (open.number, &open.extents[..], &open.records[..]))
     }
 
-    /// Somebody needs a region, and none is free.
-    pub(super) fn starve(&mut self) {
-        self.starving = true;
-    }
-
     /// Takes over the regions that an earlier opening left, and from which sequence on numbers are free.
     pub(super) fn inherit(&mut self, regions: Regions, next_sequence: Sequence) {
         self.regions = regions;
@@ -730,12 +839,12 @@ impl State {
         self.regions.at(self.region_of(location))
     }
 
-    /// Takes an open region over from an index image, or from recovery.
+    /// Takes an open region over from an index image.
     pub(super) fn reopen(&mut self, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
-        let ring = self.regions.ring_of(number);
+        let (ring, region) = (self.regions.ring_of(number), self.regions.at(number));
+        self.marks.reopened(number, region.fill, region.used);
         self.open[ring.index()] = Some(OpenRegion {
             number,
-            stable_bytes: self.regions.at(number).used,
             extents,
             records,
             extent: None,

@@ -29,11 +29,67 @@ fn append(log: &SegmentLog, ring: Ring, block: u64) -> Positions {
     upto
 }
 
-/// Gives the device the next write.
+/// Gives the device the next write but for those of the manifest, which have ended.
 fn send(log: &SegmentLog) -> WriteId {
-    let write = log.take_write().expect("one is queued");
-    assert!(log.begin_write(write.id, false));
-    write.id
+    loop {
+        let write = log.take_write().expect("one is queued");
+        assert!(log.begin_write(write.id, false));
+        if !matches!(write.id, WriteId::Opening { .. }) {
+            return write.id;
+        }
+        let told = log.state.borrow().told(&[0..u32::MAX]);
+        log.state.borrow_mut().manifest_written(&told, false);
+        log.end_write(write.id);
+    }
+}
+
+/// An extent is not sent before the manifest has its region.
+#[test]
+fn extents_wait_for_the_manifest_to_have_their_region() {
+    let log = log();
+    append(&log, Ring::Main, 0);
+    log.seal_all();
+    let opening = log.take_write().expect("the region is opened").id;
+    assert!(matches!(opening, WriteId::Opening { .. }));
+    assert!(log.take_write().is_none(), "the extent waits");
+    assert!(log.begin_write(opening, false));
+    log.end_write(opening);
+    assert!(matches!(send(&log), WriteId::Extent(_)));
+}
+
+/// What the manifest is told of a region from its opening until it is free again.
+#[test]
+fn the_manifest_follows_the_life_of_a_region() {
+    let log = log();
+    let state_of = || (log.entry(0).state, log.entry(0).len);
+    assert_eq!(state_of(), (RegionUse::Free, 0));
+    append(&log, Ring::Main, 0);
+    log.close_regions();
+    let extent = send(&log);
+    log.note_flushed(&log.landed_point());
+    assert_eq!(state_of(), (RegionUse::Open, 0), "nothing has landed");
+    log.end_write(extent);
+    log.note_flushed(&log.landed_point());
+    let len = log.entry(0).len;
+    assert!(len > 0);
+    assert_eq!(state_of(), (RegionUse::Open, len), "it has no summary yet");
+    let summary = send(&log);
+    log.note_whole(0);
+    assert_eq!(state_of(), (RegionUse::Full, len));
+    log.end_write(summary);
+    let victim = log.take_oldest(Ring::Main).expect("it is full");
+    assert_eq!(state_of(), (RegionUse::Reclaiming, len));
+    log.put_back(victim);
+    assert_eq!(
+        state_of(),
+        (RegionUse::Reclaiming, len),
+        "what was dropped stays dropped"
+    );
+    let victim = log.take_oldest(Ring::Main).expect("it is full");
+    log.empty_victim();
+    assert_eq!(state_of(), (RegionUse::Free, 0));
+    log.free(victim);
+    assert_eq!(state_of(), (RegionUse::Free, 0));
 }
 
 #[test]
@@ -104,7 +160,8 @@ fn a_fenced_device_is_given_only_what_reclaim_moved() {
     let moved = moved.expect("there is room").lsn;
     log.seal_all();
     assert!(log.is_unsent(upto.at(Ring::Probation)) && !log.is_unsent(moved));
-    for _ in 0..2 {
+    // Two regions are opened, and two extents written.
+    for _ in 0..4 {
         let id = log.take_write().expect("one is queued").id;
         let sent = log.begin_write(id, true);
         assert_eq!(sent, id == WriteId::Extent(moved));

@@ -1,0 +1,183 @@
+//! Writing the manifest: the region table of the shard as the next start will read it.
+//!
+//! A sector says what [`State::entry`](super::state::State::entry) says when it is written, for all its regions. Each has two
+//! copies. A change that a reader must not miss, because an older word would bring back what is void, goes to both, one after
+//! the other: then one damaged copy loses nothing. A mark of what is stable goes to one of them, in turn: an older mark is
+//! also true.
+//!
+//! Invariants: one writer at a time; the copy that is written is never the only one with what counts.
+
+use std::cell::{Cell, RefCell};
+
+use flaz_device::local::Semaphore;
+use flaz_device::{DeviceError, IoBuf};
+use futures_util::future::join_all;
+
+use super::SegmentLog;
+use super::state::State;
+use crate::format::geometry::Geometry;
+use crate::format::manifest::ManifestSector;
+use crate::shard::Platform;
+use crate::shard::io::CacheIo;
+
+/// How sectors are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Copies {
+    /// One copy; stable with the next flush.
+    One,
+    /// One copy, stable on return.
+    OneStable,
+    /// Both copies; stable with the next flush.
+    Both,
+    /// Both copies, the first one stable on return.
+    BothStable,
+}
+
+impl Copies {
+    fn is_stable(self) -> bool {
+        matches!(self, Self::OneStable | Self::BothStable)
+    }
+
+    fn are_both(self) -> bool {
+        matches!(self, Self::Both | Self::BothStable)
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    /// That of the sector written last.
+    generation: Cell<u64>,
+    /// The copy of each sector that is written next.
+    next: RefCell<Box<[u8]>>,
+    writer: Semaphore,
+}
+
+impl Manifest {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        Self {
+            generation: Cell::new(0),
+            next: RefCell::new(vec![0; geometry.shard_manifest_sectors() as usize].into()),
+            writer: Semaphore::new(1),
+        }
+    }
+
+    fn next_generation(&self) -> u64 {
+        self.generation.set(self.generation.get() + 1);
+        self.generation.get()
+    }
+}
+
+impl State {
+    /// A sector of the manifest as it is to be now.
+    fn manifest_sector(&self, sector: u32, generation: u64) -> IoBuf {
+        let (geometry, identity) = self.place();
+        let sector = ManifestSector {
+            cache: identity.cache,
+            number: geometry.manifest_sector_number(identity.shard, sector),
+            generation,
+            epoch: identity.epoch,
+            entries: geometry
+                .manifest_regions(sector)
+                .map(|region| self.entry(region))
+                .collect(),
+        };
+        let mut buf = IoBuf::new(geometry.sector_bytes as usize);
+        sector.write(&mut buf);
+        buf
+    }
+}
+
+impl SegmentLog {
+    /// What was found on the device: the copy of each sector that is to be written next.
+    pub(in crate::shard) fn inherit_copies(&self, next: &[u8]) {
+        self.manifest.next.borrow_mut().copy_from_slice(next);
+    }
+
+    /// Writes what is to be said of these regions, and of all that share a sector with them.
+    ///
+    /// # Errors
+    /// The device's, or it is fenced: then nothing is written, for what reclaim does after that is not done on the device.
+    pub(in crate::shard) async fn write_manifest<P: Platform>(
+        &self,
+        cache: &CacheIo<P>,
+        regions: &[u32],
+        copies: Copies,
+    ) -> Result<(), DeviceError> {
+        if regions.is_empty() {
+            return Ok(());
+        }
+        let _permit = self.manifest.writer.acquire(1).await;
+        let mut sectors: Vec<u32> = (regions.iter())
+            .map(|&region| self.geometry.manifest_sector_of(region))
+            .collect();
+        sectors.sort_unstable();
+        sectors.dedup();
+        let (told, buffers) = {
+            let state = self.state.borrow();
+            let ranges: Vec<_> = sectors
+                .iter()
+                .map(|&sector| self.geometry.manifest_regions(sector))
+                .collect();
+            let buffers: Vec<(u32, IoBuf)> = (sectors.iter())
+                .map(|&sector| {
+                    (
+                        sector,
+                        state.manifest_sector(sector, self.manifest.next_generation()),
+                    )
+                })
+                .collect();
+            (state.told(&ranges), buffers)
+        };
+        self.write_copy(cache, &buffers, copies.is_stable()).await?;
+        if copies.are_both() {
+            self.write_copy(cache, &buffers, false).await?;
+        }
+        self.state
+            .borrow_mut()
+            .manifest_written(&told, copies.is_stable());
+        Ok(())
+    }
+
+    async fn write_copy<P: Platform>(
+        &self,
+        cache: &CacheIo<P>,
+        sectors: &[(u32, IoBuf)],
+        stable: bool,
+    ) -> Result<(), DeviceError> {
+        let shard = self.state.borrow().place().1.shard;
+        let writes = sectors.iter().map(async |(sector, buf)| {
+            let copy = usize::from(self.manifest.next.borrow()[*sector as usize]);
+            let position = self.geometry.manifest_sector_offset(shard, *sector, copy);
+            let write = async { cache.write(position, IoBuf::copy_of(buf), stable).await.1 };
+            match stable {
+                true => cache.stable(write).await?,
+                false => write.await?,
+            }
+            self.manifest.next.borrow_mut()[*sector as usize] = 1 - copy as u8;
+            Ok::<(), DeviceError>(())
+        });
+        // All of them have ended on return: none lands after what is written next.
+        join_all(writes).await.into_iter().collect()
+    }
+
+    /// Writes how far regions are stable, unless the manifest says it already.
+    ///
+    /// # Errors
+    /// As for [`SegmentLog::write_manifest`].
+    pub(in crate::shard) async fn write_marks<P: Platform>(
+        &self,
+        cache: &CacheIo<P>,
+        stable: bool,
+    ) -> Result<(), DeviceError> {
+        let regions = self.unmarked(stable);
+        let copies = if stable { Copies::OneStable } else { Copies::One };
+        self.write_manifest(cache, &regions, copies).await
+    }
+
+    /// Regions of which the manifest on the device says less than what is stable; with `stable`, also those of which a power
+    /// cut could bring back an older word.
+    pub(in crate::shard) fn unmarked(&self, stable: bool) -> Vec<u32> {
+        self.state.borrow().unmarked(stable)
+    }
+}

@@ -1,0 +1,205 @@
+//! How far the regions that were filled lately are stable, and how much of that the manifest says.
+//!
+//! Invariants, for each region on the list: `marked_stable <= marked <= stable`. No length ever shrinks. A region is on the
+//! list from its opening until the manifest says, stable, that it is full, or until it is reclaimed.
+
+use crate::units::Sequence;
+
+/// How much of a region is stable: bytes from its start, or all of it, summary included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Length {
+    /// Nothing, not even that the region was opened.
+    #[default]
+    Nothing,
+    Bytes(u32),
+    Whole,
+}
+
+/// A region that was filled lately.
+#[derive(Clone, Copy, Debug)]
+struct RegionMark {
+    region: u32,
+    generation: Sequence,
+    /// Extents are stable up to here.
+    stable: Length,
+    /// The manifest on the device says so up to here, if the power stays on.
+    marked: Length,
+    /// The same, also after a power cut.
+    marked_stable: Length,
+}
+
+/// A region at the time of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AtFlush {
+    pub(super) region: u32,
+    pub(super) generation: Sequence,
+    /// What of its extents had landed.
+    pub(super) landed: Length,
+    /// What the manifest said on the device.
+    marked: Length,
+}
+
+/// See the module's documentation. A few regions at most.
+#[derive(Debug, Default)]
+pub(super) struct Marks(Vec<RegionMark>);
+
+impl Marks {
+    /// A region was taken for filling.
+    pub(super) fn opened(&mut self, region: u32, generation: Sequence) {
+        assert!(self.get(region).is_none(), "region {region} is marked as in use");
+        self.0.push(RegionMark {
+            region,
+            generation,
+            stable: Length::Bytes(0),
+            marked: Length::Nothing,
+            marked_stable: Length::Nothing,
+        });
+    }
+
+    /// An open region of an earlier opening, of which the manifest says as much.
+    pub(super) fn reopened(&mut self, region: u32, generation: Sequence, bytes: u32) {
+        self.opened(region, generation);
+        let mark = self.0.last_mut().expect("it was pushed");
+        mark.stable = Length::Bytes(bytes);
+        (mark.marked, mark.marked_stable) = (mark.stable, mark.stable);
+    }
+
+    /// A region is being reclaimed, which the manifest says in another way.
+    pub(super) fn remove(&mut self, region: u32) {
+        self.0.retain(|mark| mark.region != region);
+    }
+
+    fn get(&self, region: u32) -> Option<&RegionMark> {
+        self.0.iter().find(|mark| mark.region == region)
+    }
+
+    fn get_mut(&mut self, region: u32, generation: Sequence) -> Option<&mut RegionMark> {
+        let mut marks = self.0.iter_mut();
+        marks.find(|mark| mark.region == region && mark.generation == generation)
+    }
+
+    /// How much of a region is stable. `None`: it is not on the list.
+    pub(super) fn stable(&self, region: u32) -> Option<Length> {
+        self.get(region).map(|mark| mark.stable)
+    }
+
+    /// The regions on the list with what a flush that begins now will make stable; `landed` says how much of a region's
+    /// extents have landed.
+    pub(super) fn at_flush(&self, landed: impl Fn(u32) -> Length) -> Vec<AtFlush> {
+        let at_flush = |mark: &RegionMark| AtFlush {
+            region: mark.region,
+            generation: mark.generation,
+            landed: landed(mark.region),
+            marked: mark.marked,
+        };
+        self.0.iter().map(at_flush).collect()
+    }
+
+    /// A flush that began then has succeeded: the extents are stable, and so is what the manifest said of them.
+    pub(super) fn flushed(&mut self, regions: &[AtFlush]) {
+        for at in regions {
+            if let Some(mark) = self.get_mut(at.region, at.generation) {
+                mark.stable = mark.stable.max(at.landed);
+            }
+        }
+        self.manifest_flushed(regions);
+    }
+
+    /// Of a flush that began then only this is noted: what the manifest said is stable.
+    pub(super) fn manifest_flushed(&mut self, regions: &[AtFlush]) {
+        for at in regions {
+            if let Some(mark) = self.get_mut(at.region, at.generation) {
+                mark.marked_stable = mark.marked_stable.max(at.marked);
+            }
+        }
+        self.0.retain(|mark| mark.marked_stable != Length::Whole);
+    }
+
+    /// Sectors of the manifest with these regions are about to be written: what they will say.
+    pub(super) fn told(&self, regions: &[std::ops::Range<u32>]) -> Vec<AtFlush> {
+        let mut all = self.at_flush(|_| Length::Nothing);
+        for at in &mut all {
+            at.marked = self.stable(at.region).unwrap_or_default();
+        }
+        all.retain(|at| regions.iter().any(|range| range.contains(&at.region)));
+        all
+    }
+
+    /// The manifest says this on the device, `stable` or not.
+    pub(super) fn written(&mut self, told: &[AtFlush], stable: bool) {
+        for at in told {
+            if let Some(mark) = self.get_mut(at.region, at.generation) {
+                mark.marked = mark.marked.max(at.marked);
+            }
+        }
+        if stable {
+            self.manifest_flushed(told);
+        }
+        debug_assert!(
+            self.0
+                .iter()
+                .all(|mark| mark.marked_stable <= mark.marked && mark.marked <= mark.stable)
+        );
+    }
+
+    /// Regions of which the manifest on the device says less than what is stable. With `stable`, also those of which a power
+    /// cut could bring back an older manifest.
+    pub(super) fn unmarked(&self, stable: bool) -> impl Iterator<Item = u32> {
+        let lacks = move |mark: &&RegionMark| match stable {
+            true => mark.marked_stable < mark.stable,
+            false => mark.marked < mark.stable,
+        };
+        self.0.iter().filter(lacks).map(|mark| mark.region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unmarked(marks: &Marks, stable: bool) -> Vec<u32> {
+        marks.unmarked(stable).collect()
+    }
+
+    #[test]
+    fn a_region_is_listed_until_the_manifest_says_it_is_full() {
+        let mut marks = Marks::default();
+        marks.opened(3, Sequence(9));
+        let all = 0..10;
+        let told = marks.told(&[all.clone()]);
+        marks.written(&told, false);
+        assert!(unmarked(&marks, false).is_empty());
+        assert_eq!(unmarked(&marks, true), [3]);
+        marks.flushed(&marks.at_flush(|_| Length::Bytes(512)));
+        assert_eq!(marks.stable(3), Some(Length::Bytes(512)));
+        assert_eq!(unmarked(&marks, false), [3], "what is stable is not marked yet");
+        let told = marks.told(&[all.clone()]);
+        marks.flushed(&marks.at_flush(|_| Length::Whole));
+        marks.written(&told, true);
+        assert_eq!(unmarked(&marks, true), [3], "the mark is from before the flush");
+        let told = marks.told(&[all]);
+        marks.written(&told, true);
+        assert_eq!(marks.stable(3), None);
+    }
+
+    #[test]
+    fn nothing_is_noted_of_an_earlier_use_of_a_region() {
+        let mut marks = Marks::default();
+        marks.opened(3, Sequence(9));
+        let old = marks.at_flush(|_| Length::Bytes(4096));
+        marks.remove(3);
+        marks.opened(3, Sequence(10));
+        marks.flushed(&old);
+        assert_eq!(marks.stable(3), Some(Length::Bytes(0)));
+    }
+
+    #[test]
+    fn sectors_with_other_regions_say_nothing() {
+        let mut marks = Marks::default();
+        marks.opened(3, Sequence(9));
+        marks.opened(50, Sequence(10));
+        let told = marks.told(&[40..80]);
+        marks.written(&told, true);
+        assert_eq!(unmarked(&marks, true), [3]);
+    }
+}

@@ -1,0 +1,759 @@
+//! Reading what a region holds: by its summary, or by walking the headers of its extents. For recovery, reclaim and
+//! `flaz check`.
+//!
+//! The manifest says what must be there. Of a full region everything: without a readable summary the walk has to come to its
+//! end. Of an open one everything up to the stable length; behind it the walk takes what is whole, up to the first gap, for
+//! writes that were under way may have landed in any order.
+
+use std::cell::Cell;
+
+use flaz_codec::{CodecId, Decoders};
+use flaz_device::deadline::is_timeout;
+use flaz_device::{Device, DeviceError, IoBuf};
+
+use super::fragment;
+use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, fragment_checksum, records};
+use crate::format::geometry::Geometry;
+use crate::format::manifest::{ManifestEntry, RegionUse};
+use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
+use crate::units::{BLOCK_BYTES, Location, Sequence};
+
+/// First read of a region's end, in bytes: for the first regions, and at least and at most for those after them, which are
+/// read as far as the longest summary so far.
+const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
+const SUMMARY_GUESS_MIN: u64 = 4 << 10;
+const SUMMARY_GUESS_MAX: u64 = 512 << 10;
+/// Summaries from which the length of the others is guessed.
+const SUMMARIES_SEEN: usize = 8;
+/// Times that something is read which is not what it should be: it may have been read wrong for once.
+const READS_MAX: u32 = 2;
+
+/// Which region is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RegionPlace<'a> {
+    pub(crate) geometry: &'a Geometry,
+    /// First four bytes of the cache's UUID.
+    pub(crate) cache_id: u32,
+    pub(crate) shard: u32,
+    pub(crate) number: u32,
+}
+
+impl RegionPlace<'_> {
+    /// Where the region begins in the shard's part.
+    fn start(&self) -> u64 {
+        u64::from(self.number) * self.geometry.region_bytes
+    }
+
+    /// Where it begins on the device.
+    pub(crate) fn position(&self) -> u64 {
+        self.geometry.shard_offset(self.shard) + self.start()
+    }
+}
+
+/// What a region holds.
+#[derive(Debug, Default)]
+pub(crate) struct RegionContents {
+    pub(crate) extents: Vec<SummaryExtent>,
+    /// The packed records of all extents, in order.
+    pub(crate) records: Vec<u64>,
+    /// Bytes from its start that are used.
+    pub(crate) used: u32,
+    /// Its summary could be read.
+    pub(crate) has_summary: bool,
+    pub(crate) bytes_read: u64,
+}
+
+impl RegionContents {
+    /// The highest sequence in it.
+    pub(crate) fn last_sequence(&self) -> Option<Sequence> {
+        self.extents.iter().map(|extent| extent.sequence).max()
+    }
+}
+
+/// What came of reading a region.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Contents(RegionContents),
+    /// Something is missing that was stable.
+    Damaged(String),
+}
+
+/// How long summaries are.
+#[derive(Debug, Default)]
+pub(crate) struct Guess {
+    longest: Cell<u64>,
+    seen: Cell<usize>,
+}
+
+impl Guess {
+    /// What to read of a region's end.
+    fn bytes(&self) -> u64 {
+        if self.seen.get() < SUMMARIES_SEEN {
+            return SUMMARY_GUESS_BYTES;
+        }
+        self.longest
+            .get()
+            .next_multiple_of(SUMMARY_GUESS_MIN)
+            .clamp(SUMMARY_GUESS_MIN, SUMMARY_GUESS_MAX)
+    }
+
+    fn learn(&self, bytes: u64) {
+        self.longest.set(self.longest.get().max(bytes));
+        self.seen.set(self.seen.get() + 1);
+    }
+}
+
+/// Reads the extents and records of a region that is in use.
+///
+/// # Errors
+/// The device's, again and again, where nothing else says what is there: an extent that cannot be read now may be one that was
+/// acknowledged.
+pub(crate) async fn read_region<D: Device>(
+    device: &D,
+    place: &RegionPlace<'_>,
+    entry: &ManifestEntry,
+    guess: &Guess,
+) -> Result<Found, DeviceError> {
+    assert!(entry.state != RegionUse::Free, "nothing is read of a free region");
+    let mut reader = Reader {
+        device,
+        place,
+        entry,
+        bytes_read: 0,
+    };
+    let is_full = matches!(entry.state, RegionUse::Full | RegionUse::Reclaiming);
+    let mut contents = None;
+    for _ in 0..READS_MAX {
+        if is_full && contents.is_none() {
+            contents = reader.by_summary(guess).await?;
+        }
+    }
+    let contents = match contents {
+        Some(contents) => contents,
+        None => reader.walk(is_full).await?,
+    };
+    if contents.used < entry.len {
+        return Ok(Found::Damaged(format!(
+            "region {} has {} readable bytes of extents, {} were stable",
+            place.number, contents.used, entry.len
+        )));
+    }
+    Ok(Found::Contents(RegionContents {
+        bytes_read: reader.bytes_read,
+        ..contents
+    }))
+}
+
+struct Reader<'a, D> {
+    device: &'a D,
+    place: &'a RegionPlace<'a>,
+    entry: &'a ManifestEntry,
+    bytes_read: u64,
+}
+
+impl<D: Device> Reader<'_, D> {
+    /// Reads part of the region.
+    async fn read(&mut self, offset: u64, len: u64) -> Result<IoBuf, DeviceError> {
+        let wide = len.next_multiple_of(u64::from(self.device.alignment()));
+        self.bytes_read += wide;
+        let position = self.place.position() + offset;
+        let (mut buf, result) = self.device.read_at(position, IoBuf::new(wide as usize)).await;
+        result?;
+        buf.set_len(len as usize);
+        Ok(buf)
+    }
+
+    /// Reads part of what repeats the rest. `None`: it cannot be read.
+    async fn read_spare(&mut self, offset: u64, len: u64) -> Result<Option<IoBuf>, DeviceError> {
+        match self.read(offset, len).await {
+            Err(error) if !is_timeout(&error) => {
+                let (shard, region) = (self.place.shard, self.place.number);
+                tracing::warn!(shard, region, %error, "the end of a region cannot be read");
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+
+    async fn by_summary(&mut self, guess: &Guess) -> Result<Option<RegionContents>, DeviceError> {
+        let geometry = self.place.geometry;
+        let (region_bytes, sector) = (geometry.region_bytes, u64::from(geometry.sector_bytes));
+        let first = guess.bytes().min(region_bytes);
+        let Some(mut tail) = self.read_spare(region_bytes - first, first).await? else {
+            return Ok(None);
+        };
+        let Ok(len) = Summary::parse_len(&tail, summary_bytes_max(geometry)) else {
+            return Ok(None);
+        };
+        if len as u64 > first {
+            let len = (len as u64).next_multiple_of(sector);
+            let Some(all) = self.read_spare(region_bytes - len, len).await? else {
+                return Ok(None);
+            };
+            tail = all;
+        }
+        let contents = Summary::parse(&tail).ok().and_then(|summary| self.check(summary));
+        if let Some(contents) = &contents {
+            guess.learn(summary_bytes(
+                contents.extents.len(),
+                contents.records.len(),
+                geometry.sector_bytes,
+            ));
+        }
+        Ok(contents)
+    }
+
+    /// What a summary lists, if it is that of this use of the region.
+    fn check(&self, summary: Summary) -> Option<RegionContents> {
+        let used = check_extents(&summary.extents, self.place.geometry).ok()?;
+        let ours = summary.cache == self.place.cache_id
+            && summary.shard == self.place.shard
+            && summary.position == self.place.position()
+            && summary.fill == self.entry.generation
+            && summary.ring == self.entry.ring
+            && used == u64::from(self.entry.len);
+        let ascending = summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
+        let few = summary.records.len() <= self.place.geometry.region_records_max();
+        (ours && ascending && few).then_some(RegionContents {
+            used: used as u32,
+            extents: summary.extents,
+            records: summary.records,
+            has_summary: true,
+            bytes_read: 0,
+        })
+    }
+
+    /// Reads the headers of the extents, from the region's start to the first place without one.
+    async fn walk(&mut self, is_full: bool) -> Result<RegionContents, DeviceError> {
+        let geometry = self.place.geometry;
+        let header_bytes = geometry.header_bytes() as u64;
+        let stable = u64::from(self.entry.len);
+        let mut contents = RegionContents::default();
+        loop {
+            let at = u64::from(contents.used);
+            // Where the summary would begin is no header, and may not be readable.
+            let behind = summary_bytes(
+                contents.extents.len() + 1,
+                contents.records.len(),
+                geometry.sector_bytes,
+            );
+            if at + header_bytes + behind > geometry.region_bytes || is_full && at >= stable {
+                break;
+            }
+            let last = contents.last_sequence();
+            let Some((header, list)) = self.header_at(at, last).await? else {
+                break;
+            };
+            let end = at + u64::from(header.extent_bytes);
+            let records_now = contents.records.len() + list.len();
+            let summary = summary_bytes(contents.extents.len() + 1, records_now, geometry.sector_bytes);
+            // Writers keep room for a summary: more than that was not written by one.
+            if end + summary > geometry.region_bytes || records_now > geometry.region_records_max() {
+                break;
+            }
+            if end > stable && !self.is_whole(at, &header).await? {
+                break;
+            }
+            contents.extents.push(SummaryExtent {
+                offset: at as u32,
+                len: header.extent_bytes,
+                sequence: header.sequence,
+                epoch: header.epoch,
+                record_count: header.record_count,
+            });
+            contents.records.extend(list);
+            contents.used = end as u32;
+        }
+        Ok(contents)
+    }
+
+    /// The header at `at` and its records, if it is one of this use of the region.
+    async fn header_at(
+        &mut self,
+        at: u64,
+        last: Option<Sequence>,
+    ) -> Result<Option<(ExtentHeader, Vec<u64>)>, DeviceError> {
+        let header_bytes = self.place.geometry.header_bytes();
+        let mut unreadable = None;
+        for _ in 0..READS_MAX {
+            let bytes = match self.read(at, header_bytes as u64).await {
+                Ok(bytes) => bytes,
+                Err(error) if is_timeout(&error) => return Err(error),
+                Err(error) => {
+                    unreadable = Some(error);
+                    continue;
+                }
+            };
+            unreadable = None;
+            let header = ExtentHeader::parse(&bytes, header_bytes).ok();
+            if let Some(header) = header.filter(|header| self.is_ours(header, at, last)) {
+                return Ok(Some((header, records(&bytes, header.record_count).collect())));
+            }
+        }
+        unreadable.map_or(Ok(None), Err)
+    }
+
+    fn is_ours(&self, header: &ExtentHeader, at: u64, last: Option<Sequence>) -> bool {
+        let geometry = self.place.geometry;
+        let placed = header.cache == self.place.cache_id
+            && u32::from(header.shard) == self.place.shard
+            && header.position == self.place.position() + at
+            && header.fill == self.entry.generation
+            && header.ring == self.entry.ring;
+        let length = header.extent_bytes.is_multiple_of(geometry.sector_bytes)
+            && header.extent_bytes as usize >= geometry.header_bytes()
+            && header.extent_bytes <= geometry.extent_bytes;
+        placed && length && last.is_none_or(|last| header.sequence > last)
+    }
+
+    /// Whether every fragment of an extent is what its header lists: a header may have landed without them.
+    async fn is_whole(&mut self, at: u64, header: &ExtentHeader) -> Result<bool, DeviceError> {
+        let mut unreadable = None;
+        for _ in 0..READS_MAX {
+            match self.read(at, u64::from(header.extent_bytes)).await {
+                Ok(bytes) if self.are_whole(at, header, &bytes) => return Ok(true),
+                Ok(_) => unreadable = None,
+                Err(error) if is_timeout(&error) => return Err(error),
+                Err(error) => unreadable = Some(error),
+            }
+        }
+        unreadable.map_or(Ok(false), Err)
+    }
+
+    fn are_whole(&self, at: u64, header: &ExtentHeader, bytes: &[u8]) -> bool {
+        let mut within = self.place.geometry.header_bytes();
+        let mut block = IoBuf::new(BLOCK_BYTES);
+        let mut decoders = Decoders::default();
+        for bits in records(bytes, header.record_count) {
+            let Ok(record) = Record::unpack(bits) else {
+                return false;
+            };
+            let end = within + record.fragment_bytes();
+            let Some(stored) = bytes.get(within..end) else {
+                return false;
+            };
+            if let RecordKind::Fragment { .. } = record.kind {
+                let identity = FragmentIdentity {
+                    cache: self.place.cache_id,
+                    block: record.block,
+                    location: Location::at(self.place.start() + at + within as u64),
+                    fill: header.fill,
+                };
+                let whole = is_note_of_loss(stored, &identity)
+                    || fragment::unpack(&mut decoders, stored, &identity, &mut block).is_ok();
+                if !whole {
+                    return false;
+                }
+            }
+            within = end;
+        }
+        true
+    }
+}
+
+/// Whether a fragment says, with its checksum, that the contents of a dirty block are lost.
+fn is_note_of_loss(bytes: &[u8], identity: &FragmentIdentity) -> bool {
+    fragment::split(bytes).is_ok_and(|(header, stored)| {
+        let checksum = fragment_checksum(identity, stored.len() as u16, CodecId::LOST, 0);
+        header.codec == CodecId::LOST.0 && header.checksum.get() == checksum
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flaz_device::{DeviceOp, Env};
+    use flaz_sim::{DiskConfig, Rng};
+
+    use super::*;
+    use crate::format::geometry::GeometryWish;
+    use crate::policy::Ring;
+    use crate::shard::log::{Append, Positions};
+    use crate::shard::recover::RecoverError;
+    use crate::shard::simulated::{Disks, append, contents, raw};
+
+    /// What is damaged of a region that was full and stable.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Damage {
+        /// A byte of its summary that is not in the trailer.
+        Summary,
+        /// The trailer.
+        Trailer,
+        /// A bit of the header of its extent of this number.
+        Header(u32),
+        /// All of that header.
+        Gone(u32),
+        /// The fragment of that one.
+        Fragment(u32),
+    }
+    use Damage::{Fragment, Gone, Header, Summary as List, Trailer};
+
+    /// Recovery after a region of three extents, with one dirty block each, was damaged in this way, and whether it finds them,
+    /// and a fourth one that was stored after them: in another region, if this one was closed before.
+    fn recovery_after(closed: bool, damage: &[Damage]) -> Result<Vec<bool>, RecoverError> {
+        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let data: Vec<Vec<u8>> = (0..4)
+            .map(|seed| {
+                let mut data = vec![0; BLOCK_BYTES];
+                Rng::new(seed).fill(&mut data);
+                data
+            })
+            .collect();
+        let (start, extents) = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            let mut extents = Vec::new();
+            for block in 0..3 {
+                extents.push(first.log.used_of_open(Ring::Main));
+                append(&first, Ring::Main, block, raw(&data[block as usize]));
+                assert!(first.make_log_stable().await);
+            }
+            let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
+            if closed {
+                first.log.close_regions();
+            }
+            let last = first.log.used_of_open(Ring::Main);
+            extents.push(if closed { 0 } else { last });
+            append(&first, Ring::Main, 3, raw(&data[3]));
+            assert!(first.make_log_stable().await);
+            (disks.region(region), extents)
+        });
+        disks.sim.kill_tasks();
+        let end = start + disks.geometry.region_bytes;
+        for damage in damage {
+            let position = match *damage {
+                List => end - 80,
+                Trailer => end - 64,
+                Header(extent) => start + u64::from(extents[extent as usize]) + 8,
+                Gone(extent) => {
+                    let header = start + u64::from(extents[extent as usize]);
+                    disks.cache.poke(header, &[0; 512]);
+                    continue;
+                }
+                Fragment(extent) => {
+                    start + u64::from(extents[extent as usize]) + disks.geometry.header_bytes() as u64 + 100
+                }
+            };
+            disks.cache.flip_bit(position, 0);
+        }
+        disks.sim.block_on(async {
+            let second = disks.shard(2);
+            second.recover(|| ()).await?;
+            let mut found = Vec::new();
+            for (block, data) in data.iter().enumerate() {
+                found.push(contents(&second, block as u64).await.as_ref() == Some(data));
+            }
+            Ok(found)
+        })
+    }
+
+    /// Older copies of what such an extent hides would come back.
+    #[test]
+    fn header_and_summary_damage_is_found_in_a_full_region() {
+        for summary in [List, Trailer] {
+            let found = recovery_after(true, &[summary]).expect("the extents say the same");
+            assert_eq!(found, [true; 4], "{summary:?}");
+            for extent in 0..3 {
+                let outcome = recovery_after(true, &[summary, Gone(extent)]);
+                assert!(
+                    matches!(outcome, Err(RecoverError::Damaged { .. })),
+                    "{summary:?}, extent {extent}: {outcome:?}"
+                );
+                // It is told when it is read.
+                let found = recovery_after(true, &[summary, Fragment(extent)])
+                    .expect("the headers say what is there");
+                let expected: Vec<bool> = (0..4).map(|block| block != extent).collect();
+                assert_eq!(found, expected, "{summary:?}, extent {extent}");
+            }
+        }
+    }
+
+    #[test]
+    fn header_damage_is_found_in_an_open_region() {
+        for extent in 0..4 {
+            let outcome = recovery_after(false, &[Header(extent)]);
+            assert!(
+                matches!(outcome, Err(RecoverError::Damaged { .. })),
+                "extent {extent}: {outcome:?}"
+            );
+        }
+        for extent in 0..4 {
+            let outcome = recovery_after(false, &[Gone(extent)]);
+            assert!(
+                matches!(outcome, Err(RecoverError::Damaged { .. })),
+                "extent {extent}: {outcome:?}"
+            );
+        }
+        for extent in 0..3 {
+            let found = recovery_after(false, &[Fragment(extent)]).expect("the headers say what is there");
+            let expected: Vec<bool> = (0..4).map(|block| block != extent).collect();
+            assert_eq!(found, expected, "extent {extent}");
+        }
+    }
+
+    /// What a crash has left behind a hole was never stable, and recovery has closed the region before it. That must not be
+    /// taken for something that damage hides, should the summary be damaged later.
+    #[test]
+    fn what_a_crash_left_behind_a_hole_is_not_missed_later() {
+        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let hole = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            let mut hole = 0;
+            // On their way together: none of them says that one before it was stable.
+            for block in 0..3 {
+                if block == 1 {
+                    hole = first.log.used_of_open(Ring::Main);
+                }
+                append(
+                    &first,
+                    Ring::Main,
+                    block,
+                    Append::Fill {
+                        value: 1,
+                        dirty: true,
+                    },
+                );
+                first.log.seal_all();
+            }
+            first.pump_writes();
+            disks.env.sleep(Duration::from_secs(1)).await;
+            u64::from(hole)
+        });
+        disks.sim.kill_tasks();
+        let start = disks.region(0);
+        disks.cache.poke(start + hole, &[0; 512]);
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            append(
+                &second,
+                Ring::Main,
+                3,
+                Append::Fill {
+                    value: 1,
+                    dirty: true,
+                },
+            );
+            assert!(second.make_log_stable().await);
+        });
+        disks.sim.kill_tasks();
+        disks.cache.flip_bit(start + disks.geometry.region_bytes - 80, 0);
+        disks.sim.block_on(async {
+            let third = disks.recovered(3).await;
+            for (block, value) in [(0, 1), (1, 0), (2, 0), (3, 1)] {
+                assert_eq!(
+                    contents(&third, block).await,
+                    Some(vec![value; BLOCK_BYTES]),
+                    "block {block}"
+                );
+            }
+        });
+    }
+
+    /// A region of which the end alone cannot be read, and that is full up to there.
+    #[test]
+    fn an_unreadable_summary_of_a_full_region_is_done_without() {
+        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let mut data = vec![0; BLOCK_BYTES];
+        Rng::new(1).fill(&mut data);
+        let (region, blocks) = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            let open = || first.log.open_numbers()[Ring::Main.index()];
+            append(&first, Ring::Main, 0, raw(&data));
+            let region = open().expect("one is open");
+            let mut blocks = 1;
+            while open() == Some(region) {
+                append(&first, Ring::Main, blocks, raw(&data));
+                blocks += 1;
+                if blocks % 8 == 0 {
+                    assert!(first.make_log_stable().await);
+                }
+            }
+            assert!(first.make_log_stable().await);
+            (disks.region(region), blocks)
+        });
+        disks.sim.kill_tasks();
+        let sector = u64::from(disks.geometry.sector_bytes);
+        disks
+            .cache
+            .mark_bad(region + disks.geometry.region_bytes - sector, sector);
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            for block in 0..blocks {
+                assert_eq!(
+                    contents(&second, block).await.as_ref(),
+                    Some(&data),
+                    "block {block}"
+                );
+            }
+        });
+    }
+
+    /// A region is flushed with a block in it, then two extents go to it, the first with the block anew, and one to the region
+    /// behind it, which lands before them and is flushed. Then the power fails: of the first extent the header alone has
+    /// landed, or, with `gap`, nothing. Whether the block is as it was flushed; none if they landed in another order.
+    fn after_a_flush_beside_a_region_that_has_ended(
+        seed: u64,
+        gap: bool,
+    ) -> Option<Result<bool, RecoverError>> {
+        let us = Duration::from_micros;
+        let config = DiskConfig {
+            write_latency: us(100)..=us(10_000),
+            flush_latency: us(100)..=us(100),
+            ..DiskConfig::fast(8 << 20)
+        };
+        let disks = Disks::on(seed, config, GeometryWish::default());
+        let data = |seed| {
+            let mut data = vec![0; BLOCK_BYTES];
+            Rng::new(seed).fill(&mut data);
+            data
+        };
+        let image = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            first.writeback.note_dirty_record();
+            append(&first, Ring::Main, 0, raw(&data(0)));
+            assert!(first.make_log_stable().await);
+            let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
+            let used = first.log.used_of_open(Ring::Main);
+            // Of what a client writes to the other ring.
+            let (mut other, mut extents) = (Positions::default(), Vec::new());
+            other.raise(Ring::Probation, append(&first, Ring::Probation, 4, raw(&data(4))));
+            first.log.seal_all();
+            first.pump_writes();
+            // The next extent is written twice, so that what follows overtakes it.
+            disks.cache.fail_nth(DeviceOp::Write, 2);
+            for (block, seed) in [(0, 1), (2, 2), (3, 3)] {
+                extents.push(append(&first, Ring::Main, block, raw(&data(seed))));
+                first.log.seal_all();
+                if block == 2 {
+                    first.log.close_regions();
+                }
+                first.pump_writes();
+            }
+            while first.log.is_under_way(extents[2]) || !first.log.has_landed(&other) {
+                disks.env.sleep(us(10)).await;
+            }
+            first.log.promise(&other);
+            first.flush().await.expect("flushes");
+            // As some writer does that sets an intent.
+            if !first.log.is_under_way(extents[0]) {
+                return None;
+            }
+            let start = (disks.region(region) + u64::from(used)) / 512;
+            let header = start..start + disks.geometry.header_bytes() as u64 / 512;
+            let extent = start..header.end + 9;
+            Some(disks.cache.moment().cut(|_, sector| match gap {
+                true => !extent.contains(&sector),
+                false => header.contains(&sector),
+            }))
+        })?;
+        disks.sim.kill_tasks();
+        disks.cache.restore(&image);
+        Some(disks.sim.block_on(async {
+            let second = disks.shard(2);
+            second.recover(|| ()).await?;
+            // The write that failed may have landed.
+            let found = contents(&second, 0).await;
+            Ok(found == Some(data(0)) || found == Some(data(1)))
+        }))
+    }
+
+    /// A flush of a client says nothing of a region whose extents and summary are still on their way.
+    #[test]
+    fn a_flush_makes_no_region_stable_before_it_landed() {
+        for gap in [false, true] {
+            let seeds = (0..1000).filter_map(|seed| after_a_flush_beside_a_region_that_has_ended(seed, gap));
+            let outcomes: Vec<_> = seeds.collect();
+            assert!(outcomes.len() > 5, "{} in that order", outcomes.len());
+            let wrong = outcomes.iter().find(|outcome| !matches!(outcome, Ok(true)));
+            assert!(wrong.is_none(), "gap: {gap}: {wrong:?}");
+        }
+    }
+
+    /// A shard that has filled a region: with so many raw blocks, and then with blocks of one value. The number of records.
+    async fn fill_region(disks: &Disks, raws: u64) -> (u32, u64) {
+        let shard = disks.shard(1);
+        let (mut region, mut number) = (None, 0);
+        loop {
+            let mut data = vec![0; BLOCK_BYTES];
+            Rng::new(number).fill(&mut data);
+            let what = match number < raws {
+                true => raw(&data),
+                false => Append::Fill {
+                    value: number as u8,
+                    dirty: true,
+                },
+            };
+            append(&shard, Ring::Main, number, what);
+            let now = shard.log.open_numbers()[Ring::Main.index()];
+            if now != *region.get_or_insert(now) {
+                break;
+            }
+            number += 1;
+            shard.pump_writes();
+            disks.env.sleep(Duration::from_millis(1)).await;
+        }
+        assert!(shard.make_log_stable().await);
+        (region.flatten().expect("it was open"), number)
+    }
+
+    /// The extents say the same, and there may be no room between the last of them and what cannot be read.
+    #[test]
+    fn a_summary_whose_sectors_cannot_be_read_is_not_needed() {
+        let (mut tight, mut raws) = (0, u64::MAX);
+        for _ in 0..24 {
+            let disks = Disks::new(8 << 20, GeometryWish::default());
+            let (region, records) = disks.sim.block_on(fill_region(&disks, raws));
+            disks.sim.kill_tasks();
+            raws = raws.min(records) - 1;
+            let end = disks.region(region) + disks.geometry.region_bytes;
+            let tail = disks
+                .cache
+                .peek(end - SUMMARY_GUESS_BYTES, SUMMARY_GUESS_BYTES as usize);
+            let len =
+                Summary::parse_len(&tail, summary_bytes_max(&disks.geometry)).expect("it is full") as u64;
+            let summary = Summary::parse(&disks.cache.peek(end - len, len as usize)).expect("it is whole");
+            let used = check_extents(&summary.extents, &disks.geometry).expect("in order");
+            let len = len.next_multiple_of(512);
+            let gap = disks.geometry.region_bytes - len - used;
+            tight += u32::from(gap < disks.geometry.header_bytes() as u64);
+            disks.cache.mark_bad(end - len, len);
+            disks.sim.block_on(async {
+                let second = disks.recovered(2).await;
+                for block in 0..records {
+                    assert!(contents(&second, block).await.is_some(), "block {block}");
+                }
+            });
+        }
+        assert!(tight > 0, "there always is");
+    }
+
+    /// It is no fragment of this place then, but what another extent has left there.
+    #[test]
+    fn a_note_that_a_block_is_lost_counts_with_its_checksum_alone() {
+        let mut data = vec![0; BLOCK_BYTES];
+        Rng::new(1).fill(&mut data);
+        for damaged in [false, true] {
+            let disks = Disks::new(8 << 20, GeometryWish::default());
+            disks.sim.block_on(async {
+                let first = disks.shard(1);
+                append(&first, Ring::Main, 0, raw(&data));
+                assert!(first.make_log_stable().await);
+                let note = first.log.used_of_open(Ring::Main);
+                append(&first, Ring::Main, 0, Append::LOST);
+                first.log.seal_all();
+                first.pump_writes();
+                disks.env.sleep(Duration::from_secs(1)).await;
+                if damaged {
+                    let region = first.log.open_numbers()[Ring::Main.index()];
+                    let extent = disks.region(region.expect("one is open")) + u64::from(note);
+                    disks
+                        .cache
+                        .flip_bit(extent + disks.geometry.header_bytes() as u64, 0);
+                }
+                let second = disks.recovered(2).await;
+                let expected = damaged.then(|| data.clone());
+                assert_eq!(contents(&second, 0).await, expected);
+            });
+        }
+    }
+}

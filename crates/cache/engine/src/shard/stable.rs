@@ -1,0 +1,132 @@
+//! Making the log stable, and saying so in the manifest.
+//!
+//! Recovery takes the first place without a whole extent for the end of an open region. A write that a power cut
+//! interrupted looks like that, and so does damage to an extent that was flushed. Only the manifest tells them apart: an
+//! extent that it calls stable is there, so if it cannot be read, its blocks give an error or the start is refused.
+//!
+//! | who makes the log stable | when the manifest says so, stable |
+//! |---|---|
+//! | a flush or FUA write, strict | before the answer |
+//! | a flush or FUA write, not strict | soon after the answer: [`Shard::mark_task`] |
+//! | writeback, reclaim, clearing of intents, stop, recovery | before they go on |
+//!
+//! The manifest never says more than a flush has made stable, so a power cut alone never leaves less.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::Env;
+use futures_util::future::{Either, select};
+
+use super::{Platform, Shard};
+use crate::planted::{PlantedBug, planted};
+use crate::settings::StrictFlush;
+
+/// Times that the manifest is written before the cache device is fenced, or before the next flush tries again.
+const TRIES_MAX: u32 = 3;
+/// How long a completed mark waits for the next flush to make it stable, before the device is flushed for its sake.
+const FORCE_AFTER: Duration = Duration::from_millis(2);
+
+impl<P: Platform> Shard<P> {
+    /// Whether a flush is answered after the manifest says, stable, what it covers.
+    pub(super) fn flushes_strictly(&self) -> bool {
+        match self.tuning.settings().strict_flush {
+            StrictFlush::Always => true,
+            StrictFlush::Never => false,
+            StrictFlush::Auto => !self.cache.has_volatile_cache(),
+        }
+    }
+
+    /// Waits until everything appended so far is stable on the cache device, and the manifest says so. False: the device
+    /// failed.
+    pub(super) async fn make_log_stable(self: &Rc<Self>) -> bool {
+        let point = self.log.seal_for_flush();
+        self.pump_writes();
+        loop {
+            if self.cache.is_fenced() {
+                return false;
+            }
+            if self.log.has_ended(&point) {
+                break;
+            }
+            self.log.write_ended().await;
+        }
+        if let Err(error) = self.cache.flush().await {
+            self.cache_error(&error);
+            self.fence("the cache device failed a flush");
+            return false;
+        }
+        self.log.note_flushed(&point);
+        if !self.make_marks_stable().await {
+            return false;
+        }
+        self.log.raise_stable(&point);
+        self.map.log_stable(&self.log);
+        true
+    }
+
+    /// Makes the manifest say, stable, how far the log is stable. False: the device failed, and is fenced.
+    pub(super) async fn make_marks_stable(self: &Rc<Self>) -> bool {
+        if planted(PlantedBug::StableMarkSkipped) {
+            return true;
+        }
+        for _ in 0..TRIES_MAX {
+            if self.cache.is_fenced() {
+                return false;
+            }
+            match self.log.write_marks(&self.cache, true).await {
+                Ok(()) => return !self.cache.is_fenced(),
+                Err(error) => self.cache_error(&error),
+            }
+        }
+        self.fence("the manifest could not be written");
+        false
+    }
+
+    /// Follows flushes that were answered, until the shard stops. A mark is written at once, which is enough when the process is
+    /// killed. For a power cut the next flush makes it stable, or one of our own where none comes: so it costs clients no
+    /// flush.
+    pub(super) async fn mark_task(shard: Rc<Self>) {
+        loop {
+            shard.log.flush_answered().await;
+            // A stop makes the log stable itself.
+            if shard.is_stopping() {
+                return;
+            }
+            if !planted(PlantedBug::StableMarkSkipped) {
+                shard.follow_flushes().await;
+            }
+        }
+    }
+
+    async fn follow_flushes(self: &Rc<Self>) {
+        let fua = self.cache.fua_stands_alone();
+        let mut failures = 0;
+        while !self.cache.is_fenced() && !self.is_stopping() {
+            if !self.log.unmarked(false).is_empty() {
+                if let Err(error) = self.log.write_marks(&self.cache, fua).await {
+                    self.cache_error(&error);
+                    failures += 1;
+                    if failures == TRIES_MAX {
+                        return;
+                    }
+                }
+                continue;
+            }
+            if self.log.unmarked(true).is_empty() {
+                return;
+            }
+            let (pause, answered) = (self.env.sleep(FORCE_AFTER), self.log.flush_answered());
+            if let Either::Left(_) = select(pin!(pause), pin!(answered)).await {
+                let point = self.log.landed_point();
+                if let Err(error) = self.cache.flush().await {
+                    self.cache_error(&error);
+                    self.fence("the cache device failed a flush");
+                    return;
+                }
+                self.log.note_manifest_flushed(&point);
+            }
+        }
+    }
+}
