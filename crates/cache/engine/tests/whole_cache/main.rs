@@ -14,6 +14,7 @@
 //! | [`warm`] | is everything there after a clean stop? |
 
 mod bytes;
+mod example;
 mod flips;
 mod full_disk;
 mod golden;
