@@ -240,8 +240,8 @@ pub fn replay(
         region_bytes: Some(region_bytes),
         shard_count: Some(1),
     };
-    // Metadata is not part of the capacity.
-    let metadata = Geometry::plan(1 << 40, 512, origin_len, wish)
+    // Metadata is not part of the capacity. It grows with the number of regions.
+    let metadata = Geometry::plan(capacity + (1 << 20), 512, origin_len, wish)
         .expect("a plan")
         .data_offset();
     let instant = Duration::ZERO..=Duration::ZERO;

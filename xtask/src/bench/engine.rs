@@ -83,7 +83,7 @@ fn exercise(work: Work<'_>) -> Done {
         ..GeometryWish::default()
     };
     let origin_len = data.len() as u64;
-    let metadata = Geometry::plan(1 << 40, 512, origin_len, wish)
+    let metadata = Geometry::plan(work.cache_len + (1 << 20), 512, origin_len, wish)
         .expect("a plan")
         .data_offset();
     let (origin, disk) = (

@@ -222,6 +222,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
     /// A volume of `size` bytes.
     #[must_use]
     pub fn new(shards: S, origin: Rc<O>, size: u64, sequential_cutoff: u64) -> Self {
+        assert!(shards.count() > 0, "a cache has shards");
         Self::for_client(Rc::new(Inner {
             shards,
             origin,
@@ -268,6 +269,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
         piece: impl Fn(u64, u64) -> Piece,
     ) -> Result<(), IoError> {
         let mut at = offset;
+        debug_assert!(self.check(offset, len).is_ok(), "the range was checked");
         let mut lens = segment_lens(offset, len).peekable();
         let mut outcome = Ok(());
         while lens.peek().is_some() {
@@ -280,6 +282,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
                 outcome = outcome.and(result.map(|_| ()));
             }
         }
+        assert_eq!(at, offset + len, "every stripe had its piece");
         outcome
     }
 }

@@ -55,6 +55,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         origin_path: options.origin_path,
     };
     let page = superblock.to_bytes()?;
+    assert_eq!(page.len(), SUPERBLOCK_BYTES);
     // An old superblock must not survive a create that is cut short.
     for slot in SUPERBLOCK_SLOTS {
         cache

@@ -93,6 +93,7 @@ pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock)
 async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<IoBuf, CacheError> {
     let before = superblock.generation;
     superblock.generation = before.wrapping_add(1);
+    assert!(superblock.generation > before, "generations grow");
     let mut spare_writes = 0;
     if is_alone(cache, slot_of(superblock.generation), before).await {
         superblock.generation = superblock.generation.wrapping_add(1);

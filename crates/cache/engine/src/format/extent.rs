@@ -285,6 +285,13 @@ impl ExtentHeader {
         area[4..8].copy_from_slice(&checksum.to_le_bytes());
     }
 
+    /// Where the extent at the start of `extent` says that it is, whatever else is wrong with it.
+    #[must_use]
+    pub fn position_of(extent: &[u8]) -> Option<u64> {
+        let (raw, _) = RawExtentHeader::read_from_prefix(extent).ok()?;
+        (raw.magic.get() == MAGIC).then(|| raw.position.get())
+    }
+
     /// Reads the header of the extent at the start of `extent`.
     ///
     /// Lengths are checked against each other, not against the region: the caller knows what is left of it.

@@ -27,8 +27,7 @@ const AREA_ALIGNMENT: u64 = 64 << 10;
 
 /// Most shards a cache can have.
 pub const SHARDS_MAX: u32 = 256;
-/// Fewest regions of a shard: two open ones, one that only reclaim may take, one that only the end of an interrupted reclaim
-/// may take, and two to reclaim.
+/// Fewest regions of a shard: two open ones, two free ones, and two to reclaim.
 pub const REGIONS_MIN: u32 = 6;
 /// Most regions of a shard.
 pub const REGIONS_MAX: u32 = 1 << 20;
@@ -198,6 +197,7 @@ impl Geometry {
     /// Byte offset of a shard's state page.
     #[must_use]
     pub fn shard_state_offset(&self, shard: u32) -> u64 {
+        debug_assert!(shard <= self.shard_count, "{shard}");
         SHARD_STATES_OFFSET + u64::from(shard) * PAGE_BYTES as u64
     }
 
@@ -230,6 +230,7 @@ impl Geometry {
     /// Byte offset of one copy (0 or 1) of a sector of a shard's manifest.
     #[must_use]
     pub fn manifest_sector_offset(&self, shard: u32, sector: u32, copy: usize) -> u64 {
+        assert!(shard < self.shard_count && sector < self.shard_manifest_sectors() && copy < 2);
         self.manifest_offset()
             + (2 * u64::from(shard) + copy as u64) * self.manifest_copy_len()
             + u64::from(sector) * u64::from(self.sector_bytes)
@@ -238,6 +239,7 @@ impl Geometry {
     /// The sector of a shard's manifest that describes a region.
     #[must_use]
     pub fn manifest_sector_of(&self, region: u32) -> u32 {
+        assert!(region < self.regions_per_shard);
         region / regions_per_sector(self.sector_bytes)
     }
 
@@ -251,6 +253,7 @@ impl Geometry {
     /// Number of a sector of a shard's manifest in the whole manifest.
     #[must_use]
     pub fn manifest_sector_number(&self, shard: u32, sector: u32) -> u32 {
+        assert!(shard < self.shard_count && sector < self.shard_manifest_sectors());
         shard * self.shard_manifest_sectors() + sector
     }
 
@@ -269,6 +272,7 @@ impl Geometry {
     /// Byte offset of one shard's part of the intent bitmap.
     #[must_use]
     pub fn shard_intent_offset(&self, shard: u32) -> u64 {
+        debug_assert!(shard <= self.shard_count);
         self.intent_offset() + self.shard_intent_len() * u64::from(shard)
     }
 
@@ -300,6 +304,7 @@ impl Geometry {
     /// Byte offset on the device of a shard's part.
     #[must_use]
     pub fn shard_offset(&self, shard: u32) -> u64 {
+        debug_assert!(shard <= self.shard_count);
         self.data_offset() + self.shard_len() * u64::from(shard)
     }
 

@@ -80,7 +80,7 @@ impl ManifestEntry {
         RawEntry {
             generation: U64::new(self.generation.0),
             bits: U32::new(
-                self.len / LENGTH_UNIT | state << STATE_SHIFT | u32::from(self.ring.number()) << RING_SHIFT,
+                (self.len / LENGTH_UNIT) | state << STATE_SHIFT | u32::from(self.ring.number()) << RING_SHIFT,
             ),
         }
     }

@@ -55,6 +55,7 @@ impl Fragments {
 
     fn remove(&mut self, entry: Entry) {
         let sectors = sectors_of(entry);
+        debug_assert!(self.sectors >= sectors, "entries are counted in pairs");
         self.count -= u64::from(sectors > 0);
         self.sectors -= sectors;
         self.clean(entry);
@@ -101,6 +102,7 @@ impl Index {
             .next_power_of_two();
         let segment_bits = segments.trailing_zeros().min(block_bits.saturating_sub(4));
         let key_bits = block_bits - segment_bits;
+        assert!(key_bits > 0, "a segment tells its keys apart");
         Self {
             segments: (0..1usize << segment_bits)
                 .map(|_| Segment::new(key_bits))
@@ -119,6 +121,7 @@ impl Index {
     }
 
     fn join(&self, segment: usize, key: u64) -> LocalBlock {
+        debug_assert!(segment < self.segments.len());
         let low = self.scramble.bits - self.segment_bits;
         LocalBlock(self.scramble.backward((segment as u64) << low | key))
     }
@@ -158,6 +161,7 @@ impl Index {
     /// Makes an empty index large enough for about `entries` blocks, so that it does not grow on the way to them.
     pub fn reserve(&mut self, entries: usize) {
         // Blocks spread over the segments by chance: three deviations more than the mean.
+        assert!(self.is_empty(), "an index is reserved before it is filled");
         let mean = entries.div_ceil(self.segments.len());
         let room = mean + 3 * mean.isqrt();
         self.segments.iter_mut().for_each(|segment| segment.reserve(room));
@@ -176,6 +180,9 @@ impl Index {
 
     /// Sets a block's entry; returns the one it had.
     pub fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
+        debug_assert!(
+            entry.location() > crate::units::Location(0) || matches!(entry.place(), Place::Fill { .. })
+        );
         let (segment, key) = self.split(block);
         let old = self.segments[segment].insert(key, entry);
         self.len += usize::from(old.is_none());

@@ -55,6 +55,7 @@ impl Segment {
 
     /// Of buckets that are empty as yet.
     fn with(buckets: Vec<[u64; SLOTS]>, key_bits: u32) -> Self {
+        assert!(buckets.len() >= Self::buckets_min(key_bits), "tags would not fit");
         Self {
             reciprocal: u64::MAX / buckets.len() as u64,
             buckets,
@@ -121,6 +122,7 @@ impl Segment {
     fn home(&self, key: u64) -> (usize, u64) {
         let product = u128::from(key) * self.buckets.len() as u128;
         let home = (product >> self.key_bits) as usize;
+        debug_assert!(home < self.buckets.len(), "the key has its bits");
         // What the product is beyond the border of the bucket, and the key beyond the bucket's first one n times over.
         let beyond = product as u64 & ((1 << self.key_bits) - 1);
         (home, self.divide(beyond).0)
@@ -138,6 +140,7 @@ impl Segment {
 
     fn alternative(&self, bucket: usize, tag: u64) -> usize {
         let n = self.buckets.len();
+        debug_assert!(bucket < n && tag < 1 << TAG_BITS);
         let (_, hash) = self.divide(tag.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24);
         let sum = hash as usize + n - bucket;
         if sum >= n { sum - n } else { sum }
@@ -213,6 +216,7 @@ impl Segment {
     /// Gives the key in a slot another entry; returns the one it had.
     fn replace(&mut self, bucket: usize, slot: usize, entry: Entry) -> Entry {
         let bits = &mut self.buckets[bucket][slot];
+        debug_assert!(*bits != 0, "there is an entry");
         let old = Entry(*bits & VALUE_MASK);
         *bits = *bits & !VALUE_MASK | entry.0 & VALUE_MASK;
         old
@@ -251,6 +255,7 @@ impl Segment {
     pub(super) fn take(&mut self, key: u64) -> Option<Entry> {
         let (bucket, slot) = self.find(key)?;
         let old = Entry(self.buckets[bucket][slot] & VALUE_MASK);
+        assert!(self.len > 0, "entries are counted");
         self.buckets[bucket][slot] = 0;
         self.len -= 1;
         self.holes = true;

@@ -272,6 +272,7 @@ fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Re
         open.iter()
             .all(|one| table[one.number as usize].state == RegionState::Open)
     );
+    assert_eq!(table.len(), manifest.len());
     let mut regions = Regions::from_table(&table);
     // The order of filling is the order of the rings.
     full.sort_unstable();

@@ -42,6 +42,7 @@ impl ShardIdentity {
 
     /// A region, for those who read it.
     pub(super) fn region(&self, number: u32) -> RegionPlace<'_> {
+        assert!(number < self.geometry.regions_per_shard);
         RegionPlace {
             geometry: &self.geometry,
             cache_id: self.cache_id,
@@ -52,6 +53,7 @@ impl ShardIdentity {
 
     /// Where a region begins on the cache device.
     pub(super) fn position_of(&self, region: u32) -> u64 {
+        assert!(region < self.geometry.regions_per_shard);
         self.geometry.shard_offset(self.number) + u64::from(region) * self.geometry.region_bytes
     }
 }

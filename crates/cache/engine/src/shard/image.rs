@@ -67,6 +67,7 @@ impl<P: Platform> Shard<P> {
         // A write that the origin has not answered yet may still change a block that the index has: an image made
         // now would name its old contents.
         self.order.wait_until_idle().await;
+        assert_eq!(self.order.writing(), 0, "front ends take no more requests");
         self.tasks.enter(Phase::Stopping);
         self.intents.wake();
         self.queue.wake_worker();
@@ -118,6 +119,7 @@ impl<P: Platform> Shard<P> {
         }
         let wanted = image.len().div_ceil(self.id.geometry.region_bytes as usize);
         let regions = self.log.first_free(wanted);
+        assert_eq!(regions.len(), wanted, "the image has room");
         for (number, part) in regions
             .iter()
             .zip(image.chunks(self.id.geometry.region_bytes as usize))
@@ -135,6 +137,10 @@ impl<P: Platform> Shard<P> {
                 self.cache.write_at(position, buf).await.map_err(device)?;
             }
         }
+        assert!(
+            self.log.is_all_stable() && !self.map.any_stale(),
+            "the image is all there is"
+        );
         let state = ShardState {
             cache: self.id.cache_id,
             shard,

@@ -109,6 +109,7 @@ pub(crate) async fn read_manifest<D: Device>(
             manifest.entries.extend(newest.entries);
         }
     }
+    assert_eq!(manifest.entries.len(), geometry.regions_per_shard as usize);
     Ok(manifest)
 }
 

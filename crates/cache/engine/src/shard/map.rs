@@ -106,6 +106,12 @@ impl BlockMap {
 
     /// The block lies where `entry` says from now on.
     pub(super) fn install(&self, log: &SegmentLog, block: LocalBlock, entry: Entry) {
+        debug_assert!(
+            self.damaged.borrow().is_empty()
+                || entry.dirty()
+                || !self.is_damaged(block)
+                || self.lookup(block).is_some()
+        );
         let old = self.index.borrow_mut().insert(block, entry);
         log.count_live(entry.location(), 1);
         match old {
@@ -163,6 +169,10 @@ impl BlockMap {
 
     /// A tombstone of a stale block was appended.
     pub(super) fn tombstone_appended(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
+        assert!(
+            self.lookup(block).is_none(),
+            "a block with a tombstone is not cached"
+        );
         self.stale.borrow_mut().remove(&block);
         self.tombstones.borrow_mut().insert(block, (ring, lsn));
     }
@@ -192,6 +202,7 @@ impl BlockMap {
 
     /// A record that a block was cleaned was appended.
     pub(super) fn mark_clean(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
+        assert!(self.is_dirty(block), "a clean block is not cleaned");
         self.index.borrow_mut().clean(block);
         self.cleaned.borrow_mut().insert(block, (ring, lsn));
     }
@@ -211,6 +222,10 @@ impl BlockMap {
 
     /// Forgets a dirty block that reclaim has brought to the origin.
     pub(super) fn evacuate(&self, log: &SegmentLog, block: LocalBlock) {
+        assert!(
+            self.is_dirty(block),
+            "only dirty blocks are brought to the origin"
+        );
         self.remove(log, block);
         self.evacuated.borrow_mut().insert(block);
     }
@@ -234,6 +249,7 @@ impl BlockMap {
         blocks: LocalBlock,
         most: usize,
     ) -> (Vec<LocalBlock>, bool) {
+        assert!(most > 0, "some are asked for");
         let all = blocks.0.max(1);
         let distance = |block: LocalBlock| (block.0 + all - from.0.min(all)) % all;
         let (mut nearest, mut everything) = (BinaryHeap::new(), true);
@@ -317,12 +333,14 @@ impl BlockMap {
 
     /// Takes over an index, whose entries the regions' live counts know.
     pub(super) fn replace(&self, index: Index) {
+        assert_eq!(self.len(), 0, "nothing was cached before");
         *self.index.borrow_mut() = index;
     }
 
     /// Makes an empty map ready for so many records, which come in batches of `batch` at most.
     pub(super) fn reserve(&self, records: usize, batch: usize) -> Bulk {
         let mut index = self.index.borrow_mut();
+        assert!(index.is_empty(), "nothing was cached before");
         index.reserve(records);
         Bulk::new(&index, batch)
     }

@@ -184,6 +184,12 @@ impl<P: Platform> Shard<P> {
             origin_writes,
             host_records,
         } = parts;
+        assert!(
+            number < geometry.shard_count,
+            "shard {number} of {}",
+            geometry.shard_count
+        );
+        assert!(epoch.0 > 0, "openings are numbered from 1");
         let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
         let (stats, place) = (Rc::new(Stats::default()), (&geometry, number));
         let cache = CacheIo::new(
@@ -423,6 +429,8 @@ impl<P: Platform> Shard<P> {
     /// Space in the two rings, for the policy.
     fn ring_sizes(&self) -> RingSizes {
         let region_bytes = self.id.geometry.region_bytes;
+        let regions = self.log.regions_of(Ring::Probation) + self.log.regions_of(Ring::Main);
+        assert!(regions <= u64::from(self.id.geometry.regions_per_shard));
         RingSizes {
             probation: self.log.regions_of(Ring::Probation) * region_bytes,
             main: self.log.regions_of(Ring::Main) * region_bytes,

@@ -130,6 +130,7 @@ impl RangeGuard<'_> {
 
     /// Bumps the versions of all blocks: the write starts, or the origin has answered it.
     pub(super) fn bump(&self) {
+        debug_assert!(self.len() > 0, "a write has blocks");
         self.blocks().for_each(|block| self.order.bump(block));
     }
 

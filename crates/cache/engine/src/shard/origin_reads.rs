@@ -95,7 +95,9 @@ impl OriginReads {
 
     /// Number of reads that are at the origin.
     pub(super) fn at_origin(&self) -> u64 {
-        (ORIGIN_READS_MAX - self.slots.available()) as u64
+        let free = self.slots.available();
+        assert!(free <= ORIGIN_READS_MAX, "slots are given back once");
+        (ORIGIN_READS_MAX - free) as u64
     }
 
     /// Cuts missed blocks (their sorted distances from `first`) into runs of neighbours that either join one read or
@@ -152,6 +154,7 @@ impl OriginReads {
         stats: &Stats,
         read: impl Future<Output = (IoBuf, Result<(), DeviceError>)>,
     ) -> Result<(Rc<OriginRead>, Arc<IoBuf>), DeviceError> {
+        assert!(!versions.is_empty(), "a read has blocks");
         let entry = Rc::new(OriginRead {
             first,
             versions,
@@ -177,7 +180,8 @@ impl OriginReads {
         drop(slot);
         let data = Arc::new(buf);
         let shared = result.is_ok().then(|| Arc::clone(&data)).ok_or(ReadFailed);
-        *entry.result.borrow_mut() = Some(shared);
+        let before = entry.result.replace(Some(shared));
+        assert!(before.is_none(), "a read ends once");
         drop(listed);
         result.map(|()| (entry, data))
     }
@@ -192,7 +196,9 @@ struct Listed<'a> {
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let mut under_way = self.reads.under_way.borrow_mut();
+        let before = under_way.len();
         under_way.retain(|other| !Rc::ptr_eq(other, self.read));
+        assert_eq!(under_way.len() + 1, before, "a read is listed once");
         self.read.result.borrow_mut().get_or_insert(Err(ReadFailed));
         self.read.ended.notify_all();
     }

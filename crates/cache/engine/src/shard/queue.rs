@@ -112,6 +112,7 @@ impl AdmissionQueue {
 
     /// A slot for a job with `bytes` of data, if there is room for both now.
     pub(super) fn try_reserve(&self, bytes: usize) -> Option<JobSlot> {
+        debug_assert!(self.slots.available() <= JOBS_MAX, "slots are given back once");
         if self.bytes.get() + bytes > JOB_BYTES_MAX {
             return None;
         }

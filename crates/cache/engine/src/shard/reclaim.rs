@@ -484,6 +484,7 @@ impl<P: Platform> Shard<P> {
     /// The manifest says so, stable, before anything else is reclaimed: otherwise a newer record could die before an older one
     /// that is still in here. And before the region is filled again.
     async fn free_region(self: &Rc<Self>, victim: Victim) {
+        assert_eq!(self.log.live_in(victim.region), 0, "no block is left in it");
         self.log.unpinned(victim).await;
         let region_bytes = self.id.geometry.region_bytes;
         let position = self.id.position_of(victim.region);
@@ -511,9 +512,12 @@ impl<P: Platform> Shard<P> {
         self.log.free(victim);
     }
 
-    /// What was moved counts from now on, then the victim is free: each is stable before the next.
+    /// What was moved counts from now on, then the victim is free: each is stable before the next, unless one sector says both.
     async fn tell_of_free(&self, victim: Victim) -> Result<(), DeviceError> {
-        if let Some(region) = self.log.end_recovering() {
+        let sector_of = |region| self.id.geometry.manifest_sector_of(region);
+        if let Some(region) = self.log.end_recovering()
+            && sector_of(region) != sector_of(victim.region)
+        {
             self.log
                 .write_manifest(&self.cache, &[region], Copies::BothStable)
                 .await?;

@@ -234,6 +234,10 @@ impl<P: Platform> Shard<P> {
                 live: 0,
             };
         }
+        assert!(
+            found.is_sorted_by_key(|region| region.entry.generation),
+            "the order of filling"
+        );
         let mut regions = Regions::from_table(&table);
         for region in used() {
             regions.enter_ring(region.number);
@@ -356,6 +360,10 @@ impl<P: Platform> Shard<P> {
             contents.extents.len(),
             contents.records.len(),
             self.id.geometry.sector_bytes,
+        );
+        assert!(
+            u64::from(contents.used) + len <= self.id.geometry.region_bytes,
+            "room was kept"
         );
         let summary = Summary {
             cache: self.id.cache_id,
@@ -566,6 +574,7 @@ mod tests {
                 assert_eq!(again.log.free_regions(), 1, "opening {epoch}");
                 assert_eq!(again.dirty_blocks(), blocks);
                 let victim = again.log.take_oldest(Ring::Main).expect("one is full");
+                again.log.hold_for_reclaim(true);
                 append(&again, Ring::Main, 0, Append::LOST);
                 assert_eq!(again.log.free_regions(), 0);
                 assert!(again.make_log_stable().await);

@@ -132,6 +132,8 @@ pub(crate) async fn read_region<D: Device>(
         Some(contents) => contents,
         None => reader.walk(is_full).await?,
     };
+    assert!(u64::from(contents.used) <= place.geometry.region_bytes);
+    assert!(contents.extents.is_sorted_by(|a, b| a.sequence < b.sequence));
     if contents.used < entry.len {
         return Ok(Found::Damaged(format!(
             "region {} has {} readable bytes of extents, {} were stable",

@@ -7,7 +7,7 @@ use flaz_device::{DeviceError, Env, IoBuf};
 
 use super::log::{Copies, Lsn, PendingWrite, WriteId};
 use super::{Platform, Shard};
-use crate::format::extent::{Record, RecordKind};
+use crate::format::extent::{ExtentHeader, Record, RecordKind};
 use crate::planted::{PlantedBug, planted};
 use crate::stats::{count, raise};
 use crate::units::{Location, UNIT_BYTES};
@@ -67,6 +67,10 @@ impl<P: Platform> Shard<P> {
     }
 
     async fn write_bytes(self: &Rc<Self>, id: WriteId, position: u64, buf: IoBuf) -> Result<(), DeviceError> {
+        if let WriteId::Extent(_) = id {
+            let header = ExtentHeader::position_of(&buf);
+            assert_eq!(header, Some(position), "an extent goes where it says");
+        }
         let buf = RefCell::new(Some(buf));
         self.try_often(id, async || {
             let bytes = buf.borrow_mut().take().expect("it comes back");

@@ -135,6 +135,7 @@ impl<P: Platform> Shard<P> {
         kept: &mut Kept,
     ) -> Result<(), IoError> {
         let (first, total) = (lock.first(), lock.len());
+        assert_eq!(data.len(), total * BLOCK_BYTES, "whole blocks of the range");
         let mut at = 0;
         while at < total {
             let most = blocks_max(self.dirty_limit());

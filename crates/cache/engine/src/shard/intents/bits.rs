@@ -28,6 +28,7 @@ impl Stripes {
     }
 
     fn has(&self, stripe: u64) -> bool {
+        debug_assert!(stripe < self.words.len() as u64 * 64);
         self.words[(stripe / 64) as usize] >> (stripe % 64) & 1 == 1
     }
 
@@ -121,6 +122,7 @@ impl Bits {
     }
 
     pub(super) fn set(&mut self, stripe: u64) {
+        assert!(stripe < self.stripes, "the stripe is of this shard");
         self.set.set(stripe);
     }
 
@@ -130,6 +132,7 @@ impl Bits {
 
     /// A write to a stripe begins: from now on its bit is not cleared.
     pub(super) fn write_begins(&mut self, stripe: u64) {
+        assert!(stripe < self.stripes, "the stripe is of this shard");
         match self.in_flight.iter_mut().find(|(other, _)| *other == stripe) {
             Some((_, count)) => *count += 1,
             None => self.in_flight.push((stripe, 1)),

@@ -123,6 +123,7 @@ impl IntentBitmap {
     fn page(&self, page: u64, epoch: u32, also: &[u64], shard_sectors: u64) -> IoBuf {
         let sectors = PAGE_BYTES as u64 / 512;
         let mut buf = IoBuf::zeroed(PAGE_BYTES);
+        assert!(also.is_sorted(), "they ascend");
         let bits = self.bits.borrow();
         for (i, place) in buf.chunks_exact_mut(512).enumerate() {
             let within = page * sectors + i as u64;
@@ -185,6 +186,7 @@ impl Drop for Intent<'_> {
     fn drop(&mut self) {
         self.intents.bits.borrow_mut().write_ends(self.stripe);
         let clients = &self.intents.clients;
+        assert!(clients.get() >= u32::from(self.of_client), "counted in pairs");
         clients.set(clients.get() - u32::from(self.of_client));
     }
 }

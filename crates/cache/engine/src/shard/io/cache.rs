@@ -121,6 +121,7 @@ impl<P: Platform> CacheIo<P> {
 
     /// The device has been told, or cannot be.
     pub(in crate::shard) fn marking_ended(&self) {
+        assert!(self.is_fenced(), "a device in use is not marked");
         if let Fence::Fenced { settled, .. } = self.fence.get() {
             self.fence.set(Fence::Fenced {
                 marking: false,
@@ -136,6 +137,7 @@ impl<P: Platform> CacheIo<P> {
     }
 
     pub(in crate::shard) fn settle(&self) {
+        assert!(self.is_fenced(), "a device in use is not settled");
         if let Fence::Fenced { marking, .. } = self.fence.get() {
             self.fence.set(Fence::Fenced {
                 marking,
@@ -206,6 +208,7 @@ impl<P: Platform> CacheIo<P> {
     /// # Errors
     /// The device's, counted as a failed read.
     pub(in crate::shard) async fn read(&self, offset: u64, len: u64) -> Result<(IoBuf, usize), DeviceError> {
+        assert!(offset + len <= self.len, "it lies in the part of the shard");
         let align = u64::from(self.device.alignment());
         let start = offset / align * align;
         let end = (offset + len).next_multiple_of(align).min(self.len);
@@ -255,6 +258,7 @@ impl<P: Platform> CacheIo<P> {
         fua: bool,
     ) -> (IoBuf, Result<(), DeviceError>) {
         let len = buf.len() as u64;
+        assert!(len > 0, "something is written");
         count(&self.stats.counters.cache_writes, 1);
         let write = self.device.write_at(position, buf, fua);
         let (buf, result) = timed(
@@ -275,6 +279,7 @@ impl<P: Platform> CacheIo<P> {
     /// # Errors
     /// The device's, or it is fenced.
     pub(in crate::shard) async fn write_at(&self, position: u64, buf: IoBuf) -> Result<(), DeviceError> {
+        assert!(!buf.is_empty(), "something is written");
         self.refused(DeviceOp::Write, position, buf.len() as u64)?;
         self.device.write_at(position, buf, false).await.1
     }
@@ -284,6 +289,11 @@ impl<P: Platform> CacheIo<P> {
     /// # Errors
     /// The device's, or it is fenced.
     pub(in crate::shard) async fn discard(&self, position: u64, len: u64) -> Result<(), DeviceError> {
+        let part = self.start..=self.start + self.len;
+        assert!(
+            part.contains(&position) && part.contains(&(position + len)),
+            "a region is given up"
+        );
         self.refused(DeviceOp::Discard, position, len)?;
         self.device.discard(position, len).await
     }

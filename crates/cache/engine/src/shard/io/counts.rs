@@ -55,7 +55,8 @@ impl<'a> Counted<'a> {
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "counted in pairs");
     }
 }
 
@@ -84,6 +85,10 @@ impl OriginWrites {
 
     /// A flush that covers so much was answered.
     pub(crate) fn flushed(&self, upto: u64) {
+        debug_assert!(
+            upto <= self.0.written.load(Ordering::Acquire),
+            "what was written is flushed"
+        );
         self.0.flushed.fetch_max(upto, Ordering::AcqRel);
     }
 

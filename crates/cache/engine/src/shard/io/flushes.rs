@@ -59,7 +59,8 @@ struct Flushing<'a> {
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         let mut state = self.flushes.state();
-        state.under_way.remove(&self.number);
+        let was_under_way = state.under_way.remove(&self.number);
+        debug_assert!(was_under_way, "a flush ends once");
         state.failures += u64::from(!self.succeeded);
         state.flushes_failed += u64::from(self.was_flush && !self.succeeded);
     }
@@ -137,7 +138,8 @@ impl Flushes {
             let mut state = self.state();
             let number = state.begun;
             state.begun += 1;
-            state.under_way.insert(number);
+            let is_new = state.under_way.insert(number);
+            debug_assert!(is_new, "numbers are given once");
             number
         };
         let mut flushing = Flushing {
@@ -171,7 +173,9 @@ impl Flushes {
     /// `failures`.
     pub(crate) async fn believed<E: Env>(&self, env: &E, failures: u64) -> bool {
         self.overlapping(env).await;
-        self.failures() == failures
+        let now = self.failures();
+        debug_assert!(now >= failures, "failures are not forgotten");
+        now == failures
     }
 }
 

@@ -71,6 +71,7 @@ impl<P: Platform> OriginIo<P> {
 
     /// Reads whole sectors.
     pub(in crate::shard) async fn read(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
+        debug_assert!(!buf.is_empty(), "something is read");
         let counters = &self.stats.counters;
         count(&counters.origin_reads, 1);
         count(&counters.origin_read_bytes, buf.len() as u64);
@@ -95,6 +96,7 @@ impl<P: Platform> OriginIo<P> {
         let align = self.alignment();
         let start = offset / align * align;
         let end = (offset + len as u64).next_multiple_of(align).min(self.len);
+        assert!(offset + len as u64 <= end, "the range lies on the origin");
         let (mut buf, result) = self.read(start, IoBuf::new((end - start) as usize)).await;
         result.map_err(IoError::Origin)?;
         let skip = (offset - start) as usize;
@@ -159,6 +161,7 @@ impl<P: Platform> OriginIo<P> {
         wide: Range<u64>,
         fua: bool,
     ) -> Result<(), DeviceError> {
+        assert!(wide.start <= offset && offset + data.len() as u64 <= wide.end);
         let align = self.alignment() as usize;
         let mut buf = IoBuf::new((wide.end - wide.start) as usize);
         let len = buf.len();
@@ -185,6 +188,7 @@ impl<P: Platform> OriginIo<P> {
         len: u64,
         data: Option<IoBuf>,
     ) -> Result<(), DeviceError> {
+        assert!(len > 0 && data.as_ref().is_none_or(|data| data.len() as u64 == len));
         let write = async {
             match data {
                 Some(data) => self.device.write_at(offset, data, false).await.1,

@@ -73,7 +73,8 @@ pub(in crate::shard) struct Run<'a> {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        self.watch.state().runs.remove(&self.number);
+        let was_running = self.watch.state().runs.remove(&self.number);
+        debug_assert!(was_running, "a run ends once");
     }
 }
 

@@ -115,10 +115,15 @@ impl InFlight {
     }
 
     pub(super) fn push_opening(&mut self, region: u32) {
+        assert!(!self.is_writing(region), "nothing of an earlier use is under way");
         self.openings.push((region, false));
     }
 
     pub(super) fn push_ended(&mut self, region: EndedRegion) {
+        assert!(
+            self.ended.iter().all(|ended| ended.region != region.region),
+            "a region ends once"
+        );
         self.ended.push_back(region);
     }
 
@@ -199,6 +204,7 @@ impl InFlight {
         let queued = (self.extents.iter_mut())
             .filter(|extent| extent.stage == Stage::Queued && !is_opening(extent.region));
         let extent = queued.min_by_key(|extent| extent.sequence)?;
+        assert!(extent.stage == Stage::Queued);
         extent.stage = Stage::Taken;
         let bytes = extent.buf.as_ref().expect("a queued extent has its bytes");
         Some(PendingWrite {
@@ -210,7 +216,10 @@ impl InFlight {
     /// A write has ended, well or not, or will never be sent.
     pub(super) fn end(&mut self, id: WriteId) {
         match id {
-            WriteId::Opening { region } => self.openings.retain(|(opening, _)| *opening != region),
+            WriteId::Opening { region } => {
+                assert!(self.is_opening(region), "a region is opened once");
+                self.openings.retain(|(opening, _)| *opening != region);
+            }
             WriteId::Extent(lsn) => {
                 let at = self.extents.iter().position(|extent| extent.lsn == lsn);
                 let at = at.expect("an extent ends once");
@@ -223,7 +232,9 @@ impl InFlight {
             WriteId::Summary { region } => {
                 let mut ended = self.ended.iter_mut();
                 let ended = ended.rfind(|ended| ended.region == region);
-                ended.expect("a summary is of an ended region").summary = SummaryStage::Ended;
+                let ended = ended.expect("a summary is of an ended region");
+                assert!(!ended.is_ended(), "a summary ends once");
+                ended.summary = SummaryStage::Ended;
             }
         }
     }

@@ -20,6 +20,7 @@ impl Lsn {
 
     /// The position of the extent that was opened before.
     pub(super) fn before(self) -> Self {
+        assert!(self > Self(0), "there is one before");
         Self(self.0 - 1)
     }
 }

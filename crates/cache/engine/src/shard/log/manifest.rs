@@ -82,6 +82,7 @@ impl State {
                 .map(|region| self.entry(region))
                 .collect(),
         };
+        assert!(!sector.entries.is_empty(), "a sector describes regions");
         let mut buf = IoBuf::new(geometry.sector_bytes as usize);
         sector.write(&mut buf);
         buf
@@ -91,6 +92,7 @@ impl State {
 impl SegmentLog {
     /// What was found on the device: the copy of each sector that is to be written next.
     pub(in crate::shard) fn inherit_copies(&self, next: &[u8]) {
+        assert!(next.iter().all(|copy| *copy < 2), "there are two copies");
         self.manifest.next.borrow_mut().copy_from_slice(next);
     }
 
@@ -115,10 +117,6 @@ impl SegmentLog {
         sectors.dedup();
         let (told, buffers) = {
             let state = self.state.borrow();
-            let ranges: Vec<_> = sectors
-                .iter()
-                .map(|&sector| self.geometry.manifest_regions(sector))
-                .collect();
             let buffers: Vec<(u32, IoBuf)> = (sectors.iter())
                 .map(|&sector| {
                     (
@@ -127,7 +125,8 @@ impl SegmentLog {
                     )
                 })
                 .collect();
-            (state.told(&ranges), buffers)
+            let among = |region| sectors.contains(&self.geometry.manifest_sector_of(region));
+            (state.told(among), buffers)
         };
         self.write_copy(cache, &buffers, copies.is_stable()).await?;
         if copies.are_both() {

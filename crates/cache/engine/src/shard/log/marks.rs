@@ -60,6 +60,7 @@ impl Marks {
     pub(super) fn reopened(&mut self, region: u32, generation: Sequence, bytes: u32) {
         self.opened(region, generation);
         let mark = self.0.last_mut().expect("it was pushed");
+        assert_eq!(mark.region, region);
         mark.stable = Length::Bytes(bytes);
         (mark.marked, mark.marked_stable) = (mark.stable, mark.stable);
     }
@@ -115,13 +116,13 @@ impl Marks {
         self.0.retain(|mark| mark.marked_stable != Length::Whole);
     }
 
-    /// Sectors of the manifest with these regions are about to be written: what they will say.
-    pub(super) fn told(&self, regions: &[std::ops::Range<u32>]) -> Vec<AtFlush> {
+    /// The manifest is about to be written for regions that are `among` those: what it will say.
+    pub(super) fn told(&self, among: impl Fn(u32) -> bool) -> Vec<AtFlush> {
         let mut all = self.at_flush(|_| Length::Nothing);
         for at in &mut all {
             at.marked = self.stable(at.region).unwrap_or_default();
         }
-        all.retain(|at| regions.iter().any(|range| range.contains(&at.region)));
+        all.retain(|at| among(at.region));
         all
     }
 
@@ -129,13 +130,14 @@ impl Marks {
     pub(super) fn written(&mut self, told: &[AtFlush], stable: bool) {
         for at in told {
             if let Some(mark) = self.get_mut(at.region, at.generation) {
+                assert!(at.marked <= mark.stable, "the manifest says what is stable");
                 mark.marked = mark.marked.max(at.marked);
             }
         }
         if stable {
             self.manifest_flushed(told);
         }
-        debug_assert!(
+        assert!(
             self.0
                 .iter()
                 .all(|mark| mark.marked_stable <= mark.marked && mark.marked <= mark.stable)
@@ -165,19 +167,18 @@ mod tests {
     fn a_region_is_listed_until_the_manifest_says_it_is_full() {
         let mut marks = Marks::default();
         marks.opened(3, Sequence(9));
-        let all = 0..10;
-        let told = marks.told(&[all.clone()]);
+        let told = marks.told(|_| true);
         marks.written(&told, false);
         assert!(unmarked(&marks, false).is_empty());
         assert_eq!(unmarked(&marks, true), [3]);
         marks.flushed(&marks.at_flush(|_| Length::Bytes(512)));
         assert_eq!(marks.stable(3), Some(Length::Bytes(512)));
         assert_eq!(unmarked(&marks, false), [3], "what is stable is not marked yet");
-        let told = marks.told(&[all.clone()]);
+        let told = marks.told(|_| true);
         marks.flushed(&marks.at_flush(|_| Length::Whole));
         marks.written(&told, true);
         assert_eq!(unmarked(&marks, true), [3], "the mark is from before the flush");
-        let told = marks.told(&[all]);
+        let told = marks.told(|_| true);
         marks.written(&told, true);
         assert_eq!(marks.stable(3), None);
     }
@@ -198,7 +199,7 @@ mod tests {
         let mut marks = Marks::default();
         marks.opened(3, Sequence(9));
         marks.opened(50, Sequence(10));
-        let told = marks.told(&[40..80]);
+        let told = marks.told(|region| region >= 40);
         marks.written(&told, true);
         assert_eq!(unmarked(&marks, true), [3]);
     }

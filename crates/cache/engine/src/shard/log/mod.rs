@@ -114,6 +114,7 @@ impl SegmentLog {
     }
 
     pub(super) fn region_of(&self, location: Location) -> u32 {
+        debug_assert!(location.offset() < self.geometry.shard_len());
         (location.offset() / self.geometry.region_bytes) as u32
     }
 
@@ -182,6 +183,7 @@ impl SegmentLog {
 
     /// Notes that open extents up to these positions are to be sealed when the next write ends.
     pub(super) fn want_sealed(&self, upto: &Positions) {
+        debug_assert!(self.writing(), "it is sealed when a write ends");
         self.state.borrow_mut().want_sealed(upto);
     }
 
@@ -385,6 +387,7 @@ impl SegmentLog {
 
     /// A reclaimed region becomes free.
     pub(super) fn free(&self, victim: Victim) {
+        assert_eq!(self.victim(), Some(victim.region), "it was reclaimed");
         self.state.borrow_mut().release(victim.region);
         self.wake_room();
     }
@@ -437,6 +440,7 @@ impl SegmentLog {
 
     /// Counts index entries that an earlier opening left, by region.
     pub(super) fn inherit_live(&self, live: &[u32]) {
+        assert_eq!(live.len(), self.geometry.regions_per_shard as usize);
         let mut state = self.state.borrow_mut();
         for (number, &live) in live.iter().enumerate().filter(|(_, live)| **live > 0) {
             state.regions.count_live(number as u32, live as i32);

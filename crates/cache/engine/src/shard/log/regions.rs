@@ -7,29 +7,8 @@
 use crate::policy::Ring;
 use crate::units::Sequence;
 
-/// Free regions that clients leave: one that only reclaim may take, so that it can always move blocks, and one that only the
-/// end of an interrupted reclaim may take: whatever a crash cuts short, there is room to finish it.
-pub(crate) const FREE_REGIONS_RESERVED: usize = 2;
-
-/// Who takes a region for filling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taker {
-    Client,
-    Reclaim,
-    /// Reclaim of a region whose reclaim had begun before.
-    ReclaimAgain,
-}
-
-impl Taker {
-    /// Free regions that are left to others.
-    fn leaves(self) -> usize {
-        match self {
-            Self::Client => FREE_REGIONS_RESERVED,
-            Self::Reclaim => FREE_REGIONS_RESERVED - 1,
-            Self::ReclaimAgain => 0,
-        }
-    }
-}
+/// Free regions that only reclaim itself may take, so that it can always move blocks.
+pub(crate) const FREE_REGIONS_RESERVED: usize = 1;
 
 /// What a region is being used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +134,7 @@ impl List {
 }
 
 /// All regions of a shard.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Regions {
     table: Box<[Packed]>,
     free: List,
@@ -247,10 +226,16 @@ impl Regions {
     }
 
     pub(crate) fn add_used(&mut self, number: u32, bytes: u32) {
+        assert_eq!(self.at(number).state, RegionState::Open, "it is being filled");
         self.update(number, |region| region.used += bytes);
     }
 
     pub(crate) fn pin(&mut self, number: u32) {
+        assert_ne!(
+            self.at(number).state,
+            RegionState::Free,
+            "there is something to read"
+        );
         add(&mut self.pins, number);
     }
 
@@ -326,12 +311,14 @@ impl Regions {
         })
     }
 
-    /// Takes a free region for filling. The last ones are for reclaim.
-    pub(crate) fn take(&mut self, ring: Ring, fill: Sequence, taker: Taker) -> Option<u32> {
-        if self.free_len() <= taker.leaves() {
+    /// Takes a free region for filling. Only reclaim may take the last one.
+    pub(crate) fn take(&mut self, ring: Ring, fill: Sequence, for_reclaim: bool) -> Option<u32> {
+        let reserved = if for_reclaim { 0 } else { FREE_REGIONS_RESERVED };
+        if self.free_len() <= reserved {
             return None;
         }
         let number = self.pop(None)?;
+        assert_eq!(self.at(number).state, RegionState::Free);
         self.update(number, |region| {
             *region = Region {
                 state: RegionState::Open,
@@ -361,6 +348,7 @@ impl Regions {
     /// The oldest region of `ring`, for reclaim.
     pub(crate) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
         let number = self.pop(Some(ring))?;
+        assert_eq!(self.at(number).state, RegionState::Full);
         self.update(number, |region| region.state = RegionState::Reclaiming);
         Some(number)
     }
@@ -454,17 +442,16 @@ mod tests {
 
     #[test]
     fn regions_go_round_in_order() {
-        let mut regions = Regions::all_free(6);
+        let mut regions = Regions::all_free(5);
         let taken: Vec<u32> = (0..4)
-            .map(|n| {
-                let taken = regions.take(Ring::Main, Sequence(n), Taker::Client);
-                taken.expect("free")
-            })
+            .map(|n| regions.take(Ring::Main, Sequence(n), false).expect("free"))
             .collect();
         assert_eq!(taken, [0, 1, 2, 3]);
-        let take = |taker| regions.clone().take(Ring::Main, Sequence(9), taker);
-        assert_eq!(take(Taker::Client), None, "two are reserved");
-        assert_eq!(take(Taker::Reclaim), Some(4));
+        assert_eq!(
+            regions.take(Ring::Main, Sequence(9), false),
+            None,
+            "one is reserved"
+        );
         for number in [2, 0, 3] {
             regions.finish(number);
         }
@@ -472,7 +459,7 @@ mod tests {
         assert_eq!(regions.take_oldest(Ring::Main), Some(2));
         assert_eq!(regions.count(Ring::Main), 4);
         regions.release(2);
-        assert_eq!(regions.free().collect::<Vec<_>>(), [4, 5, 2]);
+        assert_eq!(regions.free().collect::<Vec<_>>(), [4, 2]);
         assert_eq!((regions.count(Ring::Main), regions.ring_len(Ring::Main)), (3, 2));
         assert_eq!(regions.take_oldest(Ring::Probation), None);
     }
@@ -481,9 +468,7 @@ mod tests {
     #[should_panic(expected = "still in use")]
     fn a_pinned_region_is_not_released() {
         let mut regions = Regions::all_free(3);
-        let number = regions
-            .take(Ring::Main, Sequence(1), Taker::Client)
-            .expect("free");
+        let number = regions.take(Ring::Main, Sequence(1), false).expect("free");
         regions.finish(number);
         regions.take_oldest(Ring::Main);
         regions.pin(number);

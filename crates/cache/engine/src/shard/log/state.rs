@@ -14,7 +14,7 @@ use super::append::{Append, Appended, Class};
 use super::in_flight::{EndedRegion, Extent, InFlight, PendingWrite, Stage, SummaryStage, WriteId};
 use super::lsn::{Lsn, Positions};
 use super::marks::{AtFlush, Length, Marks};
-use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions, Taker};
+use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions};
 use crate::format::extent::{
     EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
     Record, RecordKind,
@@ -100,12 +100,10 @@ pub(super) struct State {
 struct ReclaimedRegions {
     /// Its blocks are being dropped and moved.
     victim: Option<u32>,
-    /// The reclaim of the victim had begun before, and was not finished.
-    again: bool,
     /// Nothing in the victim counts any more: the manifest is to say that it is free.
     emptied: bool,
-    /// The last free region, which takes what is moved from a victim whose reclaim had begun before. Nothing of it counts
-    /// while the victim does.
+    /// The last free region, which takes what is moved from the victim. Nothing of it counts while the victim does, so that a
+    /// crash leaves it free: there is always room to finish a reclaim.
     recovering: Option<u32>,
 }
 
@@ -162,6 +160,8 @@ impl State {
         let held = self.held_for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED;
         // Nothing counts there before the reclaim has ended.
         if !for_reclaim && (held || self.reclaim.recovering.is_some()) {
+            // Somebody has to finish it.
+            self.starving |= self.reclaim.recovering.is_some();
             return None;
         }
         let bytes = what.fragment_bytes();
@@ -178,6 +178,10 @@ impl State {
             location,
             fill,
         };
+        assert!(
+            extent.used + bytes <= extent.buf.len(),
+            "room was made in the extent"
+        );
         let place = &mut extent.buf[extent.used..extent.used + bytes];
         let (kind, entry) = match what {
             Append::Packed {
@@ -248,18 +252,14 @@ impl State {
                 self.close_region(ring);
                 continue;
             }
-            let taker = match (for_reclaim, self.reclaim.again) {
-                (false, _) => Taker::Client,
-                (true, false) => Taker::Reclaim,
-                (true, true) => Taker::ReclaimAgain,
-            };
             let generation = self.next_sequence;
-            let taken = self.regions.take(ring, generation, taker);
+            let taken = self.regions.take(ring, generation, for_reclaim);
             self.starving |= taken.is_none();
             let number = taken?;
             self.next_sequence = Sequence(generation.0 + 1);
             self.starving = false;
-            if self.regions.free_len() == 0 {
+            // Clean blocks need no room after a crash.
+            if self.held_for_reclaim && self.regions.free_len() == 0 {
                 self.reclaim.recovering = Some(number);
             }
             self.marks.opened(number, generation);
@@ -319,6 +319,7 @@ impl State {
         if room < header_bytes + bytes || open.records.len() + records_max > geometry.region_records_max() {
             return false;
         }
+        assert!(open.extent.is_none(), "one open extent a ring");
         self.appended = self.appended.next();
         open.extent = Some(OpenExtent {
             lsn: self.appended,
@@ -340,7 +341,12 @@ impl State {
         let Some(mut extent) = open.extent.take() else {
             return;
         };
+        assert!(!extent.records.is_empty(), "an extent says something");
         let len = extent.used.next_multiple_of(geometry.sector_bytes as usize);
+        assert!(
+            len <= geometry.extent_bytes as usize,
+            "an extent has its size at most"
+        );
         extent.buf[extent.used..len].fill(0);
         extent.buf.set_len(len);
         let start = u64::from(open.number) * geometry.region_bytes + u64::from(extent.offset);
@@ -396,6 +402,11 @@ impl State {
         let geometry = &self.geometry;
         let start = u64::from(open.number) * geometry.region_bytes;
         let len = summary_bytes(open.extents.len(), open.records.len(), geometry.sector_bytes);
+        assert!(!open.extents.is_empty(), "a summary lists something");
+        assert!(
+            u64::from(self.regions.at(open.number).used) + len <= geometry.region_bytes,
+            "room for the summary was kept"
+        );
         let summary = Summary {
             cache: self.identity.cache,
             shard: self.identity.shard,
@@ -473,6 +484,7 @@ impl State {
             generation: region.fill,
             len: region.used,
         };
+        assert!(u64::from(entry.len) <= self.geometry.region_bytes);
         if self.reclaim.victim == Some(number) {
             entry.state = RegionUse::Reclaiming;
             return if self.reclaim.emptied {
@@ -501,9 +513,9 @@ impl State {
         entry
     }
 
-    /// Sectors of the manifest with these regions are about to be written: what they will say.
-    pub(super) fn told(&self, regions: &[std::ops::Range<u32>]) -> Vec<AtFlush> {
-        self.marks.told(regions)
+    /// The manifest is about to be written for regions that are `among` those: what it will say.
+    pub(super) fn told(&self, among: impl Fn(u32) -> bool) -> Vec<AtFlush> {
+        self.marks.told(among)
     }
 
     /// The manifest on the device says this, `stable` or not.
@@ -572,6 +584,11 @@ impl State {
 
     /// A flush has made a region stable that was ended, summary and all.
     pub(super) fn note_whole(&mut self, region: u32) {
+        assert_eq!(
+            self.regions.at(region).state,
+            RegionState::Open,
+            "it enters its ring after this"
+        );
         let mut all = self.marks.at_flush(|_| Length::Whole);
         all.retain(|at| at.region == region);
         self.marks.flushed(&all);
@@ -595,6 +612,10 @@ impl State {
     /// Writers were told that recovery finds their dirty blocks, up to here.
     pub(super) fn promise(&mut self, upto: &Positions) {
         self.promised.raise_all(upto);
+        assert!(
+            Positions::both(self.appended).covers(&self.promised),
+            "what was appended is promised"
+        );
     }
 
     /// Whether everything that was promised is stable.
@@ -676,12 +697,12 @@ impl State {
     /// Takes the oldest full region of `ring`, for reclaim.
     pub(super) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
         let region = self.regions.take_oldest(ring)?;
+        assert!(!self.in_flight.is_writing(region), "it is full");
         let before = self.reclaim.victim;
         assert!(
             before.is_none_or(|before| before == region),
             "an unfinished reclaim is finished first"
         );
-        self.reclaim.again = before.is_some();
         self.reclaim.victim = Some(region);
         self.marks.remove(region);
         Some(region)
@@ -695,12 +716,14 @@ impl State {
     /// The oldest region of its ring was being reclaimed when an earlier opening ended.
     pub(super) fn inherit_victim(&mut self, region: u32) {
         assert!(self.regions.at(region).state == RegionState::Full);
+        assert!(self.reclaim.victim.is_none(), "one reclaim was interrupted");
         self.reclaim.victim = Some(region);
     }
 
     /// A region that could not be reclaimed is the oldest of its ring again. What was dropped of it stays dropped, so the
     /// manifest goes on to say that it is being reclaimed.
     pub(super) fn put_back(&mut self, region: u32) {
+        assert_eq!(self.reclaim.victim, Some(region), "it was being reclaimed");
         self.regions.put_back(region);
     }
 
@@ -713,6 +736,7 @@ impl State {
     /// Nothing in the victim counts any more.
     pub(super) fn empty_victim(&mut self) {
         assert!(self.reclaim.recovering.is_none(), "what was moved counts");
+        assert!(self.reclaim.victim.is_some(), "a region is being reclaimed");
         self.reclaim.emptied = true;
     }
 
@@ -732,6 +756,10 @@ impl State {
 
     /// Notes that open extents up to these positions are to be sealed when the next write ends.
     pub(super) fn want_sealed(&mut self, upto: &Positions) {
+        assert!(
+            Positions::both(self.appended).covers(upto),
+            "what was appended is sealed"
+        );
         self.wanted.raise_all(upto);
     }
 
@@ -755,6 +783,7 @@ impl State {
 
     /// Seals the open extent of `ring` if its position is at most `upto`; gives its bytes on the device and its records.
     pub(super) fn seal_upto(&mut self, ring: Ring, upto: Lsn) -> Option<(u64, u64)> {
+        assert!(upto <= self.appended, "nothing was appended there");
         let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
         if extent.lsn > upto {
             return None;
@@ -821,6 +850,11 @@ impl State {
 
     /// Takes over the regions that an earlier opening left, and from which sequence on numbers are free.
     pub(super) fn inherit(&mut self, regions: Regions, next_sequence: Sequence) {
+        assert!(
+            self.open.iter().all(Option::is_none),
+            "nothing was appended before"
+        );
+        assert!(next_sequence > Sequence(0), "numbers begin with 1");
         self.regions = regions;
         self.next_sequence = next_sequence;
     }
@@ -842,6 +876,8 @@ impl State {
     /// Takes an open region over from an index image.
     pub(super) fn reopen(&mut self, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
         let (ring, region) = (self.regions.ring_of(number), self.regions.at(number));
+        assert!(self.open[ring.index()].is_none(), "one open region a ring");
+        assert_eq!(region.state, RegionState::Open);
         self.marks.reopened(number, region.fill, region.used);
         self.open[ring.index()] = Some(OpenRegion {
             number,

@@ -49,6 +49,7 @@ impl Reserved {
 
     /// Reserves `bytes` beside `dirty`, if they fit. Gives the sum of all three.
     pub(super) fn take(&self, dirty: u64, bytes: u64, limit: u64) -> Option<u64> {
+        assert!(bytes > 0, "a write has blocks");
         let used = dirty + self.0.get();
         if used > 0 && used + bytes > limit {
             return None;

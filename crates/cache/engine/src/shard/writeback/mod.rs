@@ -57,6 +57,7 @@ pub(super) struct Hurry<'a>(&'a Cell<u64>);
 
 impl Drop for Hurry<'_> {
     fn drop(&mut self) {
+        assert!(self.0.get() > 0, "counted in pairs");
         self.0.set(self.0.get() - 1);
     }
 }
@@ -160,6 +161,7 @@ impl Writeback {
         if self.hurrying.get() > 0 {
             return 1.0;
         }
+        assert!(level.limit > 0, "some may be dirty");
         let share = (level.dirty + self.reserved.bytes()) as f64 / level.limit as f64;
         ((share - 0.25) / 0.75).clamp(0.0, 1.0)
     }
@@ -182,6 +184,7 @@ impl Writeback {
 
     /// Waits until no block of the range is on its way to the origin, and keeps others from it.
     pub(super) async fn enter_run(&self, blocks: Range<LocalBlock>) -> Lock<'_> {
+        assert!(blocks.start < blocks.end, "a run has blocks");
         self.runs.lock(blocks.start.0..blocks.end.0).await
     }
 

@@ -116,6 +116,7 @@ impl Progress {
         let known = failure.is_some_and(|failure| failure.again);
         let since = failure.map_or(now, |failure| failure.since);
         let again = known || failure.is_some() && begun >= since;
+        assert!(since <= now, "it failed before");
         *failure = Some(Failure { since, again });
         self.failing.set(failing);
         if what != Failing::Reads {
@@ -188,6 +189,7 @@ impl Progress {
     /// # Errors
     /// Too many passes have failed since.
     pub(in crate::shard) fn done_since(&self, marks: Marks) -> Result<bool, IoError> {
+        assert!(self.passes.get() >= marks.passes && self.failures.get() >= marks.failures);
         if self.passes.get() >= marks.passes + 2 {
             return Ok(true);
         }

@@ -443,15 +443,14 @@ fn rots_while_it_is_filled(after: Duration) {
         let opened = next.sim.block_on(next.try_open());
         (next, opened)
     };
-    let damages: [&dyn Fn(&World, u64); 2] = [
-        &|next, extent| next.cache.flip_bit(extent + 8, 0),
-        &|next, extent| next.cache.poke(extent, &[0; 512]),
-    ];
-    for (&extent, damage) in told
+    for (&extent, bit) in told
         .iter()
-        .flat_map(|extent| damages.map(|damage| (extent, damage)))
+        .flat_map(|extent| [true, false].map(|bit| (extent, bit)))
     {
-        let (_, opened) = open(&|next| damage(next, extent));
+        let (_, opened) = open(&|next| match bit {
+            true => next.cache.flip_bit(extent + 8, 0),
+            false => next.cache.poke(extent, &[0; 512]),
+        });
         match opened.map(|_| ()) {
             Err(CacheError::DirtyUnreadable { why }) => {
                 assert!(why.to_string().contains("were stable"), "{why}");
