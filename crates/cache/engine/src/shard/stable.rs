@@ -88,12 +88,9 @@ impl<P: Platform> Shard<P> {
     /// killed. For a power cut the next flush makes it stable, or one of our own where none comes: so it costs clients no
     /// flush.
     pub(super) async fn mark_task(shard: Rc<Self>) {
-        loop {
+        // A stop makes the log stable itself.
+        while !shard.is_stopping() {
             shard.log.flush_answered().await;
-            // A stop makes the log stable itself.
-            if shard.is_stopping() {
-                return;
-            }
             if !planted(PlantedBug::StableMarkSkipped) {
                 shard.follow_flushes().await;
             }
