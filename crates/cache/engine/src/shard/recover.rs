@@ -124,6 +124,7 @@ impl<P: Platform> Shard<P> {
         // The order of filling is the order of the rings.
         found.sort_by_key(|region| region.entry.generation);
         self.check_sequences(&found)?;
+        self.check_victim(&found)?;
         self.take_over_regions(&found);
         self.take_over_records(&found).await;
         self.drop_reclaimed();
@@ -220,6 +221,26 @@ impl<P: Platform> Shard<P> {
             }),
             _ => Ok(()),
         }
+    }
+
+    /// One region at a time is reclaimed, the oldest of its ring.
+    fn check_victim(&self, found: &[InUse]) -> Result<(), RecoverError> {
+        let used = || found.iter().filter(|region| region.contents.used > 0);
+        let mut victims = used().filter(|region| region.entry.state == RegionUse::Reclaiming);
+        let Some(victim) = victims.next() else {
+            return Ok(());
+        };
+        let oldest = used().find(|region| region.entry.ring == victim.entry.ring);
+        if oldest.is_some_and(|oldest| oldest.number == victim.number) && victims.next().is_none() {
+            return Ok(());
+        }
+        Err(RecoverError::Damaged {
+            shard: self.id.number,
+            what: format!(
+                "region {} is being reclaimed, and is not the only one, or not the oldest of its ring",
+                victim.number
+            ),
+        })
     }
 
     fn take_over_regions(&self, found: &[InUse]) {
