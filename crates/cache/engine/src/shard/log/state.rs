@@ -1,4 +1,9 @@
-//! What the log holds, and how records get into it: open extents, open regions, sealing and closing.
+//! What the log holds: open extents, open regions, what is in flight, and how far all of it has come.
+//!
+//! | module | part |
+//! |---|---|
+//! | [`append`] | how records get into it |
+//! | [`victim`] | what the manifest says of regions, and the one that is being reclaimed |
 //!
 //! Appending is synchronous: a fragment's location is fixed when it is appended, and until its extent has
 //! landed it is served from memory.
@@ -7,26 +12,22 @@
 //! sequence order; space for the summary is kept free at the region's end; `appended >= landed >= stable` in each ring; of
 //! what the manifest says ([`State::entry`]) nothing shrinks but by a reclaim.
 
-use flaz_codec::CodecId;
+mod append;
+mod victim;
+
 use flaz_device::IoBuf;
 
-use super::append::{Append, Appended, Class};
-use super::in_flight::{EndedRegion, Extent, InFlight, PendingWrite, Stage, SummaryStage, WriteId};
+use super::in_flight::{InFlight, PendingWrite, Stage, WriteId};
 use super::lsn::{Lsn, Positions};
 use super::marks::{AtFlush, Length, Marks};
 use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions};
-use crate::format::extent::{
-    EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
-    Record, RecordKind,
-};
+use crate::format::extent::{ExtentHeader, FragmentIdentity, RECORD_BYTES, Record};
 use crate::format::geometry::Geometry;
-use crate::format::manifest::{ManifestEntry, RegionUse};
-use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
-use crate::index::Entry;
+use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, Epoch, Location, Sequence};
-use zerocopy::IntoBytes;
+use victim::ReclaimedRegions;
 
 /// Sealed extents and summaries that may be on their way to the device at a time.
 pub const WRITES_IN_FLIGHT_MAX: usize = 8;
@@ -95,18 +96,6 @@ pub(super) struct State {
     starving: bool,
 }
 
-/// Regions that a reclaim is about. They outlive it: one that could not be finished, now or before a crash, stays.
-#[derive(Clone, Copy, Debug, Default)]
-struct ReclaimedRegions {
-    /// Its blocks are being dropped and moved.
-    victim: Option<u32>,
-    /// Nothing in the victim counts any more: the manifest is to say that it is free.
-    emptied: bool,
-    /// The last free region, which takes what is moved from the victim. Nothing of it counts while the victim does, so that a
-    /// crash leaves it free: there is always room to finish a reclaim.
-    recovering: Option<u32>,
-}
-
 impl State {
     pub(super) fn new(geometry: Geometry, identity: LogIdentity) -> Self {
         Self {
@@ -148,131 +137,6 @@ impl State {
         }
     }
 
-    /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
-    pub(super) fn append(
-        &mut self,
-        ring: Ring,
-        block: BlockNumber,
-        what: Append<'_>,
-        class: Class,
-    ) -> Option<Appended> {
-        let for_reclaim = class == Class::Reclaim;
-        let held = self.held_for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED;
-        // Nothing counts there before the reclaim has ended.
-        if !for_reclaim && (held || self.reclaim.recovering.is_some()) {
-            // Somebody has to finish it.
-            self.starving |= self.reclaim.recovering.is_some();
-            return None;
-        }
-        let bytes = what.fragment_bytes();
-        self.make_room(ring, bytes, for_reclaim)?;
-        let slot = usize::from(ring.number());
-        let open = self.open[slot].as_mut().expect("room was made");
-        let extent = open.extent.as_mut().expect("room was made");
-        let extent_start = u64::from(open.number) * self.geometry.region_bytes + u64::from(extent.offset);
-        let location = Location::at(extent_start + extent.used as u64);
-        let fill = self.regions.fill_of(open.number);
-        let identity = FragmentIdentity {
-            cache: self.identity.cache,
-            block,
-            location,
-            fill,
-        };
-        assert!(
-            extent.used + bytes <= extent.buf.len(),
-            "room was made in the extent"
-        );
-        let place = &mut extent.buf[extent.used..extent.used + bytes];
-        let (kind, entry) = match what {
-            Append::Packed {
-                codec,
-                stored,
-                plain_crc,
-                dirty,
-            } => {
-                let len = stored.len() as u16;
-                let checksum = crate::format::extent::fragment_checksum(&identity, len, codec, plain_crc);
-                write_fragment(place, checksum, codec, stored);
-                (
-                    RecordKind::Fragment { stored: len, dirty },
-                    Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
-                )
-            }
-            Append::Moved {
-                header,
-                stored,
-                from,
-                dirty,
-            } => {
-                let checksum = crate::format::extent::moved_checksum(&header, &from, &identity);
-                write_fragment(place, checksum, CodecId(header.codec), stored);
-                let len = stored.len() as u16;
-                (
-                    RecordKind::Fragment { stored: len, dirty },
-                    Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
-                )
-            }
-            Append::Fill { value, dirty } => (
-                RecordKind::Fill { value, dirty },
-                Entry::fill(Location::at(extent_start), value),
-            ),
-            Append::Tombstone => (RecordKind::Tombstone, Entry::fill(Location::at(extent_start), 0)),
-            Append::Cleaned => (RecordKind::Cleaned, Entry::fill(Location::at(extent_start), 0)),
-        };
-        extent.moves_dirty |= for_reclaim && what.is_dirty();
-        extent.used += bytes;
-        extent.records.push(Record { block, kind }.pack());
-        let lsn = extent.lsn;
-        Some(Appended { entry, lsn })
-    }
-
-    /// Makes sure that the open extent of `ring` takes one more record and `bytes` bytes.
-    fn make_room(&mut self, ring: Ring, bytes: usize, for_reclaim: bool) -> Option<()> {
-        let slot = usize::from(ring.number());
-        let header_bytes = self.geometry.header_bytes();
-        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
-        loop {
-            if let Some(open) = &self.open[slot] {
-                if let Some(extent) = &open.extent {
-                    if extent.records.len() < records_max && extent.used + bytes <= extent.buf.len() {
-                        return Some(());
-                    }
-                    if !self.may_write(for_reclaim) {
-                        return None;
-                    }
-                    self.seal(ring);
-                    continue;
-                }
-                if self.open_extent(ring, bytes) {
-                    continue;
-                }
-                if !self.may_write(for_reclaim) {
-                    return None;
-                }
-                self.close_region(ring);
-                continue;
-            }
-            let generation = self.next_sequence;
-            let taken = self.regions.take(ring, generation, for_reclaim);
-            self.starving |= taken.is_none();
-            let number = taken?;
-            self.next_sequence = Sequence(generation.0 + 1);
-            self.starving = false;
-            // Clean blocks need no room after a crash.
-            if self.held_for_reclaim && self.regions.free_len() == 0 {
-                self.reclaim.recovering = Some(number);
-            }
-            self.marks.opened(number, generation);
-            self.in_flight.push_opening(number);
-            self.open[slot] = Some(OpenRegion {
-                number,
-                extents: Vec::new(),
-                records: Vec::new(),
-                extent: None,
-            });
-        }
-    }
-
     /// Whether a region must be reclaimed now: none is left but the reserved one, and one will be needed soon.
     ///
     /// Not earlier: a region that is free longer than it must be is cache that holds nothing.
@@ -287,245 +151,10 @@ impl State {
         self.starving || self.open.iter().flatten().any(nearly_full)
     }
 
-    /// Reclaim may queue twice as much, so that it never waits behind what waits for it.
-    fn may_write(&self, for_reclaim: bool) -> bool {
-        let limit = if for_reclaim {
-            2 * WRITES_IN_FLIGHT_MAX
-        } else {
-            WRITES_IN_FLIGHT_MAX
-        };
-        self.writes_in_flight() < limit
-    }
-
-    /// Opens the next extent of the open region of `ring`, for `bytes` bytes at least; false if the region is full.
-    fn open_extent(&mut self, ring: Ring, bytes: usize) -> bool {
-        let geometry = &self.geometry;
-        let header_bytes = geometry.header_bytes();
-        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
-        let open = self.open[usize::from(ring.number())]
-            .as_mut()
-            .expect("a region is open");
-        let used = u64::from(self.regions.at(open.number).used);
-        let summary = summary_bytes(
-            open.extents.len() + 1,
-            open.records.len() + records_max,
-            geometry.sector_bytes,
-        );
-        let room = geometry
-            .region_bytes
-            .saturating_sub(used + summary)
-            .min(u64::from(geometry.extent_bytes));
-        let room = room as usize / geometry.sector_bytes as usize * geometry.sector_bytes as usize;
-        if room < header_bytes + bytes || open.records.len() + records_max > geometry.region_records_max() {
-            return false;
-        }
-        assert!(open.extent.is_none(), "one open extent a ring");
-        self.appended = self.appended.next();
-        open.extent = Some(OpenExtent {
-            lsn: self.appended,
-            offset: used as u32,
-            buf: IoBuf::new(room),
-            used: header_bytes,
-            records: Vec::with_capacity(records_max),
-            moves_dirty: false,
-        });
-        true
-    }
-
-    /// Closes the open extent of `ring` and queues it for writing.
-    fn seal(&mut self, ring: Ring) {
-        let geometry = self.geometry;
-        let Some(open) = self.open[usize::from(ring.number())].as_mut() else {
-            return;
-        };
-        let Some(mut extent) = open.extent.take() else {
-            return;
-        };
-        assert!(!extent.records.is_empty(), "an extent says something");
-        let len = extent.used.next_multiple_of(geometry.sector_bytes as usize);
-        assert!(
-            len <= geometry.extent_bytes as usize,
-            "an extent has its size at most"
-        );
-        extent.buf[extent.used..len].fill(0);
-        extent.buf.set_len(len);
-        let start = u64::from(open.number) * geometry.region_bytes + u64::from(extent.offset);
-        let position = geometry.shard_offset(self.identity.shard) + start;
-        let sequence = self.next_sequence;
-        self.next_sequence = Sequence(sequence.0 + 1);
-        let header = ExtentHeader {
-            cache: self.identity.cache,
-            extent_bytes: len as u32,
-            sequence,
-            fill: self.regions.fill_of(open.number),
-            position,
-            flushes: 0,
-            epoch: self.identity.epoch,
-            record_count: extent.records.len() as u16,
-            shard: self.identity.shard as u16,
-            ring,
-        };
-        header.write(&extent.records, geometry.header_bytes(), &mut extent.buf);
-        self.regions.add_used(open.number, len as u32);
-        open.extents.push(SummaryExtent {
-            offset: extent.offset,
-            len: len as u32,
-            sequence,
-            epoch: self.identity.epoch,
-            record_count: extent.records.len() as u16,
-        });
-        // A quarter more at a time: doubling would hold twice what a small cache needs.
-        if open.records.capacity() - open.records.len() < extent.records.len() {
-            open.records
-                .reserve_exact(extent.records.len().max(open.records.len() / 4));
-        }
-        open.records.extend_from_slice(&extent.records);
-        self.in_flight.push(Extent {
-            lsn: extent.lsn,
-            ring,
-            region: open.number,
-            offset: extent.offset,
-            start: Location::at(start),
-            position,
-            sequence,
-            moves_dirty: extent.moves_dirty,
-            stage: Stage::Queued,
-            buf: Some(extent.buf),
-        });
-    }
-
-    /// Ends the open region of `ring`: its summary is queued, and it enters the ring when all is written.
-    fn close_region(&mut self, ring: Ring) {
-        let Some(open) = self.open[usize::from(ring.number())].take() else {
-            return;
-        };
-        let geometry = &self.geometry;
-        let start = u64::from(open.number) * geometry.region_bytes;
-        let len = summary_bytes(open.extents.len(), open.records.len(), geometry.sector_bytes);
-        assert!(!open.extents.is_empty(), "a summary lists something");
-        assert!(
-            u64::from(self.regions.at(open.number).used) + len <= geometry.region_bytes,
-            "room for the summary was kept"
-        );
-        let summary = Summary {
-            cache: self.identity.cache,
-            shard: self.identity.shard,
-            ring,
-            fill: self.regions.fill_of(open.number),
-            position: geometry.shard_offset(self.identity.shard) + start,
-            extents: open.extents,
-            records: open.records,
-        };
-        let mut buf = IoBuf::new(len as usize);
-        summary.write(&mut buf);
-        self.in_flight.push_ended(EndedRegion {
-            region: open.number,
-            ring,
-            at: self.appended,
-            missing: None,
-            summary: SummaryStage::Queued {
-                position: summary.position + geometry.region_bytes - len,
-                buf,
-            },
-        });
-    }
-
-    /// Ends both regions that are being filled. Neither must wait for room: a summary has its place.
-    pub(super) fn close_regions(&mut self) {
-        for ring in Ring::ALL {
-            self.seal_ring(ring);
-            // A region without an extent is as good as a new one, and no summary of nothing would be believed.
-            let open = self.open[ring.index()].as_ref();
-            if open.is_some_and(|open| !open.extents.is_empty()) {
-                self.close_region(ring);
-            }
-        }
-    }
-
-    /// An extent is lost: ends its region, for recovery finds what is behind it only by a summary.
-    pub(super) fn abandon(&mut self, lost: Lsn) {
-        let Some(region) = self.in_flight.get(lost).map(|extent| extent.region) else {
-            return;
-        };
-        let ring = Ring::ALL.into_iter().find(|ring| {
-            self.open[ring.index()]
-                .as_ref()
-                .is_some_and(|open| open.number == region)
-        });
-        if let Some(ring) = ring {
-            self.seal_ring(ring);
-            self.close_region(ring);
-        }
-        // It may have been ended before: then its summary waits for its last extents.
-        self.in_flight.note_missing(region, lost);
-    }
-
     /// The regions that are being filled, by ring.
     #[cfg(test)]
     pub(super) fn open_numbers(&self) -> [Option<u32>; 2] {
         Ring::ALL.map(|ring| self.open[ring.index()].as_ref().map(|open| open.number))
-    }
-
-    /// How far a region is filled with extents that are on the device, one behind the other.
-    fn landed_in(&self, region: u32) -> Length {
-        if self.regions.at(region).state != RegionState::Open {
-            return Length::Whole;
-        }
-        let used = self.regions.at(region).used;
-        Length::Bytes(self.in_flight.first_gap(region).map_or(used, |gap| gap.min(used)))
-    }
-
-    /// What the manifest is to say of a region.
-    pub(super) fn entry(&self, number: u32) -> ManifestEntry {
-        let region = self.regions.at(number);
-        let mut entry = ManifestEntry {
-            state: RegionUse::Full,
-            ring: region.ring,
-            generation: region.fill,
-            len: region.used,
-        };
-        assert!(u64::from(entry.len) <= self.geometry.region_bytes);
-        if self.reclaim.victim == Some(number) {
-            entry.state = RegionUse::Reclaiming;
-            return if self.reclaim.emptied {
-                ManifestEntry::FREE
-            } else {
-                entry
-            };
-        }
-        if region.state == RegionState::Free {
-            return ManifestEntry::FREE;
-        }
-        match self.marks.stable(number) {
-            Some(Length::Whole) | None => {}
-            Some(length) => {
-                entry.state = RegionUse::Open;
-                entry.len = if let Length::Bytes(bytes) = length {
-                    bytes
-                } else {
-                    0
-                };
-            }
-        }
-        if self.reclaim.recovering == Some(number) {
-            entry.state = RegionUse::Recovering;
-        }
-        entry
-    }
-
-    /// The manifest is about to be written for regions that are `among` those: what it will say.
-    pub(super) fn told(&self, among: impl Fn(u32) -> bool) -> Vec<AtFlush> {
-        self.marks.told(among)
-    }
-
-    /// The manifest on the device says this, `stable` or not.
-    pub(super) fn manifest_written(&mut self, told: &[AtFlush], stable: bool) {
-        self.marks.written(told, stable);
-    }
-
-    /// Regions of which the manifest on the device says less than what is stable: see [`Marks::unmarked`].
-    pub(super) fn unmarked(&self, stable: bool) -> Vec<u32> {
-        self.marks.unmarked(stable).collect()
     }
 
     /// Up to where recovery would find everything in a ring, if the power stayed on.
@@ -623,26 +252,6 @@ impl State {
         self.stable.covers(&self.promised)
     }
 
-    /// Seals both open extents, however full.
-    pub(super) fn seal_all(&mut self) {
-        for ring in Ring::ALL {
-            self.seal_ring(ring);
-        }
-    }
-
-    /// Seals the open extent of `ring`, however full.
-    pub(super) fn seal_ring(&mut self, ring: Ring) {
-        let has_records = self.open[ring.index()]
-            .as_ref()
-            .and_then(|open| open.extent.as_ref())
-            .is_some_and(|extent| !extent.records.is_empty());
-        if has_records {
-            self.seal(ring);
-        } else if let Some(open) = self.open[ring.index()].as_mut() {
-            open.extent = None;
-        }
-    }
-
     /// The next write for the device, if the limit allows one. Before a summary the device must be flushed: recovery
     /// believes that what a summary lists is there.
     pub(super) fn take_write(&mut self) -> Option<PendingWrite> {
@@ -694,80 +303,6 @@ impl State {
         self.regions.finish(region);
     }
 
-    /// Takes the oldest full region of `ring`, for reclaim.
-    pub(super) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
-        let region = self.regions.take_oldest(ring)?;
-        assert!(!self.in_flight.is_writing(region), "it is full");
-        let before = self.reclaim.victim;
-        assert!(
-            before.is_none_or(|before| before == region),
-            "an unfinished reclaim is finished first"
-        );
-        self.reclaim.victim = Some(region);
-        self.marks.remove(region);
-        Some(region)
-    }
-
-    /// The region whose reclaim is under way, or was not finished.
-    pub(super) fn victim(&self) -> Option<u32> {
-        self.reclaim.victim
-    }
-
-    /// The oldest region of its ring was being reclaimed when an earlier opening ended.
-    pub(super) fn inherit_victim(&mut self, region: u32) {
-        assert!(self.regions.at(region).state == RegionState::Full);
-        assert!(self.reclaim.victim.is_none(), "one reclaim was interrupted");
-        self.reclaim.victim = Some(region);
-    }
-
-    /// A region that could not be reclaimed is the oldest of its ring again. What was dropped of it stays dropped, so the
-    /// manifest goes on to say that it is being reclaimed.
-    pub(super) fn put_back(&mut self, region: u32) {
-        assert_eq!(self.reclaim.victim, Some(region), "it was being reclaimed");
-        self.regions.put_back(region);
-    }
-
-    /// Everything that was in the victim, and is to stay, is stable elsewhere. Gives the region that took it, if that must
-    /// count before the victim is free.
-    pub(super) fn end_recovering(&mut self) -> Option<u32> {
-        self.reclaim.recovering.take()
-    }
-
-    /// Nothing in the victim counts any more.
-    pub(super) fn empty_victim(&mut self) {
-        assert!(self.reclaim.recovering.is_none(), "what was moved counts");
-        assert!(self.reclaim.victim.is_some(), "a region is being reclaimed");
-        self.reclaim.emptied = true;
-    }
-
-    /// A reclaimed region becomes free.
-    pub(super) fn release(&mut self, region: u32) {
-        assert!(
-            !self.in_flight.is_writing(region),
-            "region {region} is being written"
-        );
-        assert!(
-            self.reclaim.victim == Some(region),
-            "region {region} was reclaimed"
-        );
-        self.regions.release(region);
-        self.reclaim = ReclaimedRegions::default();
-    }
-
-    /// Notes that open extents up to these positions are to be sealed when the next write ends.
-    pub(super) fn want_sealed(&mut self, upto: &Positions) {
-        assert!(
-            Positions::both(self.appended).covers(upto),
-            "what was appended is sealed"
-        );
-        self.wanted.raise_all(upto);
-    }
-
-    /// What was wanted so far.
-    pub(super) fn take_wanted(&mut self) -> Positions {
-        std::mem::take(&mut self.wanted)
-    }
-
     /// The ring whose open extent has a record of `block`. A newer record must follow it there: extents get their
     /// sequence when they are sealed, and the other ring's might be sealed first.
     pub(super) fn ring_of_open_record(&self, block: BlockNumber) -> Option<Ring> {
@@ -779,19 +314,6 @@ impl State {
                 records.any(|&bits| Record::unpack(bits).is_ok_and(|record| record.block == block))
             })
         })
-    }
-
-    /// Seals the open extent of `ring` if its position is at most `upto`; gives its bytes on the device and its records.
-    pub(super) fn seal_upto(&mut self, ring: Ring, upto: Lsn) -> Option<(u64, u64)> {
-        assert!(upto <= self.appended, "nothing was appended there");
-        let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
-        if extent.lsn > upto {
-            return None;
-        }
-        let len = extent.used.next_multiple_of(self.geometry.sector_bytes as usize);
-        let records = extent.records.len();
-        self.seal(ring);
-        Some((len as u64, records as u64))
     }
 
     pub(super) fn writes_in_flight(&self) -> usize {
@@ -899,17 +421,4 @@ impl State {
                 })
                 .sum::<usize>()
     }
-}
-
-fn write_fragment(place: &mut [u8], checksum: u32, codec: CodecId, stored: &[u8]) {
-    let header = FragmentHeader {
-        checksum: checksum.into(),
-        stored: (stored.len() as u16).into(),
-        codec: codec.0,
-        flags: 0,
-    };
-    place[..FRAGMENT_HEADER_BYTES].copy_from_slice(header.as_bytes());
-    let (bytes, padding) = place[FRAGMENT_HEADER_BYTES..].split_at_mut(stored.len());
-    bytes.copy_from_slice(stored);
-    padding.fill(0);
 }

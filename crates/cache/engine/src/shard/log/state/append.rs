@@ -1,0 +1,380 @@
+//! How records get into the log: appending, and closing extents and regions.
+
+use super::{OpenExtent, OpenRegion, State, WRITES_IN_FLIGHT_MAX};
+use crate::shard::log::append::{Append, Appended, Class};
+use crate::shard::log::in_flight::{EndedRegion, Extent, Stage, SummaryStage};
+use crate::shard::log::lsn::{Lsn, Positions};
+use crate::shard::log::regions::FREE_REGIONS_RESERVED;
+
+use flaz_codec::CodecId;
+use flaz_device::IoBuf;
+use zerocopy::IntoBytes;
+
+use crate::format::extent::{
+    EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
+    Record, RecordKind,
+};
+use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
+use crate::index::Entry;
+use crate::policy::Ring;
+use crate::units::{BlockNumber, Location, Sequence};
+
+impl State {
+    /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
+    pub(in crate::shard::log) fn append(
+        &mut self,
+        ring: Ring,
+        block: BlockNumber,
+        what: Append<'_>,
+        class: Class,
+    ) -> Option<Appended> {
+        let for_reclaim = class == Class::Reclaim;
+        let held = self.held_for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED;
+        // Nothing counts there before the reclaim has ended.
+        if !for_reclaim && (held || self.reclaim.recovering.is_some()) {
+            // Somebody has to finish it.
+            self.starving |= self.reclaim.recovering.is_some();
+            return None;
+        }
+        let bytes = what.fragment_bytes();
+        self.make_room(ring, bytes, for_reclaim)?;
+        let slot = usize::from(ring.number());
+        let open = self.open[slot].as_mut().expect("room was made");
+        let extent = open.extent.as_mut().expect("room was made");
+        let extent_start = u64::from(open.number) * self.geometry.region_bytes + u64::from(extent.offset);
+        let location = Location::at(extent_start + extent.used as u64);
+        let fill = self.regions.fill_of(open.number);
+        let identity = FragmentIdentity {
+            cache: self.identity.cache,
+            block,
+            location,
+            fill,
+        };
+        assert!(
+            extent.used + bytes <= extent.buf.len(),
+            "room was made in the extent"
+        );
+        let place = &mut extent.buf[extent.used..extent.used + bytes];
+        let (kind, entry) = match what {
+            Append::Packed {
+                codec,
+                stored,
+                plain_crc,
+                dirty,
+            } => {
+                let len = stored.len() as u16;
+                let checksum = crate::format::extent::fragment_checksum(&identity, len, codec, plain_crc);
+                write_fragment(place, checksum, codec, stored);
+                (
+                    RecordKind::Fragment { stored: len, dirty },
+                    Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
+                )
+            }
+            Append::Moved {
+                header,
+                stored,
+                from,
+                dirty,
+            } => {
+                let checksum = crate::format::extent::moved_checksum(&header, &from, &identity);
+                write_fragment(place, checksum, CodecId(header.codec), stored);
+                let len = stored.len() as u16;
+                (
+                    RecordKind::Fragment { stored: len, dirty },
+                    Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
+                )
+            }
+            Append::Fill { value, dirty } => (
+                RecordKind::Fill { value, dirty },
+                Entry::fill(Location::at(extent_start), value),
+            ),
+            Append::Tombstone => (RecordKind::Tombstone, Entry::fill(Location::at(extent_start), 0)),
+            Append::Cleaned => (RecordKind::Cleaned, Entry::fill(Location::at(extent_start), 0)),
+        };
+        extent.moves_dirty |= for_reclaim && what.is_dirty();
+        extent.used += bytes;
+        extent.records.push(Record { block, kind }.pack());
+        let lsn = extent.lsn;
+        Some(Appended { entry, lsn })
+    }
+
+    /// Makes sure that the open extent of `ring` takes one more record and `bytes` bytes.
+    pub(super) fn make_room(&mut self, ring: Ring, bytes: usize, for_reclaim: bool) -> Option<()> {
+        let slot = usize::from(ring.number());
+        let header_bytes = self.geometry.header_bytes();
+        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
+        loop {
+            if let Some(open) = &self.open[slot] {
+                if let Some(extent) = &open.extent {
+                    if extent.records.len() < records_max && extent.used + bytes <= extent.buf.len() {
+                        return Some(());
+                    }
+                    if !self.may_write(for_reclaim) {
+                        return None;
+                    }
+                    self.seal(ring);
+                    continue;
+                }
+                if self.open_extent(ring, bytes) {
+                    continue;
+                }
+                if !self.may_write(for_reclaim) {
+                    return None;
+                }
+                self.close_region(ring);
+                continue;
+            }
+            let generation = self.next_sequence;
+            let taken = self.regions.take(ring, generation, for_reclaim);
+            self.starving |= taken.is_none();
+            let number = taken?;
+            self.next_sequence = Sequence(generation.0 + 1);
+            self.starving = false;
+            // Clean blocks need no room after a crash.
+            if self.held_for_reclaim && self.regions.free_len() == 0 {
+                self.reclaim.recovering = Some(number);
+            }
+            self.marks.opened(number, generation);
+            self.in_flight.push_opening(number);
+            self.open[slot] = Some(OpenRegion {
+                number,
+                extents: Vec::new(),
+                records: Vec::new(),
+                extent: None,
+            });
+        }
+    }
+
+    /// Reclaim may queue twice as much, so that it never waits behind what waits for it.
+    pub(super) fn may_write(&self, for_reclaim: bool) -> bool {
+        let limit = if for_reclaim {
+            2 * WRITES_IN_FLIGHT_MAX
+        } else {
+            WRITES_IN_FLIGHT_MAX
+        };
+        self.writes_in_flight() < limit
+    }
+
+    /// Opens the next extent of the open region of `ring`, for `bytes` bytes at least; false if the region is full.
+    pub(super) fn open_extent(&mut self, ring: Ring, bytes: usize) -> bool {
+        let geometry = &self.geometry;
+        let header_bytes = geometry.header_bytes();
+        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
+        let open = self.open[usize::from(ring.number())]
+            .as_mut()
+            .expect("a region is open");
+        let used = u64::from(self.regions.at(open.number).used);
+        let summary = summary_bytes(
+            open.extents.len() + 1,
+            open.records.len() + records_max,
+            geometry.sector_bytes,
+        );
+        let room = geometry
+            .region_bytes
+            .saturating_sub(used + summary)
+            .min(u64::from(geometry.extent_bytes));
+        let room = room as usize / geometry.sector_bytes as usize * geometry.sector_bytes as usize;
+        if room < header_bytes + bytes || open.records.len() + records_max > geometry.region_records_max() {
+            return false;
+        }
+        assert!(open.extent.is_none(), "one open extent a ring");
+        self.appended = self.appended.next();
+        open.extent = Some(OpenExtent {
+            lsn: self.appended,
+            offset: used as u32,
+            buf: IoBuf::new(room),
+            used: header_bytes,
+            records: Vec::with_capacity(records_max),
+            moves_dirty: false,
+        });
+        true
+    }
+
+    /// Closes the open extent of `ring` and queues it for writing.
+    pub(super) fn seal(&mut self, ring: Ring) {
+        let geometry = self.geometry;
+        let Some(open) = self.open[usize::from(ring.number())].as_mut() else {
+            return;
+        };
+        let Some(mut extent) = open.extent.take() else {
+            return;
+        };
+        assert!(!extent.records.is_empty(), "an extent says something");
+        let len = extent.used.next_multiple_of(geometry.sector_bytes as usize);
+        assert!(
+            len <= geometry.extent_bytes as usize,
+            "an extent has its size at most"
+        );
+        extent.buf[extent.used..len].fill(0);
+        extent.buf.set_len(len);
+        let start = u64::from(open.number) * geometry.region_bytes + u64::from(extent.offset);
+        let position = geometry.shard_offset(self.identity.shard) + start;
+        let sequence = self.next_sequence;
+        self.next_sequence = Sequence(sequence.0 + 1);
+        let header = ExtentHeader {
+            cache: self.identity.cache,
+            extent_bytes: len as u32,
+            sequence,
+            fill: self.regions.fill_of(open.number),
+            position,
+            flushes: 0,
+            epoch: self.identity.epoch,
+            record_count: extent.records.len() as u16,
+            shard: self.identity.shard as u16,
+            ring,
+        };
+        header.write(&extent.records, geometry.header_bytes(), &mut extent.buf);
+        self.regions.add_used(open.number, len as u32);
+        open.extents.push(SummaryExtent {
+            offset: extent.offset,
+            len: len as u32,
+            sequence,
+            epoch: self.identity.epoch,
+            record_count: extent.records.len() as u16,
+        });
+        // A quarter more at a time: doubling would hold twice what a small cache needs.
+        if open.records.capacity() - open.records.len() < extent.records.len() {
+            open.records
+                .reserve_exact(extent.records.len().max(open.records.len() / 4));
+        }
+        open.records.extend_from_slice(&extent.records);
+        self.in_flight.push(Extent {
+            lsn: extent.lsn,
+            ring,
+            region: open.number,
+            offset: extent.offset,
+            start: Location::at(start),
+            position,
+            sequence,
+            moves_dirty: extent.moves_dirty,
+            stage: Stage::Queued,
+            buf: Some(extent.buf),
+        });
+    }
+
+    /// Ends the open region of `ring`: its summary is queued, and it enters the ring when all is written.
+    pub(super) fn close_region(&mut self, ring: Ring) {
+        let Some(open) = self.open[usize::from(ring.number())].take() else {
+            return;
+        };
+        let geometry = &self.geometry;
+        let start = u64::from(open.number) * geometry.region_bytes;
+        let len = summary_bytes(open.extents.len(), open.records.len(), geometry.sector_bytes);
+        assert!(!open.extents.is_empty(), "a summary lists something");
+        assert!(
+            u64::from(self.regions.at(open.number).used) + len <= geometry.region_bytes,
+            "room for the summary was kept"
+        );
+        let summary = Summary {
+            cache: self.identity.cache,
+            shard: self.identity.shard,
+            ring,
+            fill: self.regions.fill_of(open.number),
+            position: geometry.shard_offset(self.identity.shard) + start,
+            extents: open.extents,
+            records: open.records,
+        };
+        let mut buf = IoBuf::new(len as usize);
+        summary.write(&mut buf);
+        self.in_flight.push_ended(EndedRegion {
+            region: open.number,
+            ring,
+            at: self.appended,
+            missing: None,
+            summary: SummaryStage::Queued {
+                position: summary.position + geometry.region_bytes - len,
+                buf,
+            },
+        });
+    }
+
+    /// Ends both regions that are being filled. Neither must wait for room: a summary has its place.
+    pub(in crate::shard::log) fn close_regions(&mut self) {
+        for ring in Ring::ALL {
+            self.seal_ring(ring);
+            // A region without an extent is as good as a new one, and no summary of nothing would be believed.
+            let open = self.open[ring.index()].as_ref();
+            if open.is_some_and(|open| !open.extents.is_empty()) {
+                self.close_region(ring);
+            }
+        }
+    }
+
+    /// An extent is lost: ends its region, for recovery finds what is behind it only by a summary.
+    pub(in crate::shard::log) fn abandon(&mut self, lost: Lsn) {
+        let Some(region) = self.in_flight.get(lost).map(|extent| extent.region) else {
+            return;
+        };
+        let ring = Ring::ALL.into_iter().find(|ring| {
+            self.open[ring.index()]
+                .as_ref()
+                .is_some_and(|open| open.number == region)
+        });
+        if let Some(ring) = ring {
+            self.seal_ring(ring);
+            self.close_region(ring);
+        }
+        // It may have been ended before: then its summary waits for its last extents.
+        self.in_flight.note_missing(region, lost);
+    }
+
+    /// Seals both open extents, however full.
+    pub(in crate::shard::log) fn seal_all(&mut self) {
+        for ring in Ring::ALL {
+            self.seal_ring(ring);
+        }
+    }
+
+    /// Seals the open extent of `ring`, however full.
+    pub(in crate::shard::log) fn seal_ring(&mut self, ring: Ring) {
+        let has_records = self.open[ring.index()]
+            .as_ref()
+            .and_then(|open| open.extent.as_ref())
+            .is_some_and(|extent| !extent.records.is_empty());
+        if has_records {
+            self.seal(ring);
+        } else if let Some(open) = self.open[ring.index()].as_mut() {
+            open.extent = None;
+        }
+    }
+
+    /// Seals the open extent of `ring` if its position is at most `upto`; gives its bytes on the device and its records.
+    pub(in crate::shard::log) fn seal_upto(&mut self, ring: Ring, upto: Lsn) -> Option<(u64, u64)> {
+        assert!(upto <= self.appended, "nothing was appended there");
+        let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
+        if extent.lsn > upto {
+            return None;
+        }
+        let len = extent.used.next_multiple_of(self.geometry.sector_bytes as usize);
+        let records = extent.records.len();
+        self.seal(ring);
+        Some((len as u64, records as u64))
+    }
+
+    /// Notes that open extents up to these positions are to be sealed when the next write ends.
+    pub(in crate::shard::log) fn want_sealed(&mut self, upto: &Positions) {
+        assert!(
+            Positions::both(self.appended).covers(upto),
+            "what was appended is sealed"
+        );
+        self.wanted.raise_all(upto);
+    }
+
+    /// What was wanted so far.
+    pub(in crate::shard::log) fn take_wanted(&mut self) -> Positions {
+        std::mem::take(&mut self.wanted)
+    }
+}
+
+fn write_fragment(place: &mut [u8], checksum: u32, codec: CodecId, stored: &[u8]) {
+    let header = FragmentHeader {
+        checksum: checksum.into(),
+        stored: (stored.len() as u16).into(),
+        codec: codec.0,
+        flags: 0,
+    };
+    place[..FRAGMENT_HEADER_BYTES].copy_from_slice(header.as_bytes());
+    let (bytes, padding) = place[FRAGMENT_HEADER_BYTES..].split_at_mut(stored.len());
+    bytes.copy_from_slice(stored);
+    padding.fill(0);
+}
