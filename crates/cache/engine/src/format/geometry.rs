@@ -12,7 +12,7 @@
 
 use crate::format::FormatError;
 use crate::format::intent::INTENT_STRIPES;
-use crate::format::manifest::regions_per_sector;
+use crate::format::manifest::{REGION_BYTES_MAX, regions_per_sector};
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
 use crate::volume::STRIPE_BYTES;
 
@@ -35,6 +35,7 @@ pub const REGIONS_MAX: u32 = 1 << 20;
 pub const EXTENT_BYTES: std::ops::RangeInclusive<u32> = (32 << 10)..=(256 << 10);
 /// Smallest and largest region, in bytes.
 pub const REGION_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(256 << 20);
+const _: () = assert!(*REGION_BYTES.end() <= REGION_BYTES_MAX);
 /// Most records of a region for each 4 KiB of it: bounds the index, whatever the data.
 pub const RECORDS_PER_BLOCK_MAX: u64 = 8;
 

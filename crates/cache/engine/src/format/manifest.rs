@@ -23,10 +23,10 @@ pub const MANIFEST_ENTRY_BYTES: usize = 12;
 /// Granularity of the lengths in entries, in bytes.
 const LENGTH_UNIT: u32 = 512;
 const LENGTH_BITS: u32 = 20;
+/// Longest region that an entry can describe.
+pub(super) const REGION_BYTES_MAX: u64 = LENGTH_UNIT as u64 * ((1 << LENGTH_BITS) - 1);
 const STATE_SHIFT: u32 = LENGTH_BITS;
 const RING_SHIFT: u32 = STATE_SHIFT + 3;
-
-const _: () = assert!(*crate::format::geometry::REGION_BYTES.end() / (LENGTH_UNIT as u64) < 1 << LENGTH_BITS);
 
 /// What a region is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 
 use flaz_device::{Device, IoBuf};
 
-use super::image::ImageError;
+use super::errors::ImageError;
 use super::log::{Region, RegionState, Regions};
 use crate::format::FormatError;
 use crate::format::geometry::{Geometry, PAGE_BYTES};

@@ -5,60 +5,12 @@ use std::rc::Rc;
 use flaz_device::IoBuf;
 
 use super::contents::{CHUNK_BYTES, HEADER_BYTES, ImageContents, MAGIC, read_image, read_state};
+use super::errors::ImageError;
 use super::tasks::Phase;
 use super::{Platform, Shard};
-use crate::format::FormatError;
 use crate::format::shard_state::{IMAGE_REGIONS_MAX, ShardState};
 use crate::planted::{PlantedBug, planted};
 use crate::units::Epoch;
-
-/// Why an index image could not be written or read. The shard then starts cold.
-#[derive(Debug, thiserror::Error)]
-pub enum ImageError {
-    /// The device failed.
-    #[error("index image of shard {shard}: {source}")]
-    Device {
-        /// The shard.
-        shard: u32,
-        /// What happened.
-        source: flaz_device::DeviceError,
-    },
-    /// The origin failed a flush.
-    #[error(
-        "shard {shard}: the origin could not be flushed, so the cache is not marked as stopped in order: {source}"
-    )]
-    Origin {
-        /// The shard.
-        shard: u32,
-        /// What happened.
-        source: flaz_device::DeviceError,
-    },
-    /// The state page or the image is not valid.
-    #[error("index image of shard {shard}: {source}")]
-    Format {
-        /// The shard.
-        shard: u32,
-        /// What is wrong.
-        source: FormatError,
-    },
-    /// The parts of the image do not fit each other or the geometry.
-    #[error("index image of shard {shard}: {what}")]
-    Contents {
-        /// The shard.
-        shard: u32,
-        /// What is wrong.
-        what: String,
-    },
-    /// The cache device failed earlier; nothing may be left that looks valid.
-    #[error(
-        "shard {shard}: the cache device failed while it was served; of what it holds, the next start uses only what has \
-         not reached the origin"
-    )]
-    Failed {
-        /// The shard.
-        shard: u32,
-    },
-}
 
 impl<P: Platform> Shard<P> {
     /// Stops admission and reclaim, and waits until everything is on the cache device. Front ends take no more

@@ -35,6 +35,7 @@ mod clean;
 mod codecs;
 mod contents;
 mod devices;
+mod errors;
 mod fence;
 mod fragment;
 mod gather;
@@ -48,6 +49,7 @@ mod manifest_reader;
 mod map;
 mod order;
 mod origin_reads;
+mod platform;
 mod queue;
 mod read;
 mod reclaim;
@@ -68,7 +70,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::{Device, Env, IoBuf};
+use flaz_device::IoBuf;
 
 use self::fragment::Packer;
 use crate::format::geometry::Geometry;
@@ -92,27 +94,18 @@ use tuning::Tuning;
 use writeback::{Level, Writeback};
 
 pub(crate) use contents::{ImageContents, read_image, read_state};
+pub use errors::{ImageError, RecoverError};
 pub use fragment::{FragmentError, unpack as unpack_fragment};
-pub use image::ImageError;
 pub(crate) use intents::any_intent;
 pub use io::{CACHE_ERRORS_MAX, OriginWrites};
 pub use log::WRITES_IN_FLIGHT_MAX;
 pub(crate) use manifest_reader::{ManifestPlace, read_manifest};
 pub use map::TOMBSTONES_MAX;
 pub use origin_reads::ORIGIN_READS_MAX;
+pub use platform::Platform;
 pub use queue::{JOB_BYTES_MAX, JOBS_MAX};
-pub use recover::{RecoverError, Recovered};
+pub use recover::Recovered;
 pub(crate) use region_reader::{Found, Guess, RegionPlace, read_region};
-
-/// What an engine runs on: one type for each seam.
-pub trait Platform: 'static {
-    /// Time, tasks, randomness, other cores.
-    type Env: Env;
-    /// The cache device.
-    type Cache: Device;
-    /// The slow device.
-    type Origin: Device;
-}
 
 /// What a shard is made from.
 pub struct ShardParts<P: Platform> {

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::stream::{StreamExt, iter};
 
+use super::errors::RecoverError;
 use super::log::{Append, Class, Copies, Region, RegionState, Regions, WRITES_IN_FLIGHT_MAX};
 use super::manifest_reader::{Manifest, ManifestError, ManifestPlace, read_manifest};
 use super::queue::Job;
@@ -31,27 +32,6 @@ use crate::units::{LocalBlock, Location, STRIPE_BLOCKS, Sequence};
 const BATCH_RECORDS: usize = 256 << 10;
 /// Regions that are read at a time.
 const SCANS_MAX: usize = 8;
-
-/// Why a shard could not be recovered. It then starts cold.
-#[derive(Debug, thiserror::Error)]
-pub enum RecoverError {
-    /// The device failed.
-    #[error("recovery of shard {shard}: {source}")]
-    Device {
-        /// The shard.
-        shard: u32,
-        /// What happened.
-        source: DeviceError,
-    },
-    /// What was known to be stable is not there.
-    #[error("recovery of shard {shard}: {what}")]
-    Damaged {
-        /// The shard.
-        shard: u32,
-        /// What is wrong.
-        what: String,
-    },
-}
 
 /// What a recovery found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

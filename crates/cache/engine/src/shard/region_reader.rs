@@ -371,8 +371,8 @@ mod tests {
     use super::*;
     use crate::format::geometry::GeometryWish;
     use crate::policy::Ring;
+    use crate::shard::errors::RecoverError;
     use crate::shard::log::{Append, Positions};
-    use crate::shard::recover::RecoverError;
     use crate::shard::simulated::{Disks, append, contents, raw};
 
     /// What is damaged of a region that was full and stable.

@@ -19,7 +19,7 @@ use futures_util::future::{Either, select};
 use super::{OriginWrites, timed};
 use crate::format::geometry::Geometry;
 use crate::host_record::HostRecords;
-use crate::shard::Platform;
+use crate::shard::platform::Platform;
 use crate::stats::{Stats, count};
 
 /// Failed operations of the cache device after which it is fenced.

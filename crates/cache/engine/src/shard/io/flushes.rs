@@ -11,13 +11,10 @@
 )]
 
 use std::collections::{BTreeSet, VecDeque};
-use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flaz_device::{DeviceError, DeviceOp, Env, Nanos};
-
-use super::OriginWrites;
 
 /// How often somebody whose flush has succeeded looks whether those that overlapped it have ended.
 const OVERLAP_STEP: Duration = Duration::from_micros(200);
@@ -176,59 +173,5 @@ impl Flushes {
         let now = self.failures();
         debug_assert!(now >= failures, "failures are not forgotten");
         now == failures
-    }
-}
-
-impl OriginWrites {
-    /// Awaits a flush of the cache device, or a write to it that is stable on return.
-    ///
-    /// # Errors
-    /// It failed, or another one did before or meanwhile.
-    pub(crate) async fn cache_flushed<T, E: Env>(
-        &self,
-        env: &E,
-        flush: impl Future<Output = Result<T, DeviceError>>,
-    ) -> Result<T, DeviceError> {
-        self.cache_flushed_since(env, 0, flush).await
-    }
-
-    /// The same of what was written when there had been `failures`, whatever was lost before.
-    ///
-    /// # Errors
-    /// It failed, or another one did since.
-    pub(super) async fn cache_flushed_since<T, E: Env>(
-        &self,
-        env: &E,
-        failures: u64,
-        flush: impl Future<Output = Result<T, DeviceError>>,
-    ) -> Result<T, DeviceError> {
-        let flushes = self.cache_flushes();
-        let done = flushes.run(flush).await?;
-        if flushes.believed(env, failures).await {
-            return Ok(done);
-        }
-        let why = io::Error::other("it failed a flush that another shard asked for");
-        Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
-    }
-
-    /// Awaits a flush of the origin, or a write to it that is stable on return, which began when there had been `failures`.
-    ///
-    /// # Errors
-    /// It failed, or a flush did meanwhile, and that may have taken the write with it.
-    pub(super) async fn origin_flushed<E: Env>(
-        &self,
-        env: &E,
-        failures: u64,
-        flush: impl Future<Output = Result<(), DeviceError>>,
-    ) -> Result<(), DeviceError> {
-        let flushes = self.flushes();
-        let flushed = flushes.run(flush).await;
-        flushes.note_news(env.now());
-        flushed?;
-        if flushes.believed(env, failures).await {
-            return Ok(());
-        }
-        let why = io::Error::other("it failed a flush that somebody else asked for meanwhile");
-        Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
     }
 }

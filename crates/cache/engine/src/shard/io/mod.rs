@@ -5,7 +5,7 @@
 //! | [`cache`] | the cache device, and whether it is fenced |
 //! | [`origin`] | the origin |
 //! | [`flushes`] | which flushes of a device failed, for all shards |
-//! | [`watch`] | what the origin begins with, and noting it |
+//! | [`watch`], [`noting`] | what the origin begins with, and noting it |
 //! | [`counts`] | what the shards of a cache count together |
 //!
 //! Nothing here knows what the bytes mean.
@@ -13,6 +13,7 @@
 mod cache;
 mod counts;
 mod flushes;
+mod noting;
 mod origin;
 mod watch;
 
@@ -24,8 +25,8 @@ pub use cache::CACHE_ERRORS_MAX;
 pub(super) use cache::CacheIo;
 pub(super) use counts::Counted;
 pub use counts::OriginWrites;
+pub(super) use noting::Noted;
 pub(super) use origin::OriginIo;
-pub(super) use watch::Noted;
 
 /// Awaits an operation, and records how long it took.
 async fn timed<T>(

@@ -14,7 +14,7 @@ use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 use super::{OriginWrites, timed};
 use crate::format::geometry::Geometry;
 use crate::host_record::HostRecords;
-use crate::shard::Platform;
+use crate::shard::platform::Platform;
 use crate::stats::{Stats, count};
 use crate::volume::IoError;
 

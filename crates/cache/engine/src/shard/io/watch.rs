@@ -22,22 +22,10 @@
 )]
 
 use std::collections::BTreeSet;
-use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-use flaz_device::Env;
-use futures_util::future::{Either, select};
-
-use super::OriginIo;
-use crate::fingerprint::{Fingerprint, fingerprint};
-use crate::planted::{PlantedBug, planted};
-use crate::shard::Platform;
 
 /// Stripes that are watched one by one; where tables of partitions have named more, all are.
 const STRIPES_MAX: usize = 4096;
-/// How long the host has for a note.
-const NOTE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What the shards of a cache watch together. Of a cache whose origin nobody notes: nothing.
 #[derive(Debug, Default)]
@@ -89,7 +77,7 @@ impl Watch {
         self.state().stripes.clone_from(stripes);
     }
 
-    fn has(&self, stripe: u64) -> bool {
+    pub(super) fn has(&self, stripe: u64) -> bool {
         let state = self.state();
         state.everything || state.stripes.contains(&stripe)
     }
@@ -109,7 +97,7 @@ impl Watch {
     }
 
     /// Whether all that a look saw was watched when its ticket was taken. What was not is watched from now on.
-    fn covers(&self, ticket: u64, seen: &BTreeSet<u64>) -> bool {
+    pub(super) fn covers(&self, ticket: u64, seen: &BTreeSet<u64>) -> bool {
         let mut state = self.state();
         if !state.everything && !seen.is_subset(&state.stripes) {
             state.stripes.extend(seen);
@@ -123,49 +111,6 @@ impl Watch {
             }
         }
         ticket > state.settled
-    }
-}
-
-/// What became of a look at the origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::shard) enum Noted {
-    Yes,
-    /// Other places are watched than when it began: a next one can be noted.
-    NotYet,
-    /// The origin cannot be read, or the host takes no note.
-    Failed,
-}
-
-impl<P: Platform> OriginIo<P> {
-    /// Whether the fingerprint of the origin depends on a stripe, by its number on the origin.
-    pub(in crate::shard) fn is_watched(&self, stripe: u64) -> bool {
-        self.shared().watch().has(stripe)
-    }
-
-    /// Notes what the origin begins with now. The origin was flushed since `ticket` was taken. But for [`Noted::Yes`] the
-    /// intents of watched stripes must stay.
-    pub(in crate::shard) async fn note(&self, ticket: u64) -> Noted {
-        let Some(host) = &self.host else {
-            return Noted::Yes;
-        };
-        if planted(PlantedBug::OriginNotNoted) {
-            return Noted::Yes;
-        }
-        let Fingerprint { value, stripes, .. } = match fingerprint(self.device()).await {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(shard = self.shard, %error, "what the origin begins with cannot be read");
-                return Noted::Failed;
-            }
-        };
-        if !self.shared().watch().covers(ticket, &stripes) {
-            return Noted::NotYet;
-        }
-        let late = pin!(self.env.sleep(NOTE_WITHIN));
-        match select(host.note_origin(ticket, value), late).await {
-            Either::Left((true, _)) => Noted::Yes,
-            Either::Left((false, _)) | Either::Right(_) => Noted::Failed,
-        }
     }
 }
 

@@ -7,66 +7,15 @@
 //!
 //! Invariants: one writer at a time; the copy that is written is never the only one with what counts.
 
-use std::cell::{Cell, RefCell};
-
-use flaz_device::local::Semaphore;
 use flaz_device::{DeviceError, IoBuf};
 use futures_util::future::join_all;
 
 use super::SegmentLog;
+use super::copies::Copies;
 use super::state::State;
-use crate::format::geometry::Geometry;
 use crate::format::manifest::ManifestSector;
-use crate::shard::Platform;
 use crate::shard::io::CacheIo;
-
-/// How sectors are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::shard) enum Copies {
-    /// One copy; stable with the next flush.
-    One,
-    /// One copy, stable on return.
-    OneStable,
-    /// Both copies; stable with the next flush.
-    Both,
-    /// Both copies, the first one stable on return.
-    BothStable,
-}
-
-impl Copies {
-    fn is_stable(self) -> bool {
-        matches!(self, Self::OneStable | Self::BothStable)
-    }
-
-    fn are_both(self) -> bool {
-        matches!(self, Self::Both | Self::BothStable)
-    }
-}
-
-/// See the module's documentation.
-#[derive(Debug)]
-pub(super) struct Manifest {
-    /// That of the sector written last.
-    generation: Cell<u64>,
-    /// The copy of each sector that is written next.
-    next: RefCell<Box<[u8]>>,
-    writer: Semaphore,
-}
-
-impl Manifest {
-    pub(super) fn new(geometry: &Geometry) -> Self {
-        Self {
-            generation: Cell::new(0),
-            next: RefCell::new(vec![0; geometry.shard_manifest_sectors() as usize].into()),
-            writer: Semaphore::new(1),
-        }
-    }
-
-    fn next_generation(&self) -> u64 {
-        self.generation.set(self.generation.get() + 1);
-        self.generation.get()
-    }
-}
+use crate::shard::platform::Platform;
 
 impl State {
     /// A sector of the manifest as it is to be now.

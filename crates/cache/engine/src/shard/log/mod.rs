@@ -8,7 +8,8 @@
 //! | [`in_flight`] | what is on its way to the device |
 //! | [`regions`] | which regions are free, open, full, being reclaimed |
 //! | [`marks`] | how far regions are stable, and how much of that the manifest says |
-//! | [`manifest`] | writing the manifest |
+//! | [`manifest`], [`copies`] | writing the manifest |
+//! | [`reclaimed`] | the region that is being reclaimed |
 //! | [`image`] | the regions' part of an index image |
 //!
 //! Invariants:
@@ -20,11 +21,13 @@
 //!   free; a block leaves a region that is reclaimed after the manifest said, stable, that it is.
 
 mod append;
+mod copies;
 mod image;
 mod in_flight;
 mod lsn;
 mod manifest;
 mod marks;
+mod reclaimed;
 mod regions;
 mod state;
 
@@ -39,13 +42,13 @@ use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, Location, Sequence};
-use manifest::Manifest;
+use copies::Manifest;
 use state::State;
 
 pub(super) use append::{Append, Appended, Class};
+pub(super) use copies::Copies;
 pub(super) use in_flight::{PendingWrite, WriteId};
 pub(super) use lsn::{Lsn, Positions};
-pub(super) use manifest::Copies;
 pub(crate) use regions::{Region, RegionState, Regions};
 pub use state::WRITES_IN_FLIGHT_MAX;
 pub(super) use state::{FlushPoint, LogIdentity};

@@ -20,6 +20,7 @@ use flaz_device::IoBuf;
 use super::in_flight::{InFlight, PendingWrite, Stage, WriteId};
 use super::lsn::{Lsn, Positions};
 use super::marks::{AtFlush, Length, Marks};
+use super::reclaimed::ReclaimedRegions;
 use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions};
 use crate::format::extent::{ExtentHeader, FragmentIdentity, RECORD_BYTES, Record};
 use crate::format::geometry::Geometry;
@@ -27,7 +28,6 @@ use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, Epoch, Location, Sequence};
-use victim::ReclaimedRegions;
 
 /// Sealed extents and summaries that may be on their way to the device at a time.
 pub const WRITES_IN_FLIGHT_MAX: usize = 8;

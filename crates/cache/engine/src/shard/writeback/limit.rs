@@ -5,7 +5,8 @@
 
 use std::cell::Cell;
 
-use super::Writeback;
+use flaz_device::local::Notify;
+
 use crate::format::geometry::Geometry;
 use crate::settings::DIRTY_PERCENT_MAX;
 
@@ -67,18 +68,26 @@ impl Reserved {
 /// Room for blocks that are about to become dirty. Given back when dropped, for by then they are counted as dirty.
 #[derive(Debug)]
 pub(in crate::shard) struct DirtyPermit<'a> {
-    writeback: &'a Writeback,
+    reserved: &'a Reserved,
+    room: &'a Notify,
     bytes: u64,
 }
 
 impl<'a> DirtyPermit<'a> {
-    pub(super) fn new(writeback: &'a Writeback, bytes: u64) -> Self {
-        Self { writeback, bytes }
+    /// Whoever waits for `room` looks again when it is dropped.
+    pub(super) fn new(reserved: &'a Reserved, room: &'a Notify, bytes: u64) -> Self {
+        Self {
+            reserved,
+            room,
+            bytes,
+        }
     }
 }
 
 impl Drop for DirtyPermit<'_> {
     fn drop(&mut self) {
-        self.writeback.give_back(self.bytes);
+        self.reserved.give_back(self.bytes);
+        // What became dirty takes less, as a rule.
+        self.room.notify_all();
     }
 }

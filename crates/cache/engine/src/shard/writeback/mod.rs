@@ -120,7 +120,7 @@ impl Writeback {
             let Level { dirty, limit } = level()?;
             if let Some(used) = self.reserved.take(dirty, bytes, limit) {
                 raise(&stats.peaks.dirty_bytes, used);
-                return Ok(DirtyPermit::new(self, bytes));
+                return Ok(DirtyPermit::new(&self.reserved, &self.room, bytes));
             }
             let patience = self.progress.patience(env.now(), started);
             if patience.is_some_and(|patience| patience.is_zero()) {
@@ -143,12 +143,6 @@ impl Writeback {
                 None => room.await,
             }
         }
-    }
-
-    fn give_back(&self, bytes: u64) {
-        self.reserved.give_back(bytes);
-        // What became dirty takes less, as a rule.
-        self.room.notify_all();
     }
 
     /// Whether blocks are about to become dirty.

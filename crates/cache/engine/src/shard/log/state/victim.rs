@@ -4,22 +4,11 @@
 
 use super::State;
 use crate::shard::log::marks::{AtFlush, Length};
+use crate::shard::log::reclaimed::ReclaimedRegions;
 use crate::shard::log::regions::RegionState;
 
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::policy::Ring;
-
-/// Regions that a reclaim is about. They outlive it: one that could not be finished, now or before a crash, stays.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReclaimedRegions {
-    /// Its blocks are being dropped and moved.
-    pub(super) victim: Option<u32>,
-    /// Nothing in the victim counts any more: the manifest is to say that it is free.
-    emptied: bool,
-    /// The last free region, which takes what is moved from the victim. Nothing of it counts while the victim does, so that a
-    /// crash leaves it free: there is always room to finish a reclaim.
-    pub(super) recovering: Option<u32>,
-}
 
 impl State {
     /// How far a region is filled with extents that are on the device, one behind the other.

@@ -1,0 +1,74 @@
+//! Why a shard could not be restored, or its index image not be written.
+
+use flaz_device::DeviceError;
+
+use crate::format::FormatError;
+
+/// Why an index image could not be written or read. The shard then starts cold.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The device failed.
+    #[error("index image of shard {shard}: {source}")]
+    Device {
+        /// The shard.
+        shard: u32,
+        /// What happened.
+        source: DeviceError,
+    },
+    /// The origin failed a flush.
+    #[error(
+        "shard {shard}: the origin could not be flushed, so the cache is not marked as stopped in order: {source}"
+    )]
+    Origin {
+        /// The shard.
+        shard: u32,
+        /// What happened.
+        source: DeviceError,
+    },
+    /// The state page or the image is not valid.
+    #[error("index image of shard {shard}: {source}")]
+    Format {
+        /// The shard.
+        shard: u32,
+        /// What is wrong.
+        source: FormatError,
+    },
+    /// The parts of the image do not fit each other or the geometry.
+    #[error("index image of shard {shard}: {what}")]
+    Contents {
+        /// The shard.
+        shard: u32,
+        /// What is wrong.
+        what: String,
+    },
+    /// The cache device failed earlier; nothing may be left that looks valid.
+    #[error(
+        "shard {shard}: the cache device failed while it was served; of what it holds, the next start uses only what has \
+         not reached the origin"
+    )]
+    Failed {
+        /// The shard.
+        shard: u32,
+    },
+}
+
+/// Why a shard could not be recovered. It then starts cold.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The device failed.
+    #[error("recovery of shard {shard}: {source}")]
+    Device {
+        /// The shard.
+        shard: u32,
+        /// What happened.
+        source: DeviceError,
+    },
+    /// What was known to be stable is not there.
+    #[error("recovery of shard {shard}: {what}")]
+    Damaged {
+        /// The shard.
+        shard: u32,
+        /// What is wrong.
+        what: String,
+    },
+}
