@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use flaz_codec::CodecSpec;
 use flaz_device::Env;
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{Mode, Settings};
@@ -235,7 +235,7 @@ pub fn replay(
     let origin_len = distinct * 4096;
     let capacity = capacity_blocks * 4096;
     let region_bytes = (1u64 << (63 - (capacity / 64).leading_zeros())).max(128 << 10);
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         extent_bytes: Some((region_bytes / 4).clamp(32 << 10, 64 << 10) as u32),
         region_bytes: Some(region_bytes),
         shard_count: Some(1),

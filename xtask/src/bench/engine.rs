@@ -7,7 +7,7 @@ use std::time::Duration;
 use flaz_codec::{CodecSpec, encoder};
 use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{Mode, Settings};
@@ -78,9 +78,9 @@ fn exercise(work: Work<'_>) -> Done {
         tear_in_flight: false,
         ..DiskConfig::fast(len)
     };
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         shard_count: Some(1),
-        ..GeometryWish::default()
+        ..GeometryOptions::default()
     };
     let origin_len = data.len() as u64;
     let metadata = Geometry::plan(work.cache_len + (1 << 20), 512, origin_len, wish)

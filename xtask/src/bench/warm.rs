@@ -19,7 +19,7 @@ use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::cache::{
     CreateOptions, LocalCache, ShardsUnreachable, Start, Trust, create, read_superblock,
 };
-use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
@@ -173,7 +173,7 @@ fn settings() -> Settings {
 async fn make(path: &Path, len: u64) -> Result<(Rc<Sparse>, Rc<MadeUp>), BenchError> {
     // Twice the size would fit at 2:1; four times is never read to its end.
     let origin = MadeUp { len: len * 4 };
-    let wish = GeometryWish::default();
+    let wish = GeometryOptions::default();
     let metadata = Geometry::plan(len, BLOCK as u32, origin.len, wish)?.data_offset();
     std::fs::File::create(path)?.set_len(len + metadata)?;
     let file = FileDevice::open(path, OpenMode::default())?;

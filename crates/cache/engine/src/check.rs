@@ -27,7 +27,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Something that was found on a cache device and is as it should be.
 #[derive(Clone, Debug)]
-pub enum Thing {
+pub enum Object {
     /// A superblock slot.
     Superblock(Box<Superblock>),
     /// Sectors of the intent bitmap.
@@ -60,7 +60,7 @@ pub enum Thing {
         /// The ring it belongs to.
         ring: Ring,
         /// Sequence of its first extent.
-        fill: Sequence,
+        generation: Sequence,
         /// Bytes filled.
         used: u32,
     },
@@ -87,7 +87,7 @@ pub enum Thing {
         live: Option<bool>,
     },
     /// A block of equal bytes.
-    Fill {
+    SameFilled {
         /// Its block.
         block: BlockNumber,
         /// The value.
@@ -126,17 +126,17 @@ pub struct Finding {
     /// How many of it are wrong, or count as one (1 but for index entries).
     pub count: u64,
     /// The thing, or what is wrong with it.
-    pub thing: Result<Thing, String>,
+    pub object: Result<Object, String>,
 }
 
 impl Finding {
-    fn good(kind: &str, offset: u64, len: u64, thing: Thing) -> Self {
+    fn good(kind: &str, offset: u64, len: u64, object: Object) -> Self {
         Self {
             kind: kind.to_owned(),
             offset,
             len,
             count: 1,
-            thing: Ok(thing),
+            object: Ok(object),
         }
     }
 
@@ -146,7 +146,7 @@ impl Finding {
             offset,
             len,
             count: 1,
-            thing: Err(error.to_string()),
+            object: Err(error.to_string()),
         }
     }
 }
@@ -194,7 +194,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             result?;
             let len = SUPERBLOCK_BYTES as u64;
             self.tell(match Superblock::parse(&page, self.cache.len()) {
-                Ok(parsed) => Finding::good("superblock", slot, len, Thing::Superblock(Box::new(parsed))),
+                Ok(parsed) => Finding::good("superblock", slot, len, Object::Superblock(Box::new(parsed))),
                 Err(error) => Finding::bad("superblock", slot, len, error),
             });
         }
@@ -224,11 +224,11 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 number += 1;
             }
         }
-        let thing = Thing::Intents {
+        let object = Object::Intents {
             sectors: len / 512,
             set,
         };
-        self.tell(Finding::good("intent-bitmap", offset, len, thing));
+        self.tell(Finding::good("intent-bitmap", offset, len, object));
         Ok(())
     }
 
@@ -265,10 +265,10 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         if let Some(contents) = &contents {
             let (offset, len) = (geometry.shard_offset(shard), geometry.shard_len());
             let missing = contents.index.len() as u64 - named.min(contents.index.len() as u64);
-            let thing = Thing::Entries { shard, count: named };
+            let object = Object::Entries { shard, count: named };
             self.tell(Finding {
                 count: named,
-                ..Finding::good("index-entry", offset, len, thing)
+                ..Finding::good("index-entry", offset, len, object)
             });
             if missing > 0 {
                 let message = format!("{missing} index entries of shard {shard} name nothing that is there");
@@ -306,7 +306,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     .entries
                     .iter()
                     .filter(|entry| entry.state != RegionUse::Free);
-                let thing = Thing::Manifest {
+                let object = Object::Manifest {
                     shard,
                     in_use: in_use.count() as u64,
                 };
@@ -314,7 +314,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     "manifest",
                     offset,
                     2 * geometry.manifest_copy_len(),
-                    thing,
+                    object,
                 ));
                 Some(manifest.entries)
             }
@@ -350,7 +350,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     "index-image",
                     offset,
                     PAGE_BYTES as u64,
-                    Thing::Index { shard, entries },
+                    Object::Index { shard, entries },
                 ));
                 if contents.refused > 0 {
                     let message = format!("{} index entries of shard {shard} cannot be", contents.refused);
@@ -395,14 +395,14 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 return Ok(0);
             }
         };
-        let thing = Thing::Region {
+        let object = Object::Region {
             shard,
             number,
             ring: entry.ring,
-            fill: entry.generation,
+            generation: entry.generation,
             used: contents.used,
         };
-        self.tell(Finding::good("region", start, geometry.region_bytes, thing));
+        self.tell(Finding::good("region", start, geometry.region_bytes, object));
         let bytes = self.read(start, u64::from(contents.used)).await?;
         let mut records = &contents.records[..];
         let mut named = 0;
@@ -415,7 +415,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 .map_err(|error| error.to_string())
                 .and_then(|header| check_extent(header, &place, offset, entry, extent));
             self.tell(match header {
-                Ok(header) => Finding::good("extent", offset, len as u64, Thing::Extent(header)),
+                Ok(header) => Finding::good("extent", offset, len as u64, Object::Extent(header)),
                 Err(error) => Finding::bad("extent", offset, geometry.header_bytes() as u64, error),
             });
             named += self.extent(
@@ -431,7 +431,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let (extents, records) = (contents.extents.len() as u64, contents.records.len() as u64);
             let end = start + geometry.region_bytes - 64;
             self.tell(match contents.has_summary {
-                true => Finding::good("region-summary", end, 64, Thing::Summary { extents, records }),
+                true => Finding::good("region-summary", end, 64, Object::Summary { extents, records }),
                 false => Finding::bad(
                     "region-summary",
                     end,
@@ -447,7 +447,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
     fn extent(
         &mut self,
         place: &RegionPlace<'_>,
-        fill: Sequence,
+        generation: Sequence,
         extent: &[u8],
         offset: u64,
         records: &[u64],
@@ -482,7 +482,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     location,
                     FRAGMENT_HEADER_BYTES + usize::from(stored),
                 )),
-                RecordKind::Fill { value, .. } => Some(Entry::fill(extent_location, value)),
+                RecordKind::SameFilled { value, .. } => Some(Entry::same_filled(extent_location, value)),
                 RecordKind::Tombstone | RecordKind::Cleaned => None,
             };
             let live = contents.map(|contents| {
@@ -500,25 +500,25 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                         cache: place.cache_id,
                         block: record.block,
                         location,
-                        fill,
+                        generation,
                     };
                     self.fragment(fragment, &identity, position, dirty, live)
                 }
-                RecordKind::Fill { value, .. } => Finding::good(
-                    "fill",
+                RecordKind::SameFilled { value, .. } => Finding::good(
+                    "same-filled",
                     offset,
                     8,
-                    Thing::Fill {
+                    Object::SameFilled {
                         block: record.block,
                         value,
                         live,
                     },
                 ),
                 RecordKind::Tombstone => {
-                    Finding::good("tombstone", offset, 8, Thing::Tombstone { block: record.block })
+                    Finding::good("tombstone", offset, 8, Object::Tombstone { block: record.block })
                 }
                 RecordKind::Cleaned => {
-                    Finding::good("cleaned", offset, 8, Thing::Cleaned { block: record.block })
+                    Finding::good("cleaned", offset, 8, Object::Cleaned { block: record.block })
                 }
             };
             self.tell(finding);
@@ -541,7 +541,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let len = bytes.len() as u64;
         match unpack_fragment(&mut self.decoders, bytes, identity, &mut block) {
             Ok(()) => {
-                let thing = Thing::Fragment {
+                let object = Object::Fragment {
                     block: identity.block,
                     codec,
                     stored,
@@ -549,7 +549,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     live,
                 };
                 let name = codec.name().filter(|_| codec != CodecId::RAW).unwrap_or("raw");
-                Finding::good(&format!("fragment-{name}"), offset, len, thing)
+                Finding::good(&format!("fragment-{name}"), offset, len, object)
             }
             // The origin has nothing as new, unless a later record says that it was cleaned.
             Err(error) if dirty && live != Some(false) => {
@@ -573,7 +573,7 @@ fn check_extent(
     entry: &ManifestEntry,
     extent: &SummaryExtent,
 ) -> Result<ExtentHeader, String> {
-    let (cache, shard, fill) = (place.cache_id, place.shard, entry.generation.0);
+    let (cache, shard, generation) = (place.cache_id, place.shard, entry.generation.0);
     let checks = [
         (
             header.cache == cache,
@@ -599,8 +599,8 @@ fn check_extent(
             ),
         ),
         (
-            header.fill.0 == fill,
-            format!("of generation {}, expected {fill}", header.fill.0),
+            header.generation.0 == generation,
+            format!("of generation {}, expected {generation}", header.generation.0),
         ),
     ];
     match checks.into_iter().find(|(ok, _)| !ok) {

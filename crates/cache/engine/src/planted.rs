@@ -94,7 +94,7 @@ pub enum PlantedBug {
     StableMarkSkipped,
     /// The damaged copy of a dirty block is taken for a miss.
     DirtyDamageIsAMiss,
-    /// The cleaner writes what the cache device could still lose.
+    /// The writeback worker writes what the cache device could still lose.
     CleanedBeforeStable,
     /// A block counts as clean before the origin is flushed.
     CleanedUnflushed,

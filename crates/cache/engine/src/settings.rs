@@ -12,7 +12,7 @@ pub enum Mode {
     /// A write is acknowledged when the origin has it; the cache is filled as well.
     #[default]
     WriteThrough,
-    /// A write is acknowledged when the cache device has it; the cleaner brings it to the origin later.
+    /// A write is acknowledged when the cache device has it; the writeback worker brings it to the origin later.
     WriteBack,
     /// A write is acknowledged when the origin has it; a cached copy is dropped.
     WriteAround,

@@ -107,7 +107,7 @@ counters! {
     ack_extent_bytes,
     /// Records in them.
     ack_extent_blocks,
-    /// Dirty blocks that the cleaner brought to the origin.
+    /// Dirty blocks that the writeback worker brought to the origin.
     cleaned_blocks,
     /// Time that cleaning took, pauses apart, in nanoseconds.
     clean_ns,
@@ -115,7 +115,7 @@ counters! {
     dirty_waits,
     /// Reads and cleanings that found the only copy of a dirty block damaged.
     dirty_lost,
-    /// Dirty blocks stored again at reclaim because the cleaner had not come to them.
+    /// Dirty blocks stored again at reclaim because the writeback worker had not come to them.
     dirty_moved_blocks,
     /// Pages of the intent bitmap written.
     intent_writes,
@@ -123,7 +123,7 @@ counters! {
     intent_waits,
     /// Bytes given to the codec.
     codec_in_bytes,
-    /// Bytes that came out (raw blocks count 4096, fills 0).
+    /// Bytes that came out (raw blocks count 4096, same-filled blocks 0).
     codec_out_bytes,
     /// Blocks stored compressed.
     packed_blocks,
@@ -137,7 +137,7 @@ counters! {
     /// Blocks stored raw because they do not compress.
     raw_blocks,
     /// Blocks of one value, stored without a fragment.
-    fill_blocks,
+    same_filled_blocks,
     /// Bytes written to the cache device.
     cache_write_bytes,
     /// Bytes read from the cache device.
@@ -359,8 +359,8 @@ pub struct Holdings {
     pub dirty_device_bytes: u64,
     /// Bytes of the cache device that dirty blocks may take.
     pub dirty_limit_bytes: u64,
-    /// Shards whose cleaner fails at present, for another reason than damaged blocks.
-    pub cleaners_failing: u64,
+    /// Shards whose writeback fails at present, for another reason than damaged blocks.
+    pub writeback_failing: u64,
     /// Dirty blocks whose only copy could not be read when it was read last.
     pub damaged_blocks: u64,
     /// [`Self::admission_queue`], of the fullest shard.
@@ -390,7 +390,7 @@ impl Holdings {
         self.dirty_blocks += other.dirty_blocks;
         self.dirty_device_bytes += other.dirty_device_bytes;
         self.dirty_limit_bytes += other.dirty_limit_bytes;
-        self.cleaners_failing += other.cleaners_failing;
+        self.writeback_failing += other.writeback_failing;
         self.damaged_blocks += other.damaged_blocks;
         self.admission.fullest(other.admission);
         self.cache_writes.fullest(other.cache_writes);

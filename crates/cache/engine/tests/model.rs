@@ -13,7 +13,7 @@ use std::rc::Rc;
 use flaz_codec::CodecSpec;
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Start, create};
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
@@ -40,7 +40,7 @@ struct Plan {
     seed: u64,
     origin_len: u64,
     cache_len: u64,
-    wish: GeometryWish,
+    wish: GeometryOptions,
     settings: Settings,
     operations: u64,
     origin_faults: FaultRates,
@@ -86,7 +86,7 @@ fn plan(seed: u64) -> Plan {
         seed,
         origin_len: (4 << 20) + rng.below(4 << 20) / 512 * 512,
         cache_len: [5 << 19, 3 << 20, 6 << 20][rng.below(3) as usize],
-        wish: GeometryWish {
+        wish: GeometryOptions {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
             shard_count: Some(1 + rng.below(2) as u32 * u32::from(!seed.is_multiple_of(3))),
@@ -446,11 +446,11 @@ fn concurrent_clients_see_what_was_written() {
         ("overtaken admissions", counts.refused_overtaken),
         ("tombstones", counts.tombstones),
         ("raw blocks", counts.raw_blocks),
-        ("fills", counts.fill_blocks),
+        ("same-filled blocks", counts.same_filled_blocks),
         ("hits in memory", counts.memory_hit_blocks),
         ("blocks cleaned", counts.cleaned_blocks),
         ("extents closed for acknowledgements", counts.ack_extents),
-        ("waits for the cleaner", counts.dirty_waits),
+        ("waits for writeback", counts.dirty_waits),
         ("dirty blocks moved", counts.dirty_moved_blocks),
     ] {
         assert!(count > 0, "no {name} in the whole test");
@@ -565,7 +565,7 @@ fn a_write_that_overtakes_an_admission_wins() {
     let origin = SimDisk::new(&env, DiskConfig::slow(4 << 20));
     let disk = SimDisk::new(&env, DiskConfig::fast(3 << 20));
     sim.block_on(async {
-        let wish = GeometryWish {
+        let wish = GeometryOptions {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
             shard_count: Some(1),
@@ -632,7 +632,7 @@ fn two_readers_of_one_missed_block_cause_one_origin_read() {
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(9),
             created_unix_s: 0,
-            wish: GeometryWish::default(),
+            wish: GeometryOptions::default(),
             codec: CodecSpec::default(),
             origin_len: 4 << 20,
             origin_identity: "sim".into(),
@@ -670,7 +670,7 @@ async fn create_small(disk: &SimDisk) {
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(9),
         created_unix_s: 0,
-        wish: GeometryWish::default(),
+        wish: GeometryOptions::default(),
         codec: CodecSpec::default(),
         origin_len: 4 << 20,
         origin_identity: "sim".into(),

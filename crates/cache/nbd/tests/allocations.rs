@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use flaz_device::Env;
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{Mode, Settings};
@@ -90,7 +90,7 @@ async fn serve(dir: &std::path::Path, server: Server, shutdown: Shutdown) -> Sta
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(1),
         created_unix_s: 0,
-        wish: GeometryWish::default(),
+        wish: GeometryOptions::default(),
         codec: settings.codec,
         origin_len: ORIGIN_LEN,
         origin_identity: "test".into(),

@@ -369,7 +369,7 @@ impl Daemon {
     /// Number of damaged dirty blocks, if nothing else hinders writeback; else 0.
     fn only_damage_left(&self) -> Result<u64, HostError> {
         let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
-        let failing = parts.iter().any(|part| part.total.holdings.cleaners_failing > 0);
+        let failing = parts.iter().any(|part| part.total.holdings.writeback_failing > 0);
         let damaged = parts.iter().map(|part| part.total.holdings.damaged_blocks).sum();
         Ok(if failing { 0 } else { damaged })
     }

@@ -9,8 +9,8 @@ use flaz_control::report::{
 };
 use flaz_device::Device;
 use flaz_engine::cache::{self, CacheError, CreateOptions};
-use flaz_engine::check::{Finding, Thing, walk};
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::check::{Finding, Object, walk};
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{DIRTY_PERCENT_DEFAULT, Mode, Settings};
@@ -68,7 +68,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         created_unix_s: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
-        wish: GeometryWish {
+        wish: GeometryOptions {
             extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
             region_bytes: spec.region_bytes,
             shard_count: spec.shards,
@@ -173,14 +173,14 @@ pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckRe
     let mut verified_bytes = 0;
     let superblock = walk_device(cache, &mut |finding, done, total| {
         progress(done, total);
-        let counts = if finding.thing.is_ok() {
+        let counts = if finding.object.is_ok() {
             &mut good
         } else {
             &mut bad
         };
         *counts.entry(finding.kind.clone()).or_insert(0) += finding.count;
-        match finding.thing {
-            Ok(Thing::Fragment { .. }) => verified_bytes += finding.len,
+        match finding.object {
+            Ok(Object::Fragment { .. }) => verified_bytes += finding.len,
             Ok(_) => {}
             Err(message) if problems.len() < PROBLEMS_LISTED_MAX => {
                 problems.push(Problem {
@@ -226,12 +226,12 @@ pub fn dump(
 fn record(finding: Finding) -> DumpRecord {
     let depth = match finding.kind.as_str() {
         "extent" | "region-summary" | "index-image" => 1,
-        "fill" | "tombstone" | "record" => 2,
+        "same-filled" | "tombstone" | "record" => 2,
         kind if kind.starts_with("fragment") => 2,
         _ => 0,
     };
-    let fields = match finding.thing {
-        Ok(thing) => fields(&thing),
+    let fields = match finding.object {
+        Ok(object) => fields(&object),
         Err(message) => vec![("bad", json!(message))],
     };
     DumpRecord {
@@ -246,34 +246,38 @@ fn record(finding: Finding) -> DumpRecord {
     }
 }
 
-fn fields(thing: &Thing) -> Vec<(&'static str, Value)> {
-    match thing {
-        Thing::Superblock(superblock) => superblock_fields(superblock),
-        Thing::Intents { sectors, set } => vec![("sectors", json!(sectors)), ("stripes_set", json!(set))],
-        Thing::Manifest { shard, in_use } => vec![("shard", json!(shard)), ("regions_in_use", json!(in_use))],
-        Thing::Index { shard, entries } => vec![("shard", json!(shard)), ("entries", json!(entries))],
-        Thing::Entries { shard, count } => vec![("shard", json!(shard)), ("entries", json!(count))],
-        Thing::Region {
+fn fields(object: &Object) -> Vec<(&'static str, Value)> {
+    match object {
+        Object::Superblock(superblock) => superblock_fields(superblock),
+        Object::Intents { sectors, set } => vec![("sectors", json!(sectors)), ("stripes_set", json!(set))],
+        Object::Manifest { shard, in_use } => {
+            vec![("shard", json!(shard)), ("regions_in_use", json!(in_use))]
+        }
+        Object::Index { shard, entries } => vec![("shard", json!(shard)), ("entries", json!(entries))],
+        Object::Entries { shard, count } => vec![("shard", json!(shard)), ("entries", json!(count))],
+        Object::Region {
             shard,
             number,
             ring,
-            fill,
+            generation,
             used,
         } => vec![
             ("shard", json!(shard)),
             ("region", json!(number)),
             ("ring", json!(ring.to_string())),
-            ("fill", json!(fill.0)),
+            ("generation", json!(generation.0)),
             ("used_bytes", json!(used)),
         ],
-        Thing::Summary { extents, records } => vec![("extents", json!(extents)), ("records", json!(records))],
-        Thing::Extent(header) => vec![
+        Object::Summary { extents, records } => {
+            vec![("extents", json!(extents)), ("records", json!(records))]
+        }
+        Object::Extent(header) => vec![
             ("sequence", json!(header.sequence.0)),
             ("epoch", json!(header.epoch.0)),
             ("ring", json!(header.ring.to_string())),
             ("records", json!(header.record_count)),
         ],
-        Thing::Fragment {
+        Object::Fragment {
             block,
             codec,
             stored,
@@ -289,12 +293,12 @@ fn fields(thing: &Thing) -> Vec<(&'static str, Value)> {
             fields.extend(live.map(|live| ("live", json!(live))));
             fields
         }
-        Thing::Fill { block, value, live } => {
+        Object::SameFilled { block, value, live } => {
             let mut fields = vec![("block", json!(block.0)), ("value", json!(value))];
             fields.extend(live.map(|live| ("live", json!(live))));
             fields
         }
-        Thing::Tombstone { block } | Thing::Cleaned { block } => vec![("block", json!(block.0))],
+        Object::Tombstone { block } | Object::Cleaned { block } => vec![("block", json!(block.0))],
     }
 }
 

@@ -108,7 +108,7 @@ pub(crate) fn live(
 
 fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<String> {
     let mut warnings = Vec::new();
-    if stats.holdings.cleaners_failing > 0 {
+    if stats.holdings.writeback_failing > 0 {
         warnings.push(
             "writeback to the origin fails: dirty blocks stay on the cache device and writeback is retried; \
              fix the origin, and keep it with this cache device"
@@ -177,11 +177,11 @@ fn live_report(
             refused_blocks: refused(counts),
         },
         codec: CodecReport {
-            in_bytes: counts.codec_in_bytes - counts.fill_blocks * BLOCK,
+            in_bytes: counts.codec_in_bytes - counts.same_filled_blocks * BLOCK,
             out_bytes: counts.codec_out_bytes,
             compressed_blocks: counts.packed_blocks,
             raw_blocks: counts.raw_blocks,
-            single_value_blocks: counts.fill_blocks,
+            single_value_blocks: counts.same_filled_blocks,
             decompressed_blocks: counts.unpacked_blocks,
             compress_s: counts.pack_ns as f64 / 1e9,
             decompress_s: counts.unpack_ns as f64 / 1e9,
@@ -226,7 +226,7 @@ fn write_back(stats: &StatsSnapshot, cleaning: &[Cleaning]) -> WriteBackReport {
         waits: counts.dirty_waits,
         moved_blocks: counts.dirty_moved_blocks,
         lost: holdings.damaged_blocks,
-        failing: holdings.cleaners_failing > 0,
+        failing: holdings.writeback_failing > 0,
         acknowledged_extents: counts.ack_extents,
         acknowledged_blocks: counts.ack_extent_blocks,
         acknowledged_bytes: counts.ack_extent_bytes,

@@ -195,7 +195,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
     use clap::Parser;
-    use flaz_engine::format::geometry::{Geometry, GeometryWish};
+    use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 
     #[derive(Parser)]
     struct Command {
@@ -253,7 +253,7 @@ mod tests {
     fn invalid_options_are_refused_with_the_expectation() {
         let small = plan(&["--cache-size", "1K"]).expect_err("too small");
         assert!(small.contains("--cache-size: expected 4.00 MiB to"), "{small}");
-        let largest = Geometry::plan(CACHE_BYTES_MIN, 512, DATA_BYTES_MAX, GeometryWish::default());
+        let largest = Geometry::plan(CACHE_BYTES_MIN, 512, DATA_BYTES_MAX, GeometryOptions::default());
         assert!(largest.is_ok(), "{largest:?}");
         for words in [
             ["--writes", "101"],

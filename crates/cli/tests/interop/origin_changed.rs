@@ -359,7 +359,7 @@ fn a_cache_with_dirty_blocks_is_refused_with_another_origin() {
             End::Kill => assert!(!server.end_by(Signal::KILL).success()),
         }
         let left = std::fs::read(&origin).expect("reads");
-        assert!(left == before, "the cleaner was not to come to it");
+        assert!(left == before, "writeback was not to reach it");
 
         let is_refused = |program: Program| {
             let said = program.fails();

@@ -8,7 +8,7 @@ use flaz_engine::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, RecordKind,
     fragment_checksum, records,
 };
-use flaz_engine::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_BYTES};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions, PAGE_BYTES, SUPERBLOCK_BYTES};
 use flaz_engine::format::intent::{INTENT_STRIPES, IntentSector};
 use flaz_engine::format::manifest::{ManifestSector, regions_per_sector};
 use flaz_engine::format::shard_state::ShardState;
@@ -25,7 +25,7 @@ use crate::structure::{Kind, seal};
 const DEVICE_LEN: u64 = 2 << 20;
 
 fn geometry() -> Geometry {
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         extent_bytes: Some(32 << 10),
         region_bytes: Some(128 << 10),
         shard_count: Some(1),
@@ -134,7 +134,7 @@ pub fn fragment(data: &[u8]) {
         cache: 0x1234_5678,
         block: BlockNumber(42),
         location: Location(7),
-        fill: Sequence(9),
+        generation: Sequence(9),
     };
     let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
     let mut bytes = rest.to_vec();

@@ -68,7 +68,7 @@ impl Judge<'_> {
                 let kept = match self.promise {
                     Promise::Right => false,
                     Promise::Held => held(),
-                    Promise::HeldOrFill => held() || fill(),
+                    Promise::HeldOrSameFilled => held() || fill(),
                     Promise::HeldByEither => held() || fill() || self.victim.twin_history.had(number, bytes),
                 };
                 assert!(
@@ -266,7 +266,7 @@ fn live_twice(victim: &Victim, seed: u64, image: &DiskImage, promise: Promise, l
     let again = live(seed + 1, &origin, &image, &mut judge, &mut choices);
     // A forged structure may be accepted and detected later, when it can no longer be distinguished from lost dirty
     // blocks.
-    let forged = victim.shape.mode == Mode::WriteBack && promise >= Promise::HeldOrFill;
+    let forged = victim.shape.mode == Mode::WriteBack && promise >= Promise::HeldOrSameFilled;
     assert!(
         again.is_some() || forged,
         "a cache that was open does not open again"
@@ -283,5 +283,5 @@ pub fn index_image(data: &[u8]) -> Outcome {
     let mutated = crate::mutation::with_index(victim, data);
     let log = [format!("the index image is {} other bytes", data.len())];
     let _tell = Tell(victim.shape.name, &log);
-    live_twice(victim, 1, &mutated, Promise::HeldOrFill, &[1])
+    live_twice(victim, 1, &mutated, Promise::HeldOrSameFilled, &[1])
 }

@@ -33,7 +33,7 @@ pub enum Promise {
     /// As above, or sectors of equal bytes: records were forged, and a same-filled block consists only of a record. A
     /// forged record can also restore an older version, but never other data, because a fragment's checksum covers its
     /// identity and no mutation forges it.
-    HeldOrFill,
+    HeldOrSameFilled,
     /// As above, or the contents of the other cache: the superblock is the other's, so its structures are accepted. (A
     /// host record would detect that; here there is none.)
     HeldByEither,
@@ -186,7 +186,7 @@ impl<'v> Work<'v> {
             let value = choices.value(number(old), elsewhere, width);
             bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
             let what = format!("{place:?}: {width} bytes at {at} are {value:#x}");
-            self.note(Promise::HeldOrFill, what);
+            self.note(Promise::HeldOrSameFilled, what);
         }
         self.put(&place, &mut bytes);
     }
@@ -270,7 +270,7 @@ impl<'v> Work<'v> {
         self.image.write(start, bytes);
         let what = format!("{from:?} is at {start}, rehomed: {rehomed}");
         if rehomed {
-            self.note(Promise::HeldOrFill, what);
+            self.note(Promise::HeldOrSameFilled, what);
         } else if matches!(from.kind, Kind::Superblock | Kind::Intent | Kind::Manifest) {
             // Some of these fit in other places as they are: an older superblock is one.
             self.note(Promise::Held, what);
@@ -394,7 +394,7 @@ impl<'v> Work<'v> {
         }
         self.put(&place, &mut bytes);
         self.note(
-            Promise::HeldOrFill,
+            Promise::HeldOrSameFilled,
             format!("{place:?} has another entry at {to}, of that at {from}"),
         );
     }
@@ -421,7 +421,7 @@ impl<'v> Work<'v> {
                 3 if !summary.records.is_empty() => summary.records.push(summary.records[record]),
                 4 => {
                     if let Some(one) = summary.extents.get_mut(extent) {
-                        one.sequence = Sequence(choices.value(one.sequence.0, summary.fill.0, 8));
+                        one.sequence = Sequence(choices.value(one.sequence.0, summary.generation.0, 8));
                     }
                 }
                 5 => {
@@ -429,7 +429,7 @@ impl<'v> Work<'v> {
                         one.record_count = choices.value(one.record_count.into(), records, 2) as u16;
                     }
                 }
-                6 => summary.fill = Sequence(choices.value(summary.fill.0, 0, 8)),
+                6 => summary.generation = Sequence(choices.value(summary.generation.0, 0, 8)),
                 _ => {
                     if let Some(one) = summary.records.get_mut(record) {
                         *one = choices.value(*one, 0, 8);
@@ -468,7 +468,7 @@ impl<'v> Work<'v> {
         summary.write(&mut area);
         self.image.write(to.start + to.len - len, &area);
         let what = format!("{to:?} has another summary: {summary:?}");
-        self.note(Promise::HeldOrFill, what);
+        self.note(Promise::HeldOrSameFilled, what);
     }
 
     /// Inserts bytes into an index image or removes some.
@@ -488,7 +488,7 @@ impl<'v> Work<'v> {
         bytes.truncate(self.victim.geometry.region_bytes as usize);
         let what = format!("{place:?} has {} bytes, changed at {at}", bytes.len());
         self.put(&place, &mut bytes);
-        self.note(Promise::HeldOrFill, what);
+        self.note(Promise::HeldOrSameFilled, what);
     }
 
     /// Shortens the device.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flaz_codec::CodecSpec;
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CreateOptions, create};
-use flaz_engine::format::geometry::{Geometry, GeometryWish};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::format::manifest::{ManifestEntry, ManifestSector, RegionUse};
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
@@ -126,7 +126,7 @@ impl Made {
             CreateOptions {
                 uuid: Uuid::from_u128(uuid),
                 created_unix_s: 1_700_000_000,
-                wish: GeometryWish {
+                wish: GeometryOptions {
                     extent_bytes: Some(32 << 10),
                     region_bytes: Some(region_bytes),
                     shard_count: Some(shape.shard_count),

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::error::CacheError;
-use crate::format::geometry::{Geometry, GeometryWish, PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::geometry::{Geometry, GeometryOptions, PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::intent::IntentSector;
 use crate::format::manifest::{ManifestEntry, ManifestSector};
 use crate::format::superblock::{State, Superblock};
@@ -21,7 +21,7 @@ pub struct CreateOptions {
     /// Now, seconds since 1970.
     pub created_unix_s: u64,
     /// Sizes that the user chose.
-    pub wish: GeometryWish,
+    pub wish: GeometryOptions,
     /// Codec for new blocks.
     pub codec: CodecSpec,
     /// Size of the origin in bytes.

@@ -39,7 +39,7 @@ pub enum RecordKind {
         dirty: bool,
     },
     /// All 4096 bytes have this value; there is no fragment.
-    Fill {
+    SameFilled {
         /// The value.
         value: u8,
         /// Newer than the origin.
@@ -53,8 +53,8 @@ pub enum RecordKind {
 
 const KIND_FRAGMENT: u64 = 0;
 const KIND_FRAGMENT_DIRTY: u64 = 1;
-const KIND_FILL: u64 = 2;
-const KIND_FILL_DIRTY: u64 = 3;
+const KIND_SAME_FILLED: u64 = 2;
+const KIND_SAME_FILLED_DIRTY: u64 = 3;
 const KIND_TOMBSTONE: u64 = 4;
 const KIND_CLEANED: u64 = 5;
 
@@ -77,8 +77,8 @@ impl Record {
         let (kind, value) = match self.kind {
             RecordKind::Fragment { stored, dirty: false } => (KIND_FRAGMENT, u64::from(stored)),
             RecordKind::Fragment { stored, dirty: true } => (KIND_FRAGMENT_DIRTY, u64::from(stored)),
-            RecordKind::Fill { value, dirty: false } => (KIND_FILL, u64::from(value)),
-            RecordKind::Fill { value, dirty: true } => (KIND_FILL_DIRTY, u64::from(value)),
+            RecordKind::SameFilled { value, dirty: false } => (KIND_SAME_FILLED, u64::from(value)),
+            RecordKind::SameFilled { value, dirty: true } => (KIND_SAME_FILLED_DIRTY, u64::from(value)),
             RecordKind::Tombstone => (KIND_TOMBSTONE, 0),
             RecordKind::Cleaned => (KIND_CLEANED, 0),
         };
@@ -102,7 +102,7 @@ impl Record {
                     dirty,
                 }
             }
-            KIND_FILL | KIND_FILL_DIRTY if value <= 255 => RecordKind::Fill {
+            KIND_SAME_FILLED | KIND_SAME_FILLED_DIRTY if value <= 255 => RecordKind::SameFilled {
                 value: value as u8,
                 dirty,
             },
@@ -128,7 +128,7 @@ impl Record {
     pub fn fragment_bytes(self) -> usize {
         match self.kind {
             RecordKind::Fragment { stored, .. } => fragment_bytes(usize::from(stored)),
-            RecordKind::Fill { .. } | RecordKind::Tombstone | RecordKind::Cleaned => 0,
+            RecordKind::SameFilled { .. } | RecordKind::Tombstone | RecordKind::Cleaned => 0,
         }
     }
 }
@@ -164,8 +164,8 @@ pub struct FragmentIdentity {
     pub block: BlockNumber,
     /// Where the fragment's header lies in the shard's part.
     pub location: Location,
-    /// Sequence of the first extent of this filling of the region.
-    pub fill: Sequence,
+    /// Generation of the region.
+    pub generation: Sequence,
 }
 
 impl FragmentIdentity {
@@ -175,7 +175,7 @@ impl FragmentIdentity {
         let mut bytes = [0u8; 32];
         bytes[..8].copy_from_slice(&self.block.0.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.location.0.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.fill.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.generation.0.to_le_bytes());
         bytes[24..26].copy_from_slice(&stored.to_le_bytes());
         bytes[26] = codec.0;
         bytes[28..].copy_from_slice(&self.cache.to_le_bytes());
@@ -210,7 +210,7 @@ struct RawExtentHeader {
     cache: U32,
     extent_bytes: U32,
     sequence: U64,
-    fill: U64,
+    generation: U64,
     position: U64,
     flushes: U64,
     epoch: U32,
@@ -231,8 +231,8 @@ pub struct ExtentHeader {
     pub extent_bytes: u32,
     /// Order within the shard, both rings together.
     pub sequence: Sequence,
-    /// Sequence of the first extent of this filling of the region.
-    pub fill: Sequence,
+    /// Generation of the region.
+    pub generation: Sequence,
     /// Byte offset of the extent on the device.
     pub position: u64,
     /// Flushes acknowledged before the extent was sealed. Written as 0; room for ordered write-back.
@@ -262,7 +262,7 @@ impl ExtentHeader {
             cache: U32::new(self.cache),
             extent_bytes: U32::new(self.extent_bytes),
             sequence: U64::new(self.sequence.0),
-            fill: U64::new(self.fill.0),
+            generation: U64::new(self.generation.0),
             position: U64::new(self.position),
             flushes: U64::new(self.flushes),
             epoch: U32::new(self.epoch.0),
@@ -344,7 +344,7 @@ impl ExtentHeader {
             cache: raw.cache.get(),
             extent_bytes: raw.extent_bytes.get(),
             sequence: Sequence(raw.sequence.get()),
-            fill: Sequence(raw.fill.get()),
+            generation: Sequence(raw.generation.get()),
             position: raw.position.get(),
             flushes: raw.flushes.get(),
             epoch: Epoch(raw.epoch.get()),
@@ -372,7 +372,7 @@ mod tests {
             cache: 0xdead_beef,
             extent_bytes: 4096,
             sequence: Sequence(9),
-            fill: Sequence(4),
+            generation: Sequence(4),
             position: 1 << 20,
             flushes: 0,
             epoch: Epoch(2),
@@ -388,7 +388,7 @@ mod tests {
                 stored: 4096,
                 dirty: false,
             },
-            RecordKind::Fill {
+            RecordKind::SameFilled {
                 value: 255,
                 dirty: true,
             },
@@ -437,7 +437,7 @@ mod tests {
         for bad in [
             0,
             4097,
-            KIND_FILL << 13 | 256,
+            KIND_SAME_FILLED << 13 | 256,
             KIND_TOMBSTONE << 13 | 1,
             KIND_CLEANED << 13 | 1,
             6 << 13,

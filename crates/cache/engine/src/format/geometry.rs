@@ -60,7 +60,7 @@ pub struct Geometry {
 
 /// What the user asked for; zero or `None` means: choose.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct GeometryWish {
+pub struct GeometryOptions {
     /// Bytes of a full extent.
     pub extent_bytes: Option<u32>,
     /// Bytes of a region.
@@ -81,7 +81,7 @@ impl Geometry {
         device_len: u64,
         sector_bytes: u32,
         origin_len: u64,
-        wish: GeometryWish,
+        wish: GeometryOptions,
     ) -> Result<Self, FormatError> {
         let extent_bytes = wish.extent_bytes.unwrap_or(64 << 10);
         let shard_count = wish.shard_count.unwrap_or_else(|| {
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn plans_fit_their_devices() {
         for len in [4u64 << 20, 64 << 20, 256 << 20, 10 << 30, 4 << 40] {
-            let plan = Geometry::plan(len, 512, 100 << 30, GeometryWish::default()).expect("fits");
+            let plan = Geometry::plan(len, 512, 100 << 30, GeometryOptions::default()).expect("fits");
             assert!(plan.shard_offset(plan.shard_count) <= len);
             assert!(plan.regions_per_shard >= REGIONS_MIN);
         }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_too_small_is_refused() {
-        let error = Geometry::plan(1 << 20, 512, 1 << 30, GeometryWish::default()).expect_err("too small");
+        let error = Geometry::plan(1 << 20, 512, 1 << 30, GeometryOptions::default()).expect_err("too small");
         assert!(error.to_string().contains("regions a shard"), "{error}");
     }
 }

@@ -62,7 +62,7 @@ struct RawTrailer {
     extent_count: U32,
     record_count: U32,
     shard: U32,
-    fill: U64,
+    generation: U64,
     position: U64,
     ring: u8,
     reserved: [u8; 23],
@@ -80,7 +80,7 @@ pub struct Summary {
     /// The ring.
     pub ring: Ring,
     /// Sequence of the region's first extent.
-    pub fill: Sequence,
+    pub generation: Sequence,
     /// Byte offset of the region on the device.
     pub position: u64,
     /// The extents, in order.
@@ -171,7 +171,7 @@ impl Summary {
             extent_count: U32::new(self.extents.len() as u32),
             record_count: U32::new(self.records.len() as u32),
             shard: U32::new(self.shard),
-            fill: U64::new(self.fill.0),
+            generation: U64::new(self.generation.0),
             position: U64::new(self.position),
             ring: self.ring.number(),
             reserved: [0; 23],
@@ -269,7 +269,7 @@ impl Summary {
             cache: trailer.cache.get(),
             shard: trailer.shard.get(),
             ring,
-            fill: Sequence(trailer.fill.get()),
+            generation: Sequence(trailer.generation.get()),
             position: trailer.position.get(),
             extents,
             records,
@@ -286,7 +286,7 @@ mod tests {
             cache: 5,
             shard: 2,
             ring: Ring::Probation,
-            fill: Sequence(77),
+            generation: Sequence(77),
             position: 3 << 20,
             extents: (0..4)
                 .map(|i| SummaryExtent {
@@ -318,10 +318,10 @@ mod tests {
     /// Regions are read several at a time: what their ends promise must not be taken for memory that there is.
     #[test]
     fn the_longest_summary_is_a_small_part_of_its_region() {
-        use crate::format::geometry::{GeometryWish, REGION_BYTES};
+        use crate::format::geometry::{GeometryOptions, REGION_BYTES};
 
         for region_bytes in [*REGION_BYTES.start(), *REGION_BYTES.end()] {
-            let wish = GeometryWish {
+            let wish = GeometryOptions {
                 extent_bytes: Some(32 << 10),
                 region_bytes: Some(region_bytes),
                 shard_count: Some(1),

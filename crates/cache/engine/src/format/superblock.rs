@@ -380,14 +380,14 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::GeometryWish;
+    use crate::format::geometry::GeometryOptions;
 
     fn superblock() -> Superblock {
         Superblock {
             uuid: Uuid::from_bytes([7; 16]),
             generation: 3,
             created_unix_s: 1_700_000_000,
-            geometry: Geometry::plan(64 << 20, 512, 1 << 30, GeometryWish::default()).expect("fits"),
+            geometry: Geometry::plan(64 << 20, 512, 1 << 30, GeometryOptions::default()).expect("fits"),
             state: State::Clean,
             epoch: Epoch(2),
             valid_from_epoch: Epoch(1),

@@ -165,7 +165,7 @@ mod tests {
                 let block = LocalBlock(next(40_000) * 26);
                 let dirty = next(3) == 0;
                 let entry = match next(8) {
-                    0 => Entry::fill(Location(64 * step), step as u8),
+                    0 => Entry::same_filled(Location(64 * step), step as u8),
                     _ => Entry::fragment(Location(step + 1), 200 + next(3800) as usize),
                 };
                 let change = match next(10) {

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! 63..46  45     44     43..42  41    40..37     36..0
-//! tag     moved  dirty  hits    fill  sectors-1  location
+//! tag     moved  dirty  hits    same  sectors-1  location
 //! ```
-//! For a fill, `location` is that of its extent (a multiple of 64 units) and the low six location bits with
+//! For a same-filled block, `location` is that of its extent (a multiple of 64 units) and the low six location bits with
 //! the four bits of `sectors` hold the value. An entry of a cached block is never zero: location 0 is an extent
-//! header, and a fill has its bit set.
+//! header, and a same-filled block has its bit set.
 
 use crate::units::Location;
 
@@ -16,7 +16,7 @@ pub(super) const MOVED_BIT: u64 = 1 << 45;
 const DIRTY_BIT: u64 = 1 << 44;
 const HITS_SHIFT: u32 = 42;
 const HITS_MASK: u64 = 3 << HITS_SHIFT;
-const FILL_BIT: u64 = 1 << 41;
+const SAME_FILLED_BIT: u64 = 1 << 41;
 const SECTORS_SHIFT: u32 = 37;
 const LOCATION_MASK: u64 = (1 << SECTORS_SHIFT) - 1;
 /// All bits that are the entry's own, not the table's.
@@ -40,7 +40,7 @@ pub enum Place {
         sectors: u32,
     },
     /// Every byte has this value.
-    Fill {
+    SameFilled {
         /// Of the extent that has the record.
         extent: Location,
         /// The value.
@@ -66,10 +66,10 @@ impl Entry {
     /// # Panics
     /// If the extent is out of range or not at a sector.
     #[must_use]
-    pub fn fill(extent: Location, value: u8) -> Self {
+    pub fn same_filled(extent: Location, value: u8) -> Self {
         assert!(extent <= Location::MAX && extent.0.is_multiple_of(EXTENT_UNITS));
         let value = u64::from(value);
-        Self(FILL_BIT | extent.0 | (value & 0x3f) | (value >> 6) << SECTORS_SHIFT)
+        Self(SAME_FILLED_BIT | extent.0 | (value & 0x3f) | (value >> 6) << SECTORS_SHIFT)
     }
 
     /// The entry with a hit counter of `hits` (0 to 3).
@@ -101,14 +101,14 @@ impl Entry {
     pub fn place(self) -> Place {
         let location = self.0 & LOCATION_MASK;
         let sectors = (self.0 >> SECTORS_SHIFT) & 0xf;
-        if self.0 & FILL_BIT == 0 {
+        if self.0 & SAME_FILLED_BIT == 0 {
             Place::Fragment {
                 location: Location(location),
                 sectors: sectors as u32 + 1,
             }
         } else {
             let value = (location & 0x3f) | (sectors & 3) << 6;
-            Place::Fill {
+            Place::SameFilled {
                 extent: Location(location & !0x3f),
                 value: value as u8,
             }
@@ -120,14 +120,14 @@ impl Entry {
     pub fn location(self) -> Location {
         match self.place() {
             Place::Fragment { location, .. } => location,
-            Place::Fill { extent, .. } => extent,
+            Place::SameFilled { extent, .. } => extent,
         }
     }
 
     /// Whether both entries lie at the same place, whatever their counters.
     #[must_use]
     pub fn same_place(self, other: Self) -> bool {
-        const PLACE: u64 = FILL_BIT | 0xf << SECTORS_SHIFT | LOCATION_MASK;
+        const PLACE: u64 = SAME_FILLED_BIT | 0xf << SECTORS_SHIFT | LOCATION_MASK;
         (self.0 ^ other.0) & PLACE == 0
     }
 }
@@ -139,17 +139,17 @@ mod tests {
     #[test]
     fn entries_keep_what_they_are_given() {
         for value in 0..=255 {
-            let entry = Entry::fill(Location(64 * 12_345), value).with_hits(2);
+            let entry = Entry::same_filled(Location(64 * 12_345), value).with_hits(2);
             assert_eq!(
                 entry.place(),
-                Place::Fill {
+                Place::SameFilled {
                     extent: Location(64 * 12_345),
                     value
                 }
             );
             assert_eq!(entry.hits(), 2);
         }
-        assert_ne!(Entry::fill(Location(0), 0).0, 0);
+        assert_ne!(Entry::same_filled(Location(0), 0).0, 0);
         let entry = Entry::fragment(Location::MAX, 8).with_hits(9).with_dirty(true);
         assert_eq!(
             entry.place(),

@@ -75,7 +75,7 @@ impl Fragments {
 fn sectors_of(entry: Entry) -> u64 {
     match entry.place() {
         Place::Fragment { sectors, .. } => u64::from(sectors),
-        Place::Fill { .. } => 0,
+        Place::SameFilled { .. } => 0,
     }
 }
 
@@ -181,7 +181,7 @@ impl Index {
     /// Sets a block's entry; returns the one it had.
     pub fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
         debug_assert!(
-            entry.location() > crate::units::Location(0) || matches!(entry.place(), Place::Fill { .. })
+            entry.location() > crate::units::Location(0) || matches!(entry.place(), Place::SameFilled { .. })
         );
         let (segment, key) = self.split(block);
         let old = self.segments[segment].insert(key, entry);
@@ -439,7 +439,7 @@ mod tests {
                 index.remove(block);
                 lens.remove(&block);
             } else if step % 7 == 0 {
-                index.insert(block, Entry::fill(Location(64 * step), 7));
+                index.insert(block, Entry::same_filled(Location(64 * step), 7));
                 lens.remove(&block);
             } else {
                 let len = 8 * (10 + next(500));

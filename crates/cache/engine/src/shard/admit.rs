@@ -42,7 +42,7 @@ impl Batch {
         dirty: bool,
     ) -> (Append<'a>, u64) {
         match *packed {
-            Packed::Fill(value) => (Append::Fill { value, dirty }, 0),
+            Packed::SameFilled(value) => (Append::SameFilled { value, dirty }, 0),
             Packed::Compressed {
                 codec,
                 start,
@@ -137,7 +137,7 @@ impl<P: Platform> Shard<P> {
             first,
             data: Arc::clone(data),
             candidates,
-            settle: Vec::new(),
+            stale: Vec::new(),
         };
         self.queue.offer(slot, job, &self.stats);
     }
@@ -154,21 +154,21 @@ impl<P: Platform> Shard<P> {
                 worker.wait().await;
                 continue;
             };
-            let settle = match job {
+            let stale = match job {
                 Job::Store {
                     first,
                     data,
                     candidates,
-                    settle,
+                    stale,
                 } => {
                     scratch = shard.store(first, data, candidates, scratch).await;
                     running.data_done();
-                    settle
+                    stale
                 }
-                Job::Settle { blocks } => blocks,
+                Job::WriteTombstones { blocks } => blocks,
             };
-            for block in settle {
-                shard.settle(block).await;
+            for block in stale {
+                shard.write_tombstone_if_stale(block).await;
             }
         }
     }
@@ -221,7 +221,7 @@ impl<P: Platform> Shard<P> {
         });
         count(&self.stats.counters.refused_overtaken, overtaken.len() as u64);
         for block in overtaken {
-            self.settle(block).await;
+            self.write_tombstone_if_stale(block).await;
         }
         candidates
     }
@@ -266,7 +266,7 @@ impl<P: Platform> Shard<P> {
         count(&counters.codec_in_bytes, BLOCK_BYTES as u64);
         count(&counters.codec_out_bytes, stored);
         let kind = match packed {
-            Packed::Fill(_) => &counters.fill_blocks,
+            Packed::SameFilled(_) => &counters.same_filled_blocks,
             Packed::Compressed { .. } => &counters.packed_blocks,
             Packed::Raw { .. } => &counters.raw_blocks,
         };
@@ -287,7 +287,7 @@ impl<P: Platform> Shard<P> {
             // From here to `install` nothing may await: see `super::order` on the stale-admission race.
             if !self.order.is_current(block, candidate.version) {
                 count(&self.stats.counters.refused_overtaken, 1);
-                self.settle(block).await;
+                self.write_tombstone_if_stale(block).await;
                 return false;
             }
             if self.map.lookup(block).is_some() {
@@ -311,7 +311,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Leaves a tombstone for a block whose copy on the medium is void, unless a newer record came meanwhile.
-    pub(super) async fn settle(self: &Rc<Self>, block: LocalBlock) {
+    pub(super) async fn write_tombstone_if_stale(self: &Rc<Self>, block: LocalBlock) {
         loop {
             let Some(ring) = self.map.stale_ring(block) else {
                 return;

@@ -263,7 +263,7 @@ fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Re
         table.push(Region {
             state,
             ring: entry.ring,
-            fill: entry.generation,
+            generation: entry.generation,
             used: entry.len,
             live: 0,
         });
@@ -274,7 +274,7 @@ fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Re
     );
     assert_eq!(table.len(), manifest.len());
     let mut regions = Regions::from_table(&table);
-    // The order of filling is the order of the rings.
+    // The order of the generations is the order of the rings.
     full.sort_unstable();
     for (_, number) in full {
         regions.enter_ring(number);
@@ -289,7 +289,7 @@ fn entry_region(regions: &Regions, entry: Entry, geometry: &Geometry) -> Option<
     let region = regions.get(number)?;
     let (within, len) = match entry.place() {
         Place::Fragment { sectors, .. } => (start % region_bytes / 512 * 512, u64::from(sectors) * 512),
-        Place::Fill { .. } => (start % region_bytes, UNIT_BYTES),
+        Place::SameFilled { .. } => (start % region_bytes, UNIT_BYTES),
     };
     let filled =
         region.state != RegionState::Free && within + len <= u64::from(region.used).min(region_bytes);

@@ -15,7 +15,7 @@ const SAVING_BYTES_MIN: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packed {
     /// All bytes equal.
-    Fill(u8),
+    SameFilled(u8),
     /// `len` bytes from `start` of the batch's output.
     Compressed {
         codec: CodecId,
@@ -55,7 +55,7 @@ impl Packer {
     /// Packs one block, appending what the codec makes of it to `out`.
     pub(super) fn pack(&mut self, block: &[u8], out: &mut Vec<u8>) -> Packed {
         if let Some(value) = single_value(block) {
-            return Packed::Fill(value);
+            return Packed::SameFilled(value);
         }
         let plain_crc = crc32c::crc32c(block);
         let codec = self.codec.id();
@@ -103,7 +103,7 @@ pub enum FragmentError {
     /// Its codec makes no block of it.
     #[error("fragment does not decode: {0}")]
     Codec(String),
-    /// It is damaged, or that of another block, place, filling or cache.
+    /// It is damaged, or that of another block, location, generation or cache.
     #[error("fragment checksum mismatch (stored {stored:#010x}, computed {computed:#010x})")]
     Checksum {
         /// In its header.
@@ -177,7 +177,7 @@ mod tests {
         cache: 0x1234_5678,
         block: BlockNumber(42),
         location: Location(7),
-        fill: Sequence(9),
+        generation: Sequence(9),
     };
 
     /// A fragment as the log lays it out.
@@ -192,7 +192,7 @@ mod tests {
                 plain_crc,
             } => (codec, out[start..start + len].to_vec(), plain_crc),
             Packed::Raw { plain_crc } => (CodecId::RAW, block.to_vec(), plain_crc),
-            Packed::Fill(_) => unreachable!("no block here is of one value"),
+            Packed::SameFilled(_) => unreachable!("no block here is of one value"),
         };
         let header = FragmentHeader {
             checksum: fragment_checksum(&IDENTITY, stored.len() as u16, codec, plain_crc).into(),
@@ -262,7 +262,7 @@ mod tests {
                 ..IDENTITY
             },
             FragmentIdentity {
-                fill: Sequence(10),
+                generation: Sequence(10),
                 ..IDENTITY
             },
         ];

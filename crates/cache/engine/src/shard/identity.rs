@@ -61,13 +61,13 @@ impl ShardIdentity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::GeometryWish;
+    use crate::format::geometry::GeometryOptions;
 
     #[test]
     fn blocks_and_regions_of_the_second_shard() {
-        let wish = GeometryWish {
+        let wish = GeometryOptions {
             shard_count: Some(2),
-            ..GeometryWish::default()
+            ..GeometryOptions::default()
         };
         let id = ShardIdentity {
             number: 1,

@@ -255,7 +255,7 @@ impl<P: Platform> Shard<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::{Geometry, GeometryWish};
+    use crate::format::geometry::{Geometry, GeometryOptions};
     use crate::policy::Ring;
     use crate::shard::simulated::{Simulated, shard};
     use flaz_device::{DeviceOp, Env};
@@ -269,7 +269,7 @@ mod tests {
         let sim = Sim::new(1);
         let env = sim.env();
         let cache = SimDisk::new(&env, DiskConfig::fast(CACHE_LEN));
-        let wish = GeometryWish {
+        let wish = GeometryOptions {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
             shard_count: Some(1),

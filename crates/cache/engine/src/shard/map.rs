@@ -46,7 +46,7 @@ pub(super) struct BlockMap {
     stale: RefCell<BTreeMap<LocalBlock, Ring>>,
     /// Tombstones. At most [`TOMBSTONES_MAX`].
     tombstones: RefCell<Unstable>,
-    /// Records that blocks were cleaned. At most one batch of the cleaner: each begins by making the log stable.
+    /// Records that blocks were cleaned. At most one batch of the writeback worker: each begins by making the log stable.
     cleaned: RefCell<Unstable>,
     /// Blocks that reclaim brought to the origin and dropped, in a region that is not void yet: their dirty records are
     /// on the medium. At most those of one region.

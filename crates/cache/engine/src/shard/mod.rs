@@ -23,7 +23,7 @@
 //! - An index entry of a clean block names a fragment with the bytes that the origin has, but for writes in
 //!   flight; a block's entry is dropped before its write is acknowledged.
 //! - An index entry of a dirty block names the latest contents. Nobody reads or writes the origin there, but the
-//!   cleaner, and the entry goes only when something newer is appended or the origin has it and keeps it.
+//!   writeback worker, and the entry goes only when something newer is appended or the origin has it and keeps it.
 //! - Of all that the medium says about a block, the newest record dies last, or what is left says "not
 //!   cached": a new version goes to the ring that holds the old one ([`BlockMap::ring_for`]), a block changes
 //!   rings only at the reclaim that destroys its copy, and a block that is dropped and not stored again leaves
@@ -31,10 +31,10 @@
 //! - No `RefCell` is borrowed across an await.
 
 mod admit;
-mod clean;
 mod codecs;
 mod contents;
 mod devices;
+mod dirty_write;
 mod errors;
 mod fence;
 mod fragment;
@@ -63,8 +63,8 @@ mod stable;
 mod tasks;
 mod tuning;
 mod write;
-mod write_back;
 mod writeback;
+mod writeback_worker;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -338,7 +338,7 @@ impl<P: Platform> Shard<P> {
             dirty_device_bytes: map.dirty_device_bytes(),
             dirty_limit_bytes: self.dirty_limit(),
             // Reclaim may have failed to clean what is dirty no more.
-            cleaners_failing: u64::from(
+            writeback_failing: u64::from(
                 self.writeback.progress().is_device_failing() && map.dirty_blocks() > 0,
             ),
             damaged_blocks: map.damaged_blocks(),

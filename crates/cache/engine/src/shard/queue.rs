@@ -40,22 +40,22 @@ pub(super) struct Candidate {
 /// Work for the admission task.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Store blocks of a buffer whose first block is `first`, then settle others.
+    /// Store blocks of a buffer whose first block is `first`, then write tombstones for others.
     Store {
         first: LocalBlock,
         data: Arc<IoBuf>,
         candidates: Vec<Candidate>,
-        settle: Vec<LocalBlock>,
+        stale: Vec<LocalBlock>,
     },
-    /// Write tombstones for blocks that are still obsolete.
-    Settle { blocks: Vec<LocalBlock> },
+    /// Write tombstones for blocks that are still stale.
+    WriteTombstones { blocks: Vec<LocalBlock> },
 }
 
 impl Job {
     fn bytes(&self) -> usize {
         match self {
             Self::Store { data, .. } => data.len(),
-            Self::Settle { .. } => 0,
+            Self::WriteTombstones { .. } => 0,
         }
     }
 }
@@ -125,7 +125,7 @@ impl AdmissionQueue {
         JobSlot { slots }
     }
 
-    /// Queues a job. A job whose data does not fit becomes one that only settles.
+    /// Queues a job. A job whose data does not fit becomes one that only writes tombstones.
     pub(super) fn offer(&self, slot: JobSlot, job: Job, stats: &Stats) {
         assert!(Rc::ptr_eq(&slot.slots, &self.slots), "the slot is of this queue");
         let queued = self.bytes.get();
@@ -134,12 +134,12 @@ impl AdmissionQueue {
                 data,
                 first,
                 candidates,
-                mut settle,
+                mut stale,
             } if queued > 0 && queued + data.len() > JOB_BYTES_MAX => {
                 count(&stats.counters.admission_full, 1);
                 count(&stats.counters.refused_queue_full, candidates.len() as u64);
-                settle.extend(candidates.iter().map(|c| LocalBlock(first.0 + c.index as u64)));
-                Job::Settle { blocks: settle }
+                stale.extend(candidates.iter().map(|c| LocalBlock(first.0 + c.index as u64)));
+                Job::WriteTombstones { blocks: stale }
             }
             job => job,
         };
@@ -238,9 +238,9 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
 
-    fn settle(block: u64) -> Job {
+    fn stale(block: u64) -> Job {
         let blocks = vec![LocalBlock(block)];
-        Job::Settle { blocks }
+        Job::WriteTombstones { blocks }
     }
 
     fn store(bytes: usize) -> Job {
@@ -248,7 +248,7 @@ mod tests {
             first: LocalBlock(0),
             data: Arc::new(IoBuf::zeroed(bytes)),
             candidates: Vec::new(),
-            settle: vec![LocalBlock(7)],
+            stale: vec![LocalBlock(7)],
         }
     }
 
@@ -267,7 +267,7 @@ mod tests {
         let (queue, stats) = (AdmissionQueue::new(), Stats::default());
         let worker = queue.work();
         assert!(worker.take().is_none());
-        for job in [store(JOB_BYTES_MAX), settle(1)] {
+        for job in [store(JOB_BYTES_MAX), stale(1)] {
             let slot = queue.reserve(&stats).now_or_never().expect("free");
             queue.offer(slot, job, &stats);
         }
@@ -278,7 +278,7 @@ mod tests {
         drop(running);
         assert!(queue.try_reserve(JOB_BYTES_MAX).is_some());
         let (job, running) = worker.take().expect("one is queued");
-        assert!(matches!(job, Job::Settle { blocks } if blocks == [LocalBlock(1)]));
+        assert!(matches!(job, Job::WriteTombstones { blocks } if blocks == [LocalBlock(1)]));
         assert!(!queue.is_empty());
         drop(running);
         assert!(queue.is_empty());
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_with_too_much_data_only_settles() {
+    fn a_job_with_too_much_data_only_writes_tombstones() {
         let (queue, stats) = (AdmissionQueue::new(), Stats::default());
         for bytes in [JOB_BYTES_MAX, 4096] {
             let slot = queue.reserve(&stats).now_or_never().expect("free");
@@ -295,7 +295,7 @@ mod tests {
         let worker = queue.work();
         drop(worker.take().expect("two are queued"));
         let (job, _running) = worker.take().expect("one is queued");
-        assert!(matches!(job, Job::Settle { blocks } if blocks == [LocalBlock(7)]));
+        assert!(matches!(job, Job::WriteTombstones { blocks } if blocks == [LocalBlock(7)]));
     }
 
     #[test]

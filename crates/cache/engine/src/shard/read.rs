@@ -203,7 +203,7 @@ impl<P: Platform> Shard<P> {
         result
     }
 
-    /// Fills, and fragments whose extent is still in memory. `None`: the device must be read.
+    /// Same-filled blocks, and fragments whose extent is still in memory. `None`: the device must be read.
     fn load_from_memory(
         &self,
         block: LocalBlock,
@@ -211,7 +211,7 @@ impl<P: Platform> Shard<P> {
         out: &mut [u8],
     ) -> Option<Result<(), FragmentError>> {
         let location = match entry.place() {
-            Place::Fill { value, .. } => {
+            Place::SameFilled { value, .. } => {
                 out.fill(value);
                 return Some(Ok(()));
             }
@@ -226,7 +226,7 @@ impl<P: Platform> Shard<P> {
 
     fn hit(&self, index: usize, block: LocalBlock, entry: Entry) -> Hit {
         let Place::Fragment { location, sectors } = entry.place() else {
-            unreachable!("fills are never on the device")
+            unreachable!("same-filled blocks are never on the device")
         };
         let start = location.offset() / 512 * 512;
         let end = start + u64::from(sectors) * 512;
@@ -256,7 +256,7 @@ impl<P: Platform> Shard<P> {
         self.is_known(block)?;
         if let Some(error) = error {
             count(&self.stats.counters.checksum_failures, 1);
-            // The cleaner comes back to one that is dirty every second.
+            // The writeback worker comes back to one that is dirty every second.
             if !self.map.is_damaged(block) {
                 tracing::warn!(
                     shard = self.id.number,
@@ -298,9 +298,9 @@ impl<P: Platform> Shard<P> {
         self.settle_later(block);
     }
 
-    /// Queues a tombstone for an obsolete block.
+    /// Queues a tombstone for a stale block.
     pub(super) fn settle_later(self: &Rc<Self>, block: LocalBlock) {
-        let job = Job::Settle { blocks: vec![block] };
+        let job = Job::WriteTombstones { blocks: vec![block] };
         if let Some(slot) = self.queue.try_reserve(0) {
             self.queue.offer(slot, job, &self.stats);
             return;

@@ -10,11 +10,11 @@ use std::time::Duration;
 use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::future::join;
 
-use super::clean::Dirty;
 use super::gather::{Limits, neighbours};
 use super::log::{Append, Appended, Class, Copies, Victim};
 use super::region_reader::{Found, Guess, RegionContents, read_region};
 use super::tasks::Phase;
+use super::writeback_worker::Dirty;
 use super::{Platform, Shard, fragment};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
 use crate::index::Entry;
@@ -31,7 +31,7 @@ const GATHER: Limits = Limits {
     gap_max: 8 << 10,
 };
 /// Pause before reclaim tries again to bring dirty blocks to an origin that fails.
-const RESCUE_PAUSE: Duration = Duration::from_secs(1);
+const EVACUATE_PAUSE: Duration = Duration::from_secs(1);
 /// How long after a read of a dirty block that failed it is read again, before it counts as lost. What was read and is not right
 /// is read again at once.
 const LOAD_AGAIN: [Duration; 4] = [
@@ -107,8 +107,8 @@ impl<P: Platform> Shard<P> {
                 tracing::warn!(shard = self.id.number, region = victim.region, %error, "dropped a region that cannot be read");
             }
         }
-        let rescued = self.rescue(victim.region).await;
-        if rescued {
+        let evacuated = self.evacuate(victim.region).await;
+        if evacuated {
             self.sweep(victim.region);
             self.free_region(victim).await;
             self.log.hold_for_reclaim(false);
@@ -119,12 +119,12 @@ impl<P: Platform> Shard<P> {
             reclaim.put_back(victim.ring);
         }
         self.log.wake_room();
-        rescued
+        evacuated
     }
 
     /// Sees to the dirty blocks that are still in a region: those that no summary lists, or that found no room. They
     /// are stored again if they can be, and brought to the origin otherwise. False: neither works.
-    async fn rescue(self: &Rc<Self>, number: u32) -> bool {
+    async fn evacuate(self: &Rc<Self>, number: u32) -> bool {
         let mut tries = 0_u32;
         loop {
             if self.log.live_in(number) == 0 || planted(PlantedBug::ReclaimedBeforeClean) {
@@ -178,7 +178,7 @@ impl<P: Platform> Shard<P> {
                 if self.is_stopping() || self.cache.is_fenced() || opening {
                     return false;
                 }
-                self.env.sleep(RESCUE_PAUSE).await;
+                self.env.sleep(EVACUATE_PAUSE).await;
             }
             if self.is_stopping() || self.cache.is_fenced() {
                 return self.dirty_in(number).is_empty();
@@ -219,7 +219,7 @@ impl<P: Platform> Shard<P> {
         self.codecs.put_back(packer);
         let what = match (&loaded, packed) {
             (Err(_) | Ok(false), _) => Append::LOST,
-            (_, fragment::Packed::Fill(value)) => Append::Fill { value, dirty: true },
+            (_, fragment::Packed::SameFilled(value)) => Append::SameFilled { value, dirty: true },
             (
                 _,
                 fragment::Packed::Compressed {
@@ -317,7 +317,7 @@ impl<P: Platform> Shard<P> {
             RecordKind::Fragment { stored, .. } => {
                 Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
             }
-            RecordKind::Fill { value, .. } => Entry::fill(Location::at(extent), value),
+            RecordKind::SameFilled { value, .. } => Entry::same_filled(Location::at(extent), value),
             RecordKind::Tombstone | RecordKind::Cleaned => return None,
         };
         if record.block.0 >= self.whole_blocks()
@@ -361,8 +361,8 @@ impl<P: Platform> Shard<P> {
     /// Copies the surviving fragments to the open extents of their rings.
     async fn store_again(self: &Rc<Self>, survivors: &[Survivor]) {
         for (range, group) in neighbours(survivors, GATHER, |survivor| survivor.start..survivor.end) {
-            let only_fills = range.is_empty();
-            let read = if only_fills {
+            let only_same_filled = range.is_empty();
+            let read = if only_same_filled {
                 None
             } else {
                 self.read_cache(range.start, range.end - range.start).await.ok()
@@ -389,7 +389,7 @@ impl<P: Platform> Shard<P> {
                 return;
             }
             let what = match entry.place() {
-                crate::index::Place::Fill { value, .. } => Append::Fill {
+                crate::index::Place::SameFilled { value, .. } => Append::SameFilled {
                     value,
                     dirty: entry.dirty(),
                 },

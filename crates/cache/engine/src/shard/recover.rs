@@ -101,7 +101,7 @@ impl<P: Platform> Shard<P> {
         let manifest = self.load_manifest().await?;
         outcome.bytes_read += manifest.bytes_read;
         let mut found = self.read_regions(&manifest, &mut outcome, tell).await?;
-        // The order of filling is the order of the rings.
+        // The order of the generations is the order of the rings.
         found.sort_by_key(|region| region.entry.generation);
         self.check_sequences(&found)?;
         self.check_victim(&found)?;
@@ -230,7 +230,7 @@ impl<P: Platform> Shard<P> {
             table[region.number as usize] = Region {
                 state: RegionState::Full,
                 ring: region.entry.ring,
-                fill: region.entry.generation,
+                generation: region.entry.generation,
                 used: region.contents.used,
                 live: 0,
             };
@@ -345,7 +345,9 @@ impl<P: Platform> Shard<P> {
                 Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
                     .with_dirty(dirty)
             }
-            RecordKind::Fill { value, dirty } => Entry::fill(Location::at(extent), value).with_dirty(dirty),
+            RecordKind::SameFilled { value, dirty } => {
+                Entry::same_filled(Location::at(extent), value).with_dirty(dirty)
+            }
             RecordKind::Tombstone if planted(PlantedBug::TombstonesForgotten) => return None,
             RecordKind::Tombstone => return Some((block, Change::Drop)),
             RecordKind::Cleaned if planted(PlantedBug::CleanedForgotten) => return None,
@@ -370,7 +372,7 @@ impl<P: Platform> Shard<P> {
             cache: self.id.cache_id,
             shard: self.id.number,
             ring: region.entry.ring,
-            fill: region.entry.generation,
+            generation: region.entry.generation,
             position: start,
             extents: contents.extents.clone(),
             records: contents.records.clone(),
@@ -473,23 +475,24 @@ impl<P: Platform> Shard<P> {
             .queue
             .try_reserve(0)
             .expect("nothing is queued before the start");
-        self.queue.offer(slot, Job::Settle { blocks }, &self.stats);
+        self.queue
+            .offer(slot, Job::WriteTombstones { blocks }, &self.stats);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::GeometryWish;
+    use crate::format::geometry::GeometryOptions;
     use crate::shard::simulated::{Disks, append, contents};
     use crate::units::BLOCK_BYTES;
 
     fn disks() -> Disks {
-        Disks::new(8 << 20, GeometryWish::default())
+        Disks::new(8 << 20, GeometryOptions::default())
     }
 
-    fn fill(value: u8) -> Append<'static> {
-        Append::Fill { value, dirty: false }
+    fn same_filled(value: u8) -> Append<'static> {
+        Append::SameFilled { value, dirty: false }
     }
 
     /// What reclaim moved and dropped of a region does not count there any more, once the manifest says that it is being
@@ -499,17 +502,17 @@ mod tests {
         let disks = disks();
         disks.sim.block_on(async {
             let first = disks.shard(1);
-            append(&first, Ring::Probation, 1, fill(1));
+            append(&first, Ring::Probation, 1, same_filled(1));
             append(
                 &first,
                 Ring::Probation,
                 2,
-                Append::Fill {
+                Append::SameFilled {
                     value: 2,
                     dirty: true,
                 },
             );
-            append(&first, Ring::Main, 3, fill(3));
+            append(&first, Ring::Main, 3, same_filled(3));
             first.log.close_regions();
             assert!(first.make_log_stable().await);
             let victim = first.log.take_oldest(Ring::Probation).expect("one is full");
@@ -535,17 +538,17 @@ mod tests {
     /// and the blocks where they were.
     #[test]
     fn a_reclaim_that_crashes_cut_short_twice_has_room() {
-        let wish = GeometryWish {
+        let wish = GeometryOptions {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
-            ..GeometryWish::default()
+            ..GeometryOptions::default()
         };
         let disks = Disks::new((192 << 10) + 8 * (128 << 10), wish);
         let blocks = disks.sim.block_on(async {
             let first = disks.shard(1);
             first.writeback.note_dirty_record();
             let mut block = 0;
-            let dirty = |block: u64| Append::Fill {
+            let dirty = |block: u64| Append::SameFilled {
                 value: block as u8,
                 dirty: true,
             };
@@ -607,7 +610,7 @@ mod tests {
             let disks = disks();
             disks.sim.block_on(async {
                 let first = disks.shard(1);
-                append(&first, Ring::Main, 1, fill(1));
+                append(&first, Ring::Main, 1, same_filled(1));
                 first.log.close_regions();
                 assert!(first.make_log_stable().await);
             });

@@ -211,7 +211,7 @@ impl<D: Device> Reader<'_, D> {
         let ours = summary.cache == self.place.cache_id
             && summary.shard == self.place.shard
             && summary.position == self.place.position()
-            && summary.fill == self.entry.generation
+            && summary.generation == self.entry.generation
             && summary.ring == self.entry.ring
             && used == u64::from(self.entry.len);
         let ascending = summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
@@ -300,7 +300,7 @@ impl<D: Device> Reader<'_, D> {
         let placed = header.cache == self.place.cache_id
             && u32::from(header.shard) == self.place.shard
             && header.position == self.place.position() + at
-            && header.fill == self.entry.generation
+            && header.generation == self.entry.generation
             && header.ring == self.entry.ring;
         let length = header.extent_bytes.is_multiple_of(geometry.sector_bytes)
             && header.extent_bytes as usize >= geometry.header_bytes()
@@ -339,7 +339,7 @@ impl<D: Device> Reader<'_, D> {
                     cache: self.place.cache_id,
                     block: record.block,
                     location: Location::at(self.place.start() + at + within as u64),
-                    fill: header.fill,
+                    generation: header.generation,
                 };
                 let whole = is_note_of_loss(stored, &identity)
                     || fragment::unpack(&mut decoders, stored, &identity, &mut block).is_ok();
@@ -369,7 +369,7 @@ mod tests {
     use flaz_sim::{DiskConfig, Rng};
 
     use super::*;
-    use crate::format::geometry::GeometryWish;
+    use crate::format::geometry::GeometryOptions;
     use crate::policy::Ring;
     use crate::shard::errors::RecoverError;
     use crate::shard::log::{Append, Positions};
@@ -394,7 +394,7 @@ mod tests {
     /// Recovery after a region of three extents, with one dirty block each, was damaged in this way, and whether it finds them,
     /// and a fourth one that was stored after them: in another region, if this one was closed before.
     fn recovery_after(closed: bool, damage: &[Damage]) -> Result<Vec<bool>, RecoverError> {
-        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
         let data: Vec<Vec<u8>> = (0..4)
             .map(|seed| {
                 let mut data = vec![0; BLOCK_BYTES];
@@ -497,7 +497,7 @@ mod tests {
     /// taken for something that damage hides, should the summary be damaged later.
     #[test]
     fn what_a_crash_left_behind_a_hole_is_not_missed_later() {
-        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
         let hole = disks.sim.block_on(async {
             let first = disks.shard(1);
             let mut hole = 0;
@@ -510,7 +510,7 @@ mod tests {
                     &first,
                     Ring::Main,
                     block,
-                    Append::Fill {
+                    Append::SameFilled {
                         value: 1,
                         dirty: true,
                     },
@@ -530,7 +530,7 @@ mod tests {
                 &second,
                 Ring::Main,
                 3,
-                Append::Fill {
+                Append::SameFilled {
                     value: 1,
                     dirty: true,
                 },
@@ -554,7 +554,7 @@ mod tests {
     /// A region of which the end alone cannot be read, and that is full up to there.
     #[test]
     fn an_unreadable_summary_of_a_full_region_is_done_without() {
-        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
         let mut data = vec![0; BLOCK_BYTES];
         Rng::new(1).fill(&mut data);
         let (region, blocks) = disks.sim.block_on(async {
@@ -603,7 +603,7 @@ mod tests {
             flush_latency: us(100)..=us(100),
             ..DiskConfig::fast(8 << 20)
         };
-        let disks = Disks::on(seed, config, GeometryWish::default());
+        let disks = Disks::on(seed, config, GeometryOptions::default());
         let data = |seed| {
             let mut data = vec![0; BLOCK_BYTES];
             Rng::new(seed).fill(&mut data);
@@ -680,7 +680,7 @@ mod tests {
             Rng::new(number).fill(&mut data);
             let what = match number < raws {
                 true => raw(&data),
-                false => Append::Fill {
+                false => Append::SameFilled {
                     value: number as u8,
                     dirty: true,
                 },
@@ -703,7 +703,7 @@ mod tests {
     fn a_summary_whose_sectors_cannot_be_read_is_not_needed() {
         let (mut tight, mut raws) = (0, u64::MAX);
         for _ in 0..24 {
-            let disks = Disks::new(8 << 20, GeometryWish::default());
+            let disks = Disks::new(8 << 20, GeometryOptions::default());
             let (region, records) = disks.sim.block_on(fill_region(&disks, raws));
             disks.sim.kill_tasks();
             raws = raws.min(records) - 1;
@@ -735,7 +735,7 @@ mod tests {
         let mut data = vec![0; BLOCK_BYTES];
         Rng::new(1).fill(&mut data);
         for damaged in [false, true] {
-            let disks = Disks::new(8 << 20, GeometryWish::default());
+            let disks = Disks::new(8 << 20, GeometryOptions::default());
             disks.sim.block_on(async {
                 let first = disks.shard(1);
                 append(&first, Ring::Main, 0, raw(&data));

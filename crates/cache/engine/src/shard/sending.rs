@@ -165,7 +165,7 @@ mod tests {
     use flaz_sim::Rng;
 
     use super::TRIES_MAX;
-    use crate::format::geometry::GeometryWish;
+    use crate::format::geometry::GeometryOptions;
     use crate::policy::Ring;
     use crate::shard::simulated::{Disks, append, contents, raw};
     use crate::units::BLOCK_BYTES;
@@ -173,7 +173,7 @@ mod tests {
     /// A dirty block was being moved when the device was fenced. Where it was it still is.
     #[test]
     fn no_summary_lists_an_extent_refused_by_the_device() {
-        let disks = Disks::new(8 << 20, GeometryWish::default());
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
         let mut data = vec![0; BLOCK_BYTES];
         Rng::new(1).fill(&mut data);
         let region = disks.sim.block_on(async {

@@ -9,7 +9,7 @@ use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 use super::log::{Append, Class, Lsn};
 use super::{OriginWrites, Platform, Shard, ShardParts};
 use crate::cache::{clear_intents, clear_manifest};
-use crate::format::geometry::{Geometry, GeometryWish};
+use crate::format::geometry::{Geometry, GeometryOptions};
 use crate::policy::{PolicyKind, Ring};
 use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock};
@@ -42,14 +42,14 @@ pub(super) struct Disks {
 
 impl Disks {
     /// Disks of `len` bytes.
-    pub(super) fn new(len: u64, wish: GeometryWish) -> Self {
+    pub(super) fn new(len: u64, wish: GeometryOptions) -> Self {
         Self::on(1, DiskConfig::fast(len), wish)
     }
 
     /// A cache device of any kind.
-    pub(super) fn on(seed: u64, config: DiskConfig, wish: GeometryWish) -> Self {
+    pub(super) fn on(seed: u64, config: DiskConfig, wish: GeometryOptions) -> Self {
         let shard_count = Some(1);
-        let wish = GeometryWish { shard_count, ..wish };
+        let wish = GeometryOptions { shard_count, ..wish };
         let geometry = Geometry::plan(config.len, 512, ORIGIN_LEN, wish).expect("fits");
         let sim = Sim::new(seed);
         let env = sim.env();

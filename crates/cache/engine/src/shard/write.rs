@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use flaz_device::{Env, IoBuf};
 
+use super::dirty_write::Refused;
 use super::intents::Intent;
 use super::order::RangeGuard;
 use super::queue::{Candidate, Job, JobSlot};
 use super::tasks::Phase;
-use super::write_back::Refused;
 use super::{Platform, Shard};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Admission;
@@ -166,7 +166,7 @@ impl<P: Platform> Shard<P> {
         let (slot, lock) = self.enter_write(&blocks).await?;
         if self.any_dirty(&blocks) {
             // What the origin has under a dirty block must not come to light: the range becomes zeroes, which the
-            // cleaner passes on as such.
+            // writeback worker passes on as such.
             drop((slot, lock));
             let zeroes = IoBuf::zeroed((inner.end - inner.start) as usize);
             return self.write(inner.start, zeroes, fua, true).await;
@@ -268,7 +268,7 @@ impl<P: Platform> Shard<P> {
     fn after_change(&self, blocks: &Range<u64>, slot: JobSlot, staged: Option<Staged>, bypass: bool) {
         let admit = matches!(self.mode(), Mode::WriteThrough | Mode::WriteBack) && !self.is_stopping();
         let mut candidates = Vec::new();
-        let mut settle = Vec::new();
+        let mut stale = Vec::new();
         for (index, block) in blocks.clone().enumerate() {
             let local = self.local(BlockNumber(block));
             let hits = self
@@ -295,7 +295,7 @@ impl<P: Platform> Shard<P> {
                         version: self.order.version(local),
                     });
                 }
-                (None, Some(_)) => settle.push(local),
+                (None, Some(_)) => stale.push(local),
                 (None, None) => {}
             }
         }
@@ -306,12 +306,12 @@ impl<P: Platform> Shard<P> {
                     first,
                     data: Arc::new(staged.data),
                     candidates,
-                    settle,
+                    stale,
                 };
                 self.queue.offer(slot, job, &self.stats);
             }
-            _ if !settle.is_empty() => {
-                let job = Job::Settle { blocks: settle };
+            _ if !stale.is_empty() => {
+                let job = Job::WriteTombstones { blocks: stale };
                 self.queue.offer(slot, job, &self.stats);
             }
             _ => {}

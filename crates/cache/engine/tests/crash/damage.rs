@@ -86,7 +86,7 @@ fn open_extents(disk: &SimDisk) -> Vec<(Sequence, u64, u64)> {
                 let ours = header.cache == superblock.cache_id()
                     && header.position == at
                     && epochs.contains(&header.epoch)
-                    && *first.get_or_insert(header.fill) == header.fill;
+                    && *first.get_or_insert(header.generation) == header.generation;
                 if !ours || header.extent_bytes == 0 {
                     break;
                 }
@@ -165,8 +165,9 @@ fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
             let header_bytes = geometry.header_bytes();
             let header = ExtentHeader::parse(&disk.peek(position, header_bytes), header_bytes);
             let stable = ExtentHeader::parse(&disk.peek_durable(position, header_bytes), header_bytes);
-            let filled =
-                |header: Result<ExtentHeader, _>| header.is_ok_and(|header| header.fill == summary.fill);
+            let filled = |header: Result<ExtentHeader, _>| {
+                header.is_ok_and(|header| header.generation == summary.generation)
+            };
             let ours = summary.cache == superblock.cache_id()
                 && summary.shard == shard
                 && summary.position == position

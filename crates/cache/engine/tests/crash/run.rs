@@ -642,7 +642,7 @@ impl Living<'_> {
         let mut note = |finding: Finding, _, _| {
             let torn =
                 past.crashed && !["superblock", "intent-sector", "index-image"].contains(&&*finding.kind);
-            if let Err(error) = &finding.thing
+            if let Err(error) = &finding.object
                 && !torn
             {
                 wrong.push(format!("{} at {}: {error}", finding.kind, finding.offset));

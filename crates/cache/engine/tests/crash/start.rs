@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use flaz_codec::CodecSpec;
 use flaz_engine::cache::{CreateOptions, create};
-use flaz_engine::check::{Finding, Thing, walk};
+use flaz_engine::check::{Finding, Object, walk};
 use flaz_sim::{DiskConfig, DiskImage, Sim, SimDisk};
 
 use super::oracle::Ground;
@@ -20,25 +20,25 @@ pub fn records_of(start: &Start, block: u64) -> Vec<String> {
     let sim = Sim::new(0);
     let disk = SimDisk::from_image(&sim.env(), &start.cache.without_write_cache());
     let (mut told, mut extent, mut intents) = (Vec::new(), String::new(), 0);
-    let mut note = |finding: Finding, _, _| match &finding.thing {
-        Ok(Thing::Intents { set, .. }) => intents = *set,
-        Ok(Thing::Index { shard, .. }) => told.push(format!("an index image of shard {shard}")),
-        Ok(Thing::Extent(header)) => {
+    let mut note = |finding: Finding, _, _| match &finding.object {
+        Ok(Object::Intents { set, .. }) => intents = *set,
+        Ok(Object::Index { shard, .. }) => told.push(format!("an index image of shard {shard}")),
+        Ok(Object::Extent(header)) => {
             extent = format!(
                 "extent at {} of {} bytes, {}, fill {:#x}, sequence {:#x}, epoch {}",
                 finding.offset,
                 header.extent_bytes,
                 header.ring,
-                header.fill.0,
+                header.generation.0,
                 header.sequence.0,
                 header.epoch.0
             );
         }
         Ok(
-            Thing::Fragment { block: found, .. }
-            | Thing::Fill { block: found, .. }
-            | Thing::Tombstone { block: found }
-            | Thing::Cleaned { block: found },
+            Object::Fragment { block: found, .. }
+            | Object::SameFilled { block: found, .. }
+            | Object::Tombstone { block: found }
+            | Object::Cleaned { block: found },
         ) if found.0 == block => {
             told.push(format!("{} in {extent}", finding.kind));
         }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, Settings, StrictFlush};
 use flaz_engine::volume::STRIPE_BYTES;
@@ -121,7 +121,7 @@ pub struct Step {
 pub struct Shape {
     pub origin_len: u64,
     pub cache_len: u64,
-    pub wish: GeometryWish,
+    pub wish: GeometryOptions,
     pub settings: Settings,
     pub origin_alignment: u32,
     pub origin_discard: DiscardMode,
@@ -200,7 +200,7 @@ impl Shape {
         Self {
             origin_len,
             cache_len: (192 << 10) + shard_count * regions * (128 << 10),
-            wish: GeometryWish {
+            wish: GeometryOptions {
                 extent_bytes: Some(32 << 10),
                 region_bytes: Some(128 << 10),
                 shard_count: Some(shard_count as u32),

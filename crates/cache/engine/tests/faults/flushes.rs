@@ -19,7 +19,7 @@ const SHARDS: u32 = 4;
 /// Seeds: what a failed flush leaves is drawn.
 const SEEDS: u64 = 60;
 
-/// The cleaners of all shards flush one origin. What one of them is told, the others are not.
+/// The writeback workers of all shards flush one origin. What one of them is told, the others are not.
 #[test]
 fn a_failed_origin_flush_is_no_success_for_other_writeback() {
     let mut failed = 0;
@@ -443,7 +443,7 @@ fn a_failed_cache_flush_is_no_success_for_another_shard() {
         let world = World::shards(seed, Mode::WriteBack, 2);
         let durable = world.sim.block_on(async {
             let live = world.open().await;
-            // The cleaner is at rest.
+            // The writeback worker is at rest.
             live.env.sleep(Duration::from_millis(1)).await;
             live.write(STRIPE).await;
             world.cache.fail_nth(DeviceOp::Flush, 1);

@@ -266,7 +266,7 @@ fn check_manifest(world: &World, cache: &DiskImage, at: u64) {
             let header =
                 header.unwrap_or_else(|error| panic!("event {at}, region {number} at {within}: {error}"));
             assert_eq!(
-                header.fill, entry.generation,
+                header.generation, entry.generation,
                 "event {at}, region {number} at {within}"
             );
             within += u64::from(header.extent_bytes);
@@ -275,7 +275,10 @@ fn check_manifest(world: &World, cache: &DiskImage, at: u64) {
         if matches!(entry.state, RegionUse::Full | RegionUse::Reclaiming) {
             let region = cache.read(start, geometry.region_bytes as usize);
             let summary = Summary::parse(&region).unwrap_or_else(|error| panic!("event {at}: {error}"));
-            assert_eq!(summary.fill, entry.generation, "event {at}, region {number}");
+            assert_eq!(
+                summary.generation, entry.generation,
+                "event {at}, region {number}"
+            );
         }
     }
 }

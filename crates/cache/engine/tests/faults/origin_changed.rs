@@ -436,7 +436,7 @@ fn late_notes_refuse_nothing() {
     }
 }
 
-/// What a power cut tears can be read again when it is written again, as the cleaner does.
+/// What a power cut tears can be read again when it is written again, as the writeback worker does.
 #[test]
 fn an_unreadable_origin_start_is_not_compared_after_a_crash() {
     for mode in ALL_MODES {

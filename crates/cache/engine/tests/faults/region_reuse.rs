@@ -1,4 +1,4 @@
-//! Regions that are filled again after their reclaim, on a device whose discards change nothing: what an earlier filling
+//! Regions that are filled again after their reclaim, on a device whose discards change nothing: what an earlier generation
 //! left is still there where a write of the next one fails.
 
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ async fn work(world: &World, live: &Live) {
     }
 }
 
-/// Numbers of the writes that begin a filling of a region that had one before.
+/// Numbers of the writes that begin a later generation of a region.
 fn first_extents() -> Vec<u64> {
     let world = world(7);
     world.sim.block_on(async {
@@ -63,7 +63,7 @@ fn first_extents() -> Vec<u64> {
     })
 }
 
-/// The first extent of a region fails, those behind it do not. What an earlier filling left there must not hide what is
+/// The first extent of a region fails, those behind it do not. What an earlier generation left there must not hide what is
 /// newer.
 #[test]
 fn a_region_whose_first_extent_failed_is_found_by_its_summary() {
@@ -98,7 +98,7 @@ fn a_region_whose_first_extent_failed_is_found_by_its_summary() {
 }
 
 /// The same, and at the start after that the summary cannot be read, once or for good. It is all that says what is in the region: its
-/// first extent is that of an earlier filling.
+/// first extent is that of an earlier generation.
 #[test]
 fn a_region_with_a_lost_first_extent_and_summary_is_found() {
     let mut tried = 0;
@@ -118,7 +118,7 @@ fn a_region_with_a_lost_first_extent_and_summary_is_found() {
             let entry = manifest[*region as usize];
             let start = world.geometry.data_offset() + region * region_bytes;
             let first = ExtentHeader::parse(&world.cache.peek(start, header_bytes), header_bytes);
-            entry.state == RegionUse::Full && first.is_ok_and(|first| first.fill != entry.generation)
+            entry.state == RegionUse::Full && first.is_ok_and(|first| first.generation != entry.generation)
         };
         let Some(region) = (0..12).find(lacks_first) else {
             continue;

@@ -103,7 +103,7 @@ fn damage_found_during_a_stop_does_not_delay_it() {
                 }
             };
             let stop = async {
-                // The cleaner's writes are under way.
+                // The writeback worker's writes are under way.
                 world.origin.stall(Duration::from_secs(3));
                 env.sleep(Duration::from_millis(500)).await;
                 // Its outcome does not matter, that it has one does.

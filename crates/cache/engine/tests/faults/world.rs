@@ -11,7 +11,7 @@ use flaz_device::deadline::Deadline;
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, walk};
-use flaz_engine::format::geometry::{Geometry, GeometryWish, PAGE_BYTES};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions, PAGE_BYTES};
 use flaz_engine::format::manifest::{ManifestEntry, ManifestSector};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::host_record::{HostRecord, HostRecords};
@@ -327,7 +327,7 @@ impl World {
     pub fn damage(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut visit = |finding: Finding, _: u64, _: u64| {
-            if let Err(error) = finding.thing {
+            if let Err(error) = finding.object {
                 wrong.push(format!("{} at {}: {error}", finding.kind, finding.offset));
             }
         };
@@ -434,7 +434,7 @@ pub fn options(number: u128) -> CreateOptions {
     CreateOptions {
         uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_0000_0000 + (number << 96) + number),
         created_unix_s: 1_700_000_000,
-        wish: GeometryWish {
+        wish: GeometryOptions {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
             shard_count: Some(1),
@@ -527,7 +527,7 @@ impl Live {
         self.stats().holdings.dirty_blocks
     }
 
-    /// Waits for the cleaner, which needs no asking.
+    /// Waits for the writeback worker, which needs no asking.
     pub async fn cleaned(&self) {
         for _ in 0..600 {
             if self.dirty() == 0 {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::volume::Volume;
 use flaz_sim::SimDisk;
@@ -14,9 +14,9 @@ const CACHE_LEN: u64 = 4 << 20;
 /// An origin of 16 MiB; block 0 is filled with `aa`, block 1 with a word, block 0 trimmed, block 258 written.
 fn make() -> SimDisk {
     let rig = Rig::new(1, plain_disk(16 << 20), plain_disk(CACHE_LEN));
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         shard_count: Some(1),
-        ..GeometryWish::default()
+        ..GeometryOptions::default()
     };
     rig.create(16 << 20, wish);
     rig.sim.block_on(async {

@@ -43,7 +43,7 @@ fn check_read(victim: &Victim, image: &DiskImage, all: bool) {
 fn problems(victim: &Victim, image: &DiskImage) -> usize {
     let rig = Rig::from_images(1, &victim.origin, image);
     match rig.sim.block_on(rig.check()) {
-        Ok(findings) => findings.iter().filter(|finding| finding.thing.is_err()).count(),
+        Ok(findings) => findings.iter().filter(|finding| finding.object.is_err()).count(),
         Err(_) => 1,
     }
 }

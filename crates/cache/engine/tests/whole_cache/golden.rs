@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use flaz_engine::cache::{Start, read_superblock, write_superblock};
 
-use flaz_engine::check::Thing;
+use flaz_engine::check::Object;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::Volume;
@@ -47,7 +47,7 @@ fn expected(number: u64) -> Option<Vec<u8>> {
     }
 }
 
-/// Fills a cache: raw or packed blocks in both rings, fills, an overwritten block, tombstones, admitted reads,
+/// Fills a cache: raw or packed blocks in both rings, same-filled blocks, an overwritten block, tombstones, admitted reads,
 /// hits; in the raw image some regions are full and have a summary. `codecs` take turns.
 fn make(codecs: &[&str]) -> SimDisk {
     let rig = Rig::new(1, filled_disk(ORIGIN_LEN, origin_text), plain_disk(SMALLEST_LEN));
@@ -121,20 +121,23 @@ fn check_stored(name: &str, fragments: &[&str]) {
     let rig = Rig::from_images(2, &DiskImage::new(filled_disk(ORIGIN_LEN, other_text)), &image);
     rig.sim.block_on(async {
         let findings = rig.check().await.expect("has a superblock");
-        let bad: Vec<_> = findings.iter().filter(|finding| finding.thing.is_err()).collect();
+        let bad: Vec<_> = findings
+            .iter()
+            .filter(|finding| finding.object.is_err())
+            .collect();
         assert!(bad.is_empty(), "{name}: {bad:?}");
         for kind in fragments
             .iter()
             .copied()
-            .chain(["fill", "tombstone", "index-image"])
+            .chain(["same-filled", "tombstone", "index-image"])
         {
             assert!(
                 findings.iter().any(|finding| finding.kind == kind),
                 "{name} has no {kind}"
             );
         }
-        let named = findings.iter().find_map(|finding| match finding.thing {
-            Ok(Thing::Entries { count, .. }) => Some(count),
+        let named = findings.iter().find_map(|finding| match finding.object {
+            Ok(Object::Entries { count, .. }) => Some(count),
             _ => None,
         });
         assert_eq!(named, Some(BLOCKS - 2));

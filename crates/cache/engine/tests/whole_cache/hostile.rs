@@ -231,7 +231,7 @@ fn an_image_that_is_longer_than_any_is_not_read() {
     let image = victim.with_state(|page| put(page, 32, &victim.geometry.region_bytes.to_le_bytes()));
     let rig = Rig::from_images(1, &victim.origin, &image);
     let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
-    let mut wrong = findings.into_iter().filter_map(|finding| finding.thing.err());
+    let mut wrong = findings.into_iter().filter_map(|finding| finding.object.err());
     assert!(wrong.any(|error| error.contains("do not fit")));
 }
 
@@ -334,7 +334,7 @@ fn index_entries_that_point_anywhere_are_left_out_or_miss() {
         let image = victim.with_index(|index| {
             for slot in index[first..].chunks_exact_mut(8) {
                 let bits = u64::from_le_bytes(slot.try_into().expect("eight bytes"));
-                // Never a fill: its value is the entry's word alone.
+                // Never a same-filled block: its value is the entry's word alone.
                 let changed = match turn % 4 {
                     0 if bits != 0 => bits & !((1 << 37) - 1) | rng.below(1 << 37),
                     1 if bits != 0 => bits & !((1 << 37) - 1) | rng.below(1 << 17),
@@ -409,7 +409,7 @@ fn a_record_that_ends_behind_its_extent_is_damage() {
     let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
     let bad = |kind: &str| {
         let of_kind = findings.iter().filter(|finding| finding.kind == kind);
-        of_kind.filter(|finding| finding.thing.is_err()).count()
+        of_kind.filter(|finding| finding.object.is_err()).count()
     };
     assert_eq!(bad("record"), 1);
     use_it(&victim, &image, 1);

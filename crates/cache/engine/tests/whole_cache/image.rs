@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use flaz_engine::check::Thing;
+use flaz_engine::check::Object;
 use flaz_engine::format::extent::EXTENT_HEADER_BYTES;
 use flaz_engine::format::geometry::{Geometry, PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::shard_state::ShardState;
@@ -47,7 +47,7 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Raw blocks and fills in a full and an open region, with overwritten and trimmed blocks.
+    /// Raw and same-filled blocks in a full and an open region, with overwritten and trimmed blocks.
     pub fn new() -> Self {
         let victim = Self::of_codec("none");
         assert!(!victim.summary.is_empty(), "a region is full");
@@ -79,12 +79,12 @@ impl Victim {
         let region = |number: u32| geometry.shard_offset(0) + u64::from(number) * geometry.region_bytes;
         let (mut extents, mut fragments, mut summary) = (Vec::new(), Vec::new(), 0..0);
         for finding in findings {
-            match finding.thing.expect("nothing is wrong") {
-                Thing::Extent(_) => extents.push(finding.offset..finding.offset + header_bytes),
-                Thing::Fragment { stored, .. } => {
+            match finding.object.expect("nothing is wrong") {
+                Object::Extent(_) => extents.push(finding.offset..finding.offset + header_bytes),
+                Object::Fragment { stored, .. } => {
                     fragments.push(finding.offset..finding.offset + 8 + u64::from(stored));
                 }
-                Thing::Summary { .. } => {
+                Object::Summary { .. } => {
                     let end = finding.offset + finding.len;
                     let tail = rig.disk.peek(end - 64, 64);
                     let len = Summary::parse_len(&tail, geometry.region_bytes).expect("valid") as u64;

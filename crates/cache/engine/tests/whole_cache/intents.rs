@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flaz_device::Env;
 use flaz_engine::cache::Start;
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::volume::Volume;
 use flaz_sim::{DiskConfig, Rng};
@@ -29,9 +29,9 @@ fn devices(origin_write: Duration, cache_write: Duration) -> Rig {
         ..plain_disk(32 << 20)
     };
     let rig = Rig::new(3, origin, cache);
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         shard_count: Some(1),
-        ..GeometryWish::default()
+        ..GeometryOptions::default()
     };
     rig.create(STRIPES * STRIPE_BYTES, wish);
     rig

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_sim::Rng;
 
@@ -61,9 +61,9 @@ fn fill_of_size(
     cache_len: u64,
 ) -> Full {
     let rig = Rig::new(1, filled_disk(origin_len, fill), plain_disk(cache_len));
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         shard_count: Some(1),
-        ..GeometryWish::default()
+        ..GeometryOptions::default()
     };
     let geometry = rig.create(origin_len, wish).geometry;
     let stats = rig.sim.block_on(async {
@@ -161,7 +161,7 @@ fn blocks_that_compress_less_than_those_before() {
     for policy in [PolicyKind::Fifo, PolicyKind::S3Fifo] {
         let origin_len = 2 * CHANGE * BLOCK;
         let rig = Rig::new(1, filled_disk(origin_len, half_then_less), plain_disk(56 << 20));
-        rig.create(origin_len, GeometryWish::default());
+        rig.create(origin_len, GeometryOptions::default());
         rig.sim.block_on(async {
             let open = rig.opened(settings("lz4", policy)).await;
             open.prefetch(0..CHANGE).await;

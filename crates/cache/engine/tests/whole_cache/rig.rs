@@ -8,7 +8,7 @@ use flaz_codec::CodecSpec;
 use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, walk};
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
@@ -23,7 +23,7 @@ pub const BLOCK: u64 = 4096;
 /// Bytes in front of the regions of a cache with one shard and a small origin.
 pub const FRONT_BYTES: u64 = 192 << 10;
 /// The smallest sizes there are.
-pub const SMALLEST: GeometryWish = GeometryWish {
+pub const SMALLEST: GeometryOptions = GeometryOptions {
     extent_bytes: Some(32 << 10),
     region_bytes: Some(128 << 10),
     shard_count: Some(1),
@@ -94,7 +94,7 @@ impl Rig {
     }
 
     /// Lays an empty cache out.
-    pub fn create(&self, origin_len: u64, wish: GeometryWish) -> Superblock {
+    pub fn create(&self, origin_len: u64, wish: GeometryOptions) -> Superblock {
         let options = CreateOptions {
             uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             created_unix_s: 1_700_000_000,

@@ -237,7 +237,7 @@ fn misses_beyond_the_origin_read_limit_wait_and_are_shared() {
 #[test]
 fn of_several_shards_the_fullest_counts() {
     let rig = Rig::new(5, DiskConfig::slow(ORIGIN_LEN), plain_disk(16 << 20));
-    let wish = flaz_engine::format::geometry::GeometryWish {
+    let wish = flaz_engine::format::geometry::GeometryOptions {
         shard_count: Some(4),
         ..SMALLEST
     };

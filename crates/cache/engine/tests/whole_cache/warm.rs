@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use flaz_device::Env;
 use flaz_engine::cache::Start;
-use flaz_engine::check::Thing;
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::check::Object;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::units::Epoch;
@@ -29,7 +29,7 @@ fn block(number: u64) -> Vec<u8> {
 
 /// Two shards of 32 regions over 16 MiB.
 fn small() -> Rig {
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         shard_count: Some(2),
         ..SMALLEST
     };
@@ -154,7 +154,7 @@ fn one_value(number: u64, block: &mut [u8; 4096]) {
 
 #[test]
 fn an_image_larger_than_what_is_free_makes_room_for_itself() {
-    // Fills cost a record of 8 bytes and an entry of 9: the index is as large as the log.
+    // Same-filled blocks cost a record of 8 bytes and an entry of 9: the index is as large as the log.
     let rig = Rig::new(9, filled_disk(512 << 20, one_value), plain_disk(40 << 20));
     rig.create(512 << 20, SMALLEST);
     rig.sim.block_on(async {
@@ -168,16 +168,16 @@ fn an_image_larger_than_what_is_free_makes_room_for_itself() {
         assert!(holdings.index_bytes > 2 * holdings.free_bytes, "{holdings:?}");
         open.stop().await.expect("stops");
         let findings = rig.check().await.expect("has a superblock");
-        assert!(findings.iter().all(|finding| finding.thing.is_ok()));
-        let entries = findings.iter().find_map(|finding| match finding.thing {
-            Ok(Thing::Entries { count, .. }) => Some(count),
+        assert!(findings.iter().all(|finding| finding.object.is_ok()));
+        let entries = findings.iter().find_map(|finding| match finding.object {
+            Ok(Object::Entries { count, .. }) => Some(count),
             _ => None,
         });
         let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
         assert_eq!(open.cache.start, Start::Warm(Epoch(1)));
         assert_eq!(Some(open.cached_blocks()), entries);
         eprintln!(
-            "{} fills cached, index {} bytes, {} free; {} after the stop",
+            "{} same-filled blocks cached, index {} bytes, {} free; {} after the stop",
             holdings.cached_blocks,
             holdings.index_bytes,
             holdings.free_bytes,
@@ -206,7 +206,7 @@ fn a_stop_in_the_middle_of_reclaim_is_in_order() {
         );
         rig.create(
             16 << 20,
-            GeometryWish {
+            GeometryOptions {
                 shard_count: Some(2),
                 ..SMALLEST
             },
@@ -235,7 +235,10 @@ fn a_stop_in_the_middle_of_reclaim_is_in_order() {
             reclaiming += u32::from(busy && stats.counts.regions_reclaimed > 0);
             open.stop().await.expect("stops");
             let findings = rig.check().await.expect("has a superblock");
-            let bad: Vec<_> = findings.iter().filter(|finding| finding.thing.is_err()).collect();
+            let bad: Vec<_> = findings
+                .iter()
+                .filter(|finding| finding.object.is_err())
+                .collect();
             assert!(bad.is_empty(), "seed {seed}: {bad:?}");
             // Nothing is admitted, so that reading everything in order drops nothing on the way.
             let no_admission = Settings {

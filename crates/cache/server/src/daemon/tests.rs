@@ -1,7 +1,7 @@
 use std::sync::mpsc;
 
 use flaz_engine::cache::{CreateOptions, create};
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::AfterCrash;
 
@@ -36,9 +36,9 @@ fn a_detach_during_a_stop_does_not_report_success() {
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(1),
         created_unix_s: 0,
-        wish: GeometryWish {
+        wish: GeometryOptions {
             region_bytes: Some(1 << 20),
-            ..GeometryWish::default()
+            ..GeometryOptions::default()
         },
         codec: flaz_codec::CodecSpec::default(),
         origin_len: 16 << 20,

@@ -47,7 +47,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The same for a copy that the cleaner brings to the origin. Recovery needs none there; whoever looks at a watched
+    /// The same for a copy that the worker brings to the origin. Recovery needs none there; whoever looks at a watched
     /// stripe does.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::fingerprint::Fingerprint;
 /// What the shards of a cache count of their devices together.
 ///
 /// How many writes went to the origin past the cache, and up to which of them it has been flushed: a flush that follows
-/// none need not go to a slow origin at all. How many reads and runs of the cleaners are there now, for they share it.
+/// none need not go to a slow origin at all. How many reads and runs of writeback workers are there now, for they share it.
 /// Which flushes of either device failed, for all rely on them. And what of the origin is watched, for any of them may
 /// write there.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +115,7 @@ impl OriginWrites {
         self.0.reading.load(Ordering::Relaxed)
     }
 
-    /// A run of a cleaner is under way, if there are fewer than `most`.
+    /// A run of a writeback worker is under way, if there are fewer than `most`.
     pub(crate) fn clean(&self, most: u64) -> Option<Counted<'_>> {
         let count = Counted::new(&self.0.cleaning);
         (self.0.cleaning.load(Ordering::Relaxed) <= most).then_some(count)

@@ -178,7 +178,7 @@ impl<P: Platform> OriginIo<P> {
         self.counted(len as u64, write).await
     }
 
-    /// Writes what the cleaner brings: `data`, or zeroes (`data` is none). Whole sectors, not stable on return.
+    /// Writes what the writeback worker brings: `data`, or zeroes (`data` is none). Whole sectors, not stable on return.
     ///
     /// # Errors
     /// The device's.
@@ -238,7 +238,7 @@ impl<P: Platform> OriginIo<P> {
     /// alone: another one that fails meanwhile may take it along, and be told of it alone. And it may fail as a flush, by
     /// which what others have written is lost: it is made once more without, and if that can be done, it was the flush that
     /// failed. Once one has failed for itself, the flush is one of its own. Or a client that asks again and again for what
-    /// cannot be written would keep the cleaner from ever trusting a flush.
+    /// cannot be written would keep the writeback worker from ever trusting a flush.
     async fn stable_if(
         &self,
         fua: bool,

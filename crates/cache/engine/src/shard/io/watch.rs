@@ -6,14 +6,14 @@
 //! that was noted last (see [`crate::host_record::HostRecords::note_origin`]) is the one of the origin, also after a power cut.*
 //! Watched are all stripes on which that fingerprint depends. For that:
 //!
-//! - Whoever writes to a watched stripe of the origin sets its intent before; the cleaner, too, though recovery knows
+//! - Whoever writes to a watched stripe of the origin sets its intent before; the worker, too, though recovery knows
 //!   of its writes otherwise.
 //! - Intents of watched stripes are cleared only after a ticket was taken, the origin flushed and looked at, and the
 //!   outcome noted, in this order. A look with a later ticket has seen all that an earlier one was to see, so it does no
 //!   harm that the later one counts.
 //! - Where a look finds that the fingerprint depends on stripes that were not watched, for clients have changed a table
 //!   of partitions, these are watched from now on and nothing is noted: the ticket of a look that is noted was taken when
-//!   every stripe that it saw was watched, and every run of a cleaner that did not know of it had ended.
+//!   every stripe that it saw was watched, and every run of a writeback worker that did not know of it had ended.
 //! - Of a note that fails nobody knows whether it landed: the intents stay until a later one succeeds.
 
 #![expect(
@@ -36,9 +36,9 @@ struct State {
     /// Of the whole origin.
     stripes: BTreeSet<u64>,
     everything: bool,
-    /// Counts looks and runs of cleaners.
+    /// Counts looks and runs of writeback workers.
     tickets: u64,
-    /// Runs of cleaners under way.
+    /// Runs of writeback workers under way.
     runs: BTreeSet<u64>,
     /// The last ticket when a stripe was added, while runs may be under way that began before.
     added: Option<u64>,
@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// A run of a cleaner, from before it asks what is watched until its writes have ended.
+/// A run of a writeback worker, from before it asks what is watched until its writes have ended.
 pub(in crate::shard) struct Run<'a> {
     watch: &'a Watch,
     number: u64,
@@ -82,7 +82,7 @@ impl Watch {
         state.everything || state.stripes.contains(&stripe)
     }
 
-    /// A run of a cleaner begins.
+    /// A run of a writeback worker begins.
     pub(in crate::shard) fn run(&self) -> Run<'_> {
         let mut state = self.state();
         let number = state.ticket();
@@ -134,7 +134,7 @@ mod tests {
         assert!(!look(&watch, &[0, 7]), "7 was not");
         assert!(watch.has(7));
         let aware = watch.run();
-        assert!(!look(&watch, &[0, 7]), "a cleaner does not know");
+        assert!(!look(&watch, &[0, 7]), "a writeback worker does not know");
         let before_its_end = watch.ticket();
         drop(unaware);
         assert!(!look(&watch, &[0, 7]), "it may have ended just now");

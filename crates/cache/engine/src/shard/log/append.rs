@@ -9,7 +9,7 @@ use crate::index::Entry;
 /// Who appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Class {
-    /// Clients, admission and the cleaner: they wait for room.
+    /// Clients, admission and the writeback worker: they wait for room.
     Client,
     /// Reclaim, which may take the reserved region and queue twice as many writes.
     Reclaim,
@@ -42,7 +42,7 @@ pub(in crate::shard) enum Append<'a> {
         dirty: bool,
     },
     /// A block of equal bytes.
-    Fill { value: u8, dirty: bool },
+    SameFilled { value: u8, dirty: bool },
     /// The block is no longer cached.
     Tombstone,
     /// The origin has what the latest record of the block says.
@@ -60,7 +60,7 @@ impl Append<'_> {
 
     pub(super) fn is_dirty(&self) -> bool {
         match *self {
-            Self::Packed { dirty, .. } | Self::Moved { dirty, .. } | Self::Fill { dirty, .. } => dirty,
+            Self::Packed { dirty, .. } | Self::Moved { dirty, .. } | Self::SameFilled { dirty, .. } => dirty,
             Self::Tombstone | Self::Cleaned => false,
         }
     }
@@ -68,7 +68,7 @@ impl Append<'_> {
     pub(super) fn fragment_bytes(&self) -> usize {
         match self {
             Self::Packed { stored, .. } | Self::Moved { stored, .. } => fragment_bytes(stored.len()),
-            Self::Fill { .. } | Self::Tombstone | Self::Cleaned => 0,
+            Self::SameFilled { .. } | Self::Tombstone | Self::Cleaned => 0,
         }
     }
 }

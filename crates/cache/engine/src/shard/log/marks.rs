@@ -44,7 +44,7 @@ pub(super) struct AtFlush {
 pub(super) struct Marks(Vec<RegionMark>);
 
 impl Marks {
-    /// A region was taken for filling.
+    /// A region was opened.
     pub(super) fn opened(&mut self, region: u32, generation: Sequence) {
         assert!(self.get(region).is_none(), "region {region} is marked as in use");
         self.0.push(RegionMark {

@@ -125,9 +125,9 @@ impl SegmentLog {
         self.state.borrow().region_at(location).ring
     }
 
-    /// The filling of the region that a location is in.
-    pub(super) fn fill_at(&self, location: Location) -> Sequence {
-        self.state.borrow().region_at(location).fill
+    /// The generation of the region that a location is in.
+    pub(super) fn generation_at(&self, location: Location) -> Sequence {
+        self.state.borrow().region_at(location).generation
     }
 
     /// The identity that a fragment of `block` has (or would have) at `location`.
@@ -436,7 +436,7 @@ impl SegmentLog {
         self.state.borrow().next_sequence()
     }
 
-    /// Takes over the regions that an earlier opening left. Extents and fillings are numbered from `next_sequence` on.
+    /// Takes over the regions that an earlier opening left. Extents and generations are numbered from `next_sequence` on.
     pub(super) fn inherit(&self, regions: Regions, next_sequence: Sequence) {
         self.state.borrow_mut().inherit(regions, next_sequence);
     }

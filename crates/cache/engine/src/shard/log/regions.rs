@@ -26,8 +26,8 @@ pub(crate) enum RegionState {
 pub(crate) struct Region {
     pub(crate) state: RegionState,
     pub(crate) ring: Ring,
-    /// Tells this filling of the region from every other.
-    pub(crate) fill: Sequence,
+    /// Differs for each use of the region.
+    pub(crate) generation: Sequence,
     /// Bytes filled, from the region's start: whole sectors.
     pub(crate) used: u32,
     /// Index entries that lie here.
@@ -38,13 +38,13 @@ impl Region {
     pub(crate) const FREE: Self = Self {
         state: RegionState::Free,
         ring: Ring::Probation,
-        fill: Sequence(0),
+        generation: Sequence(0),
         used: 0,
         live: 0,
     };
 }
 
-/// One region, as it is kept: its fill, and everything else in 64 bits.
+/// One region, as it is kept: its generation, and everything else in 64 bits.
 ///
 /// ```text
 /// 63     43 42   41 40  39     20 19      0
@@ -52,7 +52,7 @@ impl Region {
 /// ```
 #[derive(Clone, Copy, Debug)]
 struct Packed {
-    fill: Sequence,
+    generation: Sequence,
     bits: u64,
 }
 
@@ -80,7 +80,7 @@ impl Packed {
         debug_assert!(region.used.is_multiple_of(SECTOR));
         debug_assert!(u64::from(region.live) <= COUNT_MASK);
         Self {
-            fill: region.fill,
+            generation: region.generation,
             bits: u64::from(region.used / SECTOR)
                 | u64::from(region.live) << LIVE_SHIFT
                 | state << STATE_SHIFT
@@ -98,7 +98,7 @@ impl Packed {
                 _ => RegionState::Reclaiming,
             },
             ring: self.ring(),
-            fill: self.fill,
+            generation: self.generation,
             used: (self.bits & COUNT_MASK) as u32 * SECTOR,
             live: (self.bits >> LIVE_SHIFT & COUNT_MASK) as u32,
         }
@@ -191,8 +191,8 @@ impl Regions {
         self.table[number as usize].ring()
     }
 
-    pub(crate) fn fill_of(&self, number: u32) -> Sequence {
-        self.table[number as usize].fill
+    pub(crate) fn generation_of(&self, number: u32) -> Sequence {
+        self.table[number as usize].generation
     }
 
     /// Every region, by number.
@@ -311,8 +311,8 @@ impl Regions {
         })
     }
 
-    /// Takes a free region for filling. Only reclaim may take the last one.
-    pub(crate) fn take(&mut self, ring: Ring, fill: Sequence, for_reclaim: bool) -> Option<u32> {
+    /// Opens a free region. Only reclaim may take the last one.
+    pub(crate) fn take(&mut self, ring: Ring, generation: Sequence, for_reclaim: bool) -> Option<u32> {
         let reserved = if for_reclaim { 0 } else { FREE_REGIONS_RESERVED };
         if self.free_len() <= reserved {
             return None;
@@ -323,7 +323,7 @@ impl Regions {
             *region = Region {
                 state: RegionState::Open,
                 ring,
-                fill,
+                generation,
                 ..Region::FREE
             };
         });
@@ -429,7 +429,7 @@ mod tests {
                 let region = Region {
                     state,
                     ring,
-                    fill: Sequence(u64::MAX - 7),
+                    generation: Sequence(u64::MAX - 7),
                     used: 256 << 20,
                     live: 1 << 19,
                 };

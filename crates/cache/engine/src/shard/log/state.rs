@@ -128,12 +128,12 @@ impl State {
 
     /// The identity that a fragment of `block` has (or would have) at `location`.
     pub(super) fn identity_at(&self, block: BlockNumber, location: Location) -> FragmentIdentity {
-        let fill = self.regions.fill_of(self.region_of(location));
+        let generation = self.regions.generation_of(self.region_of(location));
         FragmentIdentity {
             cache: self.identity.cache,
             block,
             location,
-            fill,
+            generation,
         }
     }
 
@@ -400,7 +400,7 @@ impl State {
         let (ring, region) = (self.regions.ring_of(number), self.regions.at(number));
         assert!(self.open[ring.index()].is_none(), "one open region a ring");
         assert_eq!(region.state, RegionState::Open);
-        self.marks.reopened(number, region.fill, region.used);
+        self.marks.reopened(number, region.generation, region.used);
         self.open[ring.index()] = Some(OpenRegion {
             number,
             extents,

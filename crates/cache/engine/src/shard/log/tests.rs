@@ -1,16 +1,16 @@
 use super::*;
-use crate::format::geometry::GeometryWish;
+use crate::format::geometry::GeometryOptions;
 use crate::units::Epoch;
 
-const BLANK: Append<'static> = Append::Fill {
+const BLANK: Append<'static> = Append::SameFilled {
     value: 0,
     dirty: true,
 };
 
 fn log() -> SegmentLog {
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         shard_count: Some(1),
-        ..GeometryWish::default()
+        ..GeometryOptions::default()
     };
     let geometry = Geometry::plan(8 << 20, 512, 16 << 20, wish).expect("fits");
     let identity = LogIdentity {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::format::geometry::GeometryWish;
+use crate::format::geometry::GeometryOptions;
 use crate::shard::log::{Append, Appended, Class, LogIdentity};
 use crate::units::Epoch;
 use flaz_sim::Sim;
@@ -8,9 +8,9 @@ const BLOCK: LocalBlock = LocalBlock(3);
 const NUMBER: BlockNumber = BlockNumber(3);
 
 fn map() -> (SegmentLog, BlockMap) {
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         shard_count: Some(1),
-        ..GeometryWish::default()
+        ..GeometryOptions::default()
     };
     let geometry = Geometry::plan(8 << 20, 512, 16 << 20, wish).expect("fits");
     let identity = LogIdentity {
@@ -28,7 +28,7 @@ fn append(log: &SegmentLog, ring: Ring, what: Append<'_>) -> Appended {
 }
 
 fn store(log: &SegmentLog, map: &BlockMap, ring: Ring, dirty: bool) -> Lsn {
-    let Appended { entry, lsn } = append(log, ring, Append::Fill { value: 1, dirty });
+    let Appended { entry, lsn } = append(log, ring, Append::SameFilled { value: 1, dirty });
     map.install(log, BLOCK, entry.with_dirty(dirty));
     lsn
 }
@@ -114,7 +114,7 @@ fn dirty_blocks_come_in_the_order_of_addresses_and_around() {
     for block in [1, 5, 9] {
         map.insert_alone(
             LocalBlock(block),
-            Entry::fill(crate::units::Location(64), 0).with_dirty(true),
+            Entry::same_filled(crate::units::Location(64), 0).with_dirty(true),
         );
     }
     let sim = Sim::new(1);

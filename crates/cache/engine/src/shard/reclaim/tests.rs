@@ -5,7 +5,7 @@ use flaz_sim::Rng;
 use futures_util::future::join;
 
 use super::*;
-use crate::format::geometry::GeometryWish;
+use crate::format::geometry::GeometryOptions;
 use crate::shard::simulated::{Disks, Simulated, contents, raw};
 
 const REGIONS: u64 = 8;
@@ -50,20 +50,20 @@ async fn keep(disks: &Disks, shard: &Rc<Shard<Simulated>>, block: u64) -> bool {
 /// void. A write to one of them waits until then; a start after a crash at any of these moments finds them.
 #[test]
 fn reclaim_without_room_writes_dirty_blocks_back() {
-    let wish = GeometryWish {
+    let wish = GeometryOptions {
         extent_bytes: Some(32 << 10),
         region_bytes: Some(128 << 10),
-        ..GeometryWish::default()
+        ..GeometryOptions::default()
     };
     let disks = Disks::new((192 << 10) + REGIONS * (128 << 10), wish);
     let blocks = disks.sim.block_on(async {
         let (shard, blocks) = stuffed(&disks).await;
         assert!(blocks > REGIONS * 20, "{blocks} fit");
-        assert!(shard.reclaim_one(true).await, "it is rescued");
-        let rescued = blocks - shard.dirty_blocks();
-        assert!(rescued > 20, "{rescued} are on the origin");
+        assert!(shard.reclaim_one(true).await, "it is evacuated");
+        let evacuated = blocks - shard.dirty_blocks();
+        assert!(evacuated > 20, "{evacuated} are on the origin");
         assert_eq!(shard.log.free_regions(), 1);
-        for block in 0..rescued {
+        for block in 0..evacuated {
             let there = disks.origin.peek(block * BLOCK_BYTES as u64, BLOCK_BYTES);
             assert!(there == data(block), "block {block}");
         }
@@ -93,9 +93,9 @@ fn blocks_moved_by_reclaim_stay_readable_after_a_fence() {
     const BLOCKS: u64 = 200;
     let mut amid = 0;
     for after_us in (0..3000).step_by(20) {
-        let wish = GeometryWish {
+        let wish = GeometryOptions {
             region_bytes: Some(1 << 20),
-            ..GeometryWish::default()
+            ..GeometryOptions::default()
         };
         let disks = Disks::new(10 << 20, wish);
         disks.sim.block_on(async {
@@ -130,7 +130,7 @@ fn a_read_that_fails_for_a_while_makes_no_dirty_block_lost() {
     for row in 1..=LOAD_AGAIN.len() as u64 {
         let mut failed = 0;
         for nth in 1.. {
-            let disks = Disks::new(8 << 20, GeometryWish::default());
+            let disks = Disks::new(8 << 20, GeometryOptions::default());
             let all = disks.sim.block_on(async {
                 let shard = disks.shard(1);
                 shard.writeback.note_dirty_record();
@@ -184,7 +184,7 @@ async fn two_unreadable(disks: &Disks) -> Rc<Shard<Simulated>> {
 /// However often they are tried: their region is reclaimed, they are noted as lost, and the others are there.
 #[test]
 fn dirty_blocks_that_cannot_be_read_do_not_cost_the_device() {
-    let disks = Disks::new(8 << 20, GeometryWish::default());
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
     disks.sim.block_on(async {
         let shard = two_unreadable(&disks).await;
         assert!(shard.reclaim_one(true).await);
@@ -200,7 +200,7 @@ fn dirty_blocks_that_cannot_be_read_do_not_cost_the_device() {
 /// The same where a stop needs the room.
 #[test]
 fn dirty_blocks_that_cannot_be_read_do_not_spoil_a_stop() {
-    let disks = Disks::new(8 << 20, GeometryWish::default());
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
     disks.sim.block_on(async {
         let shard = two_unreadable(&disks).await;
         shard.stop().await;
@@ -209,10 +209,10 @@ fn dirty_blocks_that_cannot_be_read_do_not_spoil_a_stop() {
     });
 }
 
-/// The cleaner comes to them again and again.
+/// The writeback worker comes to them again and again.
 #[test]
 fn unreadable_dirty_blocks_do_not_fence_the_device() {
-    let disks = Disks::new(8 << 20, GeometryWish::default());
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
     disks.sim.block_on(async {
         let shard = two_unreadable(&disks).await;
         shard.start();

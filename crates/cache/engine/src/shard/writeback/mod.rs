@@ -1,4 +1,4 @@
-//! Writeback: how much may be dirty, who waits for less, and how far the worker gets. ([`super::clean`] does the work.)
+//! Writeback: how much may be dirty, who waits for less, and how far the worker gets. ([`super::writeback_worker`] does the work.)
 //!
 //! Invariants:
 //! - Dirty bytes never exceed the limit that a permit was given for: see [`limit`].
@@ -45,7 +45,7 @@ pub(super) struct Writeback {
     hurrying: Cell<u64>,
     /// Work for the worker.
     wanted: Notify,
-    /// Less is dirty or reserved, or the limit or the patience of writers is another one.
+    /// Less is dirty or reserved, or the limit or the time that writers wait is another one.
     room: Notify,
     /// A batch or a pass has ended.
     progressed: Notify,
@@ -122,8 +122,8 @@ impl Writeback {
                 raise(&stats.peaks.dirty_bytes, used);
                 return Ok(DirtyPermit::new(&self.reserved, &self.room, bytes));
             }
-            let patience = self.progress.patience(env.now(), started);
-            if patience.is_some_and(|patience| patience.is_zero()) {
+            let wait_limit = self.progress.wait_limit(env.now(), started);
+            if wait_limit.is_some_and(|wait_limit| wait_limit.is_zero()) {
                 let why = self.progress.failure().unwrap_or_default();
                 return Err(IoError::CacheFailed(format!(
                     "dirty limit reached and writeback is failing: {why}"
@@ -135,10 +135,10 @@ impl Writeback {
             let _hurry = self.hurry();
             self.wake();
             let room = std::pin::pin!(self.room.notified());
-            match patience {
+            match wait_limit {
                 // An origin may take longer for an error than a writer waits.
-                Some(patience) => {
-                    select(room, std::pin::pin!(env.sleep(patience))).await;
+                Some(wait_limit) => {
+                    select(room, std::pin::pin!(env.sleep(wait_limit))).await;
                 }
                 None => room.await,
             }

@@ -167,7 +167,7 @@ impl Progress {
     }
 
     /// How long a writer goes on waiting that began at `started`; `None`: until there is room.
-    pub(super) fn patience(&self, now: Nanos, started: Nanos) -> Option<Duration> {
+    pub(super) fn wait_limit(&self, now: Nanos, started: Nanos) -> Option<Duration> {
         let failures = self.failing.get().into_iter().flatten();
         failures
             .filter(|failure| failure.again)
@@ -219,14 +219,14 @@ mod tests {
     fn a_step_that_fails_twice_in_a_row_ends_the_patience_of_writers() {
         let progress = Progress::new(0);
         assert!(!progress.note_failing(at(1), &error(), Failing::Writes, at(0)));
-        assert_eq!(progress.patience(at(2), at(0)), None, "one failure says little");
+        assert_eq!(progress.wait_limit(at(2), at(0)), None, "one failure says little");
         let before = progress.note_failing(at(2), &error(), Failing::Writes, at(0));
         assert!(!before, "it was begun before the first one failed");
         assert!(progress.note_failing(at(3), &error(), Failing::Writes, at(1)));
         assert!(progress.is_origin_failing());
-        assert_eq!(progress.patience(at(4), at(0)), Some(Duration::from_secs(7)));
+        assert_eq!(progress.wait_limit(at(4), at(0)), Some(Duration::from_secs(7)));
         assert_eq!(
-            progress.patience(at(4), at(4)),
+            progress.wait_limit(at(4), at(4)),
             Some(Duration::from_secs(10)),
             "it came later"
         );

@@ -1,4 +1,4 @@
-//! The process or the power goes: at every event of writers and of the cleaner, of a recovery, of a reclaim.
+//! The process or the power goes: at every event of writers and of the writeback worker, of a recovery, of a reclaim.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn matters(moment: &Moment) -> bool {
         || moment.op == DeviceOp::Flush && moment.stage == EventStage::Completed
 }
 
-/// Writers, a flush, and a round of the cleaner; killed and cut at every event of it.
+/// Writers, a flush, and a round of the writeback worker; killed and cut at every event of it.
 #[test]
 fn writes_survive_kills_and_power_cuts_at_every_event() {
     let world = world(1);

@@ -108,7 +108,7 @@ fn damage_is_counted_as_damage_until_overwritten() {
         assert!(lost > 5 && lost < 60, "{lost} lost");
         let holdings = || live.stats().holdings;
         assert_eq!(
-            (holdings().cleaners_failing, holdings().damaged_blocks),
+            (holdings().writeback_failing, holdings().damaged_blocks),
             (0, lost)
         );
         for block in 0..64 {
@@ -120,7 +120,7 @@ fn damage_is_counted_as_damage_until_overwritten() {
         world.origin.set_dead(true);
         live.env.sleep(Duration::from_secs(10)).await;
         assert_eq!(
-            (holdings().cleaners_failing, holdings().damaged_blocks),
+            (holdings().writeback_failing, holdings().damaged_blocks),
             (1, lost)
         );
         world.origin.set_dead(false);
@@ -128,13 +128,13 @@ fn damage_is_counted_as_damage_until_overwritten() {
             live.write(block).await;
         }
         live.cleaned().await;
-        // The cleaner pauses before it says how it went.
+        // The writeback worker pauses before it says how it went.
         live.env.sleep(Duration::from_secs(5)).await;
-        assert_eq!((holdings().cleaners_failing, holdings().damaged_blocks), (0, 0));
+        assert_eq!((holdings().writeback_failing, holdings().damaged_blocks), (0, 0));
     });
 }
 
-/// A block that the cleaner cannot read, and somebody else can before the pass is over, is not clean by that.
+/// A block that the writeback worker cannot read, and somebody else can before the pass is over, is not clean by that.
 #[test]
 fn a_dirty_block_readable_again_is_written_back() {
     let world = world(3);
@@ -156,7 +156,7 @@ fn a_dirty_block_readable_again_is_written_back() {
             stall: Duration::from_secs(2),
             ..FaultRates::default()
         });
-        // Well while the origin flushes what there is of others, and damaged again when the cleaner comes to it once more.
+        // Well while the origin flushes what there is of others, and damaged again when the worker comes to it once more.
         let (cache, origin, damaged) = (next.cache.clone(), next.origin.number(), Cell::new(true));
         next.sim.set_observer(move |event| {
             let well = match (event.op, event.stage) {

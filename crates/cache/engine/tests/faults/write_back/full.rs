@@ -322,7 +322,7 @@ fn a_stop_while_writers_wait_for_a_dead_origin_ends() {
     });
 }
 
-/// Who waited for the cleaner and went away does not hurry it for ever: a lone dirty block waits for others.
+/// Who waited for the writeback worker and went away does not hurry it for ever: a lone dirty block waits for others.
 #[test]
 fn a_dropped_writer_waiting_for_room_is_forgotten() {
     let world = sized(9, 8, 50);
@@ -377,7 +377,7 @@ async fn write_many(live: &Live, first: u64, count: u64) -> Duration {
     live.env.now().since(begun)
 }
 
-/// What a write reserves and does not need is there for the next one, whatever the cleaner is doing.
+/// What a write reserves and does not need is there for the next one, whatever the writeback worker is doing.
 #[test]
 fn a_write_that_fits_after_packing_waits_for_no_writeback() {
     let world = sized(10, 8, 50);
@@ -396,7 +396,7 @@ fn a_write_that_fits_after_packing_waits_for_no_writeback() {
 }
 
 /// Nothing is dirty, a write that has its room under the limit waits for a region, and another does not fit beside it:
-/// it waits, and does not keep the cleaner busy with nothing.
+/// it waits, and does not keep the writeback worker busy with nothing.
 #[test]
 fn a_write_that_waits_while_nothing_is_dirty_does_so_quietly() {
     let world = slow_to_reclaim(11);
@@ -458,7 +458,7 @@ fn origin_data_under_a_lost_dirty_block_is_not_cached() {
     });
 }
 
-/// Dirty blocks that reclaim moves while the cleaner has them on its list are brought to the origin all the same, before
+/// Dirty blocks that reclaim moves while the worker has them on its list are brought to the origin all the same, before
 /// who asked for that is told so.
 #[test]
 fn blocks_moved_during_a_drain_are_written_back_too() {

@@ -1,7 +1,7 @@
 //! The fault table's column for write-back: the cache device has what the origin has not.
 //!
 //! The modules are those of the rows, as one level up. A block that is *dirty* in these tests was written less than two
-//! seconds ago: so long the cleaner lets writes gather.
+//! seconds ago: so long the writeback worker lets writes gather.
 
 mod cache_lost;
 mod crashes;
@@ -27,7 +27,7 @@ fn world(seed: u64) -> World {
 }
 
 impl World {
-    /// Opens the cache, and lets its tasks begin: the cleaner is at rest.
+    /// Opens the cache, and lets its tasks begin: the writeback worker is at rest.
     async fn serve(&self) -> Live {
         let live = self.open().await;
         live.env.sleep(Duration::from_millis(1)).await;

@@ -48,7 +48,7 @@ fn a_missing_origin_throttles_writers_until_it_returns() {
             live.try_read(STRIPE).await.expect_err("nobody has it"),
             IoError::Origin(_)
         ));
-        // Up to the limit writes are acknowledged, then they wait for the cleaner, but not for ever.
+        // Up to the limit writes are acknowledged, then they wait for the writeback worker, but not for ever.
         let mut block = 0;
         let begun = loop {
             let begun = live.env.now();
@@ -178,8 +178,8 @@ fn a_stalled_origin_throttles_at_the_dirty_limit() {
     world.check();
 }
 
-/// A write that is to be stable on return and fails may have failed by its flush, and taken with it what the cleaner has
-/// written. A client that asks for the same again and again must not keep the cleaner from its work, for all that.
+/// A write that is to be stable on return and fails may have failed by its flush, and taken with it what the worker has
+/// written. A client that asks for the same again and again must not keep the worker from its work, for all that.
 #[test]
 fn failing_fua_writes_do_not_stop_writeback() {
     let world = world(8);

@@ -116,7 +116,7 @@ fn a_slow_failed_flush_is_reported_at_once() {
     world.dirty_percent.set(40);
     world.sim.block_on(async {
         let live = world.serve().await;
-        // More than a batch of the cleaner.
+        // More than a batch of the writeback worker.
         for block in 0..BLOCKS - 64 {
             live.write(block).await;
         }
@@ -133,7 +133,7 @@ fn a_slow_failed_flush_is_reported_at_once() {
         };
         let (failed, told) = join(
             first(&|| live.stats().counts.origin_errors > 0),
-            first(&|| live.stats().holdings.cleaners_failing > 0),
+            first(&|| live.stats().holdings.writeback_failing > 0),
         )
         .await;
         assert!(told <= failed, "failed after {failed:?}, told after {told:?}");
@@ -141,7 +141,7 @@ fn a_slow_failed_flush_is_reported_at_once() {
 }
 
 /// Two shards, each with a writer at its limit, and a client that reads the origin all the time: beside it one run of the
-/// cleaners is under way at a time.
+/// writeback workers is under way at a time.
 #[test]
 fn an_origin_failure_in_any_shard_reaches_the_writer() {
     for readers in [0, 1] {

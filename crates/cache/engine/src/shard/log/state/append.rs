@@ -43,12 +43,12 @@ impl State {
         let extent = open.extent.as_mut().expect("room was made");
         let extent_start = u64::from(open.number) * self.geometry.region_bytes + u64::from(extent.offset);
         let location = Location::at(extent_start + extent.used as u64);
-        let fill = self.regions.fill_of(open.number);
+        let generation = self.regions.generation_of(open.number);
         let identity = FragmentIdentity {
             cache: self.identity.cache,
             block,
             location,
-            fill,
+            generation,
         };
         assert!(
             extent.used + bytes <= extent.buf.len(),
@@ -84,12 +84,18 @@ impl State {
                     Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
                 )
             }
-            Append::Fill { value, dirty } => (
-                RecordKind::Fill { value, dirty },
-                Entry::fill(Location::at(extent_start), value),
+            Append::SameFilled { value, dirty } => (
+                RecordKind::SameFilled { value, dirty },
+                Entry::same_filled(Location::at(extent_start), value),
             ),
-            Append::Tombstone => (RecordKind::Tombstone, Entry::fill(Location::at(extent_start), 0)),
-            Append::Cleaned => (RecordKind::Cleaned, Entry::fill(Location::at(extent_start), 0)),
+            Append::Tombstone => (
+                RecordKind::Tombstone,
+                Entry::same_filled(Location::at(extent_start), 0),
+            ),
+            Append::Cleaned => (
+                RecordKind::Cleaned,
+                Entry::same_filled(Location::at(extent_start), 0),
+            ),
         };
         extent.moves_dirty |= for_reclaim && what.is_dirty();
         extent.used += bytes;
@@ -215,7 +221,7 @@ impl State {
             cache: self.identity.cache,
             extent_bytes: len as u32,
             sequence,
-            fill: self.regions.fill_of(open.number),
+            generation: self.regions.generation_of(open.number),
             position,
             flushes: 0,
             epoch: self.identity.epoch,
@@ -269,7 +275,7 @@ impl State {
             cache: self.identity.cache,
             shard: self.identity.shard,
             ring,
-            fill: self.regions.fill_of(open.number),
+            generation: self.regions.generation_of(open.number),
             position: geometry.shard_offset(self.identity.shard) + start,
             extents: open.extents,
             records: open.records,

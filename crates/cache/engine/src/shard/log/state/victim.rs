@@ -26,7 +26,7 @@ impl State {
         let mut entry = ManifestEntry {
             state: RegionUse::Full,
             ring: region.ring,
-            generation: region.fill,
+            generation: region.generation,
             len: region.used,
         };
         assert!(u64::from(entry.len) <= self.geometry.region_bytes);

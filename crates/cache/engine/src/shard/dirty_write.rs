@@ -48,7 +48,7 @@ impl From<IoError> for Refused {
 
 /// What of a write has been appended.
 #[derive(Default)]
-struct Kept {
+struct AppendedWrite {
     /// The positions that cover it.
     upto: Positions,
     /// Its blocks so far.
@@ -110,7 +110,7 @@ impl<P: Platform> Shard<P> {
             (self.merge(offset, &data, blocks).await?, Some(data))
         };
         let data = Arc::new(data);
-        let mut kept = Kept::default();
+        let mut kept = AppendedWrite::default();
         let Err(error) = self.keep(&data, fua, lock, &mut kept).await else {
             return Ok(());
         };
@@ -132,7 +132,7 @@ impl<P: Platform> Shard<P> {
         data: &Arc<IoBuf>,
         fua: bool,
         lock: &RangeGuard<'_>,
-        kept: &mut Kept,
+        kept: &mut AppendedWrite,
     ) -> Result<(), IoError> {
         let (first, total) = (lock.first(), lock.len());
         assert_eq!(data.len(), total * BLOCK_BYTES, "whole blocks of the range");
@@ -189,7 +189,7 @@ impl<P: Platform> Shard<P> {
     /// After the device was fenced: makes blocks clean again of which nothing was sent to it, so that no later start finds
     /// there what is not on the origin. Whether those are all that the write has appended. Of the others nobody knows what
     /// a later start will find, the new contents or the old, so until then they are not read at all.
-    fn take_back(&self, kept: &Kept) -> bool {
+    fn take_back(&self, kept: &AppendedWrite) -> bool {
         let mut all = true;
         for kept_block in &kept.blocks {
             let &KeptBlock { block, lsn, .. } = kept_block;
@@ -273,7 +273,7 @@ impl<P: Platform> Shard<P> {
         lock: &RangeGuard<'_>,
         data: &[u8],
         batch: &Batch,
-        kept: &mut Kept,
+        kept: &mut AppendedWrite,
     ) -> Result<(), IoError> {
         for (candidate, packed) in &batch.items {
             let block = LocalBlock(lock.first().0 + candidate.index as u64);
@@ -418,7 +418,7 @@ mod tests {
     use flaz_sim::Rng;
     use futures_util::future::join;
 
-    use crate::format::geometry::GeometryWish;
+    use crate::format::geometry::GeometryOptions;
     use crate::shard::simulated::Disks;
     use crate::units::{BLOCK_BYTES, LocalBlock};
 
@@ -426,10 +426,10 @@ mod tests {
     /// up.
     #[test]
     fn a_fence_during_a_waiting_write_and_reclaim_is_harmless() {
-        let wish = GeometryWish {
+        let wish = GeometryOptions {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
-            ..GeometryWish::default()
+            ..GeometryOptions::default()
         };
         let disks = Disks::new((192 << 10) + 8 * (128 << 10), wish);
         disks.sim.block_on(async {

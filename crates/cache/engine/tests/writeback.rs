@@ -1,4 +1,4 @@
-//! Write-back over time: what synchronous writes cost on the cache device, and what the cleaner leaves to readers.
+//! Write-back over time: what synchronous writes cost on the cache device, and what the worker leaves to readers.
 //!
 //! On simulated devices in virtual time, so the figures are the same on every machine and every run.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use flaz_codec::CodecSpec;
 use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::format::geometry::GeometryWish;
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings};
@@ -47,10 +47,10 @@ impl World {
         let options = CreateOptions {
             uuid: Uuid::from_u128(7),
             created_unix_s: 0,
-            wish: GeometryWish {
+            wish: GeometryOptions {
                 region_bytes: Some(1 << 20),
                 shard_count: Some(2),
-                ..GeometryWish::default()
+                ..GeometryOptions::default()
             },
             codec: CodecSpec::default(),
             origin_len: ORIGIN_BYTES,
@@ -126,8 +126,8 @@ fn synchronous_writes_pack_well_and_better_in_company() {
     }
 }
 
-/// Readers that miss share a disk with the cleaner: their worst second is not far from their mean one, also over the time
-/// in which the cleaner comes to it.
+/// Readers that miss share a disk with the worker: their worst second is not far from their mean one, also over the time
+/// in which the writeback worker comes to it.
 #[test]
 fn the_cleaner_does_not_starve_readers_of_the_origin() {
     for readers in [1, 2, 4, 16] {
@@ -175,7 +175,10 @@ fn beside_the_cleaner(readers: u64) {
         futures_util::future::join(join_all(readers.collect::<Vec<_>>()), writer).await;
         (seconds.into_inner(), world.cache.stats().counts)
     });
-    assert!(counts.cleaned_blocks > 1000, "the cleaner had something to do");
+    assert!(
+        counts.cleaned_blocks > 1000,
+        "the writeback worker had something to do"
+    );
     for (what, window) in [
         ("from the first second on", 0..SECONDS - 1),
         ("while more and more is dirty", 0..WARM_UP),
@@ -185,7 +188,7 @@ fn beside_the_cleaner(readers: u64) {
         let mean = f64::from(window.iter().sum::<u32>()) / window.len() as f64;
         let worst = window.iter().copied().min().unwrap_or(0);
         eprintln!(
-            "{readers} readers beside the cleaner, {what}: {mean:.1} reads a second, {worst} in the worst ({:.2}x); {} blocks \
+            "{readers} readers beside the writeback worker, {what}: {mean:.1} reads a second, {worst} in the worst ({:.2}x); {} blocks \
              cleaned",
             f64::from(worst) / mean,
             counts.cleaned_blocks

@@ -60,27 +60,27 @@ const READS_PER_RUN: f64 = 4.0;
 const CLEAN_ROUNDS_MAX: usize = 4;
 /// Pause after a batch that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// A dirty block that is to be cleaned, as the index had it. Place and filling of the region together tell one append
-/// from every other.
+/// A dirty block to write to the origin, with its index entry. The location and the generation of the region together
+/// identify one append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dirty {
     pub(super) block: LocalBlock,
     pub(super) entry: Entry,
-    pub(super) fill: Sequence,
+    pub(super) generation: Sequence,
 }
 
-/// Where the cleaner is on its way through the addresses.
-struct Lap {
+/// The position of the writeback worker in one sweep over all addresses.
+struct Sweep {
     cursor: LocalBlock,
-    /// It began at the first address.
+    /// The sweep began at the first address.
     whole: bool,
-    /// Why something that it came to is dirty still, and was not written again.
+    /// Why a block of this sweep is still dirty although no client wrote it again.
     left: Option<&'static str>,
     /// Blocks of the next batch.
     batch_blocks: usize,
 }
 
-impl Lap {
+impl Sweep {
     fn begin(batch_blocks: usize) -> Self {
         Self {
             cursor: LocalBlock(0),
@@ -90,7 +90,7 @@ impl Lap {
         }
     }
 
-    /// A batch of so many blocks took so long.
+    /// Adapts the batch size: `blocks` blocks took `took`.
     fn adapt(&mut self, blocks: usize, took: Duration) {
         if took < CLEAN_BATCH_TIME.start && blocks == self.batch_blocks {
             self.batch_blocks = (self.batch_blocks * 2).min(CLEAN_BATCH_BLOCKS);
@@ -103,7 +103,7 @@ impl Lap {
 impl<P: Platform> Shard<P> {
     /// Cleans until the shard stops.
     pub(super) async fn clean_task(shard: Rc<Self>) {
-        let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
+        let mut sweep = Sweep::begin(CLEAN_BATCH_BLOCKS_MIN);
         while !shard.is_stopping() && !shard.cache.is_fenced() {
             if shard.dirty_blocks() == 0 {
                 let progress = shard.writeback.progress();
@@ -117,10 +117,10 @@ impl<P: Platform> Shard<P> {
             if shard.writeback.urgency(shard.dirty_level()) == 0.0 && shard.clean_sleep(CLEAN_PAUSE).await {
                 continue;
             }
-            let result = shard.clean_pass(&mut lap).await;
+            let result = shard.clean_pass(&mut sweep).await;
             shard.note_cleaning(result);
             if shard.writeback.progress().is_failing() && !shard.is_stopping() {
-                // Whoever asks for the cleaner meanwhile does not make the devices well.
+                // Whoever asks for the writeback worker meanwhile does not make the devices well.
                 select(pin!(shard.env.sleep(RETRY_PAUSE)), pin!(shard.tasks.stopped())).await;
             }
         }
@@ -146,7 +146,7 @@ impl<P: Platform> Shard<P> {
         self.writeback.note_step();
     }
 
-    /// Sleeps, or less when somebody asks for the cleaner; true: the shard stops.
+    /// Sleeps, or less when somebody asks for the writeback worker; true: the shard stops.
     async fn clean_sleep(&self, duration: Duration) -> bool {
         let pause = std::pin::pin!(self.env.sleep(duration));
         let wanted = std::pin::pin!(self.writeback.wanted());
@@ -155,18 +155,18 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Cleans what was dirty when it began, from where the lap is on, as far as it is looked up at a time; around, where
+    /// Cleans what was dirty when it began, from where the sweep is on, as far as it is looked up at a time; around, where
     /// that is all.
-    async fn clean_pass(self: &Rc<Self>, lap: &mut Lap) -> Result<(), IoError> {
+    async fn clean_pass(self: &Rc<Self>, sweep: &mut Sweep) -> Result<(), IoError> {
         let begun = self.env.now();
-        let (mut all, everything) = self.gather_dirty(lap.cursor).await;
-        let around = all.iter().position(|dirty| dirty.block < lap.cursor);
+        let (mut all, everything) = self.gather_dirty(sweep.cursor).await;
+        let around = all.iter().position(|dirty| dirty.block < sweep.cursor);
         if !everything && let Some(at) = around {
-            // A lap ends at the highest address: two ends in a row have everything between them.
+            // A sweep ends at the highest address: two ends in a row have everything between them.
             all.truncate(at);
         }
         if everything {
-            lap.left = None;
+            sweep.left = None;
         }
         let counters = &self.stats.counters;
         let cleaned = counters.cleaned_blocks.get();
@@ -177,22 +177,22 @@ impl<P: Platform> Shard<P> {
                 return outcome;
             }
             let batch;
-            (batch, rest) = rest.split_at(rest.len().min(lap.batch_blocks));
+            (batch, rest) = rest.split_at(rest.len().min(sweep.batch_blocks));
             let started = self.env.now();
             // What the origin does not take today must not keep back what it does take.
             let result = self.clean_batch(batch).await;
-            lap.adapt(batch.len(), self.env.now().since(started));
+            sweep.adapt(batch.len(), self.env.now().since(started));
             match result {
                 Ok(None) => {}
-                Ok(why) => lap.left = why,
+                Ok(why) => sweep.left = why,
                 Err(error) => {
-                    lap.left = Some(LEFT_FAILED);
+                    sweep.left = Some(LEFT_FAILED);
                     outcome = outcome.and(Err(error));
                 }
             }
             self.writeback.note_step();
             if let Some(last) = batch.last() {
-                lap.cursor = LocalBlock(last.block.0 + 1);
+                sweep.cursor = LocalBlock(last.block.0 + 1);
             }
             unpaused += batch.len();
             if unpaused >= CLEAN_BATCH_BLOCKS && self.writeback.urgency(self.dirty_level()) == 0.0 {
@@ -207,25 +207,25 @@ impl<P: Platform> Shard<P> {
         let progress = self.writeback.progress();
         progress.note_damaged(damaged && outcome.is_ok());
         if damaged {
-            lap.left = Some(LEFT_DAMAGED);
+            sweep.left = Some(LEFT_DAMAGED);
         }
         if everything || around.is_some() {
-            match lap.left {
-                None if everything || lap.whole => progress.note_pass(),
+            match sweep.left {
+                None if everything || sweep.whole => progress.note_pass(),
                 None => {}
                 Some(why) if outcome.is_ok() => progress.note_incomplete(why),
                 Some(why) => progress.note_left(why),
             }
-            *lap = if everything {
+            *sweep = if everything {
                 // The next one may begin in the middle.
-                Lap {
-                    cursor: lap.cursor,
+                Sweep {
+                    cursor: sweep.cursor,
                     whole: false,
                     left: None,
-                    batch_blocks: lap.batch_blocks,
+                    batch_blocks: sweep.batch_blocks,
                 }
             } else {
-                Lap::begin(lap.batch_blocks)
+                Sweep::begin(sweep.batch_blocks)
             };
         }
         if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && !all.is_empty() {
@@ -240,7 +240,7 @@ impl<P: Platform> Shard<P> {
             self.env.sleep(GIVE_WAY_STEP).await;
         }
         if outcome.is_ok() && !all.is_empty() {
-            // A pass that has nothing before the end of its lap says nothing.
+            // A pass that has nothing before the end of its sweep says nothing.
             progress.note_well();
         }
         outcome
@@ -262,7 +262,7 @@ impl<P: Platform> Shard<P> {
         entry.dirty().then(|| Dirty {
             block,
             entry,
-            fill: self.log.fill_at(entry.location()),
+            generation: self.log.generation_at(entry.location()),
         })
     }
 
@@ -270,7 +270,7 @@ impl<P: Platform> Shard<P> {
     pub(super) fn is_still(&self, dirty: &Dirty) -> bool {
         let entry = self.map.lookup(dirty.block);
         let now = entry.and_then(|entry| self.dirty_now(dirty.block, entry));
-        now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.fill == dirty.fill)
+        now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.generation == dirty.generation)
     }
 
     /// Brings blocks to the origin and records that, as far as they are still dirty. Why not all of them were, but for
@@ -429,12 +429,12 @@ impl<P: Platform> Shard<P> {
                 self.origin.shared().reading(),
                 self.writeback.urgency(self.dirty_level()),
             );
-            let patience = GIVE_WAY_MAX.mul_f64(1.0 - urgency);
+            let wait_limit = GIVE_WAY_MAX.mul_f64(1.0 - urgency);
             let most = match reads {
                 0 => u64::MAX,
                 reads => ((reads as f64 * urgency / READS_PER_RUN).ceil() as u64).max(1),
             };
-            let quiet = reads == 0 || self.env.now().since(started) >= patience;
+            let quiet = reads == 0 || self.env.now().since(started) >= wait_limit;
             if quiet && let Some(turn) = self.origin.shared().clean(most) {
                 return Some(turn);
             }
@@ -487,7 +487,7 @@ impl<P: Platform> Shard<P> {
             }
             self.reclaimer.changed().await;
         }
-        // Nor may a copy of it still be on its way there: reclaim may bring a block to the origin beside the cleaner.
+        // Nor may a copy of it still be on its way there: reclaim may bring a block to the origin beside the worker.
         if self.writeback.has_dirty_records() {
             let first = self.local(crate::units::BlockNumber(blocks.start));
             let end = LocalBlock(first.0 + blocks.end - blocks.start);
@@ -499,7 +499,7 @@ impl<P: Platform> Shard<P> {
     /// Cleans everything that is dirty now.
     ///
     /// # Errors
-    /// The cleaner cannot: the origin or the cache device fails, or copies are damaged. What could not be cleaned stays
+    /// The writeback worker cannot: the origin or the cache device fails, or copies are damaged. What could not be cleaned stays
     /// dirty.
     pub async fn clean_all(self: &Rc<Self>) -> Result<(), IoError> {
         let progress = self.writeback.progress();
@@ -533,7 +533,7 @@ const LEFT_FAILED: &str = "a device fails";
 const LEFT_MOVED: &str = "reclaim moves dirty blocks as fast as they are cleaned";
 
 fn is_zero(entry: Entry) -> bool {
-    matches!(entry.place(), Place::Fill { value: 0, .. })
+    matches!(entry.place(), Place::SameFilled { value: 0, .. })
 }
 
 /// Cuts blocks in the order of addresses into runs of neighbours; a run stays in its stripe.
@@ -555,7 +555,7 @@ fn runs(mut batch: &[Dirty]) -> impl Iterator<Item = &[Dirty]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::{Geometry, GeometryWish};
+    use crate::format::geometry::{Geometry, GeometryOptions};
     use crate::policy::PolicyKind;
     use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};
     use crate::shard::writeback::Marks;
@@ -575,10 +575,10 @@ mod tests {
 
     /// A shard of 64 MiB, whose index has more than one segment.
     fn shard(env: &SimEnv) -> Rc<Shard<Simulated>> {
-        let wish = GeometryWish {
+        let wish = GeometryOptions {
             shard_count: Some(1),
             region_bytes: Some(1 << 20),
-            ..GeometryWish::default()
+            ..GeometryOptions::default()
         };
         let len = 80 << 20;
         Shard::new(ShardParts {
@@ -614,7 +614,7 @@ mod tests {
         let shard = shard(&sim.env());
         sim.block_on(async {
             assert!(shard.map.segments() > 1);
-            let zeroes = Entry::fill(Location(64), 0).with_dirty(true);
+            let zeroes = Entry::same_filled(Location(64), 0).with_dirty(true);
             for block in 0..GATHER_BLOCKS_MAX as u64 + MORE {
                 shard.map.insert_alone(LocalBlock(block), zeroes);
             }
@@ -624,8 +624,8 @@ mod tests {
                 }
             };
             // The first segment has been looked at by then.
-            let mut lap = Lap::begin(CLEAN_BATCH_BLOCKS_MIN);
-            let (result, ()) = join(shard.clean_pass(&mut lap), rescue).await;
+            let mut sweep = Sweep::begin(CLEAN_BATCH_BLOCKS_MIN);
+            let (result, ()) = join(shard.clean_pass(&mut sweep), rescue).await;
             result.expect("the origin is well");
             assert!(
                 shard.dirty_blocks() >= MORE / 2,
@@ -634,7 +634,7 @@ mod tests {
             );
             let begun = shard.writeback.progress().marks();
             assert_eq!(begun, Marks::default(), "the pass counts");
-            shard.clean_pass(&mut lap).await.expect("the origin is well");
+            shard.clean_pass(&mut sweep).await.expect("the origin is well");
             assert_eq!(shard.dirty_blocks(), 0);
             assert_ne!(
                 shard.writeback.progress().marks(),
@@ -644,21 +644,21 @@ mod tests {
         });
     }
 
-    /// What is dirty fills so many passes, and a lap ends with one that has nothing left: the origin is as dead as before, and
-    /// who waits for room is told.
+    /// A sweep over all dirty blocks takes several passes, and the last one has nothing to write. The origin still fails,
+    /// so writers that wait for space get an error.
     #[test]
     fn a_pass_that_tries_nothing_does_not_make_an_origin_well() {
         let sim = Sim::new(1);
         let shard = shard(&sim.env());
         sim.block_on(async {
-            let zeroes = Entry::fill(Location(64), 0).with_dirty(true);
+            let zeroes = Entry::same_filled(Location(64), 0).with_dirty(true);
             for block in 0..2 * GATHER_BLOCKS_MAX as u64 {
                 shard.map.insert_alone(LocalBlock(block), zeroes);
             }
             shard.origin.device().set_dead(true);
-            let (mut lap, mut empty) = (Lap::begin(CLEAN_BATCH_BLOCKS_MIN), 0);
+            let (mut sweep, mut empty) = (Sweep::begin(CLEAN_BATCH_BLOCKS_MIN), 0);
             for pass in 0..4 {
-                let result = shard.clean_pass(&mut lap).await;
+                let result = shard.clean_pass(&mut sweep).await;
                 empty += u32::from(result.is_ok());
                 shard.note_cleaning(result);
                 assert!(shard.writeback.progress().is_origin_failing(), "pass {pass}");
@@ -674,7 +674,7 @@ mod tests {
         let dirty = |block| Dirty {
             block: LocalBlock(block),
             entry,
-            fill: Sequence(1),
+            generation: Sequence(1),
         };
         let batch: Vec<Dirty> = blocks.map(dirty).to_vec();
         let lens: Vec<usize> = runs(&batch).map(<[Dirty]>::len).collect();
