@@ -1,12 +1,12 @@
-//! Write-back: writes that are acknowledged when the cache device has them.
+//! Write-back: writes that are acknowledged when they are on the cache device.
 //!
 //! A write becomes dirty records in the log. It is visible to readers when it is appended and acknowledged when its
 //! extents have *landed*: they and every extent before them in their region, because recovery reads a region from its
-//! start. A flush of the cache device then makes it stable. What the origin holds under a dirty block is never read,
-//! and whatever the mode, a write to a dirty block goes this way: nothing newer than a dirty record is on the origin.
+//! start. A flush of the cache device then makes it stable. While a block is dirty, the origin's copy is never read. In every
+//! mode, a write to a dirty block takes this path, so the origin never has newer data than a dirty record.
 //!
-//! Acknowledgements close extents early, on a sector. What arrives while some are on their way is packed together
-//! (group commit), so that a deep queue fills whole extents and a lone writer waits for nobody.
+//! Acknowledgements close extents early, at a sector boundary. Writes that arrive while extents are in flight are packed
+//! together (group commit), so a deep queue fills whole extents and a single writer never waits for others.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -28,15 +28,15 @@ use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
 use crate::volume::IoError;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Writes to the cache device in flight from which acknowledgements wait for company.
+/// Number of cache writes in flight above which acknowledgements wait to be packed together.
 const ACK_WRITES_MAX: usize = 2;
-/// Blocks of a write that become dirty at a time.
+/// Blocks of a write that are appended at a time.
 const BACK_BLOCKS_MAX: usize = 64;
 
-/// A write that could not be kept.
+/// A write that the cache could not take.
 pub(super) struct Refused {
     pub(super) error: IoError,
-    /// What was to be written, where nothing is in the way of writing it to the origin instead.
+    /// The data, if it may be written to the origin instead.
     pub(super) past: Option<IoBuf>,
 }
 
@@ -46,32 +46,32 @@ impl From<IoError> for Refused {
     }
 }
 
-/// What of a write has been appended.
+/// The appended part of a write.
 #[derive(Default)]
 struct AppendedWrite {
     /// The positions that cover it.
     upto: Positions,
-    /// Its blocks so far.
+    /// The blocks appended so far.
     blocks: Vec<KeptBlock>,
-    /// All of it is where a later start finds it.
+    /// A later start finds all of it.
     landed: bool,
 }
 
 /// A block that has been appended.
 struct KeptBlock {
     block: LocalBlock,
-    /// The extent that it is in.
+    /// The extent that contains it.
     lsn: Lsn,
     was_dirty: bool,
 }
 
 impl<P: Platform> Shard<P> {
-    /// Whether blocks may be dirty, or become so.
+    /// Whether blocks are or may become dirty.
     pub(super) fn dirty_allowed(&self) -> bool {
         self.mode() == Mode::WriteBack || self.dirty_blocks() > 0
     }
 
-    /// Whether a write must become dirty. To be asked under the range's lock.
+    /// Whether a write must take this path. Call it with the range locked.
     pub(super) fn must_write_back(&self, blocks: &Range<u64>, bypass: bool) -> bool {
         blocks.end <= self.whole_blocks()
             && (self.mode() == Mode::WriteBack && !bypass || self.any_dirty(blocks))
@@ -82,16 +82,16 @@ impl<P: Platform> Shard<P> {
         self.map.dirty_blocks() > 0 && locals.any(|block| self.map.is_dirty(block))
     }
 
-    /// The error of whoever needs the cache device after it was fenced.
+    /// The error of a request that needs the cache device after it was fenced.
     pub(super) fn cache_failed(&self) -> IoError {
         IoError::CacheFailed(format!("shard {} has given it up", self.id.number))
     }
 
-    /// Keeps a write in the cache. The range lies in one stripe, in whole blocks of the origin.
+    /// Stores a write in the cache. The range is in one stripe, in whole blocks of the origin.
     ///
     /// # Errors
-    /// [`Refused`]: the range then holds old or new data, sector by sector. Where the cache device was fenced before it
-    /// was given any of it, and nothing of the range is dirty, the write may go to the origin.
+    /// [`Refused`]: each sector of the range then has old or new data. If the cache device was fenced before any of the data was
+    /// sent to it, and no block of the range is dirty, the write may go to the origin.
     pub(super) async fn write_back(
         self: &Rc<Self>,
         offset: u64,
@@ -115,7 +115,7 @@ impl<P: Platform> Shard<P> {
             return Ok(());
         };
         if !self.cache.is_fenced() {
-            // There was no room for the rest. What is read of the first part must not be gone when the process is.
+            // There was no space for the rest. Readers see the first part, so it must survive a kill of the process.
             if self.wait_landed(&kept.upto).await.is_ok() {
                 self.log.promise(&kept.upto);
             }
@@ -126,7 +126,7 @@ impl<P: Platform> Shard<P> {
         Err(Refused { error, past })
     }
 
-    /// Makes whole blocks dirty, and waits until they have landed.
+    /// Appends whole blocks as dirty, and waits until they have landed.
     async fn keep(
         self: &Rc<Self>,
         data: &Arc<IoBuf>,
@@ -186,9 +186,9 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// After the device was fenced: makes blocks clean again of which nothing was sent to it, so that no later start finds
-    /// there what is not on the origin. Whether those are all that the write has appended. Of the others nobody knows what
-    /// a later start will find, the new contents or the old, so until then they are not read at all.
+    /// After the device was fenced: makes blocks clean again whose extents were not sent, because no later start can find them.
+    /// Returns whether these are all blocks of the write. For the others, a later start may find the new or the old contents, so
+    /// reads of them fail until then.
     fn take_back(&self, kept: &AppendedWrite) -> bool {
         let mut all = true;
         for kept_block in &kept.blocks {
@@ -198,7 +198,7 @@ impl<P: Platform> Shard<P> {
                 continue;
             }
             all = false;
-            // What has been cleaned since is on the origin.
+            // Blocks cleaned since are on the origin.
             if !kept.landed && self.map.is_dirty(block) {
                 self.map.note_unknown(block);
             }
@@ -217,7 +217,7 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// The touched blocks of an unaligned write, whole: old contents around the new.
+    /// The whole blocks of an unaligned write: old contents around the new.
     async fn merge(self: &Rc<Self>, offset: u64, data: &[u8], blocks: &Range<u64>) -> Result<IoBuf, IoError> {
         let start = blocks.start * BLOCK;
         let end = offset + data.len() as u64;
@@ -233,7 +233,7 @@ impl<P: Platform> Shard<P> {
         Ok(image)
     }
 
-    /// One block, from wherever its latest contents are.
+    /// The latest contents of one block, from the cache or the origin.
     pub(super) async fn read_block(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -253,7 +253,7 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// The ring for a dirty block that has no older copy: the policy may choose it, not refuse it.
+    /// The ring for a dirty block without an older copy: the policy may choose the ring, but not refuse the block.
     fn ring_for_written(&self, block: LocalBlock) -> Ring {
         if self.ring_for(block).is_some() {
             return Ring::Main;
@@ -291,7 +291,7 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Appends a block. Gives its ring and extent, and whether it was dirty before.
+    /// Appends a block. Returns its ring and extent, and whether it was dirty before.
     async fn append_one_dirty(
         self: &Rc<Self>,
         lock: &RangeGuard<'_>,
@@ -316,7 +316,7 @@ impl<P: Platform> Shard<P> {
                     self.writeback.wake();
                 }
                 self.map.not_damaged(block);
-                // Whoever read the origin before this must not store what it read, whenever it gets to that.
+                // Data that was read from the origin before this must not be admitted later.
                 lock.bump_one(block);
                 self.writeback.note_dirty_record();
                 self.appended();
@@ -326,13 +326,13 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Waits until extents have landed, those still open included: these are closed as they are.
+    /// Closes the open extents and waits until all have landed.
     pub(super) async fn wait_landed(self: &Rc<Self>, upto: &Positions) -> Result<(), IoError> {
         if planted(PlantedBug::AcknowledgedBeforeLanding) {
             return Ok(());
         }
         if self.order.writing() > 1 {
-            // Others that arrived with this one append first.
+            // Lets writes that arrived together with this one append first.
             self.env.yield_now().await;
         }
         self.commit(upto);
@@ -361,7 +361,7 @@ impl<P: Platform> Shard<P> {
         self.pump_writes();
     }
 
-    /// A write to the device has ended: closes what waited for that.
+    /// A write to the device has ended: closes the extents that waited for it.
     pub(super) fn commit_what_waits(self: &Rc<Self>) {
         let waiting = self.log.take_wanted();
         if waiting != Positions::default() {
@@ -369,8 +369,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The shard's part in a flush: everything acknowledged is stable on return, and is marked as stable, or will be soon. The
-    /// origin itself is flushed by the caller.
+    /// The shard's part of a flush: everything acknowledged is stable on return, and the manifest says so now or soon. The
+    /// caller flushes the origin.
     ///
     /// # Errors
     /// [`IoError::Origin`] when a flush of the origin that the shard made on its own failed since the last call;
@@ -387,7 +387,7 @@ impl<P: Platform> Shard<P> {
             return Ok(());
         }
         if self.cache.is_fenced() {
-            // With nothing dirty everything that was acknowledged is on the origin, and stable there.
+            // Without dirty blocks, everything acknowledged is stable on the origin.
             return match self.dirty_blocks() {
                 0 => Ok(()),
                 _ => Err(self.cache_failed()),
@@ -422,8 +422,7 @@ mod tests {
     use crate::shard::simulated::Disks;
     use crate::units::{BLOCK_BYTES, LocalBlock};
 
-    /// A write waits for room for its second part; the region of its first part is being reclaimed when the device is given
-    /// up.
+    /// A write waits for space for its second part. The device is fenced while the region of its first part is reclaimed.
     #[test]
     fn a_fence_during_a_waiting_write_and_reclaim_is_harmless() {
         let wish = GeometryOptions {

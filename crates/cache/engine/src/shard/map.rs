@@ -1,15 +1,15 @@
-//! The blocks of a shard: where their latest records lie, which of them are void, and what is known of their copies.
+//! The blocks of a shard: the locations of their latest records, which copies are stale, and which are damaged.
 //!
 //! Invariants:
-//! - Of all that the medium says about a block, the newest record dies last, or what is left says "not cached": a new
-//!   version goes to the ring that holds the old one ([`BlockMap::ring_for`]), a block changes rings only at the reclaim
-//!   that destroys its copy, and a block that is dropped and not stored again leaves a tombstone in its ring.
-//! - A block is in the index or stale, never both.
-//! - The live count of a region is the number of index entries that lie in it.
-//! - Nothing else reaches into the index.
+//! - Of all records of a block on the device, the newest is lost last, or the remaining ones say "not cached": a new version
+//!   goes to the ring that holds the old one ([`BlockMap::ring_for`]), a block changes rings only in the reclaim that frees
+//!   its old copy, and a block that is dropped and not stored again leaves a tombstone in its ring.
+//! - A block is never both in the index and stale.
+//! - The live count of a region is the number of index entries that point to it.
+//! - Only this component uses the index.
 //!
-//! Lookups do not wait: whoever stores a block looks it up and appends its record without an await in between, or a write
-//! could overtake it unseen.
+//! Lookups do not await: code that stores a block looks it up and appends its record without an await in between, because a
+//! write could otherwise come between the two.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -23,42 +23,42 @@ use crate::index::{Bulk, Entry, Index};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
 
-/// Tombstones that may be in the log and not stable.
+/// Maximum number of tombstones in the log that are not stable.
 pub const TOMBSTONES_MAX: usize = 1024;
 
-/// A block whose copy on the medium is void, with no newer record of it yet.
+/// A block whose copy on the device is stale, without a newer record so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stale {
-    /// The ring of that copy, in which a record must say so.
+    /// The ring of that copy: its tombstone goes there.
     pub(super) ring: Ring,
-    /// It was cached until now.
+    /// The block was cached until now.
     pub(super) was_cached: bool,
 }
 
-/// Records that say something of a block, and are not stable yet: where the block lies they are believed already.
+/// Records that are not stable yet.
 type Unstable = BTreeMap<LocalBlock, (Ring, Lsn)>;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct BlockMap {
     index: RefCell<Index>,
-    /// Stale blocks, and the rings of their copies. Each has a job that will write the record. Bounded by the jobs.
+    /// Stale blocks and the rings of their copies. A queued job writes each tombstone, which bounds their number.
     stale: RefCell<BTreeMap<LocalBlock, Ring>>,
     /// Tombstones. At most [`TOMBSTONES_MAX`].
     tombstones: RefCell<Unstable>,
-    /// Records that blocks were cleaned. At most one batch of the writeback worker: each begins by making the log stable.
+    /// *Cleaned* records. At most one batch of the writeback worker: each batch begins by making the log stable.
     cleaned: RefCell<Unstable>,
-    /// Blocks that reclaim brought to the origin and dropped, in a region that is not void yet: their dirty records are
-    /// on the medium. At most those of one region.
+    /// Blocks that reclaim has written to the origin and dropped, in a region that is not free yet: their dirty records are
+    /// still on the device. At most the blocks of one region.
     evacuated: RefCell<BTreeSet<LocalBlock>>,
-    /// Dirty blocks that could not be read when they were read last.
+    /// Dirty blocks whose last read failed.
     damaged: RefCell<BTreeSet<LocalBlock>>,
-    /// Blocks of writes that the device may have in part, since it was fenced: as many as were under way.
+    /// Blocks of writes that were in flight when the device was fenced: it may have some of them.
     unknown: RefCell<BTreeSet<LocalBlock>>,
 }
 
 impl BlockMap {
-    /// A map of no blocks, planned for about so many.
+    /// An empty map, planned for about this many blocks.
     pub(super) fn new(geometry: &Geometry, planned: u64) -> Self {
         Self {
             index: RefCell::new(Index::new(geometry.local_blocks(), planned)),
@@ -73,12 +73,12 @@ impl BlockMap {
 
     // Looking up.
 
-    /// The entry of a block. Does not count as a use.
+    /// The entry of a block, without counting a use.
     pub(super) fn lookup(&self, block: LocalBlock) -> Option<Entry> {
         self.index.borrow().get(block)
     }
 
-    /// The entry of a block that is used.
+    /// The entry of a block, counting a use.
     pub(super) fn touch(&self, block: LocalBlock) -> Option<Entry> {
         self.index.borrow_mut().hit(block)
     }
@@ -87,13 +87,13 @@ impl BlockMap {
         self.lookup(block).is_some_and(|entry| entry.dirty())
     }
 
-    /// Whether the latest record of a block is the one that `entry` names.
+    /// Whether `entry` still points to the latest record of a block.
     pub(super) fn is_at(&self, block: LocalBlock, entry: Entry) -> bool {
         self.lookup(block).is_some_and(|now| now.same_place(entry))
     }
 
-    /// The ring that a new version must go to, because a copy of the block is still there. Also while the tombstone of that
-    /// copy could be lost: a version in the other ring, which a power cut may keep, would die before the copy.
+    /// The ring that a new version must go to, because an older copy is still there, or because the tombstone of that copy
+    /// could be lost: a version in the other ring could be reclaimed before the copy.
     pub(super) fn ring_for(&self, log: &SegmentLog, block: LocalBlock, number: BlockNumber) -> Option<Ring> {
         self.lookup(block)
             .map(|entry| log.ring_at(entry.location()))
@@ -104,7 +104,7 @@ impl BlockMap {
 
     // Changing.
 
-    /// The block lies where `entry` says from now on.
+    /// Sets the entry of a block.
     pub(super) fn install(&self, log: &SegmentLog, block: LocalBlock, entry: Entry) {
         debug_assert!(
             self.damaged.borrow().is_empty()
@@ -122,7 +122,7 @@ impl BlockMap {
         }
     }
 
-    /// Forgets a block, of which no record needs to say so.
+    /// Removes a block for which no tombstone is needed.
     pub(super) fn remove(&self, log: &SegmentLog, block: LocalBlock) -> Option<Entry> {
         let old = self.index.borrow_mut().remove(block)?;
         log.count_live(old.location(), -1);
@@ -130,7 +130,7 @@ impl BlockMap {
         Some(old)
     }
 
-    /// Drops a block because its copy is no longer what the origin has. A record must now say so, if a ring is given.
+    /// Drops a block because the origin has changed. If a ring is returned, a tombstone must be written there.
     pub(super) fn invalidate(&self, log: &SegmentLog, block: LocalBlock) -> Option<Stale> {
         let removed = self.remove(log, block);
         if let Some(entry) = removed {
@@ -144,7 +144,7 @@ impl BlockMap {
         Some(Stale { ring, was_cached })
     }
 
-    /// A record that made older copies of a block void is lost, and may have been all that did.
+    /// A record is lost, and may have been the only one that made older copies of its block stale.
     pub(super) fn make_stale_again(&self, block: LocalBlock, ring: Ring) {
         assert!(self.lookup(block).is_none(), "a cached block is not stale");
         self.stale.borrow_mut().entry(block).or_insert(ring);
@@ -162,7 +162,7 @@ impl BlockMap {
         self.stale.borrow().range(blocks).next().is_some()
     }
 
-    /// Nothing will be said of stale blocks: the device is fenced.
+    /// The device is fenced: no tombstones will be written for stale blocks.
     pub(super) fn forget_stale(&self) {
         self.stale.borrow_mut().clear();
     }
@@ -177,12 +177,12 @@ impl BlockMap {
         self.tombstones.borrow_mut().insert(block, (ring, lsn));
     }
 
-    /// Whether no more tombstones may be appended before the log is stable.
+    /// Whether the log must be made stable before more tombstones are appended.
     pub(super) fn is_full_of_tombstones(&self) -> bool {
         self.tombstones.borrow().len() >= TOMBSTONES_MAX
     }
 
-    /// The log is stable up to a later position than before.
+    /// The log is now stable up to a later position.
     pub(super) fn log_stable(&self, log: &SegmentLog) {
         let unstable = |_: &LocalBlock, (ring, lsn): &mut (Ring, Lsn)| !log.is_stable(*ring, *lsn);
         self.cleaned.borrow_mut().retain(unstable);
@@ -195,19 +195,19 @@ impl BlockMap {
         self.index.borrow().dirty_blocks()
     }
 
-    /// Bytes that dirty blocks take of the device: fragments, or records.
+    /// Bytes of dirty blocks on the device: fragments, or records.
     pub(super) fn dirty_device_bytes(&self) -> u64 {
         self.index.borrow().dirty_device_bytes()
     }
 
-    /// A record that a block was cleaned was appended.
+    /// A *cleaned* record was appended.
     pub(super) fn mark_clean(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
         assert!(self.is_dirty(block), "a clean block is not cleaned");
         self.index.borrow_mut().clean(block);
         self.cleaned.borrow_mut().insert(block, (ring, lsn));
     }
 
-    /// Whether a block was cleaned, and the record that says so is not stable yet.
+    /// Whether the *cleaned* record of a block is not stable yet.
     pub(super) fn is_newly_clean(&self, block: LocalBlock) -> bool {
         self.cleaned.borrow().contains_key(&block)
     }
@@ -220,7 +220,7 @@ impl BlockMap {
         self.any_newly_clean() && blocks.any(|block| self.is_newly_clean(block))
     }
 
-    /// Forgets a dirty block that reclaim has brought to the origin.
+    /// Removes a dirty block that reclaim has written to the origin.
     pub(super) fn evacuate(&self, log: &SegmentLog, block: LocalBlock) {
         assert!(
             self.is_dirty(block),
@@ -235,13 +235,12 @@ impl BlockMap {
         !evacuated.is_empty() && blocks.any(|block| evacuated.contains(&block))
     }
 
-    /// The region that blocks were evacuated from is void.
+    /// The region that blocks were evacuated from is free.
     pub(super) fn evacuation_ended(&self) {
         self.evacuated.borrow_mut().clear();
     }
 
-    /// The dirty blocks that come next in the order of addresses, from `from` on and around, so many at most; and whether
-    /// these are all.
+    /// The next dirty blocks in address order, from `from` on, wrapping around, up to a maximum; and whether these are all.
     pub(super) async fn next_dirty(
         &self,
         env: &impl Env,
@@ -275,12 +274,12 @@ impl BlockMap {
 
     // Copies that cannot be read.
 
-    /// A dirty block could not be read. False: nor could it be the last time.
+    /// A dirty block could not be read. False: its previous read failed, too.
     pub(super) fn note_damaged(&self, block: LocalBlock) -> bool {
         self.damaged.borrow_mut().insert(block)
     }
 
-    /// The copy of a block can be read, or there is a new one, or it is needed no more.
+    /// The copy of a block is readable again, replaced, or no longer needed.
     pub(super) fn not_damaged(&self, block: LocalBlock) {
         let mut damaged = self.damaged.borrow_mut();
         if !damaged.is_empty() {
@@ -296,7 +295,7 @@ impl BlockMap {
         self.damaged.borrow().len() as u64
     }
 
-    /// The device is fenced and may have the new contents of a block, or the old ones.
+    /// The device is fenced and has the new or the old contents of a block.
     pub(super) fn note_unknown(&self, block: LocalBlock) {
         self.unknown.borrow_mut().insert(block);
     }
@@ -320,7 +319,7 @@ impl BlockMap {
         self.index.borrow().fragment_bytes()
     }
 
-    /// What `pick` makes of the cached blocks, in no useful order.
+    /// The results of `pick` for all cached blocks, in no particular order.
     pub(super) fn pick<T>(&self, pick: impl Fn(LocalBlock, Entry) -> Option<T>) -> Vec<T> {
         let index = self.index.borrow();
         index
@@ -329,15 +328,15 @@ impl BlockMap {
             .collect()
     }
 
-    // Taking over what an earlier opening left, and leaving it to a later one.
+    // Restoring the index of an earlier opening, and saving it for a later one.
 
-    /// Takes over an index, whose entries the regions' live counts know.
+    /// Restores an index whose entries are already in the live counts of the regions.
     pub(super) fn replace(&self, index: Index) {
         assert_eq!(self.len(), 0, "nothing was cached before");
         *self.index.borrow_mut() = index;
     }
 
-    /// Makes an empty map ready for so many records, which come in batches of `batch` at most.
+    /// Prepares an empty map for this many records, in batches of at most `batch`.
     pub(super) fn reserve(&self, records: usize, batch: usize) -> Bulk {
         let mut index = self.index.borrow_mut();
         assert!(index.is_empty(), "nothing was cached before");
@@ -349,7 +348,7 @@ impl BlockMap {
         self.index.borrow_mut().apply(bulk);
     }
 
-    /// Gives back what was reserved in vain, and counts the entries by region.
+    /// Releases unused memory, and counts the entries of each region.
     pub(super) fn rebuilt(&self, log: &SegmentLog, regions: u32) {
         let mut index = self.index.borrow_mut();
         index.fit();
@@ -373,7 +372,7 @@ impl BlockMap {
 
 #[cfg(test)]
 impl BlockMap {
-    /// Sets an entry that lies nowhere.
+    /// Sets an entry whose location is not in any region.
     pub(super) fn insert_alone(&self, block: LocalBlock, entry: Entry) {
         self.index.borrow_mut().insert(block, entry);
     }

@@ -1,8 +1,8 @@
-//! Reclaim: freeing whole regions, oldest first, so that nothing is ever compacted.
+//! Reclaim: frees whole regions, oldest first; regions are never compacted.
 //!
-//! The policy says which ring gives up its oldest region and what becomes of each block in it: dropped, or
-//! stored again because it was used. Stored again means copied as it is, without decoding: damage stays
-//! visible (see [`crate::format::extent::moved_checksum`]). The region is discarded before it is reused.
+//! The policy chooses the ring whose oldest region is freed, and for each block in it: drop it, or store it again
+//! because it was used. To store a block again, reclaim copies the fragment without decoding it, so damage stays
+//! detectable (see [`crate::format::extent::moved_checksum`]). The region is discarded before it is reused.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,17 +23,17 @@ use crate::policy::{Fate, Ring};
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
 
-/// Records judged before other tasks get their turn.
+/// Records judged before reclaim yields to other tasks.
 const JUDGE_YIELD_RECORDS: usize = 256;
-/// Fragments to store again that are read at once.
+/// Fragments to store again that are read in one go.
 const GATHER: Limits = Limits {
     bytes_max: 256 << 10,
     gap_max: 8 << 10,
 };
-/// Pause before reclaim tries again to bring dirty blocks to an origin that fails.
+/// Pause before reclaim retries to write dirty blocks to a failing origin.
 const EVACUATE_PAUSE: Duration = Duration::from_secs(1);
-/// How long after a read of a dirty block that failed it is read again, before it counts as lost. What was read and is not right
-/// is read again at once.
+/// How long after a failed read of a dirty block the read is repeated, before the block counts as lost. After a checksum
+/// mismatch it is repeated at once.
 const LOAD_AGAIN: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_millis(100),
@@ -41,7 +41,7 @@ const LOAD_AGAIN: [Duration; 4] = [
     Duration::from_secs(5),
 ];
 
-/// A block that is to be stored again.
+/// A block to store again.
 #[derive(Clone, Copy, Debug)]
 struct Survivor {
     block: LocalBlock,
@@ -59,12 +59,12 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Whether a region should be reclaimed, and none is.
+    /// Whether a region should be reclaimed and no reclaim is running.
     pub(super) fn can_reclaim(&self) -> bool {
         !self.reclaimer.is_running() && self.log.wants_reclaim()
     }
 
-    /// Keeps regions free ahead of need, until the shard stops.
+    /// Frees regions before they are needed, until the shard stops.
     pub(super) async fn reclaim_task(shard: Rc<Self>) {
         loop {
             while !shard.is_stopping() && !shard.cache.is_fenced() && shard.log.wants_reclaim() {
@@ -79,8 +79,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Reclaims one region; false if no ring has one, or its dirty blocks can go nowhere. With `keep`, used blocks are
-    /// stored again; dirty ones always are.
+    /// Reclaims one region; false if no ring has one, or if there is no place for its dirty blocks. With `keep`, used blocks
+    /// are stored again; dirty blocks always are.
     pub(super) async fn reclaim_one(self: &Rc<Self>, keep: bool) -> bool {
         let unfinished = self.reclaimer.unfinished();
         let victim = unfinished.unwrap_or_else(|| self.tuning.victim(self.ring_sizes()));
@@ -89,7 +89,7 @@ impl<P: Platform> Shard<P> {
         } else {
             Ring::Main
         };
-        // Nothing else goes before what a crash has left unfinished.
+        // A reclaim that a crash interrupted is finished first.
         let taken = (self.log.take_oldest(victim))
             .or_else(|| unfinished.is_none().then(|| self.log.take_oldest(other))?);
         let Some(victim) = taken else { return false };
@@ -122,8 +122,8 @@ impl<P: Platform> Shard<P> {
         evacuated
     }
 
-    /// Sees to the dirty blocks that are still in a region: those that no summary lists, or that found no room. They
-    /// are stored again if they can be, and brought to the origin otherwise. False: neither works.
+    /// Moves the dirty blocks that are still in a region: blocks that no summary lists, or for which there was no space. They
+    /// are stored again if possible, and written to the origin otherwise. False: neither works.
     async fn evacuate(self: &Rc<Self>, number: u32) -> bool {
         let mut tries = 0_u32;
         loop {
@@ -150,8 +150,8 @@ impl<P: Platform> Shard<P> {
             let (written, outcome) = self.write_dirty(&homeless).await;
             let all = outcome.is_ok() && written.len() == homeless.len();
             if all {
-                // All or none: their records are on the medium until the region is void, and a region that is put back
-                // must have its entries.
+                // All or none: their records are on the device until the region is free, and the entries of a region whose
+                // reclaim is given up must stay.
                 for dirty in written.iter().filter(|dirty| self.is_still(dirty)) {
                     self.map.evacuate(&self.log, dirty.block);
                     count(&self.stats.counters.cleaned_blocks, 1);
@@ -163,7 +163,7 @@ impl<P: Platform> Shard<P> {
                     |error| error.to_string(),
                 );
                 tries += 1;
-                // An origin may be away for hours.
+                // An origin may be unavailable for hours.
                 if tries.is_power_of_two() {
                     tracing::warn!(
                         shard = self.id.number,
@@ -196,8 +196,8 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    /// Stores a dirty block again by its contents, or that they are lost, for good: not before they have been read wrong again
-    /// and again. False: there is no room, or the device was fenced.
+    /// Stores the contents of a dirty block again, or a record that the contents are lost. The latter only after repeated
+    /// reads gave wrong data. False: there is no space, or the device was fenced.
     async fn move_dirty(self: &Rc<Self>, dirty: &Dirty) -> bool {
         let mut data = IoBuf::new(BLOCK_BYTES);
         let errors = &self.stats.counters.cache_read_errors;
@@ -245,7 +245,7 @@ impl<P: Platform> Shard<P> {
             if !self.is_still(dirty) {
                 return true;
             }
-            // Where it is it can be read; what is not sent any more cannot.
+            // The old copy can be read; a new copy that is not sent to the fenced device cannot.
             if self.cache.is_fenced() {
                 return false;
             }
@@ -269,7 +269,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The extents and records of a region that is being reclaimed.
+    /// The extents and records of the region that is being reclaimed.
     async fn contents_of(&self, victim: Victim) -> Result<RegionContents, String> {
         let place = self.id.region(victim.region);
         let read = read_region(
@@ -286,7 +286,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Decides the fate of each block in the region. Those to be dropped are dropped.
+    /// Decides for each block of the region whether it is dropped or moved, and drops the former.
     async fn judge(&self, victim: Victim, contents: &RegionContents, keep: bool) -> Vec<Survivor> {
         let mut survivors = Vec::new();
         let mut records = contents.records.iter();
@@ -328,7 +328,7 @@ impl<P: Platform> Shard<P> {
         let block = self.local(record.block);
         let entry = self.map.lookup(block).filter(|entry| entry.same_place(written))?;
         let fate = if entry.dirty() && !planted(PlantedBug::ReclaimedBeforeClean) {
-            // Not to be dropped: the origin has it not. Where it goes it is in nobody's way until it is cleaned.
+            // A dirty block is never dropped. In the ring that it goes to it is not judged again until it is clean.
             Fate::Keep {
                 ring: Ring::Main,
                 hits: entry.hits(),
@@ -358,7 +358,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Copies the surviving fragments to the open extents of their rings.
+    /// Copies the fragments that stay to the open extents of their rings.
     async fn store_again(self: &Rc<Self>, survivors: &[Survivor]) {
         for (range, group) in neighbours(survivors, GATHER, |survivor| survivor.start..survivor.end) {
             let only_same_filled = range.is_empty();
@@ -399,7 +399,7 @@ impl<P: Platform> Shard<P> {
                     };
                     let from = self.log.identity_at(global, location);
                     if self.must_be_whole() && !verified {
-                        // Without this one the sweep drops the block, or finds it lost.
+                        // Without this fragment, the block is dropped below, or found lost.
                         let mut block = IoBuf::new(BLOCK_BYTES);
                         if self.codecs.unpack(bytes, &from, &mut block).is_err() {
                             return;
@@ -416,13 +416,13 @@ impl<P: Platform> Shard<P> {
             };
             let ring = self.log.ring_at(entry.location());
             if survivor.ring != ring && self.map.is_newly_clean(survivor.block) {
-                // That it was cleaned may stand in the open extent of the ring that it leaves. Extents get their sequence
-                // when they are sealed: after a newer record of the block it would say so of that.
+                // The open extent of the ring that the block leaves may contain its *cleaned* record. Extents get their
+                // sequence when they are sealed, so that record could get a higher sequence than the block's new record.
                 self.log.seal_ring(ring);
             }
             let appended = self.log.append(survivor.ring, global, what, Class::Reclaim);
             if let Some(Appended { entry: new, .. }) = appended {
-                // Hits that came since the verdict count for the next one.
+                // Hits since the decision count for the next one.
                 let hits = survivor
                     .hits
                     .max(entry.hits().saturating_sub(survivor.entry.hits()));
@@ -440,7 +440,7 @@ impl<P: Platform> Shard<P> {
                 self.pump_writes();
                 return;
             }
-            // Its own region is the next to become free: without one now there will be none. A clean block can go.
+            // The victim is the next region to become free, so waiting for another one is useless. A clean block is dropped.
             if self.cache.is_fenced() || !self.log.writing() {
                 return;
             }
@@ -449,7 +449,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Drops what the index still has in the region: blocks that no summary listed, or that could not be moved.
+    /// Drops the blocks that the index still has in the region: no summary listed them, or they could not be moved.
     fn sweep(&self, number: u32) {
         if self.log.live_in(number) == 0 {
             return;
@@ -462,8 +462,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Has the manifest say that a region is being reclaimed, before the first block leaves it: from then on its clean blocks
-    /// do not count for recovery, whatever becomes of them, and what is moved to the other ring cannot die before it.
+    /// Marks the region as *reclaiming* in the manifest before the first block leaves it. From then on recovery ignores its
+    /// clean blocks, and blocks moved to the other ring cannot be reclaimed before this region is free.
     async fn tell_of_reclaim(self: &Rc<Self>, victim: Victim) {
         if self.cache.is_fenced() || planted(PlantedBug::ReclaimNotMarked) {
             return;
@@ -479,18 +479,18 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Waits for readers, has the manifest say that the region is free, discards it and frees it.
+    /// Waits for readers, marks the region as *free* in the manifest, discards it and frees it.
     ///
-    /// The manifest says so, stable, before anything else is reclaimed: otherwise a newer record could die before an older one
-    /// that is still in here. And before the region is filled again.
+    /// The mark is stable before anything else is reclaimed: otherwise a newer record could be lost before an older one that
+    /// is still in this region. It is also stable before the region is opened again.
     async fn free_region(self: &Rc<Self>, victim: Victim) {
         assert_eq!(self.log.live_in(victim.region), 0, "no block is left in it");
         self.log.unpinned(victim).await;
         let region_bytes = self.id.geometry.region_bytes;
         let position = self.id.position_of(victim.region);
         if self.writeback.has_dirty_records() && !planted(PlantedBug::DirtyVoidedUnstable) {
-            // What is newer than the dirty records in here must not be lost when these are gone. If it fails, the device
-            // has been fenced.
+            // Newer versions of the dirty records in this region must be stable before the records are gone. On failure the
+            // device has been fenced.
             self.make_log_stable().await;
         }
         if !self.cache.is_fenced() {
@@ -512,7 +512,8 @@ impl<P: Platform> Shard<P> {
         self.log.free(victim);
     }
 
-    /// What was moved counts from now on, then the victim is free: each is stable before the next, unless one sector says both.
+    /// The moved blocks count from now on, then the victim is free: the first mark is stable before the second, unless both
+    /// are in one sector.
     async fn tell_of_free(&self, victim: Victim) -> Result<(), DeviceError> {
         let sector_of = |region| self.id.geometry.manifest_sector_of(region);
         if let Some(region) = self.log.end_recovering()

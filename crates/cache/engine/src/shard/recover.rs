@@ -1,12 +1,12 @@
-//! Recovery: the index from what a crash left on the medium.
+//! Recovery: rebuilds the index from the cache device after a crash.
 //!
 //! Follows the rules of `docs/format.md`: the manifest says what each region is used for; every region in use is read by its
-//! summary, or by walking the headers of its extents; of all records of a block the one of the highest sequence counts. Clean
-//! blocks do not count if they lie in a region that was being reclaimed, or in a stripe with a set intent; the latter get
-//! tombstones. Regions that were being filled are closed.
+//! summary, or by walking the headers of its extents; of all records of a block the one with the highest sequence counts.
+//! Clean blocks are ignored if they are in a region that was being reclaimed, or in a stripe with a set intent; the latter
+//! get tombstones. Open regions are closed.
 //!
-//! Until the manifest says that they are closed, recovery writes nothing that changes what another recovery of the same
-//! medium would find, so a crash in it is a crash before it.
+//! Until the manifest says that they are closed, recovery writes nothing that changes the result of another recovery of
+//! the same device, so a crash during recovery is the same as a crash before it.
 
 use std::rc::Rc;
 
@@ -27,16 +27,16 @@ use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{LocalBlock, Location, STRIPE_BLOCKS, Sequence};
 
-/// Records taken over at a time, sorted by segment of the index: each segment is then in the processor's cache for
+/// Records inserted at a time, sorted by segment of the index, so that each segment stays in the processor's cache for
 /// thousands of records.
 const BATCH_RECORDS: usize = 256 << 10;
-/// Regions that are read at a time.
+/// Regions read concurrently.
 const SCANS_MAX: usize = 8;
 
-/// What a recovery found.
+/// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Regions with something in them.
+    /// Regions with contents.
     pub regions: u64,
     /// Records read.
     pub records: u64,
@@ -44,7 +44,7 @@ pub struct Recovered {
     pub blocks: u64,
     /// Blocks dropped because a write to their stripe may have been in flight.
     pub dropped: u64,
-    /// Those of them that are newer than the origin.
+    /// Dirty blocks: newer than the origin.
     pub dirty: u64,
     /// Stripes whose intent was set.
     pub stripes: u64,
@@ -53,7 +53,7 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Adds what another shard found.
+    /// Adds the result of another shard.
     pub fn add(&mut self, other: &Self) {
         self.regions += other.regions;
         self.records += other.records;
@@ -65,7 +65,7 @@ impl Recovered {
     }
 }
 
-/// A region in use and what it holds.
+/// A region in use and its contents.
 struct InUse {
     number: u32,
     entry: ManifestEntry,
@@ -79,17 +79,17 @@ impl InUse {
             .map_or(self.entry.generation, |last| last.max(self.entry.generation))
     }
 
-    /// It is to be closed, or has nothing in it: the manifest must say so.
+    /// The region must be closed or freed in the manifest.
     fn is_open(&self) -> bool {
         self.entry.state == RegionUse::Open
     }
 }
 
 impl<P: Platform> Shard<P> {
-    /// Rebuilds the index of a shard that has not been started. `tell` hears of every region that was looked at.
+    /// Rebuilds the index of a shard that has not been started. `tell` is called for every region that was read.
     ///
     /// # Errors
-    /// [`RecoverError`]: the shard is then to be thrown away, and the cache to start cold.
+    /// [`RecoverError`]: drop the shard and start the cache cold.
     pub async fn recover(self: &Rc<Self>, tell: impl Fn()) -> Result<Recovered, RecoverError> {
         let shard = self.id.number;
         let device = |source| RecoverError::Device { shard, source };
@@ -117,7 +117,7 @@ impl<P: Platform> Shard<P> {
         Ok(outcome)
     }
 
-    /// Reads the manifest that an earlier opening left.
+    /// Reads the manifest of the previous opening.
     pub(super) async fn load_manifest(&self) -> Result<Manifest, RecoverError> {
         let place = ManifestPlace {
             geometry: &self.id.geometry,
@@ -186,7 +186,7 @@ impl<P: Platform> Shard<P> {
         Ok(found)
     }
 
-    /// Numbers that no cache reaches were not written by one, and new ones must stay above all that are there.
+    /// Refuses numbers that no cache can reach: flaz did not write them, and new numbers must be higher than all existing ones.
     fn check_sequences(&self, found: &[InUse]) -> Result<(), RecoverError> {
         let shard = self.id.number;
         let last = found.iter().map(|region| (region.last_sequence(), region.number));
@@ -203,7 +203,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// One region at a time is reclaimed, the oldest of its ring.
+    /// Checks that at most one region was being reclaimed, the oldest of its ring.
     fn check_victim(&self, found: &[InUse]) -> Result<(), RecoverError> {
         let used = || found.iter().filter(|region| region.contents.used > 0);
         let mut victims = used().filter(|region| region.entry.state == RegionUse::Reclaiming);
@@ -244,7 +244,7 @@ impl<P: Platform> Shard<P> {
             regions.enter_ring(region.number);
         }
         let last = found.iter().map(InUse::last_sequence).max().unwrap_or_default();
-        // Those of this epoch are above all that an earlier one can have used, seen or not.
+        // The numbers of this epoch are higher than any that an earlier epoch can have used.
         let next_sequence = self.log.next_sequence().max(Sequence(last.0 + 1));
         self.log.inherit(regions, next_sequence);
         let victim = used().find(|region| region.entry.state == RegionUse::Reclaiming);
@@ -253,13 +253,13 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The reclaim of a region was not finished: it is finished before another one begins.
+    /// Registers an unfinished reclaim: it is finished before another one begins.
     pub(super) fn inherit_victim(&self, number: u32, ring: Ring) {
         self.log.inherit_victim(number);
         self.reclaimer.note_unfinished(ring);
     }
 
-    /// Takes records over in the order of their extents: the last one of a block stays.
+    /// Inserts records in the order of their extents, so the last record of a block wins.
     async fn take_over_records(&self, found: &[InUse]) {
         let mut order: Vec<(Sequence, u32, u32, usize)> = Vec::new();
         for (region, InUse { contents, .. }) in found.iter().enumerate() {
@@ -302,8 +302,8 @@ impl<P: Platform> Shard<P> {
         self.map.rebuilt(&self.log, self.id.geometry.regions_per_shard);
     }
 
-    /// Drops the clean blocks of a region that was being reclaimed: some may have been dropped, and been written past the
-    /// cache since. No older record of them is on the medium, for they lie in the oldest region of their ring.
+    /// Drops the clean blocks of a region that was being reclaimed: some may have been dropped before the crash and written
+    /// to the origin since. No older record of them exists, because they are in the oldest region of their ring.
     fn drop_reclaimed(&self) {
         let Some(victim) = self.log.victim() else { return };
         if planted(PlantedBug::ReclaimedKept) {
@@ -316,8 +316,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Closes regions that were being filled: what was found of them is what they hold, whatever can be read the next time.
-    /// With a summary, so that the next one who reads them need not walk.
+    /// Closes open regions: their contents are what was found now, whatever can be read the next time. Each gets a summary, so
+    /// the next reader need not walk its extents.
     async fn close_regions(&self, found: &[InUse]) -> Result<(), DeviceError> {
         let open: Vec<&InUse> = found.iter().filter(|region| region.is_open()).collect();
         if open.is_empty() {
@@ -326,7 +326,7 @@ impl<P: Platform> Shard<P> {
         for region in open.iter().filter(|region| region.contents.used > 0) {
             self.write_summary(region).await?;
         }
-        // What was found may be in the device's volatile cache, and the manifest is about to call it stable.
+        // The extents found may still be in the device's volatile cache, and the manifest is about to call them stable.
         self.cache.flush().await?;
         let regions: Vec<u32> = open.iter().map(|region| region.number).collect();
         self.log
@@ -334,7 +334,7 @@ impl<P: Platform> Shard<P> {
             .await
     }
 
-    /// What a record does to the index: the block, and its entry if it is cached now.
+    /// The effect of a record on the index: the block, and its entry if it is now cached.
     fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Change)> {
         let (shard, block) = record.block.in_shard(self.id.geometry.shard_count);
         if record.block.0 >= self.whole_blocks() || shard != self.id.number {
@@ -383,9 +383,9 @@ impl<P: Platform> Shard<P> {
         self.cache.write_at(position, buf).await
     }
 
-    /// The clean blocks of stripes whose intent is set, and where they lie, in the order of addresses: the log is read by
-    /// people. And what counts as dirty though there can be none such: the record that it was cleaned is damaged, or this
-    /// one forged, and the origin has what is right.
+    /// The clean blocks of stripes whose intent is set, and their locations, in address order, because they are logged. Also
+    /// blocks that look dirty in a cache that has no dirty blocks: their *cleaned* record is damaged, or this record is forged,
+    /// and the origin has the right data.
     fn intended(&self) -> Vec<(LocalBlock, Ring)> {
         let unknown = self.map.dirty_blocks() > 0 && !self.id.may_be_dirty;
         let intended = |block: LocalBlock, entry: Entry| {
@@ -393,11 +393,11 @@ impl<P: Platform> Shard<P> {
                 return Some((block, self.log.ring_at(entry.location())));
             }
             let set = self.intents.is_set(block) && !planted(PlantedBug::IntendedKept);
-            // Nothing newer than a dirty block went to the origin, intent or not.
+            // The origin has nothing newer than a dirty block, with or without an intent.
             let clean = !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped);
             (set && clean).then(|| (block, self.log.ring_at(entry.location())))
         };
-        // Few stripes are looked up block by block. Where most are set, that would take longer than all that is cached.
+        // A few stripes are looked up block by block. If most are set, a pass over the index is faster.
         if !unknown && self.intents.set_count() < self.map.len() as u64 / STRIPE_BLOCKS {
             let stripes = self.intents.set_stripes().into_iter();
             return stripes
@@ -411,9 +411,8 @@ impl<P: Platform> Shard<P> {
         found
     }
 
-    /// Drops the blocks of stripes whose intent is set, and appends tombstones for them as far as there is room. The others
-    /// are left to the shard's tasks. The bits stay until a round of clearing finds the tombstones stable. Nothing is on its
-    /// way to the device on return.
+    /// Drops the blocks of stripes whose intent is set, and appends tombstones for them as far as there is space. The rest is
+    /// left to the shard's tasks. The bits stay set until the tombstones are stable. No write is in flight on return.
     pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
         let intended = self.intended();
         for (block, _) in &intended {
@@ -422,13 +421,13 @@ impl<P: Platform> Shard<P> {
         let mut dropped = Ok(intended.len() as u64);
         let appended = self.append_tombstones(&intended).await;
         self.leave_tombstones(&intended[appended..]);
-        // Before anything newer of these blocks: see `BlockMap::ring_for`.
+        // Must precede any newer record of these blocks: see `BlockMap::ring_for`.
         if appended > 0 && !self.make_log_stable().await || self.cache.is_fenced() {
             let (shard, what) = (self.id.number, "the cache device failed".to_owned());
             dropped = Err(RecoverError::Damaged { shard, what });
         }
-        // The shard may be thrown away now, for its own failure or that of another one. What it writes must not land in
-        // what the next one has written at the same place.
+        // The shard may be dropped now, if it or another one failed. Its writes must not land later, in data that its
+        // successor has written to the same place.
         while self.log.writing() {
             self.log.write_ended().await;
         }
@@ -438,7 +437,7 @@ impl<P: Platform> Shard<P> {
         dropped
     }
 
-    /// Appends tombstones, and frees regions for them where that needs no origin. Gives how many found room.
+    /// Appends tombstones, and frees regions for them where the origin is not needed. Returns how many were appended.
     async fn append_tombstones(self: &Rc<Self>, blocks: &[(LocalBlock, Ring)]) -> usize {
         for (at, (block, ring)) in blocks.iter().enumerate() {
             loop {
@@ -462,7 +461,7 @@ impl<P: Platform> Shard<P> {
         blocks.len()
     }
 
-    /// Has the shard's tasks write these tombstones when they run.
+    /// Queues these tombstones for the shard's tasks.
     fn leave_tombstones(&self, blocks: &[(LocalBlock, Ring)]) {
         if blocks.is_empty() {
             return;
@@ -495,8 +494,8 @@ mod tests {
         Append::SameFilled { value, dirty: false }
     }
 
-    /// What reclaim moved and dropped of a region does not count there any more, once the manifest says that it is being
-    /// reclaimed: a block that was dropped may have been written past the cache since.
+    /// Once the manifest says that a region is being reclaimed, its clean blocks are ignored: a block that was dropped may
+    /// have been written to the origin since.
     #[test]
     fn clean_blocks_of_a_region_being_reclaimed_are_not_recovered() {
         let disks = disks();
@@ -534,8 +533,8 @@ mod tests {
         });
     }
 
-    /// The last region takes what is moved of a region whose reclaim was cut short. Each crash in there finds it free again,
-    /// and the blocks where they were.
+    /// An interrupted reclaim moves blocks to the last free region. After a crash in that reclaim, the region is free again
+    /// and the blocks are where they were.
     #[test]
     fn a_reclaim_that_crashes_cut_short_twice_has_room() {
         let wish = GeometryOptions {
@@ -552,7 +551,7 @@ mod tests {
                 value: block as u8,
                 dirty: true,
             };
-            // Seven of eight regions, each with something in it.
+            // Seven of eight regions, none empty.
             for _ in 0..7 {
                 for _ in 0..10 {
                     append(&first, Ring::Main, block, dirty(block));
@@ -603,7 +602,7 @@ mod tests {
         });
     }
 
-    /// One damaged copy of a sector of the manifest loses nothing, with both the shard is not recovered.
+    /// One damaged copy of a manifest sector loses nothing. With both damaged, the shard is not recovered.
     #[test]
     fn one_damaged_copy_of_the_manifest_loses_nothing() {
         for damaged in [&[0][..], &[1], &[0, 1]] {

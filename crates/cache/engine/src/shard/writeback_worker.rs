@@ -1,21 +1,21 @@
-//! The writeback worker: writes dirty blocks to the origin, in the order of their addresses, neighbours together.
+//! The writeback worker: writes dirty blocks to the origin in address order, neighbours together.
 //!
 //! It works in batches. The worker makes dirty blocks stable on the cache device, writes them to the origin and flushes the
-//! origin. Then each block that was not written again meanwhile gets a *cleaned* record in the log, and is clean.
+//! origin. Then it appends a *cleaned* record for each block that no client has written again; that block is clean.
 //!
 //! Invariants:
-//! - The origin never has a version that the cache device could still lose: a power cut would otherwise bring back an
-//!   older copy beside it.
+//! - The origin never has a version that the cache device could still lose: after a power cut the cache would otherwise
+//!   have an older version than the origin.
 //! - A *cleaned* record comes after the record that it refers to, in the same ring, and is written when the block is stable
 //!   on the origin. Without the record the block is dirty again after a crash and is written again, with the same result.
-//! - Nothing newer reaches the origin past the cache before that record is stable: see [`Shard::settle_cleaned`].
-//! - No two writes of one block to the origin are under way at a time: see [`super::writeback`].
+//! - No newer data is written directly to the origin before that record is stable: see [`Shard::settle_cleaned`].
+//! - At most one write of a block to the origin is in flight: see [`super::writeback`].
 //!
-//! The worker sets intents only where the origin is watched (see [`watch`](super::watch)): elsewhere its records say what a
-//! crash leaves.
+//! The worker sets intents only where the origin is watched (see [`watch`](super::watch)): elsewhere its records are enough
+//! for recovery.
 //!
-//! The pace follows the used share of the dirty limit. Below a quarter, the worker lets writes gather and waits for a quiet
-//! origin. Above, it speeds up. At the limit, writers wait for it.
+//! The rate follows the used share of the dirty limit. Below a quarter, the worker lets writes accumulate and waits for an
+//! idle origin. Above, it speeds up. At the limit, writers wait for it.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -37,26 +37,26 @@ use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, STRIPE_BLOCKS, Sequence};
 use crate::volume::IoError;
 
-/// Dirty blocks looked up at a time: bounds the memory for them, and how often the index is searched.
+/// Dirty blocks collected at a time: bounds their memory, and the number of searches of the index.
 const GATHER_BLOCKS_MAX: usize = 16 << 10;
-/// Blocks between two flushes of the origin, at most and at least. So many are cleaned at a time that it takes a second or
-/// two: by then a stop has come through, and there is something to tell of how fast it goes.
+/// Maximum and minimum number of blocks between two flushes of the origin. A batch should take one or two seconds, so that a
+/// stop does not wait long and the rate can be reported.
 const CLEAN_BATCH_BLOCKS: usize = 1024;
 const CLEAN_BATCH_BLOCKS_MIN: usize = 64;
 const CLEAN_BATCH_TIME: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(2);
-/// Fragments read at a time for one run of blocks.
+/// Fragments read concurrently for one run of blocks.
 const CLEAN_READS_MAX: usize = 16;
-/// Writes of a shard to the origin at a time.
+/// Concurrent writes of a shard to the origin.
 const CLEAN_WRITES_MAX: usize = 8;
-/// Pause after [`CLEAN_BATCH_BLOCKS`] when little is dirty: writes gather meanwhile.
+/// Pause after [`CLEAN_BATCH_BLOCKS`] when little is dirty, so that writes accumulate.
 const CLEAN_PAUSE: Duration = Duration::from_secs(2);
-/// Longest time that one run gives way to reads of the origin.
+/// Longest time that a run yields to reads of the origin.
 const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_STEP: Duration = Duration::from_millis(5);
-/// Reads of the origin under way for each run beside them. With one for one, readers of a disk lose half of it as the
-/// dirty limit comes near, and their worst second is two thirds of their mean one.
+/// Reads of the origin in flight for each concurrent run. At one to one, readers lose half of a disk near the dirty limit,
+/// and their worst second has two thirds of the mean rate.
 const READS_PER_RUN: f64 = 4.0;
-/// Times that a batch is gone over while reclaim moves blocks away under it.
+/// Passes over a batch while reclaim moves its blocks.
 const CLEAN_ROUNDS_MAX: usize = 4;
 /// Pause after a batch that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ impl<P: Platform> Shard<P> {
                 progress.note_well();
                 shard.writeback.note_nothing_dirty();
                 shard.settle_idle().await;
-                // Reclaim may have failed to clean what is dirty no more.
+                // Reclaim may have failed to write blocks that are clean by now.
                 progress.note_well();
                 continue;
             }
@@ -120,18 +120,18 @@ impl<P: Platform> Shard<P> {
             let result = shard.clean_pass(&mut sweep).await;
             shard.note_cleaning(result);
             if shard.writeback.progress().is_failing() && !shard.is_stopping() {
-                // Whoever asks for the writeback worker meanwhile does not make the devices well.
+                // Requests for writeback do not shorten this pause: the devices still fail.
                 select(pin!(shard.env.sleep(RETRY_PAUSE)), pin!(shard.tasks.stopped())).await;
             }
         }
         shard.writeback.note_step();
     }
 
-    /// Waits until something is dirty. What is clean by then is said so for good before long: what cannot be told once the
-    /// cache device fails must not keep writes from the origin.
+    /// Waits until a block is dirty. Meanwhile it makes the *cleaned* records stable: if the cache device fails before that,
+    /// writes to these blocks could not go to the origin.
     async fn settle_idle(self: &Rc<Self>) {
         if self.map.any_newly_clean() && !self.clean_sleep(SETTLE_PAUSE).await && self.dirty_blocks() == 0 {
-            // If it fails, the device has been fenced.
+            // On failure the device has been fenced.
             self.make_log_stable().await;
         }
         if self.dirty_blocks() == 0 && !self.is_stopping() && !self.cache.is_fenced() {
@@ -146,7 +146,7 @@ impl<P: Platform> Shard<P> {
         self.writeback.note_step();
     }
 
-    /// Sleeps, or less when somebody asks for the writeback worker; true: the shard stops.
+    /// Sleeps until the time is over or writeback is requested; true: the shard stops.
     async fn clean_sleep(&self, duration: Duration) -> bool {
         let pause = std::pin::pin!(self.env.sleep(duration));
         let wanted = std::pin::pin!(self.writeback.wanted());
@@ -155,14 +155,14 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Cleans what was dirty when it began, from where the sweep is on, as far as it is looked up at a time; around, where
-    /// that is all.
+    /// Cleans the blocks that are dirty now, from the sweep's position on, as many as are collected at a time. If that is all
+    /// of them, it wraps around.
     async fn clean_pass(self: &Rc<Self>, sweep: &mut Sweep) -> Result<(), IoError> {
         let begun = self.env.now();
         let (mut all, everything) = self.gather_dirty(sweep.cursor).await;
         let around = all.iter().position(|dirty| dirty.block < sweep.cursor);
         if !everything && let Some(at) = around {
-            // A sweep ends at the highest address: two ends in a row have everything between them.
+            // A sweep ends at the highest address, so two consecutive ends have all addresses between them.
             all.truncate(at);
         }
         if everything {
@@ -179,7 +179,7 @@ impl<P: Platform> Shard<P> {
             let batch;
             (batch, rest) = rest.split_at(rest.len().min(sweep.batch_blocks));
             let started = self.env.now();
-            // What the origin does not take today must not keep back what it does take.
+            // A batch that the origin refuses must not block the others.
             let result = self.clean_batch(batch).await;
             sweep.adapt(batch.len(), self.env.now().since(started));
             match result {
@@ -217,7 +217,7 @@ impl<P: Platform> Shard<P> {
                 Some(why) => progress.note_left(why),
             }
             *sweep = if everything {
-                // The next one may begin in the middle.
+                // The next pass may begin in the middle.
                 Sweep {
                     cursor: sweep.cursor,
                     whole: false,
@@ -236,23 +236,22 @@ impl<P: Platform> Shard<P> {
                     .note_failing(&self.env, &error, Failing::Reads, begun);
                 return Err(error);
             }
-            // All of them were written again meanwhile.
+            // All of them have been written again.
             self.env.sleep(GIVE_WAY_STEP).await;
         }
         if outcome.is_ok() && !all.is_empty() {
-            // A pass that has nothing before the end of its sweep says nothing.
+            // A pass that finds no block before the end of its sweep proves nothing.
             progress.note_well();
         }
         outcome
     }
 
-    /// The dirty blocks that come next in the order of addresses, from `cursor` on and around; and whether that is all of
-    /// them.
+    /// The next dirty blocks in address order, from `cursor` on, wrapping around; and whether these are all.
     async fn gather_dirty(&self, cursor: LocalBlock) -> (Vec<Dirty>, bool) {
         let blocks = self.id.geometry.local_blocks();
         let nearest = self.map.next_dirty(&self.env, cursor, blocks, GATHER_BLOCKS_MAX);
         let (nearest, everything) = nearest.await;
-        // Reclaim may have brought some to the origin meanwhile: that fewer are left does not make it all of them.
+        // Reclaim may have written some to the origin meanwhile: a short list is not proof that these are all.
         let now = |block| self.dirty_now(block, self.map.lookup(block)?);
         let found = nearest.into_iter().filter_map(now).collect();
         (found, everything)
@@ -266,15 +265,15 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    /// Whether the block is as it was found.
+    /// Whether the block still has the same entry.
     pub(super) fn is_still(&self, dirty: &Dirty) -> bool {
         let entry = self.map.lookup(dirty.block);
         let now = entry.and_then(|entry| self.dirty_now(dirty.block, entry));
         now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.generation == dirty.generation)
     }
 
-    /// Brings blocks to the origin and records that, as far as they are still dirty. Why not all of them were, but for
-    /// those that were written again meanwhile: what reclaim moves is looked for again.
+    /// Writes the blocks that are still dirty to the origin and appends their *cleaned* records. Blocks that reclaim moves are
+    /// looked up again. Returns why some are left, not counting blocks that were written again.
     async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<Option<&'static str>, IoError> {
         let started = self.env.now();
         let counters = &self.stats.counters;
@@ -289,7 +288,7 @@ impl<P: Platform> Shard<P> {
             for dirty in &written {
                 self.record_cleaned(dirty).await;
             }
-            // What could not be read then may be read by the end of the pass, and passes for damaged no more.
+            // A block that could not be read earlier in the pass may be readable now, and is then no longer counted as damaged.
             let unread = left.iter().any(|dirty| self.is_still(dirty));
             left = self.still_dirty(&left);
             let settled = left.is_empty() || counters.dirty_moved_blocks.get() == moved;
@@ -306,20 +305,20 @@ impl<P: Platform> Shard<P> {
         outcome
     }
 
-    /// Those of some blocks that are dirty, as they are now.
+    /// The dirty ones of these blocks, with their present entries.
     fn still_dirty(&self, blocks: &[Dirty]) -> Vec<Dirty> {
         let now = |dirty: &Dirty| self.dirty_now(dirty.block, self.map.lookup(dirty.block)?);
         blocks.iter().filter_map(now).collect()
     }
 
-    /// Brings blocks to the origin, stable there on return. Gives those that were, and the first error.
+    /// Writes blocks to the origin, stable on return. Returns the blocks written and the first error.
     pub(super) async fn write_dirty(self: &Rc<Self>, batch: &[Dirty]) -> (Vec<Dirty>, Result<(), IoError>) {
         let failures = self.origin.flush_failures();
         if !planted(PlantedBug::CleanedBeforeStable) && !self.make_log_stable().await {
             return (Vec::new(), Err(self.cache_failed()));
         }
         let failed = Cell::new(false);
-        // A stop does not wait until an origin that is slow to fail has failed them all.
+        // A stop does not wait for every block of an origin that fails slowly.
         let wanted = |_: &&[Dirty]| !(failed.get() && self.is_stopping());
         let runs = runs(batch).take_while(wanted).map(|run| self.clean_run(run));
         let mut runs = iter(runs).buffer_unordered(CLEAN_WRITES_MAX);
@@ -336,8 +335,8 @@ impl<P: Platform> Shard<P> {
             && !planted(PlantedBug::CleanedUnflushed)
             && let Err(error) = self.origin.flush_since(failures).await
         {
-            // Not to be asked twice: what a failed flush leaves is not known. The blocks stay dirty and are written
-            // once more. And what clients wrote past the cache may be lost with it, so the next flush must tell them.
+            // Not retried: after a failed flush the state of the origin is unknown. The blocks stay dirty and are written
+            // again. Direct writes of clients may be lost too, so their next flush must report it.
             count(&self.stats.counters.origin_errors, 1);
             let why = IoError::CacheFailed(format!("the origin failed a flush: {error}"));
             self.origin.leave_untold(error);
@@ -352,7 +351,7 @@ impl<P: Platform> Shard<P> {
         (written, outcome)
     }
 
-    /// Writes neighbouring blocks to the origin. Gives those that were written.
+    /// Writes neighbouring blocks to the origin. Returns the blocks written.
     async fn clean_run(self: &Rc<Self>, run: &[Dirty]) -> (Vec<Dirty>, Result<(), IoError>) {
         let mut written = Vec::with_capacity(run.len());
         let Some((first, last)) = run.first().zip(run.last()) else {
@@ -412,13 +411,13 @@ impl<P: Platform> Shard<P> {
         (written, Ok(()))
     }
 
-    /// Waits until a run may go to the origin; `None`: it fails, and the shard stops. Beside readers of the origin there is
-    /// one run for every [`READS_PER_RUN`] reads, and one at least, fewer the less urgent cleaning is, and each waits a
-    /// while for a quiet moment: so readers keep most of a disk (one alone half of it), and what they have changes slowly.
+    /// Waits until a run may go to the origin; `None`: the origin fails and the shard stops. With reads in flight there is one
+    /// run for every [`READS_PER_RUN`] reads, at least one, fewer the less urgent writeback is, and each waits a while for an
+    /// idle moment. Readers keep most of a disk (a single reader half of it), and their share changes slowly.
     async fn take_turn(&self) -> Option<Counted<'_>> {
         let started = self.env.now();
         if self.writeback.progress().is_origin_failing() {
-            // A batch would hand the only turn from run to run, each of which may take long, past the other shards.
+            // Otherwise the runs of one batch would take the only slot one after another, and other shards would starve.
             self.env.sleep(GIVE_WAY_STEP).await;
         }
         loop {
@@ -442,12 +441,12 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Reads a block that is still dirty and still where it was.
+    /// Reads a block whose entry is unchanged.
     async fn load_dirty(self: &Rc<Self>, dirty: &Dirty, place: &mut [u8]) -> bool {
         self.is_still(dirty) && matches!(self.load(dirty.block, dirty.entry, place).await, Ok(true))
     }
 
-    /// Says in the log that a block is clean, if it is still the one that was written to the origin.
+    /// Appends a *cleaned* record for a block if its version is still the one written to the origin.
     async fn record_cleaned(self: &Rc<Self>, dirty: &Dirty) {
         let block = dirty.block;
         while self.is_still(dirty) {
@@ -467,11 +466,11 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Before something newer than a block that was just cleaned goes to the origin past the cache: that it was cleaned
-    /// must be stable, or recovery would find it dirty and prefer it.
+    /// Makes the *cleaned* records of these blocks stable before newer data goes directly to the origin: otherwise recovery
+    /// would find the blocks dirty and prefer their old contents.
     ///
     /// # Errors
-    /// The cache device fails, so that it cannot be told.
+    /// The cache device fails, so the records cannot be made stable.
     pub(super) async fn settle_cleaned(self: &Rc<Self>, blocks: std::ops::Range<u64>) -> Result<(), IoError> {
         let locals = || blocks.clone().map(|block| self.local(BlockNumber(block)));
         if self.map.any_newly_clean_of(locals())
@@ -480,14 +479,14 @@ impl<P: Platform> Shard<P> {
         {
             return Err(self.cache_failed());
         }
-        // Of those that reclaim has just brought to the origin nothing says so until their region is void.
+        // Blocks that reclaim has just written to the origin have no *cleaned* record until their region is free.
         while self.map.any_evacuated_of(locals()) {
             if self.cache.is_fenced() {
                 return Err(self.cache_failed());
             }
             self.reclaimer.changed().await;
         }
-        // Nor may a copy of it still be on its way there: reclaim may bring a block to the origin beside the worker.
+        // No older copy may still be in flight to the origin: reclaim also writes blocks there.
         if self.writeback.has_dirty_records() {
             let first = self.local(crate::units::BlockNumber(blocks.start));
             let end = LocalBlock(first.0 + blocks.end - blocks.start);
@@ -496,11 +495,10 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Cleans everything that is dirty now.
+    /// Writes all blocks that are dirty now to the origin.
     ///
     /// # Errors
-    /// The writeback worker cannot: the origin or the cache device fails, or copies are damaged. What could not be cleaned stays
-    /// dirty.
+    /// The origin or the cache device fails, or copies are damaged. Blocks that could not be written stay dirty.
     pub async fn clean_all(self: &Rc<Self>) -> Result<(), IoError> {
         let progress = self.writeback.progress();
         let marks = progress.marks();
@@ -526,9 +524,9 @@ impl<P: Platform> Shard<P> {
     }
 }
 
-/// How long nothing must be dirty before the log is made stable for what was cleaned.
+/// Time without dirty blocks after which the *cleaned* records are made stable.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
-/// Why blocks are left dirty.
+/// Why blocks are still dirty.
 const LEFT_FAILED: &str = "a device fails";
 const LEFT_MOVED: &str = "reclaim moves dirty blocks as fast as they are cleaned";
 
@@ -536,7 +534,7 @@ fn is_zero(entry: Entry) -> bool {
     matches!(entry.place(), Place::SameFilled { value: 0, .. })
 }
 
-/// Cuts blocks in the order of addresses into runs of neighbours; a run stays in its stripe.
+/// Splits blocks in address order into runs of neighbours; a run does not cross stripes.
 fn runs(mut batch: &[Dirty]) -> impl Iterator<Item = &[Dirty]> {
     std::iter::from_fn(move || {
         let first = batch.first()?.block.0;
@@ -605,8 +603,8 @@ mod tests {
         })
     }
 
-    /// More is dirty than is looked up at a time, and some of it is brought to the origin by reclaim while it is looked up.
-    /// That fewer blocks are found does not make them all that are dirty: `clean_all` would end, with the rest still dirty.
+    /// More blocks are dirty than are collected at a time, and reclaim writes some to the origin during the lookup. A short list
+    /// must not count as complete: `clean_all` would end with blocks still dirty.
     #[test]
     fn an_incomplete_writeback_pass_does_not_count() {
         const MORE: u64 = 300;
@@ -623,7 +621,7 @@ mod tests {
                     shard.map.clean_alone(LocalBlock(block));
                 }
             };
-            // The first segment has been looked at by then.
+            // The first segment has been searched by then.
             let mut sweep = Sweep::begin(CLEAN_BATCH_BLOCKS_MIN);
             let (result, ()) = join(shard.clean_pass(&mut sweep), rescue).await;
             result.expect("the origin is well");
