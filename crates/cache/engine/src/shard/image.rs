@@ -1,4 +1,4 @@
-//! Stopping a shard in order, and the index image that makes its next start warm.
+//! The clean stop of a shard, and the index image from which the next start is warm.
 
 use std::rc::Rc;
 
@@ -13,11 +13,11 @@ use crate::planted::{PlantedBug, planted};
 use crate::units::Epoch;
 
 impl<P: Platform> Shard<P> {
-    /// Stops admission and reclaim, and waits until everything is on the cache device. Front ends take no more
-    /// requests by now; writes and trims in flight are waited for.
+    /// Stops admission and reclaim, and waits until everything is on the cache device. Front ends have stopped accepting
+    /// requests; this waits for writes and trims in flight.
     pub async fn stop(self: &Rc<Self>) {
-        // A write that the origin has not answered yet may still change a block that the index has: an image made
-        // now would name its old contents.
+        // A write in flight to the origin may still change a cached block: an image written now would have its old
+        // contents.
         self.order.wait_until_idle().await;
         assert_eq!(self.order.writing(), 0, "front ends take no more requests");
         self.tasks.enter(Phase::Stopping);
@@ -34,7 +34,7 @@ impl<P: Platform> Shard<P> {
     /// Stores what is queued, and waits until it is on the cache device. No task of the shard runs on return.
     async fn store_what_waits(self: &Rc<Self>) {
         while !(self.queue.is_empty() && self.tasks.is_idle()) {
-            // The task ended when there was nothing left to store, and a copy was found damaged since.
+            // The task had ended with an empty queue, and a damaged copy was found since.
             if !self.queue.is_empty() && !self.queue.has_worker() {
                 self.tasks.spawn(&self.env, Self::admit_task(Rc::clone(self)));
             }
@@ -47,7 +47,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Writes the image and the state page. Nothing is valid before the superblock says so.
+    /// Writes the image and the state page. They become valid with the superblock.
     ///
     /// # Errors
     /// [`ImageError`] when the cache device failed now or earlier.
@@ -58,14 +58,14 @@ impl<P: Platform> Shard<P> {
             return Err(ImageError::Failed { shard });
         }
         self.not_stuck()?;
-        // What is cached must be what the origin keeps, whatever happens to its power after the stop.
+        // The origin must keep the cached data even if it loses power after the stop.
         if !planted(PlantedBug::OriginNotFlushedAtStop) {
             let failures = self.doubt_what_a_flush_lost();
             let flushed = self.origin.flush_since(failures).await;
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
-        // What reclaim has moved meanwhile is in the image, and the manifest must have as much.
+        // The image includes blocks that reclaim has just moved, so the manifest must include their regions.
         if !self.log.is_all_stable() && !self.make_log_stable().await {
             return Err(ImageError::Failed { shard });
         }
@@ -124,8 +124,8 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Makes the tombstones stable that came after the stop had stored all: a read has found a copy damaged, or an extent
-    /// did not reach the device. The image does not name their blocks, so nothing else would say that these copies are void.
+    /// Makes the tombstones stable that were added after the queue was drained: a read found a damaged copy, or an extent did
+    /// not reach the device. The image does not contain their blocks, so only the tombstones say that these copies are stale.
     async fn settle_late(self: &Rc<Self>) -> Result<(), ImageError> {
         while self.map.any_stale() {
             self.store_what_waits().await;
@@ -139,14 +139,14 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// The image, after freeing as many regions as it needs. It has no place for a reclaim that is not finished, nor for a
-    /// tombstone that is not written.
+    /// The image, after freeing as many regions as it needs. It cannot represent an unfinished reclaim or an unwritten
+    /// tombstone.
     async fn fit_image(self: &Rc<Self>) -> Result<Vec<u8>, ImageError> {
         let before = self.map.len();
         loop {
             self.settle_late().await?;
-            // Reclaim goes on when the device is fenced: a region that it frees then need not be void on the medium, and
-            // what it holds would come back after the next crash.
+            // Reclaim continues when the device is fenced. A region freed then may not be free in the manifest, and its
+            // blocks would be recovered after the next crash.
             if self.cache.is_fenced() {
                 return Err(ImageError::Failed {
                     shard: self.id.number,
@@ -175,7 +175,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Bytes of the image as it would be now.
+    /// Bytes of an image written now.
     fn image_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + self.log.image_bytes() + self.map.image_bytes()
     }
@@ -192,10 +192,10 @@ impl<P: Platform> Shard<P> {
         out
     }
 
-    /// Takes over what the last clean stop left. Returns the number of index entries that were refused.
+    /// Restores the state of the last clean stop. Returns the number of index entries that were refused.
     ///
     /// # Errors
-    /// [`ImageError`]: the shard is then as empty as before.
+    /// [`ImageError`]: the shard stays empty.
     pub async fn load_image(self: &Rc<Self>, epoch: Epoch) -> Result<usize, ImageError> {
         let state = read_state(
             self.cache.device(),
@@ -222,8 +222,8 @@ impl<P: Platform> Shard<P> {
                 what,
             });
         }
-        // Nothing was in flight, so no bit is set but where a flush of the origin failed, or where the host could not be
-        // told what the origin begins with.
+        // No write was in flight, so a bit is set only if a flush of the origin failed, or if the host could not record the
+        // origin's fingerprint.
         let loaded = self.load_intents().await;
         loaded.map_err(|source| ImageError::Device {
             shard: self.id.number,
@@ -262,8 +262,8 @@ mod tests {
     use flaz_sim::{DiskConfig, Sim, SimDisk};
     use std::time::Duration;
 
-    /// Stops a shard that has to reclaim a region before it can write its image, and saves it. The first write of that
-    /// fails, if `fail`.
+    /// Stops and saves a shard that has to reclaim a region before it can write its image. With `fail`, the first write of the
+    /// image fails.
     fn save(fail: bool) -> Result<(), ImageError> {
         const CACHE_LEN: u64 = 2 << 20;
         let sim = Sim::new(1);
@@ -297,7 +297,7 @@ mod tests {
         })
     }
 
-    /// It cannot be made void then, and the image would say that it is free.
+    /// A region cannot be marked as free after the fence, and the image would say that it is free.
     #[test]
     fn a_shard_fenced_while_freeing_image_space_is_not_saved() {
         save(false).expect("the device is well");

@@ -1,4 +1,4 @@
-//! Reading: hits from the cache device, misses from the origin, both at once for a partial hit.
+//! Reads: hits from the cache device, misses from the origin, both concurrently for a partial hit.
 //!
 //! A miss is answered first and admitted afterwards. Two readers of one missed block cause one origin read: see
 //! [`super::origin_reads`].
@@ -25,18 +25,18 @@ use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
 use crate::volume::IoError;
 
-/// Neighbouring fragments that are read at once.
+/// Maximum number of neighbouring fragments in one read.
 const GATHER: Limits = Limits {
     bytes_max: 128 << 10,
     gap_max: 4 << 10,
 };
-/// Hits of one request from which decoding is spread over the cores.
+/// Number of hits of a request from which decoding is spread over the cores.
 const DECODE_SPLIT_BLOCKS_MIN: usize = 32;
 
-/// One in so many decodings is timed.
+/// One in this many decodings is timed.
 const UNPACK_SAMPLE: u64 = 16;
 
-/// A hit that is on the cache device.
+/// A hit on the cache device.
 #[derive(Clone, Copy, Debug)]
 struct Hit {
     /// Block within the request.
@@ -49,7 +49,7 @@ struct Hit {
     end: u64,
 }
 
-/// Neighbouring hits, read at once.
+/// Neighbouring hits that are read together.
 #[derive(Debug)]
 struct Gather {
     start: u64,
@@ -57,7 +57,7 @@ struct Gather {
     hits: Vec<Hit>,
 }
 
-/// What a request found in the cache.
+/// The result of a lookup for a request.
 #[derive(Debug, Default)]
 struct Found {
     blocks: u64,
@@ -74,7 +74,7 @@ impl<P: Platform> Shard<P> {
     pub async fn read(self: &Rc<Self>, offset: u64, len: usize, bypass: bool) -> Result<IoBuf, IoError> {
         let cut = self.whole_blocks() * BLOCK_BYTES as u64;
         if self.dirty_allowed() && offset < cut && cut < offset + len as u64 {
-            // The part of a block at the origin's end is never cached, what is before it may be dirty.
+            // The partial block at the origin's end is never cached; blocks before it may be dirty.
             let head = (cut - offset) as usize;
             let mut out = IoBuf::new(len);
             out[..head].copy_from_slice(&self.read_range(offset, head, bypass).await?);
@@ -136,7 +136,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The fast path: one block, cached. No allocation but the answer's pooled buffer.
+    /// The fast path: one cached block. The only allocation is the reply's pooled buffer.
     async fn read_one_cached(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -145,7 +145,7 @@ impl<P: Platform> Shard<P> {
         if blocks != 1 {
             return Ok(None);
         }
-        // The hit is counted here only if it succeeds; `read_many` looks again otherwise.
+        // The hit is counted here only if it succeeds; otherwise `read_many` repeats the lookup.
         let entry = self.map.lookup(block);
         let Some(entry) = entry else { return Ok(None) };
         let mut out = IoBuf::new(BLOCK_BYTES);
@@ -155,11 +155,11 @@ impl<P: Platform> Shard<P> {
         }))
     }
 
-    /// Restores the block that `entry` names into `out`. False: that copy could not be had; look again, for there may
-    /// be a newer one by now.
+    /// Restores the block at `entry` into `out`. False: the copy could not be read; repeat the lookup, because there may be a
+    /// newer one by now.
     ///
     /// # Errors
-    /// [`IoError::DirtyLost`]: it was the only one. [`IoError::CacheFailed`]: what it is will be known at the next start.
+    /// [`IoError::DirtyLost`]: it was the only copy. [`IoError::CacheFailed`]: the contents are known only after the next start.
     pub(super) async fn load(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -241,12 +241,11 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// A fragment turned out bad (`None`: could not be read). A clean block is dropped; what is counted as a failed
-    /// read was counted there.
+    /// Handles a bad fragment (`None`: could not be read). A clean block is dropped. The caller has counted a failed read.
     ///
     /// # Errors
-    /// [`IoError::DirtyLost`] where the block is dirty and still lies there: the origin has only something older, which
-    /// nobody may see.
+    /// [`IoError::DirtyLost`] if the block is dirty and still has this copy: the origin has only an older version, which must
+    /// not be served.
     fn drop_bad(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -256,7 +255,7 @@ impl<P: Platform> Shard<P> {
         self.is_known(block)?;
         if let Some(error) = error {
             count(&self.stats.counters.checksum_failures, 1);
-            // The writeback worker comes back to one that is dirty every second.
+            // The writeback worker reads a dirty one again every second.
             if !self.map.is_damaged(block) {
                 tracing::warn!(
                     shard = self.id.number,
@@ -288,8 +287,8 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Forgets a block whose copy cannot be used, if the index still names that copy. A tombstone follows: the
-    /// copy may be readable again some day, when the origin has long changed.
+    /// Drops a block whose copy cannot be used, if the index still points to that copy. A tombstone follows: the copy may
+    /// become readable again after the origin has changed.
     pub(super) fn drop_if_same(self: &Rc<Self>, block: LocalBlock, entry: Entry) {
         if !self.map.is_at(block, entry) {
             return;
@@ -312,7 +311,7 @@ impl<P: Platform> Shard<P> {
         });
     }
 
-    /// The general path. Returns whole blocks and how many of them were found in the cache.
+    /// The general path. Returns whole blocks and how many of them were cached.
     async fn read_many(
         self: &Rc<Self>,
         first: LocalBlock,
@@ -342,7 +341,7 @@ impl<P: Platform> Shard<P> {
         let mut bad = bad?;
         found.blocks -= bad.len() as u64;
         if self.writeback.has_dirty_records() {
-            // Where a copy was bad there may be a newer one by now, and if that is dirty, the origin is out of date.
+            // After a bad copy, repeat the lookup: there may be a newer copy, and if it is dirty, the origin is out of date.
             let mut gone = Vec::new();
             for index in bad {
                 let block = LocalBlock(first.0 + index as u64);
@@ -361,7 +360,7 @@ impl<P: Platform> Shard<P> {
         Ok((out, found.blocks))
     }
 
-    /// Sorts the blocks of a request into those served from memory (into `out`), hits on the device, misses.
+    /// Looks up the blocks of a request: those in memory go to `out`, the rest are hits on the device or misses.
     fn look_up(self: &Rc<Self>, first: LocalBlock, blocks: usize, out: &mut [u8]) -> Result<Found, IoError> {
         let mut found = Found::default();
         for index in 0..blocks {
@@ -388,21 +387,21 @@ impl<P: Platform> Shard<P> {
         Ok(found)
     }
 
-    /// Reads and restores hits into `out`; returns the indexes of those that could not be had.
+    /// Reads and restores hits into `out`; returns the indexes of those that could not be read.
     async fn read_hits(self: &Rc<Self>, hits: Vec<Hit>, out: &mut [u8]) -> Result<Vec<usize>, IoError> {
         let total = hits.len();
         let groups = gather(hits);
         let split = total >= DECODE_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1;
         let mut bad = Vec::new();
         let mut lost = Ok(());
-        // Reads of all groups go out together; decoding starts as they arrive.
+        // The reads of all groups are issued together; each is decoded when it arrives.
         let reads = groups.into_iter().map(|group| async move {
             let pins: Vec<_> = group
                 .hits
                 .iter()
                 .map(|hit| self.log.pin(hit.identity.location))
                 .collect();
-            // That a group cannot be read says nothing of any block in it.
+            // A failed read of a group does not mean that each block in it is bad.
             let known = group.hits.len() > 1 || self.map.is_damaged(group.hits[0].block);
             let len = group.end - group.start;
             let read = self.read_cache_again(group.start, len, known).await;
@@ -449,7 +448,7 @@ impl<P: Platform> Shard<P> {
         Ok(bad)
     }
 
-    /// Reads hits each by itself, where they could not be read together. What cannot be read counts as one failure of the device.
+    /// Reads hits one by one after a read of the group failed. All failures together count as one failure of the device.
     async fn read_apart(self: &Rc<Self>, hits: &[Hit]) -> Vec<Decoded> {
         let reads = (hits.iter()).map(|hit| self.read_cache_again(hit.start, hit.end - hit.start, true));
         let (mut counted, mut plain) = (false, Vec::with_capacity(hits.len()));
@@ -463,7 +462,7 @@ impl<P: Platform> Shard<P> {
                         .map_err(Some)
                 }
                 Err(error) => {
-                    // One that is late has been counted.
+                    // A late read has already been counted.
                     if !counted && !is_timeout(&error) && !self.map.is_damaged(hit.block) {
                         counted = true;
                         self.cache_error(&error);
@@ -489,8 +488,8 @@ impl<P: Platform> Shard<P> {
             .await
     }
 
-    /// Reads missed blocks (sorted indexes) from the origin, neighbours together; gives runs of data: the index
-    /// of the first block, the buffer, and where in it the run starts.
+    /// Reads missed blocks (sorted indexes) from the origin, neighbours together. Returns runs of data: the index of the first
+    /// block, the buffer, and the offset of the run in it.
     async fn read_missed(
         self: &Rc<Self>,
         first: LocalBlock,
@@ -498,7 +497,7 @@ impl<P: Platform> Shard<P> {
         bypass: bool,
     ) -> Result<Vec<(usize, Shared, usize)>, IoError> {
         let mut runs = self.origin_reads.split(first, missed, &self.order);
-        // One run is the rule: no boxes for it.
+        // There is usually one run: no boxed future for it.
         if runs.len() == 1 {
             let (index, run) = runs.pop().expect("one");
             return Ok(self
@@ -534,7 +533,7 @@ impl<P: Platform> Shard<P> {
             Run::Join { read, from, blocks } => {
                 count(&self.stats.counters.joined_reads, 1);
                 let Ok(data) = read.joined().await else {
-                    // What failed may have been another block of that read.
+                    // Another block of that read may have caused the failure.
                     let data = self
                         .fetch(LocalBlock(first.0 + index as u64), blocks, bypass)
                         .await?;
@@ -546,7 +545,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Reads whole blocks from the origin for all who want them, then offers them for admission.
+    /// Reads whole blocks from the origin for all waiting readers, then offers them for admission.
     async fn fetch(
         self: &Rc<Self>,
         first: LocalBlock,
@@ -598,7 +597,7 @@ fn decode(decoders: &mut flaz_codec::Decoders, bytes: &[u8], group: &Gather) -> 
         .collect()
 }
 
-/// Groups hits whose fragments are close together.
+/// Groups hits whose fragments are close to each other.
 fn gather(mut hits: Vec<Hit>) -> Vec<Gather> {
     hits.sort_unstable_by_key(|hit| hit.start);
     let groups = neighbours(&hits, GATHER, |hit| hit.start..hit.end);

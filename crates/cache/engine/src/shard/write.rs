@@ -1,8 +1,9 @@
-//! Writing: to the origin first, into the cache afterwards. (Writes that stay in the cache: [`super::write_back`].)
+//! Writes that go to the origin first and to the cache afterwards. (Writes acknowledged by the cache:
+//! [`super::dirty_write`].)
 //!
-//! Writes of one block go one after the other. A block's cached copy is dropped before its write is
-//! acknowledged, and its version is bumped before and after the origin write (see [`super::order`]), so that neither a
-//! cached nor a just-read old version survives it. In every mode: a cache that is passed through stays true.
+//! Writes of one block are serialised. The cached copy of a block is dropped before its write is acknowledged, and its
+//! version is bumped before and after the origin write (see [`super::order`]), so that no old version survives in the cache
+//! or in a read that is in flight. This holds in every mode: in pass-through the cache stays valid, too.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ use crate::volume::IoError;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// The touched blocks of an unaligned write, as far as their new contents are known.
+/// The blocks of an unaligned write, as far as their new contents are known.
 struct Staged {
     data: IoBuf,
     known: Vec<bool>,
@@ -36,7 +37,7 @@ impl<P: Platform> Shard<P> {
     /// `fua` it is stable on return; with `bypass` new blocks are not admitted.
     ///
     /// # Errors
-    /// [`IoError`] when the origin fails, or the cache device where it alone has the data; the range then holds old or
+    /// [`IoError`] when the origin fails, or when the cache device fails and it alone has the data. The range then has old or
     /// new data.
     pub async fn write(
         self: &Rc<Self>,
@@ -49,8 +50,8 @@ impl<P: Platform> Shard<P> {
         let len = data.len() as u64;
         let cut = self.whole_blocks() * BLOCK;
         let result = if offset < cut && cut < offset + len {
-            // The part of a block at the origin's end is never cached; what is before it may be dirty, or become so
-            // while this waits for its turn.
+            // The partial block at the origin's end is never cached; blocks before it may be dirty, or become dirty while this
+            // write waits for its lock.
             let tail = IoBuf::copy_of(&data[(cut - offset) as usize..]);
             data.set_len((cut - offset) as usize);
             let head = self.write_range(offset, data, fua, bypass).await;
@@ -91,8 +92,7 @@ impl<P: Platform> Shard<P> {
                 }) => data = whole,
                 Err(Refused { error, .. }) => return Err(error),
             }
-            // Once more from the start, with its job slot before its lock: it has not been acknowledged, so others may
-            // come first.
+            // Start again, with the job slot before the lock. The write is not acknowledged, so others may come first.
         };
         let intent = self.enter_origin(&blocks).await?;
         let aligned = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
@@ -123,7 +123,7 @@ impl<P: Platform> Shard<P> {
         result.map_err(IoError::Origin)
     }
 
-    /// Takes a job slot for what follows a write, and the lock of its range.
+    /// Takes a job slot for the admission after a write, and the lock of its range.
     ///
     /// # Errors
     /// [`IoError::Stopping`]: a write now would not be in the index image. A stop waits for the locks that are held.
@@ -143,14 +143,14 @@ impl<P: Platform> Shard<P> {
         self.order.lock(first..end).await
     }
 
-    /// What must be true before the origin is changed past the cache: nothing older of these blocks counts as dirty, also
-    /// after a crash, and their stripe's intent is stable. The caller holds the range's lock.
+    /// Prepares a direct write to the origin: on return no older version of these blocks counts as dirty, even after a crash,
+    /// and the intent of their stripe is stable. The caller holds the range's lock.
     async fn enter_origin(self: &Rc<Self>, blocks: &Range<u64>) -> Result<Intent<'_>, IoError> {
         self.settle_cleaned(blocks.clone()).await?;
         Ok(self.intend(self.local(BlockNumber(blocks.start))).await)
     }
 
-    /// Gives a range up; it lies in one stripe of this shard. Partly covered sectors of the origin are kept.
+    /// Discards a range in one stripe of this shard. Partly covered sectors of the origin are kept.
     ///
     /// # Errors
     /// [`IoError::Origin`] when the origin fails.
@@ -165,8 +165,8 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(inner.start, inner.end - inner.start);
         let (slot, lock) = self.enter_write(&blocks).await?;
         if self.any_dirty(&blocks) {
-            // What the origin has under a dirty block must not come to light: the range becomes zeroes, which the
-            // writeback worker passes on as such.
+            // The origin's old data under a dirty block must not become visible: the range becomes zeroes, which the writeback
+            // worker writes as zeroes.
             drop((slot, lock));
             let zeroes = IoBuf::zeroed((inner.end - inner.start) as usize);
             return self.write(inner.start, zeroes, fua, true).await;
@@ -194,7 +194,7 @@ impl<P: Platform> Shard<P> {
         result.map_err(IoError::Origin)
     }
 
-    /// Makes a range read as zeroes; it lies in one stripe of this shard.
+    /// Makes a range in one stripe of this shard read as zeroes.
     ///
     /// # Errors
     /// [`IoError::Origin`] when the origin fails.
@@ -208,7 +208,7 @@ impl<P: Platform> Shard<P> {
         let align = self.origin.alignment();
         count(&self.stats.counters.write_zeroes, 1);
         if !offset.is_multiple_of(align) || !len.is_multiple_of(align) {
-            // Odd edges need the sectors around them: an ordinary write knows how.
+            // Unaligned edges need the sectors around them, which an ordinary write reads.
             return self.write(offset, IoBuf::zeroed(len as usize), fua, true).await;
         }
         let started = self.env.now();
@@ -234,7 +234,7 @@ impl<P: Platform> Shard<P> {
         result.map_err(IoError::Origin)
     }
 
-    /// Lays the touched blocks of an unaligned write out: whole ones from `data`, parts over what is cached.
+    /// Builds the blocks of an unaligned write: whole ones from `data`, partial ones over their cached contents.
     async fn stage(self: &Rc<Self>, offset: u64, data: &[u8], blocks: &Range<u64>) -> Staged {
         let start = blocks.start * BLOCK;
         let mut image = IoBuf::new(((blocks.end - blocks.start) * BLOCK) as usize);
@@ -263,8 +263,8 @@ impl<P: Platform> Shard<P> {
         matches!(self.load(local, entry, &mut place[..BLOCK_BYTES]).await, Ok(true))
     }
 
-    /// Drops the cached copies of changed blocks and queues what follows: the new contents (`staged`, as far as
-    /// known and wanted), tombstones for the rest.
+    /// Drops the cached copies of changed blocks and queues their new contents (`staged`, as far as known and admitted) or their
+    /// tombstones.
     fn after_change(&self, blocks: &Range<u64>, slot: JobSlot, staged: Option<Staged>, bypass: bool) {
         let admit = matches!(self.mode(), Mode::WriteThrough | Mode::WriteBack) && !self.is_stopping();
         let mut candidates = Vec::new();
@@ -337,7 +337,7 @@ impl<P: Platform> Shard<P> {
     }
 }
 
-/// Numbers of the blocks that a range touches.
+/// Numbers of the blocks that a range overlaps.
 fn touched(offset: u64, len: u64) -> Range<u64> {
     offset / BLOCK..(offset + len).div_ceil(BLOCK)
 }

@@ -1,4 +1,4 @@
-//! What the shards of a cache, each on a thread of its own, count together.
+//! State shared by the shards of a cache, each on its own thread.
 
 use std::io;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use super::flushes::Flushes;
 use super::watch::Watch;
 use crate::fingerprint::Fingerprint;
 
-/// What the shards of a cache count of their devices together.
+/// State that the shards of a cache share about their devices:
 ///
-/// How many writes went to the origin past the cache, and up to which of them it has been flushed: a flush that follows
-/// none need not go to a slow origin at all. How many reads and runs of writeback workers are there now, for they share it.
-/// Which flushes of either device failed, for all rely on them. And what of the origin is watched, for any of them may
-/// write there.
+/// - the number of direct writes to the origin, and up to which of them it has been flushed: a flush without new writes need
+///   not go to a slow origin;
+/// - reads and writeback runs in flight on the origin;
+/// - failed flushes of either device;
+/// - the watched stripes of the origin.
 #[derive(Clone, Debug, Default)]
 pub struct OriginWrites(Arc<OriginCounts>);
 
@@ -33,7 +34,7 @@ struct OriginCounts {
 impl Default for OriginCounts {
     fn default() -> Self {
         Self {
-            // An earlier process may have left something: the first flush always goes to the origin.
+            // An earlier process may have left unflushed writes: the first flush always goes to the origin.
             written: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
             reading: AtomicU64::new(0),
@@ -45,7 +46,7 @@ impl Default for OriginCounts {
     }
 }
 
-/// Counts one more until dropped.
+/// Adds one to a count until dropped.
 #[derive(Debug)]
 pub(crate) struct Counted<'a>(&'a AtomicU64);
 
@@ -64,29 +65,29 @@ impl Drop for Counted<'_> {
 }
 
 impl OriginWrites {
-    /// From now on the host is told of every change of what the origin begins with; `fingerprint` is noted now, as well
-    /// as that can be. Before shards are started.
+    /// Starts recording the origin's fingerprint with the host; `fingerprint` is recorded now if possible. Call it before the
+    /// shards are started.
     pub fn watch_from(&self, fingerprint: &Fingerprint) {
         self.0.watch.begin(&fingerprint.stripes);
     }
 
-    /// What of the origin is watched.
+    /// The watched stripes of the origin.
     pub(in crate::shard) fn watch(&self) -> &Watch {
         &self.0.watch
     }
 
-    /// The origin has answered a write, and its client has not heard of it yet.
+    /// The origin has completed a write that is not acknowledged yet.
     pub(crate) fn wrote(&self) {
         self.0.written.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What a flush of the origin that begins now covers; `None` if all of it is stable already.
+    /// The number of writes that a flush beginning now covers; `None` if all are stable already.
     pub(crate) fn unflushed(&self) -> Option<u64> {
         let written = self.0.written.load(Ordering::Acquire);
         (self.0.flushed.load(Ordering::Acquire) < written).then_some(written)
     }
 
-    /// A flush that covers so much was answered.
+    /// A flush that covers this many writes has succeeded.
     pub(crate) fn flushed(&self, upto: u64) {
         debug_assert!(
             upto <= self.0.written.load(Ordering::Acquire),
@@ -105,17 +106,17 @@ impl OriginWrites {
         &self.0.cache_flushes
     }
 
-    /// A read for clients is under way.
+    /// Registers a read for clients.
     pub(crate) fn read(&self) -> Counted<'_> {
         Counted::new(&self.0.reading)
     }
 
-    /// Reads for clients that are under way.
+    /// Reads for clients in flight.
     pub(crate) fn reading(&self) -> u64 {
         self.0.reading.load(Ordering::Relaxed)
     }
 
-    /// A run of a writeback worker is under way, if there are fewer than `most`.
+    /// Registers a writeback run if there are fewer than `most`.
     pub(crate) fn clean(&self, most: u64) -> Option<Counted<'_>> {
         let count = Counted::new(&self.0.cleaning);
         (self.0.cleaning.load(Ordering::Relaxed) <= most).then_some(count)
@@ -123,10 +124,10 @@ impl OriginWrites {
 }
 
 impl OriginWrites {
-    /// Awaits a flush of the cache device, or a write to it that is stable on return.
+    /// Awaits a flush of the cache device, or a FUA write to it.
     ///
     /// # Errors
-    /// It failed, or another one did before or meanwhile.
+    /// It failed, or another one has failed before or meanwhile.
     pub(crate) async fn cache_flushed<T, E: Env>(
         &self,
         env: &E,
@@ -135,10 +136,10 @@ impl OriginWrites {
         self.cache_flushed_since(env, 0, flush).await
     }
 
-    /// The same of what was written when there had been `failures`, whatever was lost before.
+    /// The same for data written since there had been `failures` failures.
     ///
     /// # Errors
-    /// It failed, or another one did since.
+    /// It failed, or another one has failed since.
     pub(super) async fn cache_flushed_since<T, E: Env>(
         &self,
         env: &E,
@@ -154,10 +155,10 @@ impl OriginWrites {
         Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
     }
 
-    /// Awaits a flush of the origin, or a write to it that is stable on return, which began when there had been `failures`.
+    /// Awaits a flush of the origin, or a FUA write to it, that began when there had been `failures` failures.
     ///
     /// # Errors
-    /// It failed, or a flush did meanwhile, and that may have taken the write with it.
+    /// It failed, or another flush failed meanwhile, which may have lost the write.
     pub(super) async fn origin_flushed<E: Env>(
         &self,
         env: &E,

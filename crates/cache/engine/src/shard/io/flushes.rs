@@ -1,9 +1,9 @@
-//! Flushes of a device that all shards of a cache, and its front end, ask for.
+//! Flushes of a device, requested by all shards of a cache and its front end.
 //!
-//! A system may report a failed flush once, forget what was not written, and tell whoever asks next that all is well.
-//! So the success of a flush is believed if none failed since what it is to cover was written, whoever asked for that
-//! one, and if none that overlapped it is still under way. Clients hear of every flush that failed, each of them once; so
-//! does who connects soon after, for it may be one that has connected again, with writes from before.
+//! An operating system may report a failed flush once, drop the data that was not written, and report success to the next
+//! caller. So a successful flush is trusted only if no flush has failed since the covered data was written, no matter who
+//! asked for it, and no flush that overlapped it is still in flight. Every client is told once of every failed flush. A
+//! client that connects soon after is told, too, because it may have reconnected with earlier writes.
 
 #![expect(
     clippy::disallowed_types,
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use flaz_device::{DeviceError, DeviceOp, Env, Nanos};
 
-/// How often somebody whose flush has succeeded looks whether those that overlapped it have ended.
+/// Interval at which a successful flush checks whether overlapping flushes have ended.
 const OVERLAP_STEP: Duration = Duration::from_micros(200);
 
-/// How long a failed flush is news for who connects: longer than clients take to connect again.
+/// How long a failed flush is reported to new connections: longer than clients take to reconnect.
 const NEWS_MAX: Duration = Duration::from_secs(310);
-/// Failed flushes this close to each other are noted together, with the first one's time.
+/// Failed flushes within this time are recorded together, with the time of the first one.
 const NEWS_STEP: Duration = Duration::from_secs(10);
 
-/// The flushes of one device. As many are under way as requests, shards and their tasks ask for.
+/// The flushes of one device. Requests, shards and tasks may flush concurrently.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes(Mutex<State>);
 
@@ -33,19 +33,19 @@ struct State {
     begun: u64,
     under_way: BTreeSet<u64>,
     failures: u64,
-    /// Those of them that were flushes for sure, and no writes that are stable on return.
+    /// Failed flushes, without failed FUA writes.
     flushes_failed: u64,
-    /// Those of them that are no news.
+    /// Failed flushes that are no longer reported to new connections.
     old: u64,
-    /// How many there were of them when, since then.
+    /// The number of failed flushes at times since then.
     news: VecDeque<(u64, Nanos)>,
-    /// One of those writes has failed.
+    /// A FUA write has failed.
     write_failed: bool,
-    /// A failure that nobody had asked for, and that clients must hear of.
+    /// A failed flush that no client had asked for, and that must be reported to a client.
     untold: Option<DeviceError>,
 }
 
-/// A flush under way. It has failed unless it is said to have succeeded, also if nobody waits for its end.
+/// A flush in flight. It counts as failed unless it is marked as successful, even if its future is dropped.
 struct Flushing<'a> {
     flushes: &'a Flushes,
     number: u64,
@@ -71,7 +71,7 @@ impl State {
         }
         match self.news.back_mut() {
             Some((noted, _)) if *noted == failed => {}
-            // Where all of them fail there are many.
+            // If all of them fail there are many.
             Some((noted, since)) if now.since(*since) < NEWS_STEP => *noted = failed,
             None if self.old == failed => {}
             _ => self.news.push_back((failed, now)),
@@ -81,7 +81,7 @@ impl State {
 
 impl Flushes {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held.
+        // No code panics while the lock is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -90,40 +90,39 @@ impl Flushes {
         self.state().failures
     }
 
-    /// Number of flushes that failed, without the writes that are stable on return: one of those may have failed for itself
-    /// alone, as where the device is full.
+    /// Number of failed flushes, without FUA writes: a FUA write may fail by itself, for example on a full device.
     pub(crate) fn flushes_failed(&self) -> u64 {
         self.state().flushes_failed
     }
 
-    /// Those of them that are no news for who connects now.
+    /// The failed flushes that are not reported to a client that connects now.
     pub(crate) fn flushes_failed_long_ago(&self, now: Nanos) -> u64 {
         let mut state = self.state();
         state.note_news(now);
         state.old
     }
 
-    /// To be called when one may have failed.
+    /// Call it when a flush may have failed.
     pub(crate) fn note_news(&self, now: Nanos) {
         self.state().note_news(now);
     }
 
-    /// Whether a write that is stable on return has failed.
+    /// Whether a FUA write has failed.
     pub(super) fn write_failed(&self) -> bool {
         self.state().write_failed
     }
 
-    /// Keeps the failure of a flush that no client asked for, for the next one who asks for a flush.
+    /// Keeps the failure of a flush that no client asked for, for the next client that asks for a flush.
     pub(crate) fn leave_untold(&self, error: DeviceError) {
         self.state().untold = Some(error);
     }
 
-    /// The failure that clients have not heard of, once.
+    /// Takes the failure that has not been reported to a client.
     pub(crate) fn take_untold(&self) -> Option<DeviceError> {
         self.state().untold.take()
     }
 
-    /// Awaits a flush, or a write that is stable on return, for some devices make it so by a flush.
+    /// Awaits a flush, or a FUA write, which some devices implement with a flush.
     ///
     /// # Errors
     /// The device's.
@@ -152,12 +151,12 @@ impl Flushes {
         result
     }
 
-    /// Whether one is under way.
+    /// Whether a flush is in flight.
     pub(crate) fn under_way(&self) -> bool {
         !self.state().under_way.is_empty()
     }
 
-    /// Waits until those that are under way have ended.
+    /// Waits until the flushes in flight have ended.
     pub(super) async fn overlapping<E: Env>(&self, env: &E) {
         let begun = self.state().begun;
         let overlaps = || self.state().under_way.first().is_some_and(|&first| first < begun);
@@ -166,8 +165,7 @@ impl Flushes {
         }
     }
 
-    /// To be asked when a flush has succeeded: whether that can be believed of what was written when there had been
-    /// `failures`.
+    /// Whether a successful flush can be trusted for data written when there had been `failures` failures.
     pub(crate) async fn believed<E: Env>(&self, env: &E, failures: u64) -> bool {
         self.overlapping(env).await;
         let now = self.failures();

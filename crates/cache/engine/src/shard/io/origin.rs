@@ -1,7 +1,7 @@
 //! The origin of a shard.
 //!
 //! Invariants:
-//! - A write that is stable on return is believed like a flush: only if none failed that it may depend on.
+//! - A write that is stable on return is trusted like a flush: only if no flush that it may depend on has failed.
 //! - A flush that fails when no client asked for it is reported to the next client that asks for a flush.
 
 use std::cell::RefCell;
@@ -24,13 +24,13 @@ pub(in crate::shard) struct OriginIo<P: Platform> {
     pub(super) env: P::Env,
     stats: Rc<Stats>,
     shared: OriginWrites,
-    /// Bytes of it that are served.
+    /// Bytes that are served.
     len: u64,
     /// For messages.
     pub(super) shard: u32,
-    /// Where the host notes what the origin begins with, if anywhere.
+    /// Where the host records the origin's fingerprint, if it does.
     pub(super) host: Option<Rc<dyn HostRecords>>,
-    /// A flush that failed when no client had asked for it.
+    /// A failed flush that no client had asked for.
     untold: RefCell<Option<DeviceError>>,
 }
 
@@ -55,12 +55,12 @@ impl<P: Platform> OriginIo<P> {
         }
     }
 
-    /// The device itself, for looking at what it begins with.
+    /// The device itself, for reading its fingerprint.
     pub(in crate::shard) fn device(&self) -> &P::Origin {
         &self.device
     }
 
-    /// What all shards count of it.
+    /// The counts that all shards share.
     pub(in crate::shard) fn shared(&self) -> &OriginWrites {
         &self.shared
     }
@@ -107,7 +107,7 @@ impl<P: Platform> OriginIo<P> {
         Ok(buf)
     }
 
-    /// Counts and times a `write` of `len` bytes, which ends when it is as stable as it should be.
+    /// Counts and times a `write` of `len` bytes.
     async fn counted(
         &self,
         len: u64,
@@ -178,7 +178,7 @@ impl<P: Platform> OriginIo<P> {
         self.counted(len as u64, write).await
     }
 
-    /// Writes what the writeback worker brings: `data`, or zeroes (`data` is none). Whole sectors, not stable on return.
+    /// Writes dirty blocks: `data`, or zeroes if `data` is none. Whole sectors, not stable on return.
     ///
     /// # Errors
     /// The device's.
@@ -215,7 +215,7 @@ impl<P: Platform> OriginIo<P> {
         result
     }
 
-    /// Gives a range of whole sectors up, stable on return with `fua`.
+    /// Discards a range of whole sectors, stable on return with `fua`.
     ///
     /// # Errors
     /// The device's, or that of a flush that the discard relies on.
@@ -234,11 +234,11 @@ impl<P: Platform> OriginIo<P> {
         result
     }
 
-    /// A write that is stable when it ends may be one that a flush follows. So it is believed like a flush, unless it stands
-    /// alone: another one that fails meanwhile may take it along, and be told of it alone. And it may fail as a flush, by
-    /// which what others have written is lost: it is made once more without, and if that can be done, it was the flush that
-    /// failed. Once one has failed for itself, the flush is one of its own. Or a client that asks again and again for what
-    /// cannot be written would keep the writeback worker from ever trusting a flush.
+    /// A device may implement FUA as a write followed by a flush. So a FUA write is trusted like a flush: if another flush fails
+    /// meanwhile, this write may be lost and only the other caller is told. A FUA write may also fail in its flush, which loses
+    /// the writes of others: it is then repeated without FUA, and if that succeeds, the flush had failed. Once a write has
+    /// failed by itself, the flush is issued separately. Otherwise a client that repeats an impossible write would keep the
+    /// writeback worker from ever trusting a flush.
     async fn stable_if(
         &self,
         fua: bool,
@@ -259,7 +259,7 @@ impl<P: Platform> OriginIo<P> {
                 return Ok(());
             };
             let of_write = matches!(error.op, DeviceOp::Write | DeviceOp::WriteZeroes);
-            // What has not answered in time may still do so.
+            // A request that has timed out may still complete.
             let again = of_write && !is_timeout(&error);
             let by_flush = again && write(false).await.is_ok();
             let op = if by_flush { DeviceOp::Flush } else { error.op };
@@ -273,28 +273,28 @@ impl<P: Platform> OriginIo<P> {
         self.shared.origin_flushed(&self.env, failures, stable).await
     }
 
-    /// Flushes of the origin that failed, of all shards.
+    /// Failed flushes of the origin, of all shards.
     pub(in crate::shard) fn flush_failures(&self) -> u64 {
         self.shared.flushes().failures()
     }
 
-    /// Flushes the origin for our own sake. What was written to it since there had been `failures` is stable on return.
+    /// Flushes the origin for the engine itself. Writes since there had been `failures` failures are stable on return.
     ///
     /// # Errors
-    /// The flush failed, or another one did meanwhile, and that may have taken our writes with it.
+    /// The flush failed, or another one failed meanwhile, which may have lost our writes.
     pub(in crate::shard) async fn flush_since(&self, failures: u64) -> Result<(), DeviceError> {
         self.shared
             .origin_flushed(&self.env, failures, self.device.flush())
             .await
     }
 
-    /// Waits until the flushes of the origin that are under way have ended, whoever asked for them.
+    /// Waits until all flushes of the origin that are in flight have ended.
     pub(in crate::shard) async fn flushes_ended(&self) {
         self.shared.flushes().overlapping(&self.env).await;
     }
 
-    /// Keeps the failure of a flush that no client asked for, for the next one that asks for a flush: a system may report
-    /// it only once.
+    /// Keeps the failure of a flush that no client asked for, and reports it to the next client that asks for a flush: the
+    /// operating system may report it only once.
     pub(in crate::shard) fn leave_untold(&self, error: DeviceError) {
         *self.untold.borrow_mut() = Some(error);
     }

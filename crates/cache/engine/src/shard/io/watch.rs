@@ -1,20 +1,20 @@
-//! Watching what the origin begins with while it is served, so that a start after a crash can tell whether somebody wrote
-//! there past the cache.
+//! Watches the part of the origin that its fingerprint covers while the cache is served, so that a start after a crash
+//! detects whether the origin was written without the cache.
 //!
-//! After a clean stop the superblock has the origin's fingerprint. A crash leaves no such moment, and what clients write
-//! changes it all the time. The rule: *while no intent of a watched stripe is set on the cache device, the fingerprint
-//! that was noted last (see [`crate::host_record::HostRecords::note_origin`]) is the one of the origin, also after a power cut.*
-//! Watched are all stripes on which that fingerprint depends. For that:
+//! After a clean stop the superblock has the origin's fingerprint. After a crash it has not, and clients change the
+//! fingerprint all the time. The rule: *while no intent of a watched stripe is set on the cache device, the fingerprint that
+//! was recorded last (see [`crate::host_record::HostRecords::note_origin`]) is the origin's, even after a power cut.* All
+//! stripes on which the fingerprint depends are watched. This requires:
 //!
-//! - Whoever writes to a watched stripe of the origin sets its intent before; the worker, too, though recovery knows
-//!   of its writes otherwise.
-//! - Intents of watched stripes are cleared only after a ticket was taken, the origin flushed and looked at, and the
-//!   outcome noted, in this order. A look with a later ticket has seen all that an earlier one was to see, so it does no
-//!   harm that the later one counts.
-//! - Where a look finds that the fingerprint depends on stripes that were not watched, for clients have changed a table
-//!   of partitions, these are watched from now on and nothing is noted: the ticket of a look that is noted was taken when
-//!   every stripe that it saw was watched, and every run of a writeback worker that did not know of it had ended.
-//! - Of a note that fails nobody knows whether it landed: the intents stay until a later one succeeds.
+//! - Every write to a watched stripe of the origin sets its intent first; the writeback worker does so, too, although recovery
+//!   does not need it for those writes.
+//! - Intents of watched stripes are cleared only after these steps, in this order: take a ticket, flush the origin, compute
+//!   the fingerprint, record it. A fingerprint with a later ticket includes all that an earlier one would, so the later one
+//!   may replace it.
+//! - If the fingerprint depends on stripes that are not watched, because clients have changed a partition table, these are
+//!   watched from now on and nothing is recorded. When the ticket of a recorded fingerprint was taken, every stripe that it
+//!   covers was watched, and every writeback run that did not know so had ended.
+//! - After a failed recording it is unknown whether it was written: the intents stay set until a later one succeeds.
 
 #![expect(
     clippy::disallowed_types,
@@ -24,25 +24,25 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Stripes that are watched one by one; where tables of partitions have named more, all are.
+/// Maximum number of stripes that are watched one by one; if partition tables refer to more, all stripes are watched.
 const STRIPES_MAX: usize = 4096;
 
-/// What the shards of a cache watch together. Of a cache whose origin nobody notes: nothing.
+/// The watched stripes, shared by the shards of a cache. Empty if no host records the fingerprint.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Watch(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of the whole origin.
+    /// Stripe numbers of the whole origin.
     stripes: BTreeSet<u64>,
     everything: bool,
-    /// Counts looks and runs of writeback workers.
+    /// Counts fingerprints and writeback runs.
     tickets: u64,
-    /// Runs of writeback workers under way.
+    /// Writeback runs in flight.
     runs: BTreeSet<u64>,
-    /// The last ticket when a stripe was added, while runs may be under way that began before.
+    /// The last ticket when a stripe was added, while runs that began before may be in flight.
     added: Option<u64>,
-    /// Looks with tickets up to this one may have seen what was not watched yet.
+    /// Fingerprints with tickets up to this one may cover stripes that were not watched yet.
     settled: u64,
 }
 
@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// A run of a writeback worker, from before it asks what is watched until its writes have ended.
+/// A writeback run, from before it asks what is watched until its writes have ended.
 pub(in crate::shard) struct Run<'a> {
     watch: &'a Watch,
     number: u64,
@@ -68,11 +68,11 @@ impl Drop for Run<'_> {
 
 impl Watch {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held.
+        // No code panics while the lock is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins, before anybody writes.
+    /// Starts watching, before the first write.
     pub(super) fn begin(&self, stripes: &BTreeSet<u64>) {
         self.state().stripes.clone_from(stripes);
     }
@@ -82,7 +82,7 @@ impl Watch {
         state.everything || state.stripes.contains(&stripe)
     }
 
-    /// A run of a writeback worker begins.
+    /// Registers a writeback run.
     pub(in crate::shard) fn run(&self) -> Run<'_> {
         let mut state = self.state();
         let number = state.ticket();
@@ -91,12 +91,12 @@ impl Watch {
         Run { watch: self, number }
     }
 
-    /// A number for a look. The origin is to be flushed after it was taken, and before the look.
+    /// A ticket for a fingerprint. Flush the origin after taking it and before computing the fingerprint.
     pub(in crate::shard) fn ticket(&self) -> u64 {
         self.state().ticket()
     }
 
-    /// Whether all that a look saw was watched when its ticket was taken. What was not is watched from now on.
+    /// Whether all stripes that a fingerprint covers were watched when its ticket was taken. The others are watched from now on.
     pub(super) fn covers(&self, ticket: u64, seen: &BTreeSet<u64>) -> bool {
         let mut state = self.state();
         if !state.everything && !seen.is_subset(&state.stripes) {
