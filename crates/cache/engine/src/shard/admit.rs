@@ -1,4 +1,4 @@
-//! Admission: storing blocks off the caller's path.
+//! Admission: stores blocks in the background.
 //!
 //! Readers and writers offer jobs to a bounded queue (see [`super::queue`]). One task a shard packs the blocks and appends
 //! them to the log. A block that was written since its data was read is dropped (see [`super::order`]).
@@ -20,12 +20,12 @@ use crate::settings::Mode;
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, LocalBlock};
 
-/// Blocks of one job from which packing is spread over the cores.
+/// Number of blocks of a job from which packing is spread over the cores.
 pub(super) const PACK_SPLIT_BLOCKS_MIN: usize = 16;
-/// Blocks packed in place before other tasks get their turn.
+/// Blocks packed on this thread before other tasks run.
 const PACK_YIELD_BLOCKS: usize = 8;
 
-/// What packing gave for some blocks of a job.
+/// The result of packing some blocks of a job.
 pub(super) struct Batch {
     pub(super) items: Vec<(Candidate, Packed)>,
     pub(super) bytes: Vec<u8>,
@@ -33,7 +33,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// What the log is to be given for the block at `index` of `data`, and how many bytes that stores.
+    /// The record to append for the block at `index` of `data`, and the number of bytes that it stores.
     pub(super) fn record<'a>(
         &'a self,
         packed: &Packed,
@@ -91,8 +91,7 @@ impl Batch {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Offers blocks that were read from the origin; `versions` are from before the read, for those that were not cached
-    /// then.
+    /// Offers blocks that were read from the origin. `versions` are from before the read, for blocks that were not cached then.
     pub(super) fn offer_read(&self, first: LocalBlock, versions: &[Option<Version>], data: &Shared) {
         if self.is_stopping() || self.mode() == Mode::PassThrough {
             return;
@@ -142,7 +141,7 @@ impl<P: Platform> Shard<P> {
         self.queue.offer(slot, job, &self.stats);
     }
 
-    /// Stores what is queued, in order, until the shard stops.
+    /// Stores queued blocks in order, until the shard stops.
     pub(super) async fn admit_task(shard: Rc<Self>) {
         let worker = shard.queue.work();
         let mut scratch = Vec::new();
@@ -203,8 +202,8 @@ impl<P: Platform> Shard<P> {
         scratch
     }
 
-    /// Drops the candidates that a write has overtaken while the job waited: where writers are faster than the cache
-    /// device these are most, and packing them would be for nothing.
+    /// Drops the candidates that a write has overtaken while the job waited. If writers are faster than the cache device, these
+    /// are most of them, and packing them would be wasted.
     async fn not_overtaken(
         self: &Rc<Self>,
         first: LocalBlock,
@@ -273,7 +272,7 @@ impl<P: Platform> Shard<P> {
         count(kind, 1);
     }
 
-    /// Appends one block, unless a write has overtaken it or it is there already. Waits for room.
+    /// Appends one block, unless a write has overtaken it or it is already cached. Waits for space.
     async fn store_block(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -310,7 +309,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Leaves a tombstone for a block whose copy on the medium is void, unless a newer record came meanwhile.
+    /// Appends a tombstone for a block whose copy on the device is stale, unless a newer record was appended meanwhile.
     pub(super) async fn write_tombstone_if_stale(self: &Rc<Self>, block: LocalBlock) {
         loop {
             let Some(ring) = self.map.stale_ring(block) else {
@@ -321,11 +320,11 @@ impl<P: Platform> Shard<P> {
                 return;
             }
             if self.is_stopping() && self.reclaimer.is_stuck() {
-                // Stays stale, so the cache is not marked as stopped in order, and its stripe's intent stays set.
+                // The block stays stale, so the stop is not clean, and the intent of its stripe stays set.
                 return;
             }
             if self.map.is_full_of_tombstones() {
-                // If it fails, the device has been fenced.
+                // On failure the device has been fenced.
                 self.make_log_stable().await;
                 continue;
             }
@@ -341,7 +340,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// After every append: send what was sealed, and reclaim ahead of need.
+    /// Call it after every append: sends sealed extents, and wakes reclaim if regions run short.
     pub(super) fn appended(self: &Rc<Self>) {
         self.pump_writes();
         self.want_reclaim();
@@ -352,7 +351,7 @@ impl<P: Platform> Shard<P> {
         count(&self.stats.counters.cache_writes_full, u64::from(full));
         self.pump_writes();
         if self.is_stopping() && !self.cache.is_fenced() && self.can_reclaim() {
-            // The reclaim task has ended. On the heap, for this is rare and large.
+            // The reclaim task has ended. Boxed, because this is rare and the future is large.
             let freed = Box::pin(self.reclaim_one(true)).await;
             if freed || self.reclaimer.is_stuck() {
                 return;

@@ -15,14 +15,13 @@ use futures_util::future::{Either, select};
 use super::io::CacheIo;
 use super::{Platform, Shard};
 
-/// Tries to mark a failed cache as out of date.
+/// Attempts to mark a failed cache as out of date.
 const MARK_TRIES_MAX: u32 = 3;
-/// How long a cache device has to take the mark before the host is asked: what it takes itself says it shard by shard.
+/// How long the cache device may take to write the mark before the host record is used. The mark is per shard.
 const DEVICE_FIRST: Duration = Duration::from_secs(1);
 
 impl<P: Platform> Shard<P> {
-    /// Counts an error of the cache device. After too many, or one operation that did not end in time, the device is
-    /// fenced.
+    /// Counts an error of the cache device. After too many, or after one timeout, the device is fenced.
     pub(super) fn cache_error(self: &Rc<Self>, error: &DeviceError) {
         if CacheIo::<P>::was_refused(error) {
             return;
@@ -58,8 +57,8 @@ impl<P: Platform> Shard<P> {
         self.env.spawn(async move { shard.tell_of_fence().await });
     }
 
-    /// Tells the device, and the host where that fails or takes long and a writer waits; the first that has noted it lets
-    /// writers go on.
+    /// Writes the fence mark to the device, and to the host record if the device fails or is slow while a writer waits. Writers
+    /// continue when either has it.
     async fn tell_of_fence(self: &Rc<Self>) {
         let device = pin!(self.tell_device());
         let told = match select(device, pin!(self.env.sleep(DEVICE_FIRST))).await {

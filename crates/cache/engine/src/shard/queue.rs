@@ -1,10 +1,10 @@
-//! The admission queue: blocks that wait to be stored, and tombstones that wait to be written.
+//! The admission queue: blocks to be stored, and tombstones to be written.
 //!
 //! Invariants:
-//! - At most [`JOBS_MAX`] jobs are reserved, queued or running. Each holds a [`JobSlot`], which is given back when it is
-//!   dropped, wherever that is.
+//! - At most [`JOBS_MAX`] jobs are reserved, queued or running. Each holds a [`JobSlot`], which is released when it is
+//!   dropped.
 //! - The data of queued and running jobs takes at most [`JOB_BYTES_MAX`], or belongs to a single job.
-//! - One worker takes jobs, in the order in which they were offered, one at a time.
+//! - One worker takes jobs one at a time, in the order of the offers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,17 +19,17 @@ use crate::policy::Ring;
 use crate::stats::{Stats, count, raise};
 use crate::units::LocalBlock;
 
-/// Admissions and tombstones that may wait at a time. Writers wait for a slot, readers go without.
+/// Maximum number of jobs. Writers wait for a slot; reads are not admitted without one.
 pub const JOBS_MAX: usize = 1024;
-/// Bytes of blocks that may wait to be stored; beyond it blocks are not stored.
+/// Maximum bytes of queued blocks; above it, blocks are not stored.
 pub const JOB_BYTES_MAX: usize = 8 << 20;
 
-/// A block that is to be stored.
+/// A block to store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     /// Block within the job's buffer.
     pub(super) index: usize,
-    /// Ring for a block that has no older copy.
+    /// The ring for a block without an older copy.
     pub(super) ring: Ring,
     pub(super) hits: u8,
     /// From a write, not from a miss.
@@ -76,13 +76,13 @@ impl Drop for JobSlot {
 #[derive(Debug)]
 pub(super) struct AdmissionQueue {
     jobs: RefCell<VecDeque<(Job, JobSlot)>>,
-    /// Of the data of all jobs, the running one included.
+    /// Bytes of data of all jobs, including the running one.
     bytes: Cell<usize>,
     slots: Rc<Semaphore>,
-    /// The worker has taken a job and not finished it.
+    /// The worker is running a job.
     running: Cell<bool>,
     has_worker: Cell<bool>,
-    /// A job was offered, or the worker is to look whether it should end.
+    /// A job was offered, or the worker should check whether to end.
     offered: Notify,
 }
 
@@ -98,7 +98,7 @@ impl AdmissionQueue {
         }
     }
 
-    /// Takes a slot, waiting for one.
+    /// Waits for a slot.
     pub(super) async fn reserve(&self, stats: &Stats) -> JobSlot {
         match self.slots.try_acquire(1) {
             Some(permit) => permit.forget(),
@@ -110,7 +110,7 @@ impl AdmissionQueue {
         self.slot()
     }
 
-    /// A slot for a job with `bytes` of data, if there is room for both now.
+    /// A slot for a job with `bytes` of data, if both fit now.
     pub(super) fn try_reserve(&self, bytes: usize) -> Option<JobSlot> {
         debug_assert!(self.slots.available() <= JOBS_MAX, "slots are given back once");
         if self.bytes.get() + bytes > JOB_BYTES_MAX {
@@ -150,7 +150,7 @@ impl AdmissionQueue {
         self.offered.notify_one();
     }
 
-    /// Jobs that wait, the running one included.
+    /// The number of jobs, including the running one.
     pub(super) fn waiting(&self) -> u64 {
         self.jobs.borrow().len() as u64 + u64::from(self.running.get())
     }
@@ -160,7 +160,7 @@ impl AdmissionQueue {
         self.waiting() == 0
     }
 
-    /// Whether somebody takes the jobs.
+    /// Whether there is a worker.
     pub(super) fn has_worker(&self) -> bool {
         self.has_worker.get()
     }
@@ -171,20 +171,20 @@ impl AdmissionQueue {
         Worker { queue: self }
     }
 
-    /// Lets the worker look whether it should end.
+    /// Wakes the worker, so that it checks whether to end.
     pub(super) fn wake_worker(&self) {
         self.offered.notify_one();
     }
 }
 
-/// Who takes jobs off the queue.
+/// The worker that takes jobs off the queue.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     queue: &'a AdmissionQueue,
 }
 
 impl<'a> Worker<'a> {
-    /// The next job. It runs until the second part is dropped.
+    /// The next job. It counts as running until the second value is dropped.
     pub(super) fn take(&self) -> Option<(Job, RunningJob<'a>)> {
         let queue = self.queue;
         assert!(!queue.running.get(), "one job runs at a time");
@@ -210,7 +210,7 @@ impl Drop for Worker<'_> {
     }
 }
 
-/// A job under way.
+/// A running job.
 #[derive(Debug)]
 pub(super) struct RunningJob<'a> {
     queue: &'a AdmissionQueue,

@@ -1,9 +1,9 @@
-//! Reading what a region holds: by its summary, or by walking the headers of its extents. For recovery, reclaim and
+//! Reads the contents of a region: from its summary, or by walking the headers of its extents. Used by recovery, reclaim and
 //! `flaz check`.
 //!
-//! The manifest says what must be there. Of a full region everything: without a readable summary the walk has to come to its
-//! end. Of an open one everything up to the stable length; behind it the walk takes what is whole, up to the first gap, for
-//! writes that were under way may have landed in any order.
+//! The manifest says what must be present. A full region must be complete: without a readable summary the walk has to reach
+//! its end. An open region must be complete up to the stable length. Beyond it the walk accepts whole extents up to the first
+//! gap, because writes in flight may have landed in any order.
 
 use std::cell::Cell;
 
@@ -18,17 +18,17 @@ use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
 use crate::units::{BLOCK_BYTES, Location, Sequence};
 
-/// First read of a region's end, in bytes: for the first regions, and at least and at most for those after them, which are
-/// read as far as the longest summary so far.
+/// Bytes of the first read of a region's end: for the first regions, and the minimum and maximum for later ones, where the
+/// longest summary so far is used.
 const SUMMARY_GUESS_BYTES: u64 = 64 << 10;
 const SUMMARY_GUESS_MIN: u64 = 4 << 10;
 const SUMMARY_GUESS_MAX: u64 = 512 << 10;
-/// Summaries from which the length of the others is guessed.
+/// Number of summaries from which the length of others is estimated.
 const SUMMARIES_SEEN: usize = 8;
-/// Times that something is read which is not what it should be: it may have been read wrong for once.
+/// Attempts to read something that fails its checks: a single read may be wrong.
 const READS_MAX: u32 = 2;
 
-/// Which region is read.
+/// The region to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionPlace<'a> {
     pub(crate) geometry: &'a Geometry,
@@ -39,26 +39,26 @@ pub(crate) struct RegionPlace<'a> {
 }
 
 impl RegionPlace<'_> {
-    /// Where the region begins in the shard's part.
+    /// Start of the region in the shard's part of the device.
     fn start(&self) -> u64 {
         u64::from(self.number) * self.geometry.region_bytes
     }
 
-    /// Where it begins on the device.
+    /// Start of the region on the device.
     pub(crate) fn position(&self) -> u64 {
         self.geometry.shard_offset(self.shard) + self.start()
     }
 }
 
-/// What a region holds.
+/// The contents of a region.
 #[derive(Debug, Default)]
 pub(crate) struct RegionContents {
     pub(crate) extents: Vec<SummaryExtent>,
     /// The packed records of all extents, in order.
     pub(crate) records: Vec<u64>,
-    /// Bytes from its start that are used.
+    /// Used bytes from the region's start.
     pub(crate) used: u32,
-    /// Its summary could be read.
+    /// The summary was readable.
     pub(crate) has_summary: bool,
     pub(crate) bytes_read: u64,
 }
@@ -70,15 +70,15 @@ impl RegionContents {
     }
 }
 
-/// What came of reading a region.
+/// The result of reading a region.
 #[derive(Debug)]
 pub(crate) enum Found {
     Contents(RegionContents),
-    /// Something is missing that was stable.
+    /// Stable data is missing.
     Damaged(String),
 }
 
-/// How long summaries are.
+/// Lengths of summaries so far.
 #[derive(Debug, Default)]
 pub(crate) struct Guess {
     longest: Cell<u64>,
@@ -86,7 +86,7 @@ pub(crate) struct Guess {
 }
 
 impl Guess {
-    /// What to read of a region's end.
+    /// The bytes of a region's end to read.
     fn bytes(&self) -> u64 {
         if self.seen.get() < SUMMARIES_SEEN {
             return SUMMARY_GUESS_BYTES;
@@ -106,7 +106,7 @@ impl Guess {
 /// Reads the extents and records of a region that is in use.
 ///
 /// # Errors
-/// The device's, again and again, where nothing else says what is there: an extent that cannot be read now may be one that was
+/// The device's, after several attempts, if no other structure has the contents: an unreadable extent may have been
 /// acknowledged.
 pub(crate) async fn read_region<D: Device>(
     device: &D,
@@ -165,7 +165,7 @@ impl<D: Device> Reader<'_, D> {
         Ok(buf)
     }
 
-    /// Reads part of what repeats the rest. `None`: it cannot be read.
+    /// Reads redundant data. `None`: it cannot be read.
     async fn read_spare(&mut self, offset: u64, len: u64) -> Result<Option<IoBuf>, DeviceError> {
         match self.read(offset, len).await {
             Err(error) if !is_timeout(&error) => {
@@ -205,7 +205,7 @@ impl<D: Device> Reader<'_, D> {
         Ok(contents)
     }
 
-    /// What a summary lists, if it is that of this use of the region.
+    /// The records of a summary, if it belongs to this generation.
     fn check(&self, summary: Summary) -> Option<RegionContents> {
         let used = check_extents(&summary.extents, self.place.geometry).ok()?;
         let ours = summary.cache == self.place.cache_id
@@ -233,7 +233,7 @@ impl<D: Device> Reader<'_, D> {
         let mut contents = RegionContents::default();
         loop {
             let at = u64::from(contents.used);
-            // Where the summary would begin is no header, and may not be readable.
+            // The place of the summary has no header and may be unreadable.
             let behind = summary_bytes(
                 contents.extents.len() + 1,
                 contents.records.len(),
@@ -249,7 +249,7 @@ impl<D: Device> Reader<'_, D> {
             let end = at + u64::from(header.extent_bytes);
             let records_now = contents.records.len() + list.len();
             let summary = summary_bytes(contents.extents.len() + 1, records_now, geometry.sector_bytes);
-            // Writers keep room for a summary: more than that was not written by one.
+            // Writers reserve space for the summary, so extents beyond that were not written by flaz.
             if end + summary > geometry.region_bytes || records_now > geometry.region_records_max() {
                 break;
             }
@@ -269,7 +269,7 @@ impl<D: Device> Reader<'_, D> {
         Ok(contents)
     }
 
-    /// The header at `at` and its records, if it is one of this use of the region.
+    /// The header at `at` and its records, if it belongs to this generation.
     async fn header_at(
         &mut self,
         at: u64,
@@ -308,7 +308,7 @@ impl<D: Device> Reader<'_, D> {
         placed && length && last.is_none_or(|last| header.sequence > last)
     }
 
-    /// Whether every fragment of an extent is what its header lists: a header may have landed without them.
+    /// Whether every fragment of an extent matches its header: a header may have landed without them.
     async fn is_whole(&mut self, at: u64, header: &ExtentHeader) -> Result<bool, DeviceError> {
         let mut unreadable = None;
         for _ in 0..READS_MAX {
@@ -353,7 +353,7 @@ impl<D: Device> Reader<'_, D> {
     }
 }
 
-/// Whether a fragment says, with its checksum, that the contents of a dirty block are lost.
+/// Whether a valid fragment says that the contents of a dirty block are lost.
 fn is_note_of_loss(bytes: &[u8], identity: &FragmentIdentity) -> bool {
     fragment::split(bytes).is_ok_and(|(header, stored)| {
         let checksum = fragment_checksum(identity, stored.len() as u16, CodecId::LOST, 0);

@@ -1,4 +1,4 @@
-//! Extents and summaries on their way to the cache device, and what becomes of those that fail.
+//! Writes of extents and summaries to the cache device, and the handling of failed ones.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,19 +12,19 @@ use crate::planted::{PlantedBug, planted};
 use crate::stats::{count, raise};
 use crate::units::{Location, UNIT_BYTES};
 
-/// Times that an extent or a summary is written, where much depends on it, before the cache device is fenced.
+/// Attempts to write an essential extent or summary before the cache device is fenced.
 const TRIES_MAX: u32 = 3;
 
 impl<P: Platform> Shard<P> {
-    /// Sends queued writes of the log to the device, as far as the limit allows. Called whenever some were queued, so that
-    /// the peak is that of the queue.
+    /// Sends queued writes of the log to the device, up to the limit. Called whenever writes were queued, so that the queue's peak
+    /// is measured.
     pub(super) fn pump_writes(self: &Rc<Self>) {
         raise(&self.stats.peaks.cache_writes, self.log.writes_in_flight() as u64);
         while let Some(write) = self.log.take_write() {
             let shard = Rc::clone(self);
             self.env.spawn(async move {
                 let PendingWrite { id, bytes } = write;
-                // Nothing comes back from what was never sent: its writers may go to the origin.
+                // A later start cannot find what was never sent, so its writers may go to the origin.
                 let result = match shard.log.begin_write(id, shard.cache.is_fenced()) {
                     true => Some(shard.write_out(id, bytes).await),
                     false => None,
@@ -35,7 +35,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Writes something of the log, once more where much depends on it.
+    /// Writes an extent, a summary or a manifest sector; essential ones are retried.
     async fn write_out(self: &Rc<Self>, id: WriteId, bytes: Option<(u64, IoBuf)>) -> Result<(), DeviceError> {
         match (id, bytes) {
             (WriteId::Opening { region }, _) => {
@@ -49,7 +49,7 @@ impl<P: Platform> Shard<P> {
             (WriteId::Extent(_), Some((position, buf))) => self.write_bytes(id, position, buf).await,
             (WriteId::Summary { region }, Some((position, buf))) => {
                 self.write_bytes(id, position, buf).await?;
-                // A region that the manifest calls full is all there. It may have an extent that the device was fenced for.
+                // A region that the manifest calls full must be complete. After a fence it may lack an extent.
                 if !planted(PlantedBug::FullUnflushed)
                     && let Err(error) = self.cache.flush().await
                 {
@@ -74,7 +74,7 @@ impl<P: Platform> Shard<P> {
         let buf = RefCell::new(Some(buf));
         self.try_often(id, async || {
             let bytes = buf.borrow_mut().take().expect("it comes back");
-            // Once the device is fenced, only extents come here to which dirty blocks had been moved by then.
+            // After the fence, only extents that contain moved dirty blocks are written.
             let (back, result) = self.cache.write_fenced(position, bytes, false).await;
             buf.replace(Some(back));
             result
@@ -82,7 +82,7 @@ impl<P: Platform> Shard<P> {
         .await
     }
 
-    /// Writes once, or more often if the cache is worth nothing without this write; then the device is fenced.
+    /// Writes once; an essential write is retried, and if it still fails, the device is fenced.
     async fn try_often(
         self: &Rc<Self>,
         id: WriteId,
@@ -104,7 +104,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// What follows when a write has ended, or was withheld (`result` is none).
+    /// Handles the end of a write. `result` is none if it was withheld.
     fn write_ended(self: &Rc<Self>, id: WriteId, result: Option<Result<(), DeviceError>>) {
         let there = matches!(result, Some(Ok(())));
         if let Some(Err(error)) = result {
@@ -114,7 +114,7 @@ impl<P: Platform> Shard<P> {
             WriteId::Extent(_) if there => count(&self.stats.counters.extents_written, 1),
             WriteId::Extent(lsn) => {
                 self.drop_extent(lsn);
-                // Recovery finds nothing behind a missing extent: what comes next goes elsewhere.
+                // Recovery finds nothing behind a missing extent: the next records go to another region.
                 self.log.abandon(lsn);
             }
             WriteId::Opening { .. } | WriteId::Summary { .. } => {}
@@ -124,15 +124,15 @@ impl<P: Platform> Shard<P> {
         self.log.wake();
     }
 
-    /// Whether the cache is worth nothing without this write. Where blocks may be dirty, every extent: with one missing,
-    /// what follows it in its region could not be acknowledged. And the manifest always, and every summary: where it follows
-    /// an extent that is missing, recovery finds nothing of the region without it.
+    /// Whether a write is essential: without it the cache must be fenced. If blocks may be dirty, every extent is: with one
+    /// missing, later ones in its region could not be acknowledged. The manifest and every summary are always essential: behind a
+    /// missing extent, recovery finds the records of the region only by the summary.
     fn must_land(&self, id: WriteId) -> bool {
         let needed = !matches!(id, WriteId::Extent(_)) || self.writeback.has_dirty_records();
         needed && !self.cache.is_fenced()
     }
 
-    /// Forgets the blocks of an extent that did not reach the device.
+    /// Drops the blocks of an extent that did not reach the device.
     fn drop_extent(self: &Rc<Self>, lsn: Lsn) {
         let Some((ring, start, records)) = self.log.records_of(lsn) else {
             return;
@@ -142,11 +142,10 @@ impl<P: Platform> Shard<P> {
             let block = self.local(record.block);
             let entry = self.map.lookup(block);
             match entry {
-                // Whoever wrote it there sees to it that it is read no more, and whoever moved it there has left the same
-                // where it was.
+                // A writer of a dirty block handles the failure itself, and a moved dirty block is still at its old location.
                 Some(entry) if entry.dirty() => {}
                 Some(entry) if (start..end).contains(&entry.location()) => self.drop_if_same(block, entry),
-                // What was to say so is lost, and may be all that did: say it again.
+                // The lost record may be the only one that makes older copies stale: queue it again.
                 None if record.kind == RecordKind::Tombstone => {
                     self.map.make_stale_again(block, ring);
                     self.settle_later(block);
@@ -170,7 +169,7 @@ mod tests {
     use crate::shard::simulated::{Disks, append, contents, raw};
     use crate::units::BLOCK_BYTES;
 
-    /// A dirty block was being moved when the device was fenced. Where it was it still is.
+    /// A dirty block was being moved when the device was fenced. Its old copy is still there.
     #[test]
     fn no_summary_lists_an_extent_refused_by_the_device() {
         let disks = Disks::new(8 << 20, GeometryOptions::default());

@@ -1,4 +1,4 @@
-//! Clearing intents, in rounds: what must be stable before, and what a failed flush leaves in doubt.
+//! Clears intents in rounds, and keeps those that a failed flush leaves in doubt.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,9 +14,9 @@ use crate::shard::{Platform, Shard};
 use crate::stats::count;
 use crate::units::{LocalBlock, STRIPE_BLOCKS};
 
-/// Time between two rounds of clearing: a stripe's bit stays for one to two of these after its last write.
+/// Time between two rounds: a bit stays set for one to two rounds after the last write to its stripe.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
-/// Time after a note that failed until the next.
+/// Time after a failed fingerprint record until the next attempt.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 
 impl<P: Platform> Shard<P> {
@@ -48,7 +48,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// One round: the stripes that were not written since the last one, if nothing about them is open.
+    /// One round: clears the stripes that were not written since the last one and have no write in flight.
     pub(in crate::shard) async fn clear_intents(self: &Rc<Self>) {
         let intents = &self.intents;
         let failures = self.doubt_what_a_flush_lost();
@@ -74,7 +74,7 @@ impl<P: Platform> Shard<P> {
         let mut pages = Vec::new();
         let permit = intents.pages().await;
         if self.cache.is_fenced() {
-            // Every bit was set, and must stay: writes go to the origin without one from now on.
+            // All bits are set and must stay: writes go to the origin without intents from now on.
             return;
         }
         {
@@ -88,7 +88,7 @@ impl<P: Platform> Shard<P> {
             }
         }
         for page in pages {
-            // Not stable, for a bit too many does no harm; not retried, for the same reason.
+            // Neither stable nor retried: a superfluous bit does no harm.
             if let Err(error) = self.write_intents(page, &[], false).await {
                 self.cache_error(&error);
             }
@@ -96,9 +96,9 @@ impl<P: Platform> Shard<P> {
         drop(permit);
     }
 
-    /// A flush of the origin that failed may have taken with it what was written since the one before, and no later one
-    /// brings that back: what is set by now is never cleared in this opening. Where no intents are set, for a crash leaves
-    /// nothing of the cache, a clean stop must know of what was written all the same. Returns how many failed so far.
+    /// A failed flush of the origin may have lost writes since the previous flush, and no later flush restores them: bits that
+    /// are set now are never cleared in this opening. If the cache sets no intents because nothing is recovered after a crash, a
+    /// clean stop must still know of those writes. Returns the number of failed flushes so far.
     pub(in crate::shard) fn doubt_what_a_flush_lost(&self) -> u64 {
         let failures = self.origin.flush_failures();
         let mut bits = self.intents.bits.borrow_mut();
@@ -106,8 +106,8 @@ impl<P: Platform> Shard<P> {
         failures
     }
 
-    /// Whether the host has noted what the origin begins with. Where it cannot, it is not asked again for a while, and
-    /// nothing is flushed for its sake.
+    /// Whether the host has recorded the origin's fingerprint. After a failure it is not asked for a while, and the origin is not
+    /// flushed for it.
     async fn noted(&self, ticket: u64) -> bool {
         let outcome = self.origin.note(ticket).await;
         if outcome == Noted::Failed {
@@ -121,8 +121,8 @@ impl<P: Platform> Shard<P> {
         self.map.any_stale_in(range)
     }
 
-    /// Flushes the origin for our own sake. A failure is kept for the next one who asks for a flush: a system may
-    /// report it only once.
+    /// Flushes the origin for the engine itself. A failure is kept for the next client that asks for a flush: the operating
+    /// system may report it only once.
     async fn flush_origin(&self, failures: u64) -> bool {
         match self.origin.flush_since(failures).await {
             Ok(()) => true,
@@ -135,9 +135,9 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// After a clean stop nothing is in flight: clears every bit that is set. (But for those of which a failed flush may
-    /// have lost writes, and watched ones of which the host cannot be told: until the superblock says that the stop was
-    /// clean, this is what a crash leaves.)
+    /// At a clean stop no write is in flight: clears every bit. Bits stay set where a failed flush may have lost writes, and where
+    /// the stripe is watched and the host cannot record the fingerprint: until the superblock is marked clean, a crash would
+    /// find them.
     pub(in crate::shard) async fn clear_all_intents(&self) -> Result<(), DeviceError> {
         let mut watched = self.intents.set_stripes();
         watched.retain(|&stripe| self.is_watched(stripe));
@@ -152,7 +152,7 @@ impl<P: Platform> Shard<P> {
         }
         let permit = self.intents.pages().await;
         if self.cache.is_fenced() {
-            // Every bit was set, and must stay.
+            // All bits are set and must stay.
             return Ok(());
         }
         let touched = self.intents.bits.borrow_mut().clear_for_stop(watched);

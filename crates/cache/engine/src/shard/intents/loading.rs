@@ -10,12 +10,12 @@ use crate::stats::count;
 
 /// Bytes of the bitmap read or written at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Pages of such a part that may be unreadable.
+/// Maximum number of unreadable pages in such a part.
 const UNREADABLE_PAGES_MAX: u32 = 8;
 
 impl<P: Platform> Shard<P> {
-    /// Reads the bitmap that a crash left. A sector that does not check counts as all ones. Bits of openings before a cold start
-    /// count as well, for the flush of the origin that comes after a cold start may not have been.
+    /// Reads the bitmap after a crash. A sector with a wrong checksum counts as all ones. Bits from before a cold start count,
+    /// too, because the origin may not have been flushed after the cold start.
     pub(in crate::shard) async fn load_intents(&self) -> Result<(), DeviceError> {
         let (start, len) = (
             self.id.geometry.shard_intent_offset(self.id.number),
@@ -52,10 +52,10 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Reads part of the bitmap. Pages that cannot be read are zeroes, which do not check.
+    /// Reads part of the bitmap. Unreadable pages are returned as zeroes, which fail the checksum.
     ///
     /// # Errors
-    /// The device's, if it answers nothing in time or more than [`UNREADABLE_PAGES_MAX`] pages cannot be read.
+    /// The device's, after a timeout or if more than [`UNREADABLE_PAGES_MAX`] pages cannot be read.
     async fn read_intents(&self, position: u64, len: u64) -> Result<IoBuf, DeviceError> {
         let device = self.cache.device();
         let (mut buf, result) = device.read_at(position, IoBuf::new(len as usize)).await;
@@ -84,7 +84,7 @@ impl<P: Platform> Shard<P> {
 
     /// Sets every bit of the shard: writes go to the origin without intents from now on.
     pub(in crate::shard) async fn write_fence_mark(&self) -> Result<(), DeviceError> {
-        // A page that is being written now has bits clear: it must not land after ours.
+        // A page write in flight has clear bits and must not land after this one.
         let permit = self.intents.pages().await;
         let failures = self.cache.flush_failures();
         self.intents.bits.borrow_mut().set_all();
@@ -92,7 +92,7 @@ impl<P: Platform> Shard<P> {
         for page in 0..pages {
             self.write_intents(page, &[], false).await?;
         }
-        // Whatever failed before: these pages were written since. But another shard's that fails takes them along.
+        // Earlier failed flushes do not matter for these pages, but one of another shard that fails now may lose them.
         let flushed = self.cache.flush_since(failures).await;
         drop(permit);
         flushed

@@ -1,14 +1,13 @@
-//! Intents: which stripes may have a write on its way to the origin, kept on the cache device.
+//! Intents: a bitmap on the cache device of the stripes that may have a write in flight to the origin.
 //!
-//! **What a crash leaves.** A write that the origin has and the log does not know of would make the cached copy stale
-//! for ever. The rule: *before a write to a stripe goes to the origin, the stripe's bit is set, and stable; recovery
-//! drops the cached blocks of set stripes.* A bit is cleared when nothing of the stripe can come out differently
-//! any more: its writes have been answered, the origin has been flushed since, and the log's records that make older
-//! copies void are stable.
+//! **Crashes.** A write that reached the origin, but not the log, would leave a stale cached copy for ever. The rule: *before
+//! a write to a stripe goes to the origin, the stripe's bit is set and stable; recovery drops the cached blocks of set
+//! stripes.* A bit is cleared when a crash can no longer make a difference: the writes of the stripe are complete, the origin
+//! has been flushed since, and the records that make older copies stale are stable.
 //!
-//! Setting is what writers wait for: one task writes all wishes that came while the last write was on its way.
-//! Clearing is done in rounds, for stripes that were left alone for a while. That a bit is clear says something of the
-//! origin, too, where it is watched: see [`watch`](super::watch).
+//! Writers wait until a bit is set: one task combines all requests that arrived during its last write. Bits are cleared in
+//! rounds, for stripes that were not written for a while. For a watched origin, a clear bit also means that the recorded
+//! fingerprint is valid: see [`watch`](super::io::watch).
 
 mod bits;
 mod clearing;
@@ -35,17 +34,17 @@ use crate::volume::STRIPE_BYTES;
 pub(super) struct IntentBitmap {
     bits: RefCell<Bits>,
     widening: Widening,
-    /// Stripes that writers wait for. Bounded by the writers in flight.
+    /// Stripes that writers wait for. Bounded by the writes in flight.
     wanted: RefCell<Vec<u64>>,
-    /// Writes of clients that wait or are in flight; others are those of writeback.
+    /// Client writes that wait or are in flight; writeback is not counted.
     clients: Cell<u32>,
-    /// Until then the host is not asked again to note what the origin begins with.
+    /// Until then the host is not asked to record the fingerprint again.
     note_again: Cell<Nanos>,
-    /// One writer of pages at a time.
+    /// Permits one writer of pages.
     pages: Semaphore,
-    /// Work for the task that sets; after a failure, a writer for the one that tells of the fence.
+    /// Wakes the task that sets bits or, after a fence, the task that writes the fence mark.
     wishes: Notify,
-    /// Something was set; the cache device was fenced; the shard stops.
+    /// Bits were set, the cache device was fenced, or the shard stops.
     changed: Notify,
 }
 
@@ -63,12 +62,12 @@ impl IntentBitmap {
         }
     }
 
-    /// Whether a write of a client waits or is in flight.
+    /// Whether a client write waits or is in flight.
     pub(super) fn writing(&self) -> bool {
         self.clients.get() > 0
     }
 
-    /// Waits until a writer wants something of a fenced cache device, or the shard stops.
+    /// Waits until a writer waits for a fenced cache device, or the shard stops.
     pub(super) async fn wanted(&self) {
         self.wishes.notified().await;
     }
@@ -87,23 +86,23 @@ impl IntentBitmap {
         self.bits.borrow().is_set(block.0 / STRIPE_BLOCKS)
     }
 
-    /// Wakes both tasks, for the shard stops.
+    /// Wakes both tasks because the shard stops.
     pub(super) fn wake(&self) {
         self.wishes.notify_all();
         self.changed.notify_all();
     }
 
-    /// Lets those that wait for a change look again: what they may do after the cache device was fenced has changed.
+    /// Wakes waiting writers: the state of the fence has changed.
     pub(super) fn recheck(&self) {
         self.changed.notify_all();
     }
 
-    /// Waits until something was set, or [`Self::recheck`] or [`Self::wake`] is called.
+    /// Waits until bits were set, or [`Self::recheck`] or [`Self::wake`] is called.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// A write to a stripe begins: from now on its bit is not cleared.
+    /// Registers a write to a stripe: its bit is not cleared while the write is in flight.
     fn enter(&self, stripe: u64, of_client: bool) -> Intent<'_> {
         self.bits.borrow_mut().write_begins(stripe);
         self.clients.set(self.clients.get() + u32::from(of_client));
@@ -119,7 +118,7 @@ impl IntentBitmap {
         self.pages.acquire(1).await
     }
 
-    /// A page of sectors, with the bits that are set and those of `also`, which ascends.
+    /// A page of sectors with the set bits and those in `also` (ascending).
     fn page(&self, page: u64, epoch: u32, also: &[u64], shard_sectors: u64) -> IoBuf {
         let sectors = PAGE_BYTES as u64 / 512;
         let mut buf = IoBuf::zeroed(PAGE_BYTES);
@@ -144,9 +143,8 @@ impl IntentBitmap {
     }
 }
 
-/// Whether the intent of one of these stripes, by their numbers on the origin, is set on a cache that is not served. A
-/// sector that cannot be read, or does not check, counts as set. (Behind what the cache serves of its origin nobody writes
-/// through it.)
+/// Whether the intent of one of these stripes (by number on the origin) is set on a cache that is not served. An unreadable
+/// sector or a wrong checksum counts as set. Stripes beyond the served part of the origin have no intents.
 pub(crate) async fn any_intent<C: Device>(cache: &C, geometry: &Geometry, stripes: &BTreeSet<u64>) -> bool {
     let served = geometry.origin_len.div_ceil(STRIPE_BYTES);
     for &stripe in stripes.range(..served) {
@@ -174,7 +172,7 @@ fn page_of(stripe: u64) -> u64 {
     stripe / INTENT_STRIPES / (PAGE_BYTES as u64 / 512)
 }
 
-/// A write in flight, as far as intents are concerned.
+/// Registers a write in flight until dropped.
 #[derive(Debug)]
 pub(super) struct Intent<'a> {
     intents: &'a IntentBitmap,

@@ -1,4 +1,4 @@
-//! Setting intents: what writers wait for.
+//! Sets intents before writes.
 
 use std::rc::Rc;
 
@@ -47,11 +47,11 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The same for a copy that the worker brings to the origin. Recovery needs none there; whoever looks at a watched
-    /// stripe does.
+    /// The same for a block that writeback writes to the origin. Recovery does not need it, but the check of the origin's
+    /// fingerprint does.
     ///
     /// # Errors
-    /// The cache device fails. Once it is fenced, what it says of this stripe is not known.
+    /// The cache device fails. After the fence, the bit of this stripe on the device is unknown.
     pub(in crate::shard) async fn intend_cleaning(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -61,7 +61,7 @@ impl<P: Platform> Shard<P> {
             return Ok(None);
         }
         let intent = self.intents.enter(stripe, false);
-        // Not by way of the task: it may have ended with the shard, which still cleans what is in its way.
+        // Not through the task: it may have ended with the shard, while reclaim still writes dirty blocks.
         let set = || self.intents.bits.borrow().is_set(stripe);
         if !set() && !self.cache.is_fenced() {
             if let Err(error) = self.set_intents(&[stripe]).await {
@@ -71,7 +71,7 @@ impl<P: Platform> Shard<P> {
             }
             self.intents.changed.notify_all();
         }
-        // In memory all are set then.
+        // All bits in memory are set then.
         if self.cache.is_fenced() {
             return Err(self.cache_failed());
         }
@@ -82,12 +82,12 @@ impl<P: Platform> Shard<P> {
         self.id.geometry.shard_intent_offset(self.id.number) + page * PAGE_BYTES as u64
     }
 
-    /// Number of this shard's first sector in the whole bitmap.
+    /// Number of this shard's first sector in the bitmap.
     pub(super) fn first_intent_sector(&self) -> u64 {
         self.id.geometry.shard_intent_len() / 512 * u64::from(self.id.number)
     }
 
-    /// Sets the bits that writers wait for, all that are there at a time with one write.
+    /// Sets the bits that writers wait for, all of them with one write.
     pub(in crate::shard) async fn intent_task(shard: Rc<Self>) {
         loop {
             let wanted = std::mem::take(&mut *shard.intents.wanted.borrow_mut());
@@ -105,7 +105,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Sets bits, and more around them, stable on return.
+    /// Sets bits and neighbouring ones, stable on return.
     ///
     /// # Errors
     /// The device's.
@@ -136,7 +136,7 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Writes a page of the bitmap: what is set, and `also`. The caller holds the permit.
+    /// Writes a page of the bitmap: the set bits and `also`. The caller holds the permit.
     pub(in crate::shard) async fn write_intents(
         &self,
         page: u64,
@@ -148,7 +148,7 @@ impl<P: Platform> Shard<P> {
         count(&self.stats.counters.intent_writes, 1);
         let fua = stable && !planted(PlantedBug::IntentNotStable);
         let position = self.intent_position(page);
-        // With every bit set it is the mark of a device that is fenced.
+        // All bits set is the fence mark.
         let is_mark = intents.bits.borrow().is_full();
         let write = async {
             match is_mark {

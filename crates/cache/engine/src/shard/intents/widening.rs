@@ -1,11 +1,11 @@
-//! How many stripes are set around those that are wanted.
+//! The number of neighbouring stripes that are set together with the wanted ones.
 //!
-//! Sets that follow each other so closely that writers wait for them more than a set part of their time are a workload that
-//! goes everywhere. Then the stripes around the wanted ones are set as well, twice as many each time, for the workload will
-//! come to them anyway. A crash costs the blocks of all that are set. So where setting is cheap beside the writes, as
-//! before a hard disk, stripes are set alone.
+//! If writers wait for intents more than a certain share of their time, the workload writes all over the device. Then the
+//! stripes around the wanted ones are set as well, twice as many each time, because the workload will reach them anyway. A
+//! crash drops the blocks of all set stripes, so if setting is cheap compared with the writes, as in front of a hard disk,
+//! only the wanted stripes are set.
 //!
-//! Invariant: the stripes set around a wanted one lie in the same sector of the bitmap, so they cost no write more.
+//! Invariant: the stripes set around a wanted one are in the same sector of the bitmap, so they cost no additional write.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use flaz_device::Nanos;
 
 use crate::format::intent::INTENT_STRIPES;
 
-/// Part of their time that writers may spend waiting for intents: one in so many.
+/// Writers may spend one part in this many of their time waiting for intents.
 const WAIT_PART: u32 = 20;
-/// Close sets in a row before widening begins, and most that are counted.
+/// Number of close sets in a row before widening begins, and the maximum that is counted.
 const CLOSE_SETS_ALONE: u32 = 16;
 const CLOSE_SETS_MAX: u32 = CLOSE_SETS_ALONE + 12;
-/// Most stripes that are set around a wanted one, with it: a sector.
+/// Maximum number of stripes set for one wanted stripe: a sector.
 const GROUP_MAX: u64 = INTENT_STRIPES;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Widening {
-    /// How many sets have followed each other closely.
+    /// Number of sets in close succession.
     close_sets: Cell<u32>,
     /// When the last set began.
     last_set: Cell<Nanos>,
-    /// How long the last set took.
+    /// Duration of the last set.
     last_took: Cell<Duration>,
 }
 
@@ -45,7 +45,7 @@ impl Widening {
     /// The stripes to set for the `wanted` ones, of `stripes` in all, ascending. `writers` have a write waiting or in flight.
     pub(super) fn widen(&self, now: Nanos, wanted: &[u64], writers: u32, stripes: u64) -> Vec<u64> {
         let apart = now.since(self.last_set.replace(now));
-        // Those that wait for this set, and all that have written since the last one.
+        // The writers that wait for this set, and those that have written since the last one.
         let (waiting, writers) = (wanted.len() as u32, writers.max(1));
         let close = self.last_took.get() * waiting * WAIT_PART > apart * writers;
         let run = if close {

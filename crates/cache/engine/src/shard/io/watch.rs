@@ -96,7 +96,8 @@ impl Watch {
         self.state().ticket()
     }
 
-    /// Whether all stripes that a fingerprint covers were watched when its ticket was taken. The others are watched from now on.
+    /// Whether all stripes that a fingerprint covers were watched when its ticket was taken. The others are watched from now
+    /// on.
     pub(super) fn covers(&self, ticket: u64, seen: &BTreeSet<u64>) -> bool {
         let mut state = self.state();
         if !state.everything && !seen.is_subset(&state.stripes) {
