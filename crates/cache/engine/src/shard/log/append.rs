@@ -1,4 +1,4 @@
-//! What the log takes: fragments, blocks of equal bytes, and records without contents.
+//! The kinds of records of the log: fragments, same-filled blocks, and records without contents.
 
 use flaz_codec::CodecId;
 
@@ -6,16 +6,16 @@ use super::lsn::Lsn;
 use crate::format::extent::{FragmentHeader, FragmentIdentity, fragment_bytes};
 use crate::index::Entry;
 
-/// Who appends.
+/// The source of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Class {
-    /// Clients, admission and the writeback worker: they wait for room.
+    /// Clients, admission and the writeback worker: they wait for space.
     Client,
     /// Reclaim, which may take the reserved region and queue twice as many writes.
     Reclaim,
 }
 
-/// What came of an append.
+/// The result of an append.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shard) struct Appended {
     /// The index entry (meaningless for a record without contents).
@@ -24,7 +24,7 @@ pub(in crate::shard) struct Appended {
     pub(in crate::shard) lsn: Lsn,
 }
 
-/// What is appended.
+/// A record to append.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shard) enum Append<'a> {
     /// A fragment of freshly packed bytes: `plain_crc` is the CRC-32C of the 4096 bytes.
@@ -34,23 +34,23 @@ pub(in crate::shard) enum Append<'a> {
         plain_crc: u32,
         dirty: bool,
     },
-    /// A fragment that moves here: header and stored bytes as they were, and what it was.
+    /// A moved fragment: header and stored bytes unchanged, and its old record.
     Moved {
         header: FragmentHeader,
         stored: &'a [u8],
         from: FragmentIdentity,
         dirty: bool,
     },
-    /// A block of equal bytes.
+    /// A same-filled block.
     SameFilled { value: u8, dirty: bool },
     /// The block is no longer cached.
     Tombstone,
-    /// The origin has what the latest record of the block says.
+    /// The origin has the contents of the block's latest record.
     Cleaned,
 }
 
 impl Append<'_> {
-    /// A dirty block whose contents are lost: a fragment that no decoder takes, so that every read of the block fails.
+    /// A dirty block whose contents are lost: a fragment that no decoder accepts, so that every read of the block fails.
     pub(in crate::shard) const LOST: Self = Self::Packed {
         codec: CodecId::LOST,
         stored: &[0],

@@ -8,7 +8,7 @@ use crate::policy::Ring;
 pub(in crate::shard) struct Lsn(u64);
 
 impl Lsn {
-    /// Everything that earlier openings of the cache left in the log.
+    /// The position of everything that earlier openings wrote.
     pub(in crate::shard) const INHERITED: Self = Self(1);
 
     /// Later than every extent.
@@ -18,7 +18,7 @@ impl Lsn {
         Self(self.0 + 1)
     }
 
-    /// The position of the extent that was opened before.
+    /// The position of the previous extent.
     pub(super) fn before(self) -> Self {
         assert!(self > Self(0), "there is one before");
         Self(self.0 - 1)
@@ -49,7 +49,7 @@ impl Positions {
         *position = (*position).max(lsn);
     }
 
-    /// Moves both positions up to those of `other`, where they are lower.
+    /// Moves both positions up to those of `other` if they are lower.
     pub(in crate::shard) fn raise_all(&mut self, other: &Self) {
         for ring in Ring::ALL {
             self.raise(ring, other.at(ring));

@@ -1,24 +1,24 @@
-//! The log of a shard: open extents that take fragments, extents on their way to the device, regions and their rings.
+//! The log of a shard: open extents, extents in flight to the device, regions and their rings.
 //!
 //! | module | part |
 //! |---|---|
-//! | [`append`] | what the log takes |
+//! | [`append`] | the kinds of records |
 //! | [`lsn`] | positions |
 //! | [`state`] | open extents and regions: appending, sealing, closing |
-//! | [`in_flight`] | what is on its way to the device |
+//! | [`in_flight`] | writes in flight |
 //! | [`regions`] | which regions are free, open, full, being reclaimed |
-//! | [`marks`] | how far regions are stable, and how much of that the manifest says |
+//! | [`marks`] | stable lengths of regions, and those in the manifest |
 //! | [`manifest`], [`copies`] | writing the manifest |
 //! | [`reclaimed`] | the region that is being reclaimed |
 //! | [`image`] | the regions' part of an index image |
 //!
 //! Invariants:
-//! - In each ring `appended >= landed >= stable`: what is appended has a place, what has landed recovery finds if the power
-//!   stays on, what is stable it finds in any case.
+//! - In each ring `appended >= landed >= stable`: appended records have a location, landed ones survive a kill of the process,
+//!   stable ones survive a power cut.
 //! - One open extent and one open region a ring; one list of extents in flight.
-//! - A region that is pinned is not released.
-//! - An extent is sent after the manifest has its region; a region is filled again after the manifest said, stable, that it is
-//!   free; a block leaves a region that is reclaimed after the manifest said, stable, that it is.
+//! - A pinned region is not freed.
+//! - An extent is sent after the manifest has its region. A region is opened again after its state *free* is stable in the
+//!   manifest. A block leaves a region after its state *reclaiming* is stable in the manifest.
 
 mod append;
 mod copies;
@@ -68,10 +68,10 @@ pub(super) struct SegmentLog {
     manifest: Manifest,
     /// A write has ended.
     written: Notify,
-    /// There may be room that there was not.
+    /// There may be more space than before.
     space: Notify,
     unpinned: Notify,
-    /// A flush of a client was answered, of which the manifest does not know yet.
+    /// A client's flush was acknowledged and is not in the manifest yet.
     flush_answered: Notify,
 }
 
@@ -103,9 +103,9 @@ impl SegmentLog {
         }
     }
 
-    // Appending, and where records lie.
+    // Appending, and locations of records.
 
-    /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
+    /// Appends to `ring`. `None`: no space now, because no region is free or too many writes are in flight.
     pub(super) fn append(
         &self,
         ring: Ring,
@@ -153,14 +153,14 @@ impl SegmentLog {
         Some(read(bytes, state.identity_at(block, location)))
     }
 
-    /// Keeps the region of `location` from being freed while it is read.
+    /// Pins the region of `location`, so that it is not freed while it is read.
     pub(super) fn pin(&self, location: Location) -> RegionPin<'_> {
         let region = self.region_of(location);
         self.state.borrow_mut().regions.pin(region);
         RegionPin { log: self, region }
     }
 
-    /// Counts index entries that came to lie in the region of `location`, or left it.
+    /// Adjusts the number of index entries in the region of `location`.
     pub(super) fn count_live(&self, location: Location, by: i32) {
         let region = self.region_of(location);
         self.state.borrow_mut().regions.count_live(region, by);
@@ -178,24 +178,24 @@ impl SegmentLog {
         self.state.borrow_mut().seal_ring(ring);
     }
 
-    /// Seals the open extents up to these positions. Gives for each its bytes on the device and its records.
+    /// Seals the open extents up to these positions. Returns for each its bytes on the device and its records.
     pub(super) fn seal_upto(&self, upto: &Positions) -> [Option<(u64, u64)>; 2] {
         let mut state = self.state.borrow_mut();
         Ring::ALL.map(|ring| state.seal_upto(ring, upto.at(ring)))
     }
 
-    /// Notes that open extents up to these positions are to be sealed when the next write ends.
+    /// Requests that open extents up to these positions are sealed when the next write ends.
     pub(super) fn want_sealed(&self, upto: &Positions) {
         debug_assert!(self.writing(), "it is sealed when a write ends");
         self.state.borrow_mut().want_sealed(upto);
     }
 
-    /// What was wanted so far.
+    /// The positions requested so far.
     pub(super) fn take_wanted(&self) -> Positions {
         self.state.borrow_mut().take_wanted()
     }
 
-    /// Ends both regions that are being filled. Neither must wait for room: a summary has its place.
+    /// Closes both open regions. Neither waits for space: that of the summary is reserved.
     pub(super) fn close_regions(&self) {
         self.state.borrow_mut().close_regions();
     }
@@ -205,49 +205,49 @@ impl SegmentLog {
         self.state.borrow_mut().take_write()
     }
 
-    /// The device is about to be given a write; false: it is withheld, for the device is `fenced`.
+    /// A write is about to be sent; false: it is withheld because the device is `fenced`.
     pub(super) fn begin_write(&self, id: WriteId, fenced: bool) -> bool {
         self.state.borrow_mut().begin_write(id, fenced)
     }
 
-    /// The ring of an extent that is lost, where it began, and its packed records.
+    /// The ring, location and packed records of a lost extent.
     pub(super) fn records_of(&self, lsn: Lsn) -> Option<(Ring, Location, Vec<u64>)> {
         self.state.borrow().records_of(lsn)
     }
 
-    /// An extent is lost: ends its region.
+    /// An extent is lost: closes its region.
     pub(super) fn abandon(&self, lost: Lsn) {
         self.state.borrow_mut().abandon(lost);
     }
 
-    /// A write has ended, well or not, or is withheld.
+    /// A write has succeeded or failed, or is withheld.
     pub(super) fn end_write(&self, id: WriteId) {
         self.state.borrow_mut().end_write(id);
     }
 
-    /// Writes that are queued or on their way.
+    /// Number of writes queued or in flight.
     pub(super) fn writes_in_flight(&self) -> usize {
         self.state.borrow().writes_in_flight()
     }
 
-    /// Whether writes are queued or on their way.
+    /// Whether writes are queued or in flight.
     pub(super) fn writing(&self) -> bool {
         self.writes_in_flight() > 0
     }
 
     // Positions.
 
-    /// Whether recovery would find everything up to these positions, if the power stayed on.
+    /// Whether everything up to these positions has landed.
     pub(super) fn has_landed(&self, upto: &Positions) -> bool {
         self.state.borrow().landed().covers(upto)
     }
 
-    /// Whether the device has not been given an extent, and never will be once it is fenced.
+    /// Whether an extent has not been sent, and never will be once the device is fenced.
     pub(super) fn is_unsent(&self, lsn: Lsn) -> bool {
         self.state.borrow().is_unsent(lsn)
     }
 
-    /// Whether recovery finds everything of `ring` up to `lsn`, also after a power cut.
+    /// Whether everything of `ring` up to `lsn` is stable.
     pub(super) fn is_stable(&self, ring: Ring, lsn: Lsn) -> bool {
         self.state.borrow().is_stable(ring, lsn)
     }
@@ -257,7 +257,7 @@ impl SegmentLog {
         self.state.borrow().is_all_stable() && self.unmarked(true).is_empty()
     }
 
-    /// Writers are told that recovery finds their dirty blocks, up to here: they have landed.
+    /// Dirty blocks up to these positions are acknowledged to writers: they have landed.
     pub(super) fn promise(&self, upto: &Positions) {
         assert!(
             self.has_landed(upto) || planted(PlantedBug::AcknowledgedBeforeLanding),
@@ -266,47 +266,47 @@ impl SegmentLog {
         self.state.borrow_mut().promise(upto);
     }
 
-    /// Dirty blocks of earlier openings may have been promised, and not be stable.
+    /// Dirty blocks of earlier openings may be acknowledged and not stable.
     pub(super) fn promise_inherited(&self) {
         self.promise(&Positions::both(Lsn::INHERITED));
     }
 
-    /// Whether everything that was promised is stable.
+    /// Whether everything acknowledged is stable.
     pub(super) fn keeps_promises(&self) -> bool {
         self.state.borrow().keeps_promises()
     }
 
-    /// Seals what is open. What a flush makes stable once [`SegmentLog::has_ended`] says so of the point.
+    /// Seals the open extents. A flush makes the returned point stable once [`SegmentLog::has_ended`] is true for it.
     pub(super) fn seal_for_flush(&self) -> FlushPoint {
         self.state.borrow_mut().seal_for_flush()
     }
 
-    /// Whether nothing is under way that `point` is to make stable.
+    /// Whether no write that `point` covers is in flight.
     pub(super) fn has_ended(&self, point: &FlushPoint) -> bool {
         self.state.borrow().has_ended(point)
     }
 
-    /// What a flush that begins now makes stable, without sealing anything.
+    /// The point that a flush beginning now makes stable, without sealing.
     pub(super) fn landed_point(&self) -> FlushPoint {
         self.state.borrow().landed_point()
     }
 
-    /// A flush that began at `point` has succeeded: what had landed is stable, and so is what the manifest said of it.
+    /// A flush that began at `point` has succeeded: landed extents and written manifest sectors are stable.
     pub(super) fn note_flushed(&self, point: &FlushPoint) {
         self.state.borrow_mut().note_flushed(point);
     }
 
-    /// The same, and only what the manifest said is noted.
+    /// The same, for the manifest only.
     pub(super) fn note_manifest_flushed(&self, point: &FlushPoint) {
         self.state.borrow_mut().note_manifest_flushed(point);
     }
 
-    /// A flush has made an ended region stable, summary and all.
+    /// A flush has made a closed region and its summary stable.
     pub(super) fn note_whole(&self, region: u32) {
         self.state.borrow_mut().note_whole(region);
     }
 
-    /// A flush that began at `point` has succeeded, and all that must follow it: `stable` moves up to there.
+    /// A flush that began at `point` has succeeded, and so have the writes that must follow it: `stable` moves up to there.
     pub(super) fn raise_stable(&self, point: &FlushPoint) {
         self.state.borrow_mut().raise_stable(point);
     }
@@ -318,27 +318,27 @@ impl SegmentLog {
         self.written.notified().await;
     }
 
-    /// There may be room that there was not.
+    /// There may be more space than before.
     pub(super) async fn room(&self) {
         self.space.notified().await;
     }
 
-    /// A flush was answered and the manifest is to follow, or the shard stops.
+    /// A flush was acknowledged and the manifest must be updated, or the shard stops.
     pub(super) async fn flush_answered(&self) {
         self.flush_answered.notified().await;
     }
 
-    /// Has the manifest follow the flush that is being answered.
+    /// Requests a manifest update for the flush that is being acknowledged.
     pub(super) fn note_answered(&self) {
         self.flush_answered.notify_one();
     }
 
-    /// Wakes whoever waits for room.
+    /// Wakes all that wait for space.
     pub(super) fn wake_room(&self) {
         self.space.notify_all();
     }
 
-    /// Wakes whoever waits for a write or for room.
+    /// Wakes all that wait for a write or for space.
     pub(super) fn wake(&self) {
         self.written.notify_all();
         self.space.notify_all();
@@ -346,7 +346,7 @@ impl SegmentLog {
 
     // Regions.
 
-    /// Whether a region must be reclaimed now: none is left but the reserved one, and one will be needed soon.
+    /// Whether a region must be reclaimed now: only the reserved one is free, and one will be needed soon.
     pub(super) fn wants_reclaim(&self) -> bool {
         self.state.borrow().wants_reclaim()
     }
@@ -358,32 +358,32 @@ impl SegmentLog {
         Some(Victim { region, ring })
     }
 
-    /// What a region that is being reclaimed holds, as the manifest says it.
+    /// The manifest entry of a region that is being reclaimed.
     pub(super) fn entry_of(&self, victim: Victim) -> ManifestEntry {
         let entry = self.state.borrow().entry(victim.region);
         assert!(entry.state == RegionUse::Reclaiming, "it is being reclaimed");
         entry
     }
 
-    /// A region that could not be reclaimed is the oldest of its ring again.
+    /// Puts a region that could not be reclaimed back as the oldest of its ring.
     pub(super) fn put_back(&self, victim: Victim) {
         self.state.borrow_mut().put_back(victim.region);
     }
 
-    /// Waits until nobody reads a region that is being reclaimed.
+    /// Waits until a region that is being reclaimed has no readers.
     pub(super) async fn unpinned(&self, victim: Victim) {
         while self.state.borrow().regions.pinned(victim.region) && !planted(PlantedBug::RegionNotPinned) {
             self.unpinned.notified().await;
         }
     }
 
-    /// Everything that was in the victim, and is to stay, is stable elsewhere. Gives the region that took it, if the manifest
-    /// must say that it counts before the victim is free.
+    /// All blocks of the victim that stay are stable elsewhere. Returns the region that took them, if its state in the manifest
+    /// must change before the victim is free.
     pub(super) fn end_recovering(&self) -> Option<u32> {
         self.state.borrow_mut().end_recovering()
     }
 
-    /// Nothing in the victim counts any more: the manifest says so when it is written next.
+    /// The victim is empty: the next write of the manifest says so.
     pub(super) fn empty_victim(&self) {
         self.state.borrow_mut().empty_victim();
     }
@@ -395,17 +395,17 @@ impl SegmentLog {
         self.wake_room();
     }
 
-    /// Index entries that lie in a region.
+    /// Number of index entries in a region.
     pub(super) fn live_in(&self, region: u32) -> u32 {
         self.state.borrow().regions.at(region).live
     }
 
-    /// While it is held nothing but reclaim gets the last of the room.
+    /// While the value is held, only reclaim gets the last space.
     pub(super) fn hold_for_reclaim(&self, hold: bool) {
         self.state.borrow_mut().hold_for_reclaim(hold);
     }
 
-    /// Regions that `ring` has, the open one included.
+    /// Number of regions of `ring`, including the open one.
     pub(super) fn regions_of(&self, ring: Ring) -> u64 {
         self.state.borrow().regions.count(ring)
     }
@@ -414,12 +414,12 @@ impl SegmentLog {
         self.state.borrow().regions.free_len()
     }
 
-    /// The first free regions, so many at most.
+    /// The first free regions, up to a maximum.
     pub(super) fn first_free(&self, most: usize) -> Vec<u32> {
         self.state.borrow().regions.free().take(most).collect()
     }
 
-    /// Bytes filled of all regions.
+    /// Used bytes of all regions.
     pub(super) fn used_bytes(&self) -> u64 {
         let state = self.state.borrow();
         state.regions.iter().map(|region| u64::from(region.used)).sum()
@@ -430,18 +430,18 @@ impl SegmentLog {
         self.state.borrow().memory_bytes()
     }
 
-    // Taking over what an earlier opening left.
+    // Restoring the state of an earlier opening.
 
     pub(super) fn next_sequence(&self) -> Sequence {
         self.state.borrow().next_sequence()
     }
 
-    /// Takes over the regions that an earlier opening left. Extents and generations are numbered from `next_sequence` on.
+    /// Restores the regions of an earlier opening. Extents and generations are numbered from `next_sequence` on.
     pub(super) fn inherit(&self, regions: Regions, next_sequence: Sequence) {
         self.state.borrow_mut().inherit(regions, next_sequence);
     }
 
-    /// Counts index entries that an earlier opening left, by region.
+    /// Adds restored index entries to the counts of their regions.
     pub(super) fn inherit_live(&self, live: &[u32]) {
         assert_eq!(live.len(), self.geometry.regions_per_shard as usize);
         let mut state = self.state.borrow_mut();
@@ -450,12 +450,12 @@ impl SegmentLog {
         }
     }
 
-    /// Goes on with an open region of an earlier opening.
+    /// Continues an open region of an earlier opening.
     pub(super) fn reopen(&self, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
         self.state.borrow_mut().reopen(number, extents, records);
     }
 
-    /// The region whose reclaim is under way, or was not finished.
+    /// The region whose reclaim is running or unfinished.
     pub(super) fn victim(&self) -> Option<u32> {
         self.state.borrow().victim()
     }
@@ -474,7 +474,7 @@ impl SegmentLog {
         state.open_numbers()[ring.index()].map_or(0, |region| state.regions.at(region).used)
     }
 
-    /// What the manifest is to say of a region.
+    /// The entry that the manifest should have for a region.
     pub(super) fn entry(&self, region: u32) -> ManifestEntry {
         self.state.borrow().entry(region)
     }
@@ -484,7 +484,7 @@ impl SegmentLog {
         self.state.borrow().regions.ring_len(ring)
     }
 
-    /// The regions that are being filled, by ring.
+    /// The open regions, by ring.
     pub(super) fn open_numbers(&self) -> [Option<u32>; 2] {
         self.state.borrow().open_numbers()
     }

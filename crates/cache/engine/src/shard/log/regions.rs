@@ -1,36 +1,36 @@
-//! The regions of a shard: which are free, which are being filled, and the two rings of full ones.
+//! The regions of a shard: free ones, open ones, and the two rings of full ones.
 //!
 //! Invariants: a region is in exactly one of: free list, open in one ring, a ring, being reclaimed. Its live count
-//! is the number of index entries whose place is in it. The table takes 16 bytes a region, lists included: small
+//! is the number of index entries that point to it. The table takes 16 bytes a region, including the lists: small
 //! caches have small regions, and the table counts as memory that grows with the cache.
 
 use crate::policy::Ring;
 use crate::units::Sequence;
 
-/// Free regions that only reclaim itself may take, so that it can always move blocks.
+/// Number of free regions reserved for reclaim, so that it can always move blocks.
 pub(crate) const FREE_REGIONS_RESERVED: usize = 1;
 
-/// What a region is being used for.
+/// The use of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegionState {
     Free,
-    /// Being filled, or its last writes are still on their way.
+    /// Open, or its last writes are in flight.
     Open,
     /// In its ring.
     Full,
     Reclaiming,
 }
 
-/// One region, as its user sees it.
+/// One region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) state: RegionState,
     pub(crate) ring: Ring,
     /// Differs for each use of the region.
     pub(crate) generation: Sequence,
-    /// Bytes filled, from the region's start: whole sectors.
+    /// Used bytes from the region's start: whole sectors.
     pub(crate) used: u32,
-    /// Index entries that lie here.
+    /// Number of index entries that point here.
     pub(crate) live: u32,
 }
 
@@ -44,7 +44,7 @@ impl Region {
     };
 }
 
-/// One region, as it is kept: its generation, and everything else in 64 bits.
+/// One region as stored in the table: its generation, and everything else in 64 bits.
 ///
 /// ```text
 /// 63     43 42   41 40  39     20 19      0
@@ -142,7 +142,7 @@ pub(crate) struct Regions {
     rings: [List; 2],
     /// Regions that are not free, by ring number.
     taken: [u32; 2],
-    /// Reads of the device in flight: a region must not be discarded under them. As many as there are such regions.
+    /// Regions with reads in flight: they must not be discarded.
     pins: Vec<(u32, u32)>,
 }
 
@@ -182,7 +182,7 @@ impl Regions {
         self.table.get(number as usize).map(|packed| packed.region())
     }
 
-    /// Region `number`, which is there.
+    /// Region `number`, which must exist.
     pub(crate) fn at(&self, number: u32) -> Region {
         self.table[number as usize].region()
     }
@@ -212,10 +212,10 @@ impl Regions {
         *packed = Packed::new(packed.region(), next);
     }
 
-    /// Counts index entries that came to lie in a region, or left it.
+    /// Adjusts the number of index entries of a region.
     ///
     /// # Panics
-    /// When more leave than came: they are counted in pairs.
+    /// When the number becomes negative.
     pub(crate) fn count_live(&mut self, number: u32, by: i32) {
         self.update(number, |region| {
             region.live = region
@@ -239,7 +239,7 @@ impl Regions {
         add(&mut self.pins, number);
     }
 
-    /// Takes a pin off; true if it was the last one.
+    /// Removes a pin; true if it was the last one.
     pub(crate) fn unpin(&mut self, number: u32) -> bool {
         subtract(&mut self.pins, number)
     }
@@ -288,7 +288,7 @@ impl Regions {
         self.free.len as usize
     }
 
-    /// The free regions, in the order in which they will be taken.
+    /// The free regions, in the order in which they will be opened.
     pub(crate) fn free(&self) -> impl Iterator<Item = u32> + '_ {
         self.walk(self.free.head)
     }
@@ -331,7 +331,7 @@ impl Regions {
         Some(number)
     }
 
-    /// A filled region enters its ring once nothing is being written to it.
+    /// A closed region enters its ring once it has no writes in flight.
     pub(crate) fn finish(&mut self, number: u32) {
         assert_eq!(self.at(number).state, RegionState::Open);
         self.update(number, |region| region.state = RegionState::Full);
@@ -353,7 +353,7 @@ impl Regions {
         Some(number)
     }
 
-    /// A region that could not be reclaimed is the oldest of its ring again.
+    /// Puts a region that could not be reclaimed back as the oldest of its ring.
     pub(crate) fn put_back(&mut self, number: u32) {
         let ring = self.ring_of(number);
         self.update(number, |region| {
@@ -381,7 +381,7 @@ impl Regions {
         self.push_free(number);
     }
 
-    /// Regions that `ring` has, the open one included.
+    /// Number of regions of `ring`, including the open one.
     pub(crate) fn count(&self, ring: Ring) -> u64 {
         u64::from(self.taken[ring.index()])
     }
@@ -391,7 +391,7 @@ impl Regions {
     }
 }
 
-/// Counts one more for `number`. The few that are counted at a time are found faster in a row than in a map.
+/// Adds one to the count of `number`. A linear search is faster than a map for so few.
 fn add(counts: &mut Vec<(u32, u32)>, number: u32) {
     match counts.iter_mut().find(|(other, _)| *other == number) {
         Some((_, count)) => *count += 1,
@@ -399,7 +399,7 @@ fn add(counts: &mut Vec<(u32, u32)>, number: u32) {
     }
 }
 
-/// Counts one less; true if none is left.
+/// Subtracts one; true if none is left.
 fn subtract(counts: &mut Vec<(u32, u32)>, number: u32) -> bool {
     let at = counts
         .iter()

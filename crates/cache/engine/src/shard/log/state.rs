@@ -1,16 +1,16 @@
-//! What the log holds: open extents, open regions, what is in flight, and how far all of it has come.
+//! The state of the log: open extents, open regions, writes in flight, and positions.
 //!
 //! | module | part |
 //! |---|---|
-//! | [`append`] | how records get into it |
-//! | [`victim`] | what the manifest says of regions, and the one that is being reclaimed |
+//! | [`append`] | appending records, closing extents and regions |
+//! | [`victim`] | manifest entries, and the region that is being reclaimed |
 //!
 //! Appending is synchronous: a fragment's location is fixed when it is appended, and until its extent has
 //! landed it is served from memory.
 //!
-//! Invariants: one open extent and one open region a ring at most; extents of a region lie back to back in
-//! sequence order; space for the summary is kept free at the region's end; `appended >= landed >= stable` in each ring; of
-//! what the manifest says ([`State::entry`]) nothing shrinks but by a reclaim.
+//! Invariants: each ring has at most one open extent and one open region; extents of a region are contiguous and in sequence
+//! order; space for the summary is reserved at the region's end; `appended >= landed >= stable` in each ring; the contents of
+//! a manifest entry ([`State::entry`]) shrink only in a reclaim.
 
 mod append;
 mod victim;
@@ -29,9 +29,9 @@ use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, Epoch, Location, Sequence};
 
-/// Sealed extents and summaries that may be on their way to the device at a time.
+/// Maximum number of sealed extents and summaries in flight to the device.
 pub const WRITES_IN_FLIGHT_MAX: usize = 8;
-/// Share of an open region from which the next one is seen to: three quarters.
+/// Used share of an open region from which the next one is prepared: three quarters.
 const NEARLY_FULL: (u64, u64) = (3, 4);
 
 /// The extent of a ring that takes records.
@@ -47,7 +47,7 @@ struct OpenExtent {
     moves_dirty: bool,
 }
 
-/// The region of a ring that is being filled.
+/// The open region of a ring.
 #[derive(Debug)]
 struct OpenRegion {
     number: u32,
@@ -64,7 +64,7 @@ pub(in crate::shard) struct LogIdentity {
     pub(in crate::shard) epoch: Epoch,
 }
 
-/// What a flush of the cache device that begins now makes stable.
+/// The point that a flush of the cache device makes stable.
 #[derive(Clone, Debug)]
 pub(in crate::shard) struct FlushPoint {
     landed: Positions,
@@ -84,15 +84,15 @@ pub(super) struct State {
     reclaim: ReclaimedRegions,
     /// The extent that was opened last.
     appended: Lsn,
-    /// Recovery finds everything up to here, also after a power cut.
+    /// Everything up to here is stable.
     stable: Positions,
-    /// Up to here writers were told that recovery finds their dirty blocks.
+    /// Dirty blocks up to here are acknowledged.
     promised: Positions,
-    /// Open extents up to here are to be sealed when the next write ends.
+    /// Open extents up to here are sealed when the next write ends.
     wanted: Positions,
-    /// Reclaim moves what may not be dropped: once it has taken the reserved region, what is left is its own.
+    /// Reclaim moves dirty blocks: once it has taken the reserved region, only reclaim may use what is left.
     held_for_reclaim: bool,
-    /// Somebody waits for a region.
+    /// A task waits for a region.
     starving: bool,
 }
 
@@ -102,7 +102,7 @@ impl State {
             geometry,
             identity,
             regions: Regions::all_free(geometry.regions_per_shard),
-            // Unlike that of any earlier epoch, so that what a cold start leaves on the medium never fits.
+            // Differs from any earlier epoch, so that data from before a cold start is never accepted.
             next_sequence: Sequence(Sequence::first_of(identity.epoch).0 | 1),
             open: [None, None],
             in_flight: InFlight::default(),
@@ -117,7 +117,7 @@ impl State {
         }
     }
 
-    /// Where the shard lies, and what its structures name.
+    /// Location and identity of the shard.
     pub(super) fn place(&self) -> (&Geometry, LogIdentity) {
         (&self.geometry, self.identity)
     }
@@ -137,9 +137,9 @@ impl State {
         }
     }
 
-    /// Whether a region must be reclaimed now: none is left but the reserved one, and one will be needed soon.
+    /// Whether a region must be reclaimed now: only the reserved one is free, and one will be needed soon.
     ///
-    /// Not earlier: a region that is free longer than it must be is cache that holds nothing.
+    /// Not earlier: a free region is unused cache.
     pub(super) fn wants_reclaim(&self) -> bool {
         if self.regions.free_len() > FREE_REGIONS_RESERVED {
             return false;
@@ -151,13 +151,13 @@ impl State {
         self.starving || self.open.iter().flatten().any(nearly_full)
     }
 
-    /// The regions that are being filled, by ring.
+    /// The open regions, by ring.
     #[cfg(test)]
     pub(super) fn open_numbers(&self) -> [Option<u32>; 2] {
         Ring::ALL.map(|ring| self.open[ring.index()].as_ref().map(|open| open.number))
     }
 
-    /// Up to where recovery would find everything in a ring, if the power stayed on.
+    /// The position up to which everything of a ring has landed.
     pub(super) fn landed(&self) -> Positions {
         Positions::of(|ring| {
             let open = self.open[ring.index()].as_ref();
@@ -174,7 +174,7 @@ impl State {
         })
     }
 
-    /// Seals what is open. What a flush makes stable once [`State::has_ended`] says so of the point.
+    /// Seals the open extents. A flush makes the returned point stable once [`State::has_ended`] is true for it.
     pub(super) fn seal_for_flush(&mut self) -> FlushPoint {
         self.seal_all();
         let used = |region| match self.regions.at(region).state {
@@ -187,13 +187,13 @@ impl State {
         }
     }
 
-    /// Whether nothing is under way that `point` is to make stable.
+    /// Whether no write that `point` covers is in flight.
     pub(super) fn has_ended(&self, point: &FlushPoint) -> bool {
         let [upto, _] = Ring::ALL.map(|ring| point.landed.at(ring));
         self.in_flight.all_ended(upto)
     }
 
-    /// What a flush that begins now makes stable, without sealing anything.
+    /// The point that a flush beginning now makes stable, without sealing.
     pub(super) fn landed_point(&self) -> FlushPoint {
         FlushPoint {
             landed: self.landed(),
@@ -201,17 +201,17 @@ impl State {
         }
     }
 
-    /// A flush that began at `point` has succeeded: what had landed is stable.
+    /// A flush that began at `point` has succeeded: landed extents are stable.
     pub(super) fn note_flushed(&mut self, point: &FlushPoint) {
         self.marks.flushed(&point.regions);
     }
 
-    /// The same, and only what the manifest said is noted.
+    /// The same, for the manifest only.
     pub(super) fn note_manifest_flushed(&mut self, point: &FlushPoint) {
         self.marks.manifest_flushed(&point.regions);
     }
 
-    /// A flush has made a region stable that was ended, summary and all.
+    /// A flush has made a closed region and its summary stable.
     pub(super) fn note_whole(&mut self, region: u32) {
         assert_eq!(
             self.regions.at(region).state,
@@ -223,7 +223,7 @@ impl State {
         self.marks.flushed(&all);
     }
 
-    /// A flush that began at `point` has succeeded, and all that must follow it.
+    /// A flush that began at `point` has succeeded, and so have the writes that must follow it.
     pub(super) fn raise_stable(&mut self, point: &FlushPoint) {
         self.stable.raise_all(&point.landed);
         assert!(self.landed().covers(&self.stable), "what is stable has landed");
@@ -238,7 +238,7 @@ impl State {
         self.stable.covers(&Positions::both(self.appended))
     }
 
-    /// Writers were told that recovery finds their dirty blocks, up to here.
+    /// Dirty blocks up to these positions are acknowledged to writers.
     pub(super) fn promise(&mut self, upto: &Positions) {
         self.promised.raise_all(upto);
         assert!(
@@ -247,13 +247,13 @@ impl State {
         );
     }
 
-    /// Whether everything that was promised is stable.
+    /// Whether everything acknowledged is stable.
     pub(super) fn keeps_promises(&self) -> bool {
         self.stable.covers(&self.promised)
     }
 
-    /// The next write for the device, if the limit allows one. Before a summary the device must be flushed: recovery
-    /// believes that what a summary lists is there.
+    /// The next write for the device, if the limit allows one. The device must be flushed before a summary, because recovery
+    /// relies on the records that a summary lists.
     pub(super) fn take_write(&mut self) -> Option<PendingWrite> {
         if self.in_flight.taken() >= WRITES_IN_FLIGHT_MAX {
             return None;
@@ -261,8 +261,8 @@ impl State {
         self.in_flight.take()
     }
 
-    /// The device is about to be given a write; false: it is withheld, for the device is `fenced`. Extents to which dirty
-    /// blocks move are not: their old places may not be read any more.
+    /// A write is about to be sent; false: it is withheld because the device is `fenced`. Extents with moved dirty blocks are not
+    /// withheld: the old copies may be unreadable by now.
     pub(super) fn begin_write(&mut self, id: WriteId, fenced: bool) -> bool {
         let WriteId::Extent(lsn) = id else { return !fenced };
         let extent = self.in_flight.get_mut(lsn).expect("a write was taken");
@@ -272,7 +272,7 @@ impl State {
         !withheld
     }
 
-    /// Whether the device has not been given an extent, and never will be once it is fenced.
+    /// Whether an extent has not been sent, and never will be once the device is fenced.
     pub(super) fn is_unsent(&self, lsn: Lsn) -> bool {
         let mut open = self.open.iter().flatten().flat_map(|open| &open.extent);
         open.any(|extent| extent.lsn == lsn && !extent.moves_dirty)
@@ -280,7 +280,7 @@ impl State {
                 .is_some_and(|extent| extent.stage != Stage::Sent && !extent.moves_dirty)
     }
 
-    /// A write has ended, well or not, or is withheld.
+    /// A write has succeeded or failed, or is withheld.
     pub(super) fn end_write(&mut self, id: WriteId) {
         match id {
             WriteId::Extent(lsn) if planted(PlantedBug::ExtentOutlivesRegion) => {
@@ -294,7 +294,7 @@ impl State {
         }
     }
 
-    /// A region that is no longer filled, and to which nothing is being written, enters its ring.
+    /// A closed region without writes in flight enters its ring.
     pub(super) fn finish(&mut self, region: u32) {
         assert!(
             !self.in_flight.is_writing(region),
@@ -346,8 +346,7 @@ impl State {
         })
     }
 
-    /// The ring of an extent that is under way, where it begins, and its packed records: for dropping what a failed write
-    /// lost.
+    /// The ring, location and packed records of an extent in flight: used to drop its blocks after a failed write.
     pub(super) fn records_of(&self, lsn: Lsn) -> Option<(Ring, Location, Vec<u64>)> {
         let extent = self.in_flight.get(lsn)?;
         let buf = extent.buf.as_ref()?;
@@ -370,7 +369,7 @@ impl State {
             .map(|open| (open.number, &open.extents[..], &open.records[..]))
     }
 
-    /// Takes over the regions that an earlier opening left, and from which sequence on numbers are free.
+    /// Restores the regions of an earlier opening, and the first free sequence.
     pub(super) fn inherit(&mut self, regions: Regions, next_sequence: Sequence) {
         assert!(
             self.open.iter().all(Option::is_none),
@@ -385,17 +384,17 @@ impl State {
         self.next_sequence
     }
 
-    /// Sees to it that nothing but reclaim gets the last of the room.
+    /// Reserves the last space for reclaim.
     pub(super) fn hold_for_reclaim(&mut self, hold: bool) {
         self.held_for_reclaim = hold;
     }
 
-    /// Region of a location, which is in use.
+    /// The region of a location in use.
     pub(super) fn region_at(&self, location: Location) -> Region {
         self.regions.at(self.region_of(location))
     }
 
-    /// Takes an open region over from an index image.
+    /// Restores an open region from an index image.
     pub(super) fn reopen(&mut self, number: u32, extents: Vec<SummaryExtent>, records: Vec<u64>) {
         let (ring, region) = (self.regions.ring_of(number), self.regions.at(number));
         assert!(self.open[ring.index()].is_none(), "one open region a ring");

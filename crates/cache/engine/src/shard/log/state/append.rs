@@ -1,4 +1,4 @@
-//! How records get into the log: appending, and closing extents and regions.
+//! Appending records, and closing extents and regions.
 
 use super::{OpenExtent, OpenRegion, State, WRITES_IN_FLIGHT_MAX};
 use crate::shard::log::append::{Append, Appended, Class};
@@ -20,7 +20,7 @@ use crate::policy::Ring;
 use crate::units::{BlockNumber, Location, Sequence};
 
 impl State {
-    /// Appends to `ring`. `None`: no room now, because no region is free or too many writes are in flight.
+    /// Appends to `ring`. `None`: no space now, because no region is free or too many writes are in flight.
     pub(in crate::shard::log) fn append(
         &mut self,
         ring: Ring,
@@ -30,9 +30,9 @@ impl State {
     ) -> Option<Appended> {
         let for_reclaim = class == Class::Reclaim;
         let held = self.held_for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED;
-        // Nothing counts there before the reclaim has ended.
+        // Recovery ignores this region until the reclaim has ended.
         if !for_reclaim && (held || self.reclaim.recovering.is_some()) {
-            // Somebody has to finish it.
+            // Wakes reclaim, which must end first.
             self.starving |= self.reclaim.recovering.is_some();
             return None;
         }
@@ -136,7 +136,7 @@ impl State {
             let number = taken?;
             self.next_sequence = Sequence(generation.0 + 1);
             self.starving = false;
-            // Clean blocks need no room after a crash.
+            // Clean blocks need no space after a crash.
             if self.held_for_reclaim && self.regions.free_len() == 0 {
                 self.reclaim.recovering = Some(number);
             }
@@ -151,7 +151,7 @@ impl State {
         }
     }
 
-    /// Reclaim may queue twice as much, so that it never waits behind what waits for it.
+    /// Reclaim may queue twice as much, so that it never waits for writers that wait for it.
     pub(super) fn may_write(&self, for_reclaim: bool) -> bool {
         let limit = if for_reclaim {
             2 * WRITES_IN_FLIGHT_MAX
@@ -161,7 +161,7 @@ impl State {
         self.writes_in_flight() < limit
     }
 
-    /// Opens the next extent of the open region of `ring`, for `bytes` bytes at least; false if the region is full.
+    /// Opens the next extent of the open region of `ring`, for at least `bytes` bytes; false if the region is full.
     pub(super) fn open_extent(&mut self, ring: Ring, bytes: usize) -> bool {
         let geometry = &self.geometry;
         let header_bytes = geometry.header_bytes();
@@ -238,7 +238,7 @@ impl State {
             epoch: self.identity.epoch,
             record_count: extent.records.len() as u16,
         });
-        // A quarter more at a time: doubling would hold twice what a small cache needs.
+        // Grows by a quarter: doubling would take twice the memory that a small cache needs.
         if open.records.capacity() - open.records.len() < extent.records.len() {
             open.records
                 .reserve_exact(extent.records.len().max(open.records.len() / 4));
@@ -258,7 +258,7 @@ impl State {
         });
     }
 
-    /// Ends the open region of `ring`: its summary is queued, and it enters the ring when all is written.
+    /// Closes the open region of `ring`: queues its summary. The region enters the ring when all is written.
     pub(super) fn close_region(&mut self, ring: Ring) {
         let Some(open) = self.open[usize::from(ring.number())].take() else {
             return;
@@ -294,11 +294,11 @@ impl State {
         });
     }
 
-    /// Ends both regions that are being filled. Neither must wait for room: a summary has its place.
+    /// Closes both open regions. Neither waits for space: that of the summary is reserved.
     pub(in crate::shard::log) fn close_regions(&mut self) {
         for ring in Ring::ALL {
             self.seal_ring(ring);
-            // A region without an extent is as good as a new one, and no summary of nothing would be believed.
+            // A region without extents stays open: an empty summary would be refused.
             let open = self.open[ring.index()].as_ref();
             if open.is_some_and(|open| !open.extents.is_empty()) {
                 self.close_region(ring);
@@ -306,7 +306,7 @@ impl State {
         }
     }
 
-    /// An extent is lost: ends its region, for recovery finds what is behind it only by a summary.
+    /// An extent is lost: closes its region, because recovery finds later extents only by a summary.
     pub(in crate::shard::log) fn abandon(&mut self, lost: Lsn) {
         let Some(region) = self.in_flight.get(lost).map(|extent| extent.region) else {
             return;
@@ -320,7 +320,7 @@ impl State {
             self.seal_ring(ring);
             self.close_region(ring);
         }
-        // It may have been ended before: then its summary waits for its last extents.
+        // It may already be closed: then its summary waits for its last extents.
         self.in_flight.note_missing(region, lost);
     }
 
@@ -344,7 +344,7 @@ impl State {
         }
     }
 
-    /// Seals the open extent of `ring` if its position is at most `upto`; gives its bytes on the device and its records.
+    /// Seals the open extent of `ring` if its position is at most `upto`; returns its bytes on the device and its records.
     pub(in crate::shard::log) fn seal_upto(&mut self, ring: Ring, upto: Lsn) -> Option<(u64, u64)> {
         assert!(upto <= self.appended, "nothing was appended there");
         let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
@@ -357,7 +357,7 @@ impl State {
         Some((len as u64, records as u64))
     }
 
-    /// Notes that open extents up to these positions are to be sealed when the next write ends.
+    /// Requests that open extents up to these positions are sealed when the next write ends.
     pub(in crate::shard::log) fn want_sealed(&mut self, upto: &Positions) {
         assert!(
             Positions::both(self.appended).covers(upto),
@@ -366,7 +366,7 @@ impl State {
         self.wanted.raise_all(upto);
     }
 
-    /// What was wanted so far.
+    /// The positions requested so far.
     pub(in crate::shard::log) fn take_wanted(&mut self) -> Positions {
         std::mem::take(&mut self.wanted)
     }
