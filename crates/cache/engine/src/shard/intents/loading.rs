@@ -1,8 +1,11 @@
 //! The bitmap as a whole: read after a crash, set when the cache device is fenced.
 
+use std::collections::BTreeSet;
+
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
 
+use super::page_of;
 use crate::format::geometry::PAGE_BYTES;
 use crate::format::intent::{INTENT_STRIPES, IntentSector};
 use crate::shard::{Platform, Shard};
@@ -16,11 +19,15 @@ const UNREADABLE_PAGES_MAX: u32 = 8;
 impl<P: Platform> Shard<P> {
     /// Reads the bitmap after a crash. A sector with a wrong checksum counts as all ones. Bits from before a cold start count,
     /// too, because the origin may not have been flushed after the cold start.
+    ///
+    /// Bits that count as set without being read are written, stable: writers rely on a set bit, and a page that was
+    /// unreadable once may be read after the next crash, with its old bits.
     pub(in crate::shard) async fn load_intents(&self) -> Result<(), DeviceError> {
         let (start, len) = (
             self.id.geometry.shard_intent_offset(self.id.number),
             self.id.geometry.shard_intent_len(),
         );
+        let mut assumed = BTreeSet::new();
         let mut at = 0;
         while at < len {
             let part = CHUNK_BYTES.min(len - at);
@@ -42,6 +49,7 @@ impl<P: Platform> Shard<P> {
                     Err(error) => {
                         if !range.is_empty() {
                             tracing::warn!(shard = self.id.number, sector = number, %error, "an intent sector is damaged");
+                            assumed.insert(page_of(range.start));
                             range.for_each(|stripe| bits.set(stripe));
                         }
                     }
@@ -49,6 +57,11 @@ impl<P: Platform> Shard<P> {
             }
             at += part;
         }
+        let permit = self.intents.pages().await;
+        for page in assumed {
+            self.write_intents(page, &[], true).await?;
+        }
+        drop(permit);
         Ok(())
     }
 
