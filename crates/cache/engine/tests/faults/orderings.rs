@@ -20,7 +20,7 @@ use flaz_engine::volume::Volume;
 use flaz_sim::{DiscardMode, DiskConfig, DiskImage, EventStage};
 use futures_util::future::{join_all, join3};
 
-use crate::world::{BLOCK, BLOCKS, CLEARED, Left, MODES, Moment, STRIPE, World, contents};
+use crate::world::{BLOCK, BLOCKS, CLEARED, Left, MODES, Moment, STRIPE, World, Wrong, contents};
 
 use DeviceOp::{Discard, Flush, Write};
 use EventStage::{Completed, Issued};
@@ -73,6 +73,49 @@ pub fn an_intent_is_stable_before_its_write_reaches_the_origin() {
                 .iter()
                 .any(|m| m.is(true, Completed, Write) && world.in_intents(m.offset)),
             "{mode}"
+        );
+    }
+}
+
+/// One read of an opening after a crash returns zeroes, whichever it is. If it was a read of the bitmap, its bits count as set in
+/// memory. They must also be set on the device before a write reaches the origin.
+#[test]
+fn an_intent_assumed_after_a_misread_is_written() {
+    for mode in MODES {
+        let world = World::new(3, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..512).await;
+            live.env.sleep(CLEARED).await;
+        });
+        let (mut checked, mut misread) = (0, 0);
+        for nth in 1.. {
+            let next = world.reboot(nth);
+            let reads = next.misread(Some((nth, Wrong::Zeroes)));
+            let opened = next.sim.block_on(async {
+                let Ok(live) = next.try_open().await else {
+                    return true;
+                };
+                let opened = reads.get() >= nth;
+                misread += u64::from(!live.is_cached(5));
+                let moments = next.watch();
+                live.write(5).await;
+                next.unwatch();
+                let moments = moments.take();
+                for moment in moments.iter().filter(|m| m.is(false, Issued, Write)) {
+                    let (cache, ..) = moment.cut(Left::Nothing, Left::Nothing);
+                    assert!(intent_of(&next, &cache, 0), "{mode}: read {nth} was wrong");
+                    checked += 1;
+                }
+                opened
+            });
+            if !opened {
+                break;
+            }
+        }
+        assert!(
+            checked > 2 && misread > 0,
+            "{mode}: {checked} writes checked, {misread} cold"
         );
     }
 }
