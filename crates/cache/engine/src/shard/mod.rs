@@ -4,30 +4,30 @@
 //! |---|---|
 //! | [`read`] | hits, partial hits, misses, single-flight origin reads |
 //! | [`write`] | write-through, write-around, pass-through, trim, write-zeroes |
-//! | [`write_back`] | writes that stay in the cache, acknowledged when they have landed there |
-//! | [`clean`] | bringing dirty blocks to the origin; limits on how much is dirty |
+//! | [`write_back`] | writes that stay in the cache, acknowledged when they have landed |
+//! | [`clean`] | writing dirty blocks to the origin; the dirty limit |
 //! | [`admit`] | storing blocks, off the caller's path |
 //! | [`reclaim`] | freeing the oldest regions |
 //! | [`image`], [`contents`] | the index image of a clean stop, written and read |
-//! | [`intents`], [`recover`] | what makes a start after a crash warm |
-//! | [`map`] | the blocks: where they lie, which of their records are void |
-//! | [`log`], [`fragment`] | where fragments lie, and what they look like |
-//! | [`order`], [`locks`] | what keeps stale data out |
-//! | [`queue`], [`origin_reads`], [`reclaimer`], [`tasks`] | what waits, what is under way |
-//! | [`stable`] | making the log stable, and saying so in the manifest |
-//! | [`manifest_reader`], [`region_reader`] | what an earlier opening left |
+//! | [`intents`], [`recover`] | intents and recovery, for a warm start after a crash |
+//! | [`map`] | locations of blocks, and which records are void |
+//! | [`log`], [`fragment`] | locations and encoding of fragments |
+//! | [`order`], [`locks`] | ordering of writes and admissions |
+//! | [`queue`], [`origin_reads`], [`reclaimer`], [`tasks`] | waiting and running work |
+//! | [`stable`] | making the log stable, and recording that in the manifest |
+//! | [`manifest_reader`], [`region_reader`] | reading the state that an earlier opening left |
 //! | [`io`] | the two devices |
 //! | [`fence`] | fencing a cache device that fails |
 //!
 //! Invariants:
-//! - An index entry of a clean block names a fragment with the bytes that the origin has, but for writes in
-//!   flight; a block's entry is dropped before its write is acknowledged.
-//! - An index entry of a dirty block names the latest contents. Nobody reads or writes the origin there, but the
-//!   writeback worker, and the entry goes only when something newer is appended or the origin has it and keeps it.
-//! - Of all that the medium says about a block, the newest record dies last, or what is left says "not
-//!   cached": a new version goes to the ring that holds the old one ([`BlockMap::ring_for`]), a block changes
-//!   rings only at the reclaim that destroys its copy, and a block that is dropped and not stored again leaves
-//!   a tombstone in its ring. A reclaim that was cut short is finished before another one begins.
+//! - An index entry of a clean block names a fragment with the bytes of the origin, except for writes in flight; a block's
+//!   entry is dropped before its write is acknowledged.
+//! - An index entry of a dirty block names the latest contents. Only the writeback worker reads or writes the origin there.
+//!   The entry is removed only when newer contents are appended, or when the contents are stable on the origin.
+//! - Of the records of a block on the device, the newest is destroyed last, or else the remaining records say "not cached":
+//!   a new version goes to the ring that holds the old one ([`BlockMap::ring_for`]), a block changes rings only at the
+//!   reclaim that destroys its copy, and a block that is dropped and not stored again leaves a tombstone in its ring. An
+//!   interrupted reclaim is finished before another one begins.
 //! - No `RefCell` is borrowed across an await.
 
 mod admit;
@@ -107,33 +107,34 @@ pub use queue::{JOB_BYTES_MAX, JOBS_MAX};
 pub use recover::Recovered;
 pub(crate) use region_reader::{Found, Guess, RegionPlace, read_region};
 
-/// What a shard is made from.
+/// The parts that a shard is built from.
 pub struct ShardParts<P: Platform> {
     /// Number of the shard.
     pub number: u32,
-    /// Sizes and places.
+    /// Layout of the cache device.
     pub geometry: Geometry,
     /// First four bytes of the cache's UUID.
     pub cache_id: u32,
-    /// This opening.
+    /// Epoch of this opening.
     pub epoch: Epoch,
-    /// The first opening whose manifest counts: what earlier ones left was discarded.
+    /// The first epoch whose manifest is valid: the contents from earlier ones were discarded.
     pub valid_from: Epoch,
-    /// Whether blocks may be dirty that earlier openings left: the superblock says so, stable before the first one is.
+    /// Whether earlier openings may have left dirty blocks. The superblock records this, stable, before the first block is
+    /// dirty.
     pub may_be_dirty: bool,
-    /// What a crash of it leaves; the superblock must say the same.
+    /// State after a crash of this opening; must match the superblock.
     pub after_crash: AfterCrash,
-    /// Surroundings.
+    /// Time and tasks.
     pub env: P::Env,
     /// The cache device.
     pub cache: Rc<P::Cache>,
     /// The origin.
     pub origin: Rc<P::Origin>,
-    /// What the user chose.
+    /// Settings chosen by the user.
     pub settings: Settings,
     /// Shared by all shards.
     pub origin_writes: OriginWrites,
-    /// Who is told that the cache is lost when its device cannot be, if anybody.
+    /// Where the host records that the cache is fenced, if it keeps records.
     pub host_records: Option<Rc<dyn HostRecords>>,
 }
 
@@ -159,7 +160,7 @@ pub struct Shard<P: Platform> {
 }
 
 impl<P: Platform> Shard<P> {
-    /// A shard with nothing in it. [`Shard::start`] sets its tasks going.
+    /// An empty shard. [`Shard::start`] starts its tasks.
     #[must_use]
     pub fn new(parts: ShardParts<P>) -> Rc<Self> {
         let ShardParts {
@@ -237,7 +238,8 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, and clean.
+    /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, write back, and mark stable
+    /// lengths.
     pub fn start(self: &Rc<Self>) {
         self.tasks.enter(Phase::Serving);
         let (tasks, env) = (&self.tasks, &self.env);
@@ -253,7 +255,7 @@ impl<P: Platform> Shard<P> {
         self.tasks.phase() == Phase::Stopping
     }
 
-    /// What is counted of writes to the origin, for all shards of this cache.
+    /// Counts of writes to the origin, for all shards of this cache.
     #[must_use]
     pub fn origin_writes(&self) -> &OriginWrites {
         self.origin.shared()
@@ -265,25 +267,26 @@ impl<P: Platform> Shard<P> {
         self.id.number
     }
 
-    /// Changes what can be changed while serving.
+    /// Applies settings that can change while serving.
     pub fn set(&self, change: &Settings) {
         self.tuning.change(change, self.map.len() as u64);
         self.writeback.note_limit();
     }
 
-    /// Says whether the superblock has been told that blocks may be dirty. Without it write-back is write-through.
+    /// Sets whether the superblock, stable, permits dirty blocks. Without that, write-back acts as write-through.
     pub fn permit_write_back(self: &Rc<Self>, permitted: bool) {
         let was_careful = self.must_be_whole();
         self.writeback.permit(permitted);
         if permitted && !was_careful {
-            // Until now reclaim has moved fragments as they were: see `must_be_whole`. Nothing dirty goes behind those.
+            // Until now reclaim moved fragments unverified: see `must_be_whole`. No dirty block may follow those in a
+            // region.
             self.log.close_regions();
             self.pump_writes();
         }
     }
 
-    /// Whether what reclaim moves must be whole. Recovery takes an extent with a damaged fragment for a torn one, and does
-    /// not read what follows it in an unfinished region: dirty blocks in there would be lost.
+    /// Whether reclaim must verify the fragments that it moves. Recovery takes an extent with a damaged fragment for a torn
+    /// one and ignores the rest of an open region: dirty blocks there would be lost.
     fn must_be_whole(&self) -> bool {
         self.writeback.is_permitted() || self.writeback.has_dirty_records()
     }
@@ -298,13 +301,13 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Whether the index has the block. Does not count as a use.
+    /// Whether the index has the block. Does not count as a hit.
     #[must_use]
     pub fn is_cached(&self, block: BlockNumber) -> bool {
         self.map.lookup(self.local(block)).is_some()
     }
 
-    /// Everything that the shard counts and holds.
+    /// All counts and holdings of the shard.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         let map = &self.map;
@@ -337,7 +340,7 @@ impl<P: Platform> Shard<P> {
             dirty_blocks: map.dirty_blocks(),
             dirty_device_bytes: map.dirty_device_bytes(),
             dirty_limit_bytes: self.dirty_limit(),
-            // Reclaim may have failed to clean what is dirty no more.
+            // Reclaim may have failed to write back blocks that are no longer dirty.
             writeback_failing: u64::from(
                 self.writeback.progress().is_device_failing() && map.dirty_blocks() > 0,
             ),
@@ -353,18 +356,18 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Number of blocks that are newer than the origin.
+    /// Number of dirty blocks.
     #[must_use]
     pub fn dirty_blocks(&self) -> u64 {
         self.map.dirty_blocks()
     }
 
-    /// Bytes of the device that dirty blocks may take.
+    /// The dirty limit, in bytes of the device.
     fn dirty_limit(&self) -> u64 {
         writeback::limit_bytes(&self.id.geometry, self.tuning.settings().dirty_percent)
     }
 
-    /// Bytes of the device that dirty blocks take, and may take.
+    /// Bytes of the device that dirty blocks take, and the dirty limit.
     fn dirty_level(&self) -> Level {
         let index = &self.map;
         Level {
@@ -373,7 +376,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Notes what an earlier process left dirty: it may have acknowledged some that are not stable yet.
+    /// Accounts for dirty blocks of an earlier process: some may be acknowledged and not stable yet.
     fn inherit_dirty(&self) {
         let dirty = self.map.dirty_blocks() > 0;
         if dirty {
@@ -390,29 +393,29 @@ impl<P: Platform> Shard<P> {
         self.id.local(block)
     }
 
-    /// Whether what the host notes of the origin depends on a stripe of this shard.
+    /// Whether the host's record of the origin depends on a stripe of this shard.
     fn is_watched(&self, stripe: u64) -> bool {
         let block = self.global(LocalBlock(stripe * STRIPE_BLOCKS));
         self.origin.is_watched(block.0 / STRIPE_BLOCKS)
     }
 
-    /// Waits until the flushes of the origin that are under way have ended, whoever asked for them.
+    /// Waits until the flushes of the origin that are in flight have ended, including those of other shards and clients.
     pub(crate) async fn await_origin_flushes(&self) {
         self.origin.flushes_ended().await;
     }
 
-    /// Number of blocks that lie wholly on the origin: only these are cached.
+    /// Number of blocks that lie wholly within the origin: only these are cached.
     fn whole_blocks(&self) -> u64 {
         self.id.whole_blocks()
     }
 
-    /// The ring that a new version of a block must go to, because a copy of it is still there.
+    /// The ring that a new version of a block must go to, because an older copy of it is still there.
     fn ring_for(&self, block: LocalBlock) -> Option<Ring> {
         self.map.ring_for(&self.log, block, self.global(block))
     }
 
-    /// Drops a block because its cached copy is no longer what the origin has. Returns the ring in which a
-    /// record must now say so, if any.
+    /// Drops a block because its cached copy no longer matches the origin. Returns the ring that now needs a new record of
+    /// the block, if any.
     fn invalidate(&self, block: LocalBlock) -> Option<Ring> {
         let stale = self.map.invalidate(&self.log, block)?;
         count(&self.stats.counters.dropped_blocks, u64::from(stale.was_cached));
@@ -431,11 +434,11 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Takes a packer for the current codec. It is to be put back.
+    /// Takes a packer for the current codec. The caller must put it back.
     fn take_packer(&self) -> Packer {
         self.codecs.take(self.tuning.settings().codec)
     }
 }
 
-/// Data shared between an answer and an admission.
+/// Data shared between a reply and an admission.
 type Shared = Arc<IoBuf>;

@@ -1,9 +1,9 @@
 //! The cache device of a shard.
 //!
 //! Invariants:
-//! - Once the device is fenced nothing is written to it but the mark that says so, and extents that dirty blocks had been
-//!   moved to by then. Nothing is discarded.
-//! - A flush succeeds only if no flush of the device failed, of any shard, since the first write that it covers.
+//! - Once the device is fenced, nothing is written to it except the fence mark, and extents to which dirty blocks had
+//!   already been moved. Nothing is discarded.
+//! - A flush succeeds only if no flush of the device, by any shard, has failed since the first write that it covers.
 //! - A fence is never lifted.
 
 use std::cell::Cell;
@@ -24,27 +24,27 @@ use crate::stats::{Stats, count};
 
 /// Failed operations of the cache device after which it is fenced.
 pub const CACHE_ERRORS_MAX: u64 = 8;
-/// One in so many reads of the cache device is timed: it is the hit path, and a clock takes time to read.
+/// One in this many reads of the cache device is timed: reads are the hit path, and reading the clock takes time.
 const CACHE_READ_SAMPLE: u64 = 16;
 
-/// How long the host has to note that a cache is lost.
+/// Time limit for recording in the host record that a cache is fenced.
 const HOST_WITHIN: Duration = Duration::from_secs(10);
 
-/// Whether the device is used.
+/// Whether the device is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fence {
-    /// It is.
+    /// In use.
     Open,
-    /// Not any more.
+    /// No longer in use.
     Fenced {
-        /// The device is being told so.
+        /// The fence mark is being written to the device.
         marking: bool,
-        /// A later start will not trust what is on the device, or nothing can be done about it.
+        /// A later start will not trust the device's contents, or there is no way to ensure that.
         settled: bool,
     },
 }
 
-/// An operation that is refused because the device is fenced.
+/// An operation was refused because the device is fenced.
 #[derive(Debug, thiserror::Error)]
 #[error("the cache device is fenced")]
 struct Refused;
@@ -55,11 +55,11 @@ pub(in crate::shard) struct CacheIo<P: Platform> {
     env: P::Env,
     stats: Rc<Stats>,
     shared: OriginWrites,
-    /// Where the shard's part of the device begins, and its length.
+    /// Start and length of the shard's part of the device.
     start: u64,
     len: u64,
     fence: Cell<Fence>,
-    /// Who is told that the cache is lost when the device cannot be, if anybody.
+    /// Where the host records that the cache is fenced, if it keeps records.
     host: Option<Rc<dyn HostRecords>>,
 }
 
@@ -84,24 +84,24 @@ impl<P: Platform> CacheIo<P> {
         }
     }
 
-    /// Whether a write with FUA is stable however other flushes end.
+    /// Whether a write with FUA is stable even if other flushes fail.
     pub(in crate::shard) fn fua_stands_alone(&self) -> bool {
         self.device.fua_stands_alone()
     }
 
-    /// Whether the device keeps writes in a volatile cache until a flush.
+    /// Whether the device has a volatile write cache.
     pub(in crate::shard) fn has_volatile_cache(&self) -> bool {
         self.device.has_volatile_cache()
     }
 
     // Health.
 
-    /// Whether the device is no longer used.
+    /// Whether the device is fenced.
     pub(in crate::shard) fn is_fenced(&self) -> bool {
         self.fence.get() != Fence::Open
     }
 
-    /// Stops using the device. False: it was fenced before. The device is then to be told: see
+    /// Fences the device. False: it was fenced before. The caller writes the fence mark next, and then calls
     /// [`CacheIo::marking_ended`].
     pub(in crate::shard) fn fence(&self) -> bool {
         let first = !self.is_fenced();
@@ -114,12 +114,12 @@ impl<P: Platform> CacheIo<P> {
         first
     }
 
-    /// Whether the device is being told that it is fenced.
+    /// Whether the fence mark is being written to the device.
     pub(in crate::shard) fn is_marking(&self) -> bool {
         matches!(self.fence.get(), Fence::Fenced { marking: true, .. })
     }
 
-    /// The device has been told, or cannot be.
+    /// The fence mark has been written, or cannot be.
     pub(in crate::shard) fn marking_ended(&self) {
         assert!(self.is_fenced(), "a device in use is not marked");
         if let Fence::Fenced { settled, .. } = self.fence.get() {
@@ -130,8 +130,8 @@ impl<P: Platform> CacheIo<P> {
         }
     }
 
-    /// Whether what is on the fenced device will not be trusted, or nothing can be done about it: writes may go to the
-    /// origin past it.
+    /// Whether the contents of the fenced device will not be trusted, or neither device nor host record took the mark:
+    /// writes may go to the origin alone.
     pub(in crate::shard) fn is_settled(&self) -> bool {
         matches!(self.fence.get(), Fence::Fenced { settled: true, .. })
     }
@@ -146,8 +146,7 @@ impl<P: Platform> CacheIo<P> {
         }
     }
 
-    /// Counts an error of the device. Why the device is to be fenced for it, if it is: after too many, or one operation that
-    /// did not end in time.
+    /// Counts an error of the device. Returns the reason to fence it, if there is one: too many errors, or a timeout.
     pub(in crate::shard) fn note_error(&self, error: &DeviceError) -> Option<String> {
         let counters = &self.stats.counters;
         count(&counters.cache_errors, 1);
@@ -164,7 +163,7 @@ impl<P: Platform> CacheIo<P> {
         }
     }
 
-    /// Tells the host that the cache is lost. False: it could not be noted in time.
+    /// Records on the host that the cache is fenced. False: not recorded in time.
     pub(in crate::shard) async fn tell_host(&self) -> bool {
         let Some(host) = &self.host else {
             return false;
@@ -176,12 +175,12 @@ impl<P: Platform> CacheIo<P> {
         }
     }
 
-    /// Whether there is a host to tell.
+    /// Whether the host keeps records.
     pub(in crate::shard) fn has_host(&self) -> bool {
         self.host.is_some()
     }
 
-    /// Whether an operation was refused because the device is fenced: it says nothing of the device.
+    /// Whether an operation was refused because the device is fenced: such an error does not count against the device.
     pub(in crate::shard) fn was_refused(error: &DeviceError) -> bool {
         error
             .source
@@ -203,7 +202,8 @@ impl<P: Platform> CacheIo<P> {
         &self.device
     }
 
-    /// Reads the sectors that cover `len` bytes of the shard's part at `offset`, and tells where in them these begin.
+    /// Reads the sectors that cover `len` bytes of the shard's part at `offset`, and returns where those bytes begin in the
+    /// buffer.
     ///
     /// # Errors
     /// The device's, counted as a failed read.
@@ -236,7 +236,8 @@ impl<P: Platform> CacheIo<P> {
 
     // Writing.
 
-    /// Writes an extent, a summary, a sector of the manifest or a page of intents. Bytes count as written once they are.
+    /// Writes an extent, a summary, a sector of the manifest or a page of intents. Bytes are counted once the write
+    /// succeeds.
     pub(in crate::shard) async fn write(
         &self,
         position: u64,
@@ -249,8 +250,7 @@ impl<P: Platform> CacheIo<P> {
         }
     }
 
-    /// The same, also if the device is fenced: for the mark that says so, and for extents that dirty blocks had been moved
-    /// to.
+    /// The same, even if the device is fenced: for the fence mark, and for extents to which dirty blocks had been moved.
     pub(in crate::shard) async fn write_fenced(
         &self,
         position: u64,
@@ -274,7 +274,8 @@ impl<P: Platform> CacheIo<P> {
         (buf, result)
     }
 
-    /// Writes what belongs to no client: the summaries of regions that recovery closes, index images. Nothing is counted.
+    /// Writes structures that belong to no client: summaries of regions that recovery closes, index images. Nothing is
+    /// counted.
     ///
     /// # Errors
     /// The device's, or it is fenced.
@@ -284,7 +285,7 @@ impl<P: Platform> CacheIo<P> {
         self.device.write_at(position, buf, false).await.1
     }
 
-    /// Gives a range up.
+    /// Discards a range.
     ///
     /// # Errors
     /// The device's, or it is fenced.
@@ -300,34 +301,34 @@ impl<P: Platform> CacheIo<P> {
 
     // Making stable.
 
-    /// Makes what has landed stable.
+    /// Makes everything that has landed stable.
     ///
     /// # Errors
-    /// This flush failed, or another of the cache device did, of whichever shard: what is stable is then not known, and
-    /// asking again may say yes to what is lost. The device must be fenced.
+    /// This flush failed, or another flush of the cache device did, by any shard. It is then unknown what is stable, and a
+    /// repeated flush may succeed although data is lost. The device must be fenced.
     pub(in crate::shard) async fn flush(&self) -> Result<(), DeviceError> {
         self.shared.cache_flushed(&self.env, self.device.flush()).await
     }
 
-    /// Flushes of the device that failed, of all shards.
+    /// Number of failed flushes of the device, by all shards.
     pub(in crate::shard) fn flush_failures(&self) -> u64 {
         self.shared.cache_flushes().failures()
     }
 
-    /// Makes stable what was written when so many flushes had failed, whatever was lost before.
+    /// Makes stable everything written since the number of failed flushes was `failures`, regardless of data lost before.
     ///
     /// # Errors
-    /// This flush failed, or another one did since.
+    /// This flush failed, or another one has failed since.
     pub(in crate::shard) async fn flush_since(&self, failures: u64) -> Result<(), DeviceError> {
         let flush = self.device.flush();
         self.shared.cache_flushed_since(&self.env, failures, flush).await
     }
 
-    /// Awaits a write that is stable on return. Some devices make it so by a flush: everybody relies on all of those, and it
-    /// on theirs.
+    /// Awaits a write that is stable on return. On some devices it uses a flush; then this write and all other flushes
+    /// depend on each other's success.
     ///
     /// # Errors
-    /// It failed, or a flush that it relies on did.
+    /// The write failed, or a flush that it depends on did.
     pub(in crate::shard) async fn stable(
         &self,
         write: impl Future<Output = Result<(), DeviceError>>,
