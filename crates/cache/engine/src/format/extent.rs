@@ -7,8 +7,8 @@
 //! +-----------------+-----------+-----------+--------------+-----+----------+---------+
 //! ```
 //!
-//! A fragment is an 8-byte header and its stored bytes, padded to 8 bytes. Fragments stand in the order of the
-//! records of a kind that has one, so that a record's place follows from the lengths before it.
+//! A fragment is an 8-byte header and its stored bytes, padded to 8 bytes. Fragments are in the order of the records that
+//! have one, so a fragment's location follows from the lengths before it.
 
 use flaz_codec::CodecId;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -28,7 +28,7 @@ pub const FRAGMENT_HEADER_BYTES: usize = 8;
 /// Most bytes a fragment can take, header included.
 pub const FRAGMENT_BYTES_MAX: usize = FRAGMENT_HEADER_BYTES + BLOCK_BYTES;
 
-/// What a record says about its block.
+/// The contents of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// Stored as a fragment of this many bytes (without header and padding).
@@ -45,9 +45,9 @@ pub enum RecordKind {
         /// Newer than the origin.
         dirty: bool,
     },
-    /// No longer cached: earlier records of the block are void.
+    /// The block is no longer cached: its earlier records are void.
     Tombstone,
-    /// What the latest earlier record says is on the origin by now, and stable there.
+    /// The contents of the block's latest earlier record are on the origin, stable.
     Cleaned,
 }
 
@@ -60,18 +60,18 @@ const KIND_CLEANED: u64 = 5;
 
 /// One entry of an extent's list: 64 bits, from the highest: group 8, block 40, kind 3, value 13.
 ///
-/// The group is 0. It is room for up to four neighbouring blocks that are compressed together: which of the aligned four
-/// they are (4 bits), the one that comes first (2), and two more bits of the length.
+/// The group is 0. It is reserved for up to four neighbouring blocks that are compressed together: which of the aligned
+/// four they are (4 bits), which one comes first (2 bits), and two more bits of the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// The block.
     pub block: BlockNumber,
-    /// What is said about it.
+    /// What the record says about the block.
     pub kind: RecordKind,
 }
 
 impl Record {
-    /// The 64 bits on the device.
+    /// The 64-bit on-disk form.
     #[must_use]
     pub fn pack(self) -> u64 {
         let (kind, value) = match self.kind {
@@ -85,10 +85,10 @@ impl Record {
         self.block.0 << 16 | kind << 13 | value
     }
 
-    /// Reads the 64 bits.
+    /// Parses the 64-bit on-disk form.
     ///
     /// # Errors
-    /// [`FormatError::Field`] for an unknown kind or a length that cannot be.
+    /// [`FormatError::Field`] for an unknown kind or an invalid length.
     pub fn unpack(bits: u64) -> Result<Self, FormatError> {
         if bits >> 56 != 0 {
             return Err(FormatError::field("block record", "group", 0, bits >> 56));
@@ -123,7 +123,7 @@ impl Record {
         })
     }
 
-    /// Bytes that the record's fragment takes in the extent, header and padding included.
+    /// Bytes that the record's fragment takes in the extent, including header and padding.
     #[must_use]
     pub fn fragment_bytes(self) -> usize {
         match self.kind {
@@ -133,13 +133,13 @@ impl Record {
     }
 }
 
-/// Bytes that a fragment of `stored` bytes takes, header and padding included.
+/// Bytes that a fragment of `stored` bytes takes, including header and padding.
 #[must_use]
 pub fn fragment_bytes(stored: usize) -> usize {
     (FRAGMENT_HEADER_BYTES + stored).next_multiple_of(8)
 }
 
-/// What stands in front of every fragment's bytes.
+/// The header before every fragment's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct FragmentHeader {
@@ -155,14 +155,14 @@ pub struct FragmentHeader {
 
 const _: () = assert!(size_of::<FragmentHeader>() == FRAGMENT_HEADER_BYTES);
 
-/// What tells a fragment from every other one that could stand in its place.
+/// Identifies a fragment: no other fragment that could be in its place has the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentIdentity {
     /// First four bytes of the cache's UUID.
     pub cache: u32,
     /// The block.
     pub block: BlockNumber,
-    /// Where the fragment's header lies in the shard's part.
+    /// Location of the fragment's header in the shard's part of the device.
     pub location: Location,
     /// Generation of the region.
     pub generation: Sequence,
@@ -183,19 +183,17 @@ impl FragmentIdentity {
     }
 }
 
-/// Checksum of a fragment: CRC-32C of the 4096 bytes that come out of the codec, exclusive-or CRC-32C of its
+/// Checksum of a fragment: CRC-32C of the 4096 bytes that the codec returns, exclusive-or CRC-32C of the fragment's
 /// identity, length and codec.
 ///
-/// So it finds damage, a wrong decoder, and also a fragment that is not the one looked for: written elsewhere,
-/// or left over from before the region was last reused. And a fragment can move without being decoded: see
-/// [`moved_checksum`].
+/// This detects damage, a wrong decoder, and a wrong fragment: one written elsewhere, or left from an earlier use of the
+/// region. A fragment can move without being decoded: see [`moved_checksum`].
 #[must_use]
 pub fn fragment_checksum(identity: &FragmentIdentity, stored: u16, codec: CodecId, plain_crc: u32) -> u32 {
     plain_crc ^ identity.checksum(stored, codec)
 }
 
-/// Checksum of a fragment after a move. Damage that there is stays visible: the checksum of a damaged fragment
-/// stays wrong.
+/// Checksum of a fragment after a move. The move does not hide damage: the checksum of a damaged fragment stays wrong.
 #[must_use]
 pub fn moved_checksum(header: &FragmentHeader, from: &FragmentIdentity, to: &FragmentIdentity) -> u32 {
     let (stored, codec) = (header.stored.get(), CodecId(header.codec));
@@ -225,7 +223,7 @@ const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_HEADER_BYTES);
 /// The header of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentHeader {
-    /// First four bytes of the cache's UUID: extents of an earlier cache on this device are not ours.
+    /// First four bytes of the cache's UUID: extents of an earlier cache on this device are ignored.
     pub cache: u32,
     /// Bytes of the extent on the device, header included: a multiple of the sector size.
     pub extent_bytes: u32,
@@ -235,11 +233,11 @@ pub struct ExtentHeader {
     pub generation: Sequence,
     /// Byte offset of the extent on the device.
     pub position: u64,
-    /// Flushes acknowledged before the extent was sealed. Written as 0; room for ordered write-back.
+    /// Flushes acknowledged before the extent was sealed. Written as 0; reserved for ordered write-back.
     pub flushes: u64,
-    /// Opening of the cache that wrote the extent.
+    /// Epoch of the opening that wrote the extent.
     pub epoch: Epoch,
-    /// Records that follow.
+    /// Number of records that follow.
     pub record_count: u16,
     /// The shard.
     pub shard: u16,
@@ -285,19 +283,19 @@ impl ExtentHeader {
         area[4..8].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Where the extent at the start of `extent` says that it is, whatever else is wrong with it.
+    /// The position in the header at the start of `extent`, even if the rest is damaged.
     #[must_use]
     pub fn position_of(extent: &[u8]) -> Option<u64> {
         let (raw, _) = RawExtentHeader::read_from_prefix(extent).ok()?;
         (raw.magic.get() == MAGIC).then(|| raw.position.get())
     }
 
-    /// Reads the header of the extent at the start of `extent`.
+    /// Parses the header of the extent at the start of `extent`.
     ///
-    /// Lengths are checked against each other, not against the region: the caller knows what is left of it.
+    /// Lengths are checked against each other, not against the region: the caller knows how much of the region is left.
     ///
     /// # Errors
-    /// [`FormatError`] when there is no extent, or a damaged one.
+    /// [`FormatError`] if there is no extent, or it is damaged.
     pub fn parse(extent: &[u8], header_bytes: usize) -> Result<Self, FormatError> {
         const WHAT: &str = "extent header";
         let Some(area) = extent.get(..header_bytes) else {
@@ -355,7 +353,7 @@ impl ExtentHeader {
     }
 }
 
-/// The packed records of an extent whose header has been checked.
+/// The packed records of an extent whose header has been parsed.
 pub fn records(extent: &[u8], count: u16) -> impl Iterator<Item = u64> {
     extent[EXTENT_HEADER_BYTES..]
         .chunks_exact(RECORD_BYTES)

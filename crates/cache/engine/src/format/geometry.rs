@@ -1,4 +1,4 @@
-//! Where everything is on the cache device.
+//! The layout of a cache device.
 //!
 //! ```text
 //! 0        superblock, slot 0 (64 KiB, of which 8 KiB are in use with one volume)
@@ -18,16 +18,16 @@ use crate::volume::STRIPE_BYTES;
 
 /// Byte offsets of the two superblock slots.
 pub const SUPERBLOCK_SLOTS: [u64; 2] = [0, 64 << 10];
-/// Bytes of a page: of the first part of a superblock, and of a shard state.
+/// Bytes of a page: the first part of a superblock, and a shard state.
 pub const PAGE_BYTES: usize = 4096;
-/// Bytes of a superblock that are in use: a page, and the texts of the volumes it has.
+/// Bytes of a superblock in use: a page, and the strings of its volumes.
 pub const SUPERBLOCK_BYTES: usize = 2 * PAGE_BYTES;
 const SHARD_STATES_OFFSET: u64 = 128 << 10;
 const AREA_ALIGNMENT: u64 = 64 << 10;
 
 /// Most shards a cache can have.
 pub const SHARDS_MAX: u32 = 256;
-/// Fewest regions of a shard: two open ones, two free ones, and two to reclaim.
+/// Fewest regions of a shard: two open, two free, and two to reclaim.
 pub const REGIONS_MIN: u32 = 6;
 /// Most regions of a shard.
 pub const REGIONS_MAX: u32 = 1 << 20;
@@ -36,10 +36,10 @@ pub const EXTENT_BYTES: std::ops::RangeInclusive<u32> = (32 << 10)..=(256 << 10)
 /// Smallest and largest region, in bytes.
 pub const REGION_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(256 << 20);
 const _: () = assert!(*REGION_BYTES.end() <= REGION_BYTES_MAX);
-/// Most records of a region for each 4 KiB of it: bounds the index, whatever the data.
+/// Most records of a region for each 4 KiB of it: limits the index for any data.
 pub const RECORDS_PER_BLOCK_MAX: u64 = 8;
 
-/// Sizes and places of a cache device. Fixed when the cache is created.
+/// The layout of a cache device. Fixed when the cache is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of the cache device that the cache uses.
@@ -58,7 +58,7 @@ pub struct Geometry {
     pub origin_len: u64,
 }
 
-/// What the user asked for; zero or `None` means: choose.
+/// Sizes that the user asked for; `None` selects the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GeometryOptions {
     /// Bytes of a full extent.
@@ -70,13 +70,13 @@ pub struct GeometryOptions {
 }
 
 impl Geometry {
-    /// Lays a cache out on a device of `device_len` bytes.
+    /// Plans the layout of a cache on a device of `device_len` bytes.
     ///
-    /// Unless told otherwise: 64 KiB extents; up to 8 shards of at least 64 MiB; regions of a 128th of a
-    /// shard, between 256 KiB and 16 MiB.
+    /// Defaults: 64 KiB extents; up to 8 shards of at least 64 MiB; regions of a 128th of a shard, between 256 KiB and 16
+    /// MiB.
     ///
     /// # Errors
-    /// [`FormatError::Field`] when a wish cannot be had or the device is too small; it says what could be.
+    /// [`FormatError::Field`] if an option cannot be met or the device is too small; it names the accepted values.
     pub fn plan(
         device_len: u64,
         sector_bytes: u32,
@@ -116,7 +116,7 @@ impl Geometry {
         });
         let regions = room.checked_div(geometry.region_bytes).unwrap_or(0);
         geometry.regions_per_shard = regions.min(u64::from(REGIONS_MAX)) as u32;
-        // The manifest grows with the regions, and takes room from them.
+        // The manifest grows with the number of regions, and takes space from them.
         let needed = |geometry: &Self| geometry.data_offset() + geometry.shard_len() * shards;
         while geometry.regions_per_shard > 0 && needed(&geometry) > device_len {
             geometry.regions_per_shard -= 1;
@@ -128,7 +128,7 @@ impl Geometry {
     /// Checks every field against the others and against a device of `device_len` bytes.
     ///
     /// # Errors
-    /// [`FormatError::Field`] for the first field that cannot be.
+    /// [`FormatError::Field`] for the first invalid field.
     pub fn check(&self, device_len: u64) -> Result<(), FormatError> {
         let fail = |field, expected: String, found: String| {
             Err(FormatError::field("geometry", field, expected, found))
@@ -222,7 +222,7 @@ impl Geometry {
             .next_multiple_of(PAGE_BYTES as u64)
     }
 
-    /// Bytes of the manifest: for each shard two copies, one after the other.
+    /// Bytes of the manifest: two copies for each shard, one after the other.
     #[must_use]
     pub fn manifest_len(&self) -> u64 {
         2 * self.manifest_copy_len() * u64::from(self.shard_count)
@@ -277,13 +277,13 @@ impl Geometry {
         self.intent_offset() + self.shard_intent_len() * u64::from(shard)
     }
 
-    /// Bytes of one shard's part of the intent bitmap, in whole pages: no two shards write one page.
+    /// Bytes of one shard's part of the intent bitmap, in whole pages, so that no two shards write the same page.
     #[must_use]
     pub fn shard_intent_len(&self) -> u64 {
         (self.local_stripes().div_ceil(INTENT_STRIPES) * 512).next_multiple_of(PAGE_BYTES as u64)
     }
 
-    /// Number of stripes of the origin that one shard can own.
+    /// Most stripes of the origin that one shard can own.
     #[must_use]
     pub fn local_stripes(&self) -> u64 {
         let stripes = self.origin_len.div_ceil(STRIPE_BYTES);
@@ -296,7 +296,7 @@ impl Geometry {
         (self.intent_offset() + self.intent_len()).next_multiple_of(AREA_ALIGNMENT)
     }
 
-    /// Bytes of one shard's part.
+    /// Bytes of one shard's part of the device.
     #[must_use]
     pub fn shard_len(&self) -> u64 {
         self.region_bytes * u64::from(self.regions_per_shard)
@@ -321,7 +321,7 @@ impl Geometry {
         (self.region_bytes / BLOCK_BYTES as u64 * RECORDS_PER_BLOCK_MAX) as usize
     }
 
-    /// Number of blocks of the origin that one shard can own: the range of its [`LocalBlock`]s.
+    /// Most blocks of the origin that one shard can own: the range of its [`LocalBlock`]s.
     #[must_use]
     pub fn local_blocks(&self) -> LocalBlock {
         LocalBlock(self.local_stripes() * crate::units::STRIPE_BLOCKS)

@@ -1,14 +1,14 @@
 //! Sectors of the intent bitmap: which stripes may have a write in flight to the origin.
 //!
-//! A sector is written whole and checks itself, so that a torn write of several sectors loses none. A sector
-//! that does not check counts as all ones: its stripes may have had writes in flight.
+//! Each sector is written whole and has its own checksum, so a torn write of several sectors damages no sector. A sector
+//! that fails its checks counts as all ones: its stripes may have had writes in flight.
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::{FormatError, checksum_without};
 
-/// Bytes of the bitmap in one sector.
+/// Bytes of the bitmap in each sector.
 pub const INTENT_BITS_BYTES: usize = 496;
 /// Stripes that one sector covers.
 pub const INTENT_STRIPES: u64 = INTENT_BITS_BYTES as u64 * 8;
@@ -20,11 +20,11 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FLZI");
 pub struct IntentSector {
     magic: U32,
     checksum: U32,
-    /// Number of this sector in the bitmap: finds misdirected writes.
+    /// Number of this sector in the bitmap: detects misdirected writes.
     pub number: U32,
-    /// Opening of the cache that wrote the sector.
+    /// Epoch of the opening that wrote the sector.
     pub epoch: U32,
-    /// One bit a stripe, lowest bit of the first byte first.
+    /// One bit a stripe, starting with the lowest bit of the first byte.
     pub bits: [u8; INTENT_BITS_BYTES],
 }
 
@@ -45,7 +45,7 @@ impl IntentSector {
         sector
     }
 
-    /// Sets bit `at`; to be sealed.
+    /// Sets bit `at`. Call [`Self::seal`] afterwards.
     pub fn set(&mut self, at: u64) {
         self.bits[(at / 8) as usize] |= 1 << (at % 8);
     }
@@ -61,10 +61,10 @@ impl IntentSector {
         self.checksum = U32::new(checksum_without(self.as_bytes(), 4));
     }
 
-    /// Reads sector `number`.
+    /// Parses sector `number`.
     ///
     /// # Errors
-    /// [`FormatError`] when the sector is not one, or another one.
+    /// [`FormatError`] if it is not a sector of the bitmap, or a different one.
     pub fn parse(bytes: &[u8; 512], number: u32) -> Result<Self, FormatError> {
         let sector = Self::read_from_bytes(bytes).expect("sizes are equal");
         if sector.magic.get() != MAGIC {

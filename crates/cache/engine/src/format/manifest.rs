@@ -1,11 +1,10 @@
-//! Sectors of the manifest: what each region of a shard is used for.
+//! Sectors of the manifest: the state of each region of a shard.
 //!
-//! The manifest decides what of a region counts. An extent or a summary of another generation than the one that the
-//! manifest names was left by an earlier use of the region and means nothing. What the manifest calls stable must be
-//! there; what it does not was never promised.
+//! The manifest decides which contents of a region are valid. An extent or a summary of a generation other than the one
+//! in the manifest is left from an earlier use of the region and is ignored. Data that the manifest calls stable must be
+//! present; other data was never promised.
 //!
-//! Each sector has two places on the device. Of two sectors that check, the one with the higher epoch and generation
-//! counts.
+//! Each sector has two copies on the device. Of two valid copies, the one with the higher epoch and generation counts.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -28,34 +27,34 @@ pub(super) const REGION_BYTES_MAX: u64 = LENGTH_UNIT as u64 * ((1 << LENGTH_BITS
 const STATE_SHIFT: u32 = LENGTH_BITS;
 const RING_SHIFT: u32 = STATE_SHIFT + 3;
 
-/// What a region is used for.
+/// The state of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RegionUse {
-    /// Nothing: whatever lies there is void.
+    /// Not in use: its contents are void.
     #[default]
     Free,
-    /// Extents are appended to it, or were when the process ended. Up to the length they are stable; behind it a reader
-    /// takes what is whole, up to the first gap.
+    /// Extents are appended to it, or were when the process ended. Extents up to the length are stable; beyond it a reader
+    /// accepts whole extents, up to the first gap.
     Open,
-    /// It has all its extents, up to the length, and a summary. All of it is stable.
+    /// Closed: it has all its extents, up to the length, and a summary, all of them stable.
     Full,
-    /// Like full, but its blocks are being dropped and moved: only the dirty ones count.
+    /// Like full, but its blocks are being dropped and moved: only dirty ones count.
     Reclaiming,
-    /// It takes what a reclaim moves that a crash cut short. Nothing of it counts before the reclaim is finished, so a
-    /// second crash finds it free.
+    /// It takes the blocks that a reclaim moves after a crash interrupted it. Its contents do not count until the reclaim
+    /// is finished, so a second crash leaves it free.
     Recovering,
 }
 
-/// What the manifest says of one region.
+/// The manifest's entry for one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManifestEntry {
-    /// What the region is used for.
+    /// The state of the region.
     pub state: RegionUse,
     /// The ring it belongs to.
     pub ring: Ring,
-    /// Tells this use of the region from every other.
+    /// Identifies this use of the region.
     pub generation: Sequence,
-    /// Bytes from the region's start that are stable; of a full region, all that are used.
+    /// Stable bytes from the region's start; for a full region, all used bytes.
     pub len: u32,
 }
 
@@ -158,17 +157,17 @@ const _: () = assert!(size_of::<RawHeader>() == MANIFEST_HEADER_BYTES);
 pub struct ManifestSector {
     /// First four bytes of the cache's UUID.
     pub cache: u32,
-    /// Number of the sector in the whole manifest, over all shards: finds misdirected writes.
+    /// Number of the sector in the whole manifest, over all shards: detects misdirected writes.
     pub number: u32,
-    /// Grows with every write of the shard's manifest in an opening.
+    /// Increases with every write of the shard's manifest in an opening.
     pub generation: u64,
-    /// Opening that wrote the sector.
+    /// Epoch of the opening that wrote the sector.
     pub epoch: Epoch,
     /// Regions in order of their numbers.
     pub entries: Vec<ManifestEntry>,
 }
 
-/// Regions that one sector describes.
+/// Number of regions that one sector describes.
 #[must_use]
 pub const fn regions_per_sector(sector_bytes: u32) -> u32 {
     (sector_bytes - MANIFEST_HEADER_BYTES as u32) / MANIFEST_ENTRY_BYTES as u32
@@ -204,10 +203,10 @@ impl ManifestSector {
         sector[4..8].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Reads sector `number` of a cache, with `count` regions of `region_bytes` bytes.
+    /// Parses sector `number` of a cache, with `count` regions of `region_bytes` bytes.
     ///
     /// # Errors
-    /// [`FormatError`] when the sector is not one, or another one, or has an entry that cannot be.
+    /// [`FormatError`] if it is not a manifest sector, a different one, or has an invalid entry.
     pub fn parse(
         sector: &[u8],
         cache: u32,
@@ -255,7 +254,7 @@ impl ManifestSector {
         })
     }
 
-    /// Of two sectors with the same number the one with the higher age was written later.
+    /// Of two copies of a sector, the one with the higher age was written later.
     #[must_use]
     pub fn age(&self) -> (u32, u64) {
         (self.epoch.0, self.generation)

@@ -1,17 +1,17 @@
-//! What lies on the cache device: fixed little-endian layouts, described in prose in `docs/format.md`.
+//! The on-disk format of a cache device: fixed little-endian layouts, described in prose in `docs/format.md`.
 //!
 //! | module | structure |
 //! |---|---|
-//! | [`geometry`] | where everything is |
+//! | [`geometry`] | the layout of the device |
 //! | [`superblock`] | identity, geometry and state, in two slots |
-//! | [`manifest`] | what each region is used for |
+//! | [`manifest`] | the state of each region |
 //! | [`intent`] | sectors of the intent bitmap |
-//! | [`shard_state`] | one page a shard: where its index image is after a clean stop |
+//! | [`shard_state`] | one page a shard: location of the index image of a clean stop |
 //! | [`extent`] | extent header, block records, fragment headers |
-//! | [`summary`] | the list of a region's extents and records at its end |
+//! | [`summary`] | the list of a region's extents and records, at the region's end |
 //!
-//! Everything here is pure: bytes in, values or a [`FormatError`] out. A cache device from elsewhere is
-//! hostile input: every length is checked against the geometry, which itself is checked against the device.
+//! Everything here is pure: bytes in, values or a [`FormatError`] out. The contents of a cache device are untrusted input:
+//! every length is checked against the geometry, which itself is checked against the device.
 
 pub mod extent;
 pub mod geometry;
@@ -21,7 +21,7 @@ pub mod shard_state;
 pub mod summary;
 pub mod superblock;
 
-/// Why bytes were refused: what was expected, what was found.
+/// Why bytes were refused: the expected and the actual value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The structure does not begin with its magic number.
@@ -29,9 +29,9 @@ pub enum FormatError {
     Magic {
         /// Which structure.
         what: &'static str,
-        /// The magic number it has.
+        /// The structure's magic number.
         expected: u64,
-        /// What stood there.
+        /// The value found.
         found: u64,
     },
     /// The checksum does not match.
@@ -41,32 +41,32 @@ pub enum FormatError {
         what: &'static str,
         /// The checksum on the device.
         stored: u32,
-        /// The checksum of what was read.
+        /// The checksum of the bytes read.
         computed: u32,
     },
-    /// Another version of the format.
+    /// A different version of the format.
     #[error(
         "format version {found}, expected {expected}: create the cache anew with `flaz create`, or use the flaz that made it"
     )]
     Version {
-        /// What this build reads.
+        /// The version that this build reads.
         expected: u32,
-        /// What was found.
+        /// The version found.
         found: u32,
     },
-    /// Features that this build does not know and must not ignore.
+    /// Features that this build does not support and must not ignore.
     #[error("unknown features {0:#x}: use a newer flaz, or create the cache anew")]
     Features(u64),
-    /// A field has a value it cannot have.
+    /// A field has an invalid value.
     #[error("{what}: {field} is {found}, expected {expected}")]
     Field {
         /// Which structure.
         what: &'static str,
         /// Which field.
         field: &'static str,
-        /// What was expected, in words.
+        /// The expected value, in words.
         expected: String,
-        /// What was found.
+        /// The value found.
         found: String,
     },
 }
@@ -87,7 +87,7 @@ impl FormatError {
     }
 }
 
-/// CRC-32C of `bytes` with the four bytes at `at` counted as zero.
+/// CRC-32C of `bytes`, with the four bytes at `at` taken as zero.
 pub(crate) fn checksum_without(bytes: &[u8], at: usize) -> u32 {
     let sum = crc32c::crc32c(&bytes[..at]);
     let sum = crc32c::crc32c_append(sum, &[0; 4]);

@@ -1,7 +1,7 @@
-//! Shard states: where a shard's index image is after a clean stop.
+//! Shard states: the location of a shard's index image after a clean stop.
 //!
-//! A state is valid only while the superblock says *clean* and both name the same epoch; the next opening
-//! makes it void by writing the superblock alone.
+//! A state is valid only while the superblock says *clean* and both name the same epoch. The next opening voids it just
+//! by writing the superblock.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,8 +12,8 @@ use crate::units::{Epoch, Sequence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FLZSHARD");
 const WHAT: &str = "shard state";
-/// Most regions that an index image can be spread over: as many as the page has room for. With the sizes that are
-/// chosen unless somebody says otherwise, a cache of 6 TiB needs so many at the worst.
+/// Most regions that an index image can occupy: as many as fit in the page. With default sizes, a cache of 6 TiB needs this
+/// many in the worst case.
 pub const IMAGE_REGIONS_MAX: usize = 1012;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -40,7 +40,7 @@ pub struct ShardState {
     pub cache: u32,
     /// The shard.
     pub shard: u32,
-    /// Opening that wrote the state.
+    /// Epoch of the opening that wrote the state.
     pub epoch: Epoch,
     /// Sequence of the next extent.
     pub next_sequence: Sequence,
@@ -48,12 +48,12 @@ pub struct ShardState {
     pub image_bytes: u64,
     /// CRC-32C of the image.
     pub image_checksum: u32,
-    /// Regions (numbers within the shard) that hold the image, in order, each full but the last.
+    /// Regions (numbers within the shard) that hold the image, in order, each one full except the last.
     pub image_regions: Vec<u32>,
 }
 
 impl ShardState {
-    /// The page on the device.
+    /// The on-disk page.
     ///
     /// # Panics
     /// If the image lies in more than [`IMAGE_REGIONS_MAX`] regions.
@@ -79,10 +79,10 @@ impl ShardState {
         raw.as_bytes().to_vec()
     }
 
-    /// Reads the page of `shard`.
+    /// Parses the page of `shard`.
     ///
     /// # Errors
-    /// [`FormatError`] when it is damaged or belongs to another shard.
+    /// [`FormatError`] if it is damaged or belongs to another shard.
     pub fn parse(page: &[u8], shard: u32) -> Result<Self, FormatError> {
         let raw = RawShardState::read_from_bytes(page)
             .map_err(|_| FormatError::field(WHAT, "bytes", PAGE_BYTES, page.len()))?;

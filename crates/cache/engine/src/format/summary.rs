@@ -1,4 +1,4 @@
-//! Region summaries: what a full region holds, so that reclaim and recovery need not read the region.
+//! Region summaries: the contents of a full region, so that reclaim and recovery need not read the whole region.
 //!
 //! ```text
 //! region end - summary length                                  region end - 64   region end
@@ -7,8 +7,7 @@
 //! +--------------------------------+---------------------------+-----------------+
 //! ```
 //!
-//! The trailer is the region's last 64 bytes, so it is found without knowing anything else. Records stand in
-//! the order of their extents.
+//! The trailer is the region's last 64 bytes, so it can be found first. Records are in the order of their extents.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -35,9 +34,9 @@ pub struct SummaryExtent {
     pub len: u32,
     /// Order within the shard.
     pub sequence: Sequence,
-    /// Opening that wrote it.
+    /// Epoch of the opening that wrote the extent.
     pub epoch: Epoch,
-    /// Its records in the summary.
+    /// Number of its records in the summary.
     pub record_count: u16,
 }
 
@@ -70,7 +69,7 @@ struct RawTrailer {
 
 const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);
 
-/// What a region holds.
+/// The contents of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// First four bytes of the cache's UUID.
@@ -89,14 +88,14 @@ pub struct Summary {
     pub records: Vec<u64>,
 }
 
-/// Bytes of a summary, trailer included, rounded up to sectors.
+/// Bytes of a summary, including the trailer, rounded up to sectors.
 #[must_use]
 pub fn summary_bytes(extents: usize, records: usize, sector_bytes: u32) -> u64 {
     ((extents * ENTRY_BYTES + records * RECORD_BYTES + TRAILER_BYTES) as u64)
         .next_multiple_of(u64::from(sector_bytes))
 }
 
-/// Most bytes that the summary of a region can have, of extents of a sector each.
+/// Most bytes that a region's summary can have: with extents of one sector each.
 #[must_use]
 pub fn summary_bytes_max(geometry: &Geometry) -> u64 {
     let extents = geometry.region_bytes / u64::from(geometry.sector_bytes);
@@ -107,10 +106,10 @@ pub fn summary_bytes_max(geometry: &Geometry) -> u64 {
     )
 }
 
-/// Checks that extents lie back to back from the start of their region, and gives the bytes that they fill.
+/// Checks that extents are contiguous from the start of their region, and returns the bytes that they fill.
 ///
 /// # Errors
-/// [`FormatError::Field`] for the first one that does not.
+/// [`FormatError::Field`] for the first extent that does not fit.
 pub fn check_extents(extents: &[SummaryExtent], geometry: &Geometry) -> Result<u64, FormatError> {
     let mut end = 0u64;
     for extent in extents {
@@ -140,7 +139,7 @@ pub fn check_extents(extents: &[SummaryExtent], geometry: &Geometry) -> Result<u
 }
 
 impl Summary {
-    /// Writes the summary so that it ends at the end of `area`; bytes before it become zero.
+    /// Writes the summary at the end of `area`, and zeroes before it.
     ///
     /// # Panics
     /// If `area` is smaller than [`summary_bytes`].
@@ -182,10 +181,10 @@ impl Summary {
         body[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Reads the trailer at the end of `tail` and says how many bytes the whole summary has.
+    /// Parses the trailer at the end of `tail` and returns the length of the whole summary.
     ///
     /// # Errors
-    /// [`FormatError`] when there is no trailer or it promises more than `len_max` bytes.
+    /// [`FormatError`] if there is no trailer or the length exceeds `len_max` bytes.
     pub fn parse_len(tail: &[u8], len_max: u64) -> Result<usize, FormatError> {
         let trailer = RawTrailer::read_from_suffix(tail)
             .map_err(|_| FormatError::field(WHAT, "bytes", TRAILER_BYTES, tail.len()))?
@@ -211,10 +210,10 @@ impl Summary {
         Ok(total as usize)
     }
 
-    /// Reads a summary that ends at the end of `tail`.
+    /// Parses a summary that ends at the end of `tail`.
     ///
     /// # Errors
-    /// [`FormatError`] when it is damaged, or its parts do not agree.
+    /// [`FormatError`] if it is damaged, or its parts contradict each other.
     pub fn parse(tail: &[u8]) -> Result<Self, FormatError> {
         let total = Self::parse_len(tail, tail.len() as u64)?;
         let body = &tail[tail.len() - total..];
@@ -315,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Regions are read several at a time: what their ends promise must not be taken for memory that there is.
+    /// Several regions are read at a time. The length that a trailer claims must not make the reader allocate too much memory.
     #[test]
     fn the_longest_summary_is_a_small_part_of_its_region() {
         use crate::format::geometry::{GeometryOptions, REGION_BYTES};

@@ -1,10 +1,10 @@
 //! The superblock: identity, geometry and state of a cache, in two slots that are written one after the other.
 //!
-//! A slot is a page with the numbers of the cache and of its volumes, and behind it the texts of the volumes: names, and what
-//! tells an origin from another one. There is room for [`VOLUMES_MAX`] volumes; one is served for now.
+//! A slot is a page with the numbers of the cache and of its volumes, followed by the strings of the volumes: names, and
+//! the identity of the origin. There is space for [`VOLUMES_MAX`] volumes; one is supported for now.
 //!
 //! The valid slot with the higher generation counts. An update writes one slot and flushes, so that a torn write leaves
-//! the older one; then it writes the same to the other slot.
+//! the older one; then it writes the same bytes to the other slot.
 
 use flaz_codec::{CodecId, CodecSpec};
 use std::num::NonZeroU32;
@@ -21,15 +21,15 @@ use crate::volume::STRIPE_BYTES;
 
 /// First eight bytes of a cache device.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
-/// The format that this build reads and writes.
+/// The format version that this build reads and writes.
 pub const VERSION: u32 = 2;
 const WHAT: &str = "superblock";
 const NUMBERS_EXPECTED: &str = "numbers that others can follow";
-/// Largest generation that is taken for one: no cache is written that often.
+/// Largest accepted generation: no cache is written that often.
 const GENERATION_MAX: u64 = u64::MAX / 2;
-/// No superblock has this epoch: what is void from the next one on could not be told.
+/// No superblock has this epoch: contents are voided by a valid-from epoch one higher, which would not fit.
 pub(crate) const EPOCH_END: u32 = u32::MAX;
-/// Feature: the cache may hold blocks that are newer than the origin. Whoever does not know of it must keep out.
+/// Feature: the cache may hold dirty blocks. Software that does not support it must not use the cache.
 const FEATURE_DIRTY: u64 = 1;
 /// Longest identity of an origin, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 192;
@@ -37,7 +37,7 @@ pub const IDENTITY_BYTES_MAX: usize = 192;
 pub const PATH_BYTES_MAX: usize = 640;
 /// Longest name of a volume, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Volumes that the format has room for.
+/// Number of volumes that the format has space for.
 pub const VOLUMES_MAX: usize = 64;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -74,7 +74,7 @@ struct RawSuperblock {
 
 const _: () = assert!(size_of::<RawSuperblock>() == PAGE_BYTES);
 
-/// The numbers of a volume.
+/// The numeric fields of a volume.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawVolume {
@@ -87,7 +87,7 @@ struct RawVolume {
 
 const _: () = assert!(size_of::<RawVolume>() == 48);
 
-/// The texts of a volume.
+/// The strings of a volume.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawTexts {
@@ -104,12 +104,12 @@ struct RawTexts {
 const _: () = assert!(size_of::<RawTexts>() == 960);
 const _: () = assert!(PAGE_BYTES + VOLUMES_MAX * size_of::<RawTexts>() <= 64 << 10);
 
-/// Whether the cache was stopped in order.
+/// Whether the cache was stopped cleanly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Stopped in order: every shard's index image is valid.
+    /// Stopped cleanly: every shard's index image is valid.
     Clean,
-    /// Being served, or its server died.
+    /// In use, or its server died.
     Open,
     /// Created and never served, or detached: nothing is cached.
     Empty,
@@ -120,32 +120,31 @@ pub enum State {
 pub struct Superblock {
     /// Identity of the cache.
     pub uuid: Uuid,
-    /// Grows with every write of a superblock.
+    /// Increases with every write of a superblock.
     pub generation: u64,
     /// When the cache was created, seconds since 1970.
     pub created_unix_s: u64,
-    /// Sizes and places.
+    /// Layout of the device.
     pub geometry: Geometry,
-    /// Stopped in order or not.
+    /// Whether the cache was stopped cleanly.
     pub state: State,
-    /// Latest opening.
+    /// Epoch of the latest opening.
     pub epoch: Epoch,
-    /// What earlier openings wrote is void.
+    /// Contents from before this epoch are void.
     pub valid_from_epoch: Epoch,
-    /// What a crash of this opening leaves. Not on the device as such: if nothing, then while the cache is open the
-    /// device says that even this opening is void.
+    /// State after a crash of this opening. Not stored as such: for [`AfterCrash::Cold`], while the cache is open, the
+    /// superblock on the device marks even this opening as void.
     pub after_crash: AfterCrash,
-    /// There may be blocks that are newer than the origin: set before the first one is written, cleared at a clean stop
-    /// that leaves none.
+    /// The cache may hold dirty blocks: set before the first block is dirty, cleared at a clean stop that leaves none.
     pub dirty: bool,
-    /// Codec for new blocks unless told otherwise.
+    /// Default codec for new blocks.
     pub codec: CodecSpec,
-    /// What the origin began with at a clean stop, or at this opening: see [`crate::fingerprint`]. On the device only while
+    /// Fingerprint of the origin at a clean stop, or at this opening: see [`crate::fingerprint`]. Stored only while
     /// *clean*.
     pub origin_fingerprint: Option<NonZeroU32>,
-    /// What tells the origin from another one.
+    /// Identity of the origin.
     pub origin_identity: String,
-    /// Where the origin was when the cache was created.
+    /// Path of the origin when the cache was created.
     pub origin_path: String,
 }
 
@@ -157,10 +156,10 @@ impl Superblock {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// What a slot holds: [`SUPERBLOCK_BYTES`].
+    /// The contents of a slot: [`SUPERBLOCK_BYTES`].
     ///
     /// # Errors
-    /// [`FormatError::Field`] when identity or path are too long, or epoch or generation one that would not be read back.
+    /// [`FormatError::Field`] if identity or path are too long, or epoch or generation would be refused when read back.
     pub fn to_bytes(&self) -> Result<Vec<u8>, FormatError> {
         if self.epoch.0 == EPOCH_END || self.generation > GENERATION_MAX {
             let found = format!("{} and {}", self.epoch.0, self.generation);
@@ -193,7 +192,7 @@ impl Superblock {
         let mut texts_page = [0; SUPERBLOCK_BYTES - PAGE_BYTES];
         texts_page[..size_of::<RawTexts>()].copy_from_slice(texts.as_bytes());
         let mut volumes = [RawVolume::new_zeroed(); VOLUMES_MAX];
-        // The only volume is that of the cache.
+        // The cache has a single volume.
         volumes[0].uuid = *self.uuid.as_bytes();
         volumes[0].origin_len = U64::new(self.geometry.origin_len);
         if self.state == State::Clean {
@@ -240,10 +239,10 @@ impl Superblock {
         Ok([raw.as_bytes(), &texts_page].concat())
     }
 
-    /// Reads one slot, [`SUPERBLOCK_BYTES`] of it, and checks it against a device of `device_len` bytes.
+    /// Parses one slot of [`SUPERBLOCK_BYTES`] and checks it against a device of `device_len` bytes.
     ///
     /// # Errors
-    /// [`FormatError`]: not a superblock, damaged, newer, or impossible on this device.
+    /// [`FormatError`]: not a superblock, damaged, newer, or invalid for this device.
     pub fn parse(slot: &[u8], device_len: u64) -> Result<Self, FormatError> {
         let (page, texts_page) = slot
             .split_at_checked(PAGE_BYTES)
@@ -326,7 +325,7 @@ impl Superblock {
             2 => State::Empty,
             other => return fail("state", "0 (clean), 1 (open) or 2 (empty)", other.to_string()),
         };
-        // What such a cache wrote would be void at once, and blocks that are newer than the origin with it.
+        // The contents of such a cache would be void at once, including dirty blocks.
         if state == State::Clean && raw.valid_from_epoch.get() > raw.epoch.get() {
             return fail(
                 "valid-from epoch",
