@@ -6,7 +6,7 @@ use flaz_device::local::Semaphore;
 
 use crate::format::geometry::Geometry;
 
-/// How sectors are written.
+/// How to write sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Copies {
     /// One copy; stable with the next flush.
@@ -29,12 +29,12 @@ impl Copies {
     }
 }
 
-/// Which copies of the manifest's sectors are written next, and by whom.
+/// The writer of the manifest, and the copy of each sector to write next.
 #[derive(Debug)]
 pub(super) struct Manifest {
-    /// That of the sector written last.
+    /// Generation of the sector written last.
     generation: Cell<u64>,
-    /// The copy of each sector that is written next.
+    /// The copy of each sector to write next.
     pub(super) next: RefCell<Box<[u8]>>,
     pub(super) writer: Semaphore,
 }

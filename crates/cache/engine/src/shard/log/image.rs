@@ -17,7 +17,7 @@ impl SegmentLog {
         self.state.borrow().open_regions().count() as u32
     }
 
-    /// Appends the open regions. What the others hold is in the manifest.
+    /// Appends the open regions. The contents of other regions are in the manifest.
     pub(in crate::shard) fn write_image(&self, out: &mut Vec<u8>) {
         let state = self.state.borrow();
         for (number, extents, records) in state.open_regions() {

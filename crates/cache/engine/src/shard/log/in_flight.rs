@@ -1,9 +1,9 @@
-//! What is on its way to the cache device: opened regions, extents, summaries. The one list of them.
+//! The list of everything in flight to the cache device: opened regions, extents, summaries.
 //!
 //! Invariants:
-//! - Every sealed extent is on the list until it has landed, or was lost. One that is withheld stays, so that its
-//!   position is never reached.
-//! - Every region that was ended is on the list, in the order of ending, until it may enter its ring.
+//! - Every sealed extent is on the list until it has landed or is lost. A withheld extent stays, so that its position is
+//!   never reached.
+//! - Every closed region is on the list, in the order of closing, until it may enter its ring.
 //! - An extent is sent only after the manifest has its region.
 //! - A summary is sent only after every extent of its region has ended.
 
@@ -16,7 +16,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{Location, Sequence};
 
-/// What is written: the manifest's word that a region is open, an extent, or the summary of a region.
+/// A write: the manifest's entry for an opened region, an extent, or a region's summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum WriteId {
     Opening { region: u32 },
@@ -28,20 +28,20 @@ pub(in crate::shard) enum WriteId {
 #[derive(Debug)]
 pub(in crate::shard) struct PendingWrite {
     pub(in crate::shard) id: WriteId,
-    /// Byte offset on the cache device, and what is written there. None for a region that is opened.
+    /// Byte offset on the cache device, and the data. `None` for a region that is opened.
     pub(in crate::shard) bytes: Option<(u64, IoBuf)>,
 }
 
-/// How far an extent has come.
+/// The progress of an extent's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Sealed, waiting for the device.
+    /// Sealed, waiting to be sent.
     Queued,
-    /// Taken from the queue, not given to the device yet.
+    /// Taken from the queue, not sent yet.
     Taken,
-    /// Given to the device.
+    /// Sent to the device.
     Sent,
-    /// Never to be sent: the device was fenced before it was given the extent.
+    /// Never to be sent: the device was fenced first.
     Withheld,
 }
 
@@ -51,18 +51,18 @@ pub(super) struct Extent {
     pub(super) lsn: Lsn,
     pub(super) ring: Ring,
     pub(super) region: u32,
-    /// Where it begins in its region.
+    /// Start of the extent in its region.
     pub(super) offset: u32,
-    /// Where it begins in the shard's part of the device.
+    /// Start of the extent in the shard's part of the device.
     pub(super) start: Location,
     /// Byte offset on the cache device.
     pub(super) position: u64,
     /// Extents are sent in this order.
     pub(super) sequence: Sequence,
-    /// Dirty blocks move here: their old places may not be read any more.
+    /// Dirty blocks are moved to it: their old locations may no longer be readable.
     pub(super) moves_dirty: bool,
     pub(super) stage: Stage,
-    /// Its bytes, from which it is read until it has landed.
+    /// The extent's bytes; blocks are read from here until the extent has landed.
     pub(super) buf: Option<IoBuf>,
 }
 
@@ -72,7 +72,7 @@ impl Extent {
     }
 }
 
-/// The summary of a region that was ended.
+/// The summary of a closed region.
 #[derive(Debug)]
 pub(super) enum SummaryStage {
     Queued { position: u64, buf: IoBuf },
@@ -80,15 +80,15 @@ pub(super) enum SummaryStage {
     Ended,
 }
 
-/// A region that is not filled any more, and not in its ring yet.
+/// A region that is closed and not in its ring yet.
 #[derive(Debug)]
 pub(super) struct EndedRegion {
     pub(super) region: u32,
     pub(super) ring: Ring,
-    /// The extent that was opened last when the region was ended.
+    /// The last extent opened when the region was closed.
     pub(super) at: Lsn,
-    /// The first extent of the region that did not reach the device, and where it was to be. Recovery finds what is behind
-    /// it only by the summary, and believes that once the region is full.
+    /// The first extent of the region that did not reach the device, and its offset. Recovery finds later extents only
+    /// through the summary, which it trusts once the region is full.
     pub(super) missing: Option<(Lsn, u32)>,
     pub(super) summary: SummaryStage,
 }
@@ -102,7 +102,7 @@ impl EndedRegion {
 /// See the module's documentation. A few dozen items at most.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    /// Regions that the manifest does not have yet, and whether it is being written.
+    /// Regions that the manifest does not have yet, and whether their entry is being written.
     openings: Vec<(u32, bool)>,
     extents: Vec<Extent>,
     ended: VecDeque<EndedRegion>,
@@ -143,14 +143,14 @@ impl InFlight {
         self.extents.iter_mut().find(|extent| extent.lsn == lsn)
     }
 
-    /// Writes that are queued or under way.
+    /// Number of writes queued or in flight.
     pub(super) fn writes(&self) -> usize {
         let extents = self.extents.iter().filter(|extent| extent.is_being_written());
         let summaries = self.ended.iter().filter(|region| !region.is_ended());
         self.openings.len() + extents.count() + summaries.count()
     }
 
-    /// Writes that were taken and have not ended.
+    /// Number of writes taken that have not ended.
     pub(super) fn taken(&self) -> usize {
         let taken = |extent: &&Extent| matches!(extent.stage, Stage::Taken | Stage::Sent);
         let sent = |region: &&EndedRegion| matches!(region.summary, SummaryStage::Sent);
@@ -163,7 +163,7 @@ impl InFlight {
         self.extents.iter().filter(of_region).count()
     }
 
-    /// Whether something of a region is queued or under way.
+    /// Whether a write of a region is queued or in flight.
     pub(super) fn is_writing(&self, region: u32) -> bool {
         let mut ended = self.ended.iter();
         self.is_opening(region)
@@ -171,7 +171,7 @@ impl InFlight {
             || ended.any(|ended| ended.region == region && !ended.is_ended())
     }
 
-    /// Takes the next write: a region for the manifest, a summary whose extents have all ended, or the extent that was
+    /// Takes the next write: the entry of an opened region, a summary whose extents have all ended, or the extent that was
     /// sealed first.
     pub(super) fn take(&mut self) -> Option<PendingWrite> {
         if let Some((region, sent)) = self.openings.iter_mut().find(|(_, sent)| !sent) {
@@ -213,7 +213,7 @@ impl InFlight {
         })
     }
 
-    /// A write has ended, well or not, or will never be sent.
+    /// A write has succeeded or failed, or will never be sent.
     pub(super) fn end(&mut self, id: WriteId) {
         match id {
             WriteId::Opening { region } => {
@@ -239,8 +239,8 @@ impl InFlight {
         }
     }
 
-    /// The region that was ended first, if nothing is being written to it any more. Regions leave the list in the order in
-    /// which they were ended, whatever the order of completion: the oldest region of a ring must be reclaimed first.
+    /// The region that was closed first, if none of its writes is queued or in flight. Regions leave the list in the order
+    /// of closing, regardless of the order of completion: the oldest region of a ring must be reclaimed first.
     pub(super) fn pop_ended(&mut self) -> Option<u32> {
         let region = self.ended.front()?.region;
         if self.is_writing(region) {
@@ -250,7 +250,7 @@ impl InFlight {
         Some(region)
     }
 
-    /// Notes that an extent of an ended region did not reach the device.
+    /// Records that an extent of a closed region did not reach the device.
     pub(super) fn note_missing(&mut self, region: u32, lsn: Lsn) {
         let Some(offset) = self.get(lsn).map(|extent| extent.offset) else {
             return;
@@ -261,7 +261,7 @@ impl InFlight {
         }
     }
 
-    /// Where the first extent of a region begins that is not on the device.
+    /// Offset of the first extent of a region that is not on the device.
     pub(super) fn first_gap(&self, region: u32) -> Option<u32> {
         let under_way = (self.extents.iter())
             .filter(|extent| extent.region == region)
@@ -272,7 +272,7 @@ impl InFlight {
         under_way.chain(missing).min()
     }
 
-    /// The first position in `ring` that recovery would not come to, because an extent is under way, or missing in a region
+    /// The first position in `ring` that recovery would not reach, because an extent is in flight, or missing in a region
     /// without a summary.
     pub(super) fn first_not_landed(&self, ring: Ring) -> Option<Lsn> {
         let under_way = (self.extents.iter())
@@ -284,8 +284,8 @@ impl InFlight {
         under_way.chain(missing).min()
     }
 
-    /// Whether all extents up to `upto` have ended, and the summaries of the regions that were ended by then, and those of
-    /// all regions that miss an extent.
+    /// Whether all extents up to `upto` have ended, the summaries of the regions closed by then, and the summaries of all
+    /// regions with a missing extent.
     pub(super) fn all_ended(&self, upto: Lsn) -> bool {
         let mut ended = self.ended.iter().filter(|ended| !ended.is_ended());
         self.extents.iter().all(|extent| extent.lsn > upto)

@@ -1,11 +1,11 @@
-//! Writing the manifest: the region table of the shard as the next start will read it.
+//! Writing the manifest: the region table of the shard, for the next start.
 //!
-//! A sector says what [`State::entry`](super::state::State::entry) says when it is written, for all its regions. Each has two
-//! copies. A change that a reader must not miss, because an older word would bring back what is void, goes to both, one after
-//! the other: then one damaged copy loses nothing. A mark of what is stable goes to one of them, in turn: an older mark is
-//! also true.
+//! A sector is written from the current entries ([`State::entry`](super::state::State::entry)) of all its regions. Each
+//! sector has two copies. Some changes must not be missed by a reader, because the older entry would bring back void
+//! contents. Such a change goes to both copies, one after the other, so that one damaged copy loses nothing. A mark of a
+//! stable length goes to one copy, alternating: an older mark is also true.
 //!
-//! Invariants: one writer at a time; the copy that is written is never the only one with what counts.
+//! Invariants: one writer at a time; the copy being written is never the only one that counts.
 
 use flaz_device::{DeviceError, IoBuf};
 use futures_util::future::join_all;
@@ -18,7 +18,7 @@ use crate::shard::io::CacheIo;
 use crate::shard::platform::Platform;
 
 impl State {
-    /// A sector of the manifest as it is to be now.
+    /// A sector of the manifest with the current entries.
     fn manifest_sector(&self, sector: u32, generation: u64) -> IoBuf {
         let (geometry, identity) = self.place();
         let sector = ManifestSector {
@@ -39,16 +39,17 @@ impl State {
 }
 
 impl SegmentLog {
-    /// What was found on the device: the copy of each sector that is to be written next.
+    /// The copy of each sector to write next, as found on the device.
     pub(in crate::shard) fn inherit_copies(&self, next: &[u8]) {
         assert!(next.iter().all(|copy| *copy < 2), "there are two copies");
         self.manifest.next.borrow_mut().copy_from_slice(next);
     }
 
-    /// Writes what is to be said of these regions, and of all that share a sector with them.
+    /// Writes the entries of these regions, and of all regions in the same sectors.
     ///
     /// # Errors
-    /// The device's, or it is fenced: then nothing is written, for what reclaim does after that is not done on the device.
+    /// The device's, or the device is fenced: then nothing is written, because the steps of reclaim that depend on it are
+    /// not done on the device.
     pub(in crate::shard) async fn write_manifest<P: Platform>(
         &self,
         cache: &CacheIo<P>,
@@ -105,11 +106,11 @@ impl SegmentLog {
             self.manifest.next.borrow_mut()[*sector as usize] = 1 - copy as u8;
             Ok::<(), DeviceError>(())
         });
-        // All of them have ended on return: none lands after what is written next.
+        // All of them have ended on return: none lands after a later write.
         join_all(writes).await.into_iter().collect()
     }
 
-    /// Writes how far regions are stable, unless the manifest says it already.
+    /// Writes the stable lengths of regions that the manifest does not have yet.
     ///
     /// # Errors
     /// As for [`SegmentLog::write_manifest`].
@@ -123,8 +124,8 @@ impl SegmentLog {
         self.write_manifest(cache, &regions, copies).await
     }
 
-    /// Regions of which the manifest on the device says less than what is stable; with `stable`, also those of which a power
-    /// cut could bring back an older word.
+    /// Regions whose length in the manifest on the device is below the stable length; with `stable`, also those whose older
+    /// length a power cut could bring back.
     pub(in crate::shard) fn unmarked(&self, stable: bool) -> Vec<u32> {
         self.state.borrow().unmarked(stable)
     }

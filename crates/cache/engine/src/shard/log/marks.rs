@@ -1,30 +1,30 @@
-//! How far the regions that were filled lately are stable, and how much of that the manifest says.
+//! The stable length of regions that were filled recently, and the length in the manifest (the mark).
 //!
 //! Invariants, for each region on the list: `marked_stable <= marked <= stable`. No length ever shrinks. A region is on the
-//! list from its opening until the manifest says, stable, that it is full, or until it is reclaimed.
+//! list from its opening until its state *full* is stable in the manifest, or until it is reclaimed.
 
 use crate::units::Sequence;
 
-/// How much of a region is stable: bytes from its start, or all of it, summary included.
+/// The stable part of a region: bytes from its start, or all of it including the summary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Length {
-    /// Nothing, not even that the region was opened.
+    /// Nothing is stable, not even the region's state *open*.
     #[default]
     Nothing,
     Bytes(u32),
     Whole,
 }
 
-/// A region that was filled lately.
+/// A region that was filled recently.
 #[derive(Clone, Copy, Debug)]
 struct RegionMark {
     region: u32,
     generation: Sequence,
-    /// Extents are stable up to here.
+    /// Stable length of the extents.
     stable: Length,
-    /// The manifest on the device says so up to here, if the power stays on.
+    /// Length in the manifest on the device, written but perhaps not stable.
     marked: Length,
-    /// The same, also after a power cut.
+    /// Length in the manifest that is stable.
     marked_stable: Length,
 }
 
@@ -33,9 +33,9 @@ struct RegionMark {
 pub(super) struct AtFlush {
     pub(super) region: u32,
     pub(super) generation: Sequence,
-    /// What of its extents had landed.
+    /// Length of its extents that had landed.
     pub(super) landed: Length,
-    /// What the manifest said on the device.
+    /// Length in the manifest on the device.
     marked: Length,
 }
 
@@ -56,7 +56,7 @@ impl Marks {
         });
     }
 
-    /// An open region of an earlier opening, of which the manifest says as much.
+    /// A region is still open from an earlier opening, with this length in the manifest.
     pub(super) fn reopened(&mut self, region: u32, generation: Sequence, bytes: u32) {
         self.opened(region, generation);
         let mark = self.0.last_mut().expect("it was pushed");
@@ -65,7 +65,7 @@ impl Marks {
         (mark.marked, mark.marked_stable) = (mark.stable, mark.stable);
     }
 
-    /// A region is being reclaimed, which the manifest says in another way.
+    /// A region is being reclaimed: from now on the manifest has its state instead of a length.
     pub(super) fn remove(&mut self, region: u32) {
         self.0.retain(|mark| mark.region != region);
     }
@@ -79,13 +79,13 @@ impl Marks {
         marks.find(|mark| mark.region == region && mark.generation == generation)
     }
 
-    /// How much of a region is stable. `None`: it is not on the list.
+    /// Stable length of a region. `None`: it is not on the list.
     pub(super) fn stable(&self, region: u32) -> Option<Length> {
         self.get(region).map(|mark| mark.stable)
     }
 
-    /// The regions on the list with what a flush that begins now will make stable; `landed` says how much of a region's
-    /// extents have landed.
+    /// The regions on the list, with the lengths that a flush beginning now makes stable; `landed` returns how much of a
+    /// region's extents have landed.
     pub(super) fn at_flush(&self, landed: impl Fn(u32) -> Length) -> Vec<AtFlush> {
         let at_flush = |mark: &RegionMark| AtFlush {
             region: mark.region,
@@ -96,7 +96,7 @@ impl Marks {
         self.0.iter().map(at_flush).collect()
     }
 
-    /// A flush that began then has succeeded: the extents are stable, and so is what the manifest said of them.
+    /// The flush that began at that time has succeeded: the extents are stable, and so are the lengths in the manifest.
     pub(super) fn flushed(&mut self, regions: &[AtFlush]) {
         for at in regions {
             if let Some(mark) = self.get_mut(at.region, at.generation) {
@@ -106,7 +106,7 @@ impl Marks {
         self.manifest_flushed(regions);
     }
 
-    /// Of a flush that began then only this is noted: what the manifest said is stable.
+    /// The same, for the lengths in the manifest only.
     pub(super) fn manifest_flushed(&mut self, regions: &[AtFlush]) {
         for at in regions {
             if let Some(mark) = self.get_mut(at.region, at.generation) {
@@ -116,7 +116,7 @@ impl Marks {
         self.0.retain(|mark| mark.marked_stable != Length::Whole);
     }
 
-    /// The manifest is about to be written for regions that are `among` those: what it will say.
+    /// The manifest is about to be written for the regions that are `among` these: returns the lengths it will have.
     pub(super) fn told(&self, among: impl Fn(u32) -> bool) -> Vec<AtFlush> {
         let mut all = self.at_flush(|_| Length::Nothing);
         for at in &mut all {
@@ -126,7 +126,7 @@ impl Marks {
         all
     }
 
-    /// The manifest says this on the device, `stable` or not.
+    /// The manifest on the device has these lengths, `stable` or not.
     pub(super) fn written(&mut self, told: &[AtFlush], stable: bool) {
         for at in told {
             if let Some(mark) = self.get_mut(at.region, at.generation) {
@@ -144,8 +144,8 @@ impl Marks {
         );
     }
 
-    /// Regions of which the manifest on the device says less than what is stable. With `stable`, also those of which a power
-    /// cut could bring back an older manifest.
+    /// Regions whose length in the manifest on the device is below the stable length. With `stable`, also those whose older
+    /// length a power cut could bring back.
     pub(super) fn unmarked(&self, stable: bool) -> impl Iterator<Item = u32> {
         let lacks = move |mark: &&RegionMark| match stable {
             true => mark.marked_stable < mark.stable,

@@ -1,13 +1,13 @@
-//! The region that is being reclaimed, and the one that takes what is moved.
+//! The region that is being reclaimed, and the region that takes the moved blocks.
 
-/// Regions that a reclaim is about. They outlive it: one that could not be finished, now or before a crash, stays.
+/// Regions of a reclaim. They outlive it: a reclaim that could not be finished, now or before a crash, keeps them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReclaimedRegions {
-    /// Its blocks are being dropped and moved.
+    /// The region whose blocks are being dropped and moved.
     pub(super) victim: Option<u32>,
-    /// Nothing in the victim counts any more: the manifest is to say that it is free.
+    /// Nothing in the victim counts any more: the manifest must mark it free.
     pub(super) emptied: bool,
-    /// The last free region, which takes what is moved from the victim. Nothing of it counts while the victim does, so that a
-    /// crash leaves it free: there is always room to finish a reclaim.
+    /// The last free region, which takes the blocks moved from the victim. Its contents do not count while the victim's do,
+    /// so a crash leaves it free: there is always space to finish a reclaim.
     pub(super) recovering: Option<u32>,
 }

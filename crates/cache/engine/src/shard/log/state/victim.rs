@@ -1,6 +1,6 @@
-//! What the manifest says of regions, and the region that is being reclaimed.
+//! The entries of regions in the manifest, and the region that is being reclaimed.
 //!
-//! Invariants: one region is reclaimed at a time; what the manifest says of it is taken back only when it is free.
+//! Invariants: one region is reclaimed at a time; its state in the manifest is replaced only when it is free.
 
 use super::State;
 use crate::shard::log::marks::{AtFlush, Length};
@@ -11,7 +11,7 @@ use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::policy::Ring;
 
 impl State {
-    /// How far a region is filled with extents that are on the device, one behind the other.
+    /// Length of the contiguous extents of a region that are on the device.
     pub(super) fn landed_in(&self, region: u32) -> Length {
         if self.regions.at(region).state != RegionState::Open {
             return Length::Whole;
@@ -20,7 +20,7 @@ impl State {
         Length::Bytes(self.in_flight.first_gap(region).map_or(used, |gap| gap.min(used)))
     }
 
-    /// What the manifest is to say of a region.
+    /// The entry of a region to write to the manifest.
     pub(in crate::shard::log) fn entry(&self, number: u32) -> ManifestEntry {
         let region = self.regions.at(number);
         let mut entry = ManifestEntry {
@@ -58,17 +58,17 @@ impl State {
         entry
     }
 
-    /// The manifest is about to be written for regions that are `among` those: what it will say.
+    /// The manifest is about to be written for the regions that are `among` these: returns the lengths it will have.
     pub(in crate::shard::log) fn told(&self, among: impl Fn(u32) -> bool) -> Vec<AtFlush> {
         self.marks.told(among)
     }
 
-    /// The manifest on the device says this, `stable` or not.
+    /// The manifest on the device has these lengths, `stable` or not.
     pub(in crate::shard::log) fn manifest_written(&mut self, told: &[AtFlush], stable: bool) {
         self.marks.written(told, stable);
     }
 
-    /// Regions of which the manifest on the device says less than what is stable: see [`Marks::unmarked`].
+    /// Regions whose length in the manifest on the device is below the stable length: see [`Marks::unmarked`].
     pub(in crate::shard::log) fn unmarked(&self, stable: bool) -> Vec<u32> {
         self.marks.unmarked(stable).collect()
     }
@@ -87,7 +87,7 @@ impl State {
         Some(region)
     }
 
-    /// The region whose reclaim is under way, or was not finished.
+    /// The region that is being reclaimed, or whose reclaim was not finished.
     pub(in crate::shard::log) fn victim(&self) -> Option<u32> {
         self.reclaim.victim
     }
@@ -99,15 +99,15 @@ impl State {
         self.reclaim.victim = Some(region);
     }
 
-    /// A region that could not be reclaimed is the oldest of its ring again. What was dropped of it stays dropped, so the
-    /// manifest goes on to say that it is being reclaimed.
+    /// A region that could not be reclaimed is the oldest of its ring again. Its dropped blocks stay dropped, so its state
+    /// in the manifest stays *reclaiming*.
     pub(in crate::shard::log) fn put_back(&mut self, region: u32) {
         assert_eq!(self.reclaim.victim, Some(region), "it was being reclaimed");
         self.regions.put_back(region);
     }
 
-    /// Everything that was in the victim, and is to stay, is stable elsewhere. Gives the region that took it, if that must
-    /// count before the victim is free.
+    /// All blocks of the victim that must be kept are stable elsewhere. Returns the region that took them, if its contents
+    /// must count before the victim is free.
     pub(in crate::shard::log) fn end_recovering(&mut self) -> Option<u32> {
         self.reclaim.recovering.take()
     }
