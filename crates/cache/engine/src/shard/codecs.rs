@@ -1,6 +1,7 @@
-//! The encoders and decoders of a shard, kept from one use to the next.
+//! The encoders and decoders of a shard, kept between uses.
 //!
-//! Invariants: a packer is with its user or in the pool; the pool has packers of one codec, as many as were in use at a time.
+//! Invariants: a packer is in use or in the pool; the pool has packers of one codec, as many as were in use at the same
+//! time.
 
 use std::cell::RefCell;
 
@@ -17,22 +18,22 @@ pub(super) struct CodecPool {
 }
 
 impl CodecPool {
-    /// Takes a packer of a codec from the pool, or makes one.
+    /// Takes a packer of a codec from the pool, or creates one.
     pub(super) fn take(&self, codec: CodecSpec) -> Packer {
         let mut packers = self.packers.borrow_mut();
         packers.retain(|packer| packer.codec() == codec);
         packers.pop().unwrap_or_else(|| Packer::new(codec))
     }
 
-    /// Gives a packer back.
+    /// Puts a packer back.
     pub(super) fn put_back(&self, packer: Packer) {
         self.packers.borrow_mut().push(packer);
     }
 
-    /// Restores a block from the fragment at the start of `bytes` and checks that it is the right one.
+    /// Restores a block from the fragment at the start of `bytes` and verifies its checksum.
     ///
     /// # Errors
-    /// [`FragmentError`]; `block` holds nothing then that may be used.
+    /// [`FragmentError`]; the contents of `block` must then not be used.
     pub(super) fn unpack(
         &self,
         bytes: &[u8],
@@ -42,7 +43,7 @@ impl CodecPool {
         fragment::unpack(&mut self.decoders.borrow_mut(), bytes, identity, block)
     }
 
-    /// Lends the decoders.
+    /// Calls `decode` with the decoders.
     pub(super) fn decode<T>(&self, decode: impl FnOnce(&mut Decoders) -> T) -> T {
         decode(&mut self.decoders.borrow_mut())
     }

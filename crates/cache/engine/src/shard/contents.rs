@@ -1,4 +1,4 @@
-//! Reading an index image: each part checked against the geometry, the manifest and the others.
+//! Reading an index image: each part is checked against the geometry, the manifest and the other parts.
 //!
 //! ```text
 //! header (32 B): magic u64, index bytes u64, open regions u32, reserved (12 B)
@@ -31,17 +31,17 @@ pub(crate) struct OpenRegionImage {
     pub(crate) records: Vec<u64>,
 }
 
-/// What an image holds.
+/// The contents of an image.
 #[derive(Debug)]
 pub(crate) struct ImageContents {
     pub(crate) regions: Regions,
     pub(crate) open: Vec<OpenRegionImage>,
     pub(crate) index: Index,
-    /// Index entries that could not be, and were left out.
+    /// Invalid index entries that were left out.
     pub(crate) refused: usize,
 }
 
-/// Reads the state page of a shard and checks it against what the superblock says.
+/// Reads the state page of a shard and checks it against the superblock.
 pub(crate) async fn read_state<C: Device>(
     cache: &C,
     geometry: &Geometry,
@@ -76,7 +76,7 @@ pub(crate) async fn read_state<C: Device>(
         .image_regions
         .iter()
         .all(|&number| number < geometry.regions_per_shard);
-    // Before anything is allocated for it: regions may be larger than memory.
+    // Checked before anything is allocated for it: regions may be larger than memory.
     if state.image_bytes > room.min(image_bytes_max(geometry)) || !in_range || !distinct {
         return contents(format!(
             "{} bytes do not fit regions {:?}",
@@ -89,8 +89,8 @@ pub(crate) async fn read_state<C: Device>(
     Ok(state)
 }
 
-/// Most bytes that an image can have: every record that there is room for is in the index, which is half empty, and two
-/// regions are open and full of the shortest extents.
+/// Most bytes that an image can have: every record that fits is in the index, which is half empty, and two regions are open
+/// and full of the shortest extents.
 fn image_bytes_max(geometry: &Geometry) -> u64 {
     let regions = u64::from(geometry.regions_per_shard);
     let records = geometry.region_records_max() as u64;
@@ -141,10 +141,10 @@ pub(crate) async fn read_image<C: Device>(
 }
 
 impl ImageContents {
-    /// Takes the image that `state` is of apart.
+    /// Parses the image that `state` describes.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The defect, in words.
     pub(crate) fn parse(
         image: &[u8],
         geometry: &Geometry,
@@ -185,8 +185,8 @@ impl ImageContents {
     }
 }
 
-/// Open regions are those that the manifest calls open, one a ring; their extents lie back to back, reach as far as is stable,
-/// and leave room for their summary.
+/// The open regions must be those of the manifest, one a ring. Their extents must be contiguous, reach the stable length,
+/// and leave space for the summary.
 fn check_open(
     manifest: &[ManifestEntry],
     open: &[OpenRegionImage],
@@ -233,7 +233,7 @@ fn check_open(
     Ok(())
 }
 
-/// What is written from now on has higher numbers than all that is there.
+/// Later writes must have higher numbers than everything present.
 fn check_numbers(manifest: &[ManifestEntry], open: &[OpenRegionImage], next: Sequence) -> Result<(), String> {
     let generations = manifest.iter().map(|entry| entry.generation);
     let extents = open.iter().flat_map(|one| &one.extents);
@@ -244,7 +244,7 @@ fn check_numbers(manifest: &[ManifestEntry], open: &[OpenRegionImage], next: Seq
     }
 }
 
-/// The regions as the manifest has them after a clean stop. An open region may have nothing in it.
+/// The regions as in the manifest after a clean stop. An open region may be empty.
 fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Regions, String> {
     let mut table = Vec::with_capacity(manifest.len());
     let mut full = Vec::new();
@@ -274,7 +274,7 @@ fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Re
     );
     assert_eq!(table.len(), manifest.len());
     let mut regions = Regions::from_table(&table);
-    // The order of the generations is the order of the rings.
+    // The order of generations is the order of the rings.
     full.sort_unstable();
     for (_, number) in full {
         regions.enter_ring(number);
@@ -282,7 +282,8 @@ fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Re
     Ok(regions)
 }
 
-/// The region of an entry, if the entry lies in what has been filled of it and the region may have one more.
+/// The region of an entry, if the entry lies in the used part of the region and the region's number of entries is below the
+/// limit.
 fn entry_region(regions: &Regions, entry: Entry, geometry: &Geometry) -> Option<u32> {
     let (start, region_bytes) = (entry.location().offset(), geometry.region_bytes);
     let number = u32::try_from(start / region_bytes).ok()?;
@@ -296,7 +297,7 @@ fn entry_region(regions: &Regions, entry: Entry, geometry: &Geometry) -> Option<
     (filled && (region.live as usize) < geometry.region_records_max()).then_some(number)
 }
 
-/// What is left of an image.
+/// The unread part of an image.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {

@@ -1,4 +1,4 @@
-//! Packing blocks into fragments and getting them out again. Pure: bytes in, bytes out.
+//! Packing blocks into fragments and unpacking them. Pure: bytes in, bytes out.
 
 use flaz_codec::compressibility::{Detector, single_value};
 use flaz_codec::{CodecId, CodecSpec, Decoders, Encoder, encoder};
@@ -11,10 +11,10 @@ use crate::units::BLOCK_BYTES;
 /// A block that does not shrink by at least this much is stored raw.
 const SAVING_BYTES_MIN: usize = 64;
 
-/// How one block is to be stored.
+/// The packed form of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packed {
-    /// All bytes equal.
+    /// All bytes are equal.
     SameFilled(u8),
     /// `len` bytes from `start` of the batch's output.
     Compressed {
@@ -23,11 +23,11 @@ pub(super) enum Packed {
         len: usize,
         plain_crc: u32,
     },
-    /// As it is.
+    /// Uncompressed.
     Raw { plain_crc: u32 },
 }
 
-/// An encoder, and what it remembers of the blocks before.
+/// An encoder, with its statistics about earlier blocks.
 pub(super) struct Packer {
     codec: CodecSpec,
     encoder: Box<dyn Encoder + Send>,
@@ -47,12 +47,12 @@ impl Packer {
         self.codec
     }
 
-    /// The next block is of another request.
+    /// The next block belongs to another request.
     pub(super) fn next_request(&mut self) {
         self.detector.next_request();
     }
 
-    /// Packs one block, appending what the codec makes of it to `out`.
+    /// Packs one block, appending the codec's output to `out`.
     pub(super) fn pack(&mut self, block: &[u8], out: &mut Vec<u8>) -> Packed {
         if let Some(value) = single_value(block) {
             return Packed::SameFilled(value);
@@ -83,32 +83,32 @@ impl Packer {
     }
 }
 
-/// Why a fragment is not what the index promised.
+/// Why a fragment does not match the index.
 #[derive(Debug, thiserror::Error)]
 pub enum FragmentError {
-    /// It is cut short.
+    /// It is truncated.
     #[error("fragment ends after {found} bytes, expected {expected}")]
     Truncated {
-        /// Bytes that its header speaks of.
+        /// Bytes according to its header.
         expected: usize,
-        /// Bytes that are there.
+        /// Bytes present.
         found: usize,
     },
-    /// No fragment stores so many bytes.
+    /// The stored length is invalid.
     #[error("fragment has an impossible length of {0} bytes")]
     Length(u16),
-    /// No fragment has such flags.
+    /// The flags are unknown.
     #[error("fragment has unknown flags {0:#x}")]
     Flags(u8),
-    /// Its codec makes no block of it.
+    /// Its codec cannot decode it.
     #[error("fragment does not decode: {0}")]
     Codec(String),
-    /// It is damaged, or that of another block, location, generation or cache.
+    /// It is damaged, or belongs to another block, location, generation or cache.
     #[error("fragment checksum mismatch (stored {stored:#010x}, computed {computed:#010x})")]
     Checksum {
-        /// In its header.
+        /// The checksum in its header.
         stored: u32,
-        /// What it should be.
+        /// The checksum of its contents.
         computed: u32,
     },
 }
@@ -134,10 +134,10 @@ pub(super) fn split(bytes: &[u8]) -> Result<(FragmentHeader, &[u8]), FragmentErr
     Ok((header, stored))
 }
 
-/// Restores a block from the fragment at the start of `bytes` and checks that it is the right one. `block` has 4096 bytes.
+/// Restores a block from the fragment at the start of `bytes` and verifies its checksum. `block` has 4096 bytes.
 ///
 /// # Errors
-/// [`FragmentError`]; `block` holds nothing then that may be used.
+/// [`FragmentError`]; the contents of `block` must then not be used.
 pub fn unpack(
     decoders: &mut Decoders,
     bytes: &[u8],
@@ -180,7 +180,7 @@ mod tests {
         generation: Sequence(9),
     };
 
-    /// A fragment as the log lays it out.
+    /// A fragment in its on-disk form.
     fn fragment(codec: &str, block: &[u8]) -> Vec<u8> {
         let mut packer = Packer::new(codec.parse().expect("a codec"));
         let mut out = Vec::new();
@@ -221,7 +221,7 @@ mod tests {
         ]
     }
 
-    /// With each codec: what comes out is an error, or the block (there are several ways to write one down).
+    /// With each codec, a flipped bit gives an error or the same block (a block can have several encodings).
     #[test]
     fn every_bit_of_a_fragment_may_be_wrong() {
         for codec in ["none", "lz4", "lzo", "zlib", "zstd"] {

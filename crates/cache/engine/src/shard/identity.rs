@@ -1,24 +1,24 @@
-//! What is fixed of a shard while it is open: who it is, and where its part of the cache device lies.
+//! The constants of a shard while it is open: its identity, and its part of the cache device.
 
 use super::region_reader::RegionPlace;
 use crate::format::geometry::Geometry;
 use crate::settings::AfterCrash;
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock};
 
-/// The facts of a shard that do not change while it is open.
+/// The properties of a shard that do not change while it is open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardIdentity {
     pub(super) number: u32,
     pub(super) geometry: Geometry,
     /// First four bytes of the cache's UUID.
     pub(super) cache_id: u32,
-    /// This opening.
+    /// Epoch of this opening.
     pub(super) epoch: Epoch,
-    /// The first opening whose log and marks are valid.
+    /// The first epoch whose log and marks are valid.
     pub(super) valid_from: Epoch,
-    /// Whether blocks may be dirty that earlier openings left.
+    /// Whether earlier openings may have left dirty blocks.
     pub(super) may_be_dirty: bool,
-    /// What a crash leaves.
+    /// State of the cache after a crash.
     pub(super) after_crash: AfterCrash,
 }
 
@@ -28,19 +28,19 @@ impl ShardIdentity {
         block.global(self.number, self.geometry.shard_count)
     }
 
-    /// The number of a block of this shard within it.
+    /// The number of a block within this shard.
     pub(super) fn local(&self, block: BlockNumber) -> LocalBlock {
         let (shard, local) = block.in_shard(self.geometry.shard_count);
         assert!(shard == self.number, "a block of shard {shard}");
         local
     }
 
-    /// Number of blocks that lie wholly on the origin: only these are cached.
+    /// Number of blocks that lie wholly within the origin: only these are cached.
     pub(super) fn whole_blocks(&self) -> u64 {
         self.geometry.origin_len / BLOCK_BYTES as u64
     }
 
-    /// A region, for those who read it.
+    /// A region, for reading it.
     pub(super) fn region(&self, number: u32) -> RegionPlace<'_> {
         assert!(number < self.geometry.regions_per_shard);
         RegionPlace {
@@ -51,7 +51,7 @@ impl ShardIdentity {
         }
     }
 
-    /// Where a region begins on the cache device.
+    /// Start of a region on the cache device.
     pub(super) fn position_of(&self, region: u32) -> u64 {
         assert!(region < self.geometry.regions_per_shard);
         self.geometry.shard_offset(self.number) + u64::from(region) * self.geometry.region_bytes

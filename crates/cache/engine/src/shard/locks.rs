@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use flaz_device::local::Notify;
 
-/// The ranges that are locked now. Operations in flight hold them, and front ends limit their number.
+/// The ranges locked now. Operations in flight hold them, and front ends limit their number.
 #[derive(Debug, Default)]
 pub(super) struct RangeLocks {
     held: RefCell<Vec<(u64, Range<u64>)>>,
@@ -23,7 +23,7 @@ pub(super) struct Lock<'a> {
 }
 
 impl RangeLocks {
-    /// Waits until nothing in `range` is locked, and locks it.
+    /// Waits until no part of `range` is locked, and locks it.
     pub(super) async fn lock(&self, range: Range<u64>) -> Lock<'_> {
         loop {
             {
@@ -42,7 +42,7 @@ impl RangeLocks {
         }
     }
 
-    /// Number of ranges that are locked.
+    /// Number of locked ranges.
     pub(super) fn held(&self) -> usize {
         self.held.borrow().len()
     }

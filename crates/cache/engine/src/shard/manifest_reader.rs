@@ -1,4 +1,4 @@
-//! Reading the manifest of a shard that is not served: what the regions are used for.
+//! Reading the manifest of a shard that is not served: the states of its regions.
 
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
@@ -7,23 +7,23 @@ use crate::format::geometry::Geometry;
 use crate::format::manifest::{ManifestEntry, ManifestSector};
 use crate::units::Epoch;
 
-/// Times that a sector is read which does not check.
+/// Attempts to read a sector that fails its checks.
 const READS_MAX: u32 = 2;
 
-/// Whose manifest it is, and which of its sectors count.
+/// Identifies the manifest, and which of its sectors are valid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ManifestPlace<'a> {
     pub(crate) geometry: &'a Geometry,
     /// First four bytes of the cache's UUID.
     pub(crate) cache_id: u32,
     pub(crate) shard: u32,
-    /// What earlier openings wrote is void: all regions are free.
+    /// Contents from before this epoch are void: all regions are free.
     pub(crate) valid_from: Epoch,
-    /// The first opening that cannot have written a sector.
+    /// The first epoch that cannot have written a sector.
     pub(crate) until: Epoch,
 }
 
-/// A copy of a sector that cannot be read, or does not check.
+/// A copy of a sector that cannot be read, or fails its checks.
 #[derive(Debug)]
 pub(crate) struct DamagedCopy {
     /// Byte offset on the device.
@@ -31,19 +31,19 @@ pub(crate) struct DamagedCopy {
     pub(crate) error: String,
 }
 
-/// What the manifest of a shard says.
+/// The contents of a shard's manifest.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     /// The regions in order.
     pub(crate) entries: Vec<ManifestEntry>,
-    /// The copy of each sector that is to be written next: the older one, or the damaged one.
+    /// The copy of each sector to write next: the older or the damaged one.
     pub(crate) next_copies: Vec<u8>,
-    /// Copies that were not needed.
+    /// Damaged copies that were not needed.
     pub(crate) damaged: Vec<DamagedCopy>,
     pub(crate) bytes_read: u64,
 }
 
-/// Why a manifest cannot be read.
+/// Why a manifest could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManifestError {
     #[error(transparent)]
@@ -56,7 +56,7 @@ pub(crate) enum ManifestError {
 /// Reads the manifest of a shard.
 ///
 /// # Errors
-/// [`ManifestError`]: the device does not answer in time, or both copies of a sector are damaged.
+/// [`ManifestError`]: the device timed out, or both copies of a sector are damaged.
 pub(crate) async fn read_manifest<D: Device>(
     device: &D,
     place: &ManifestPlace<'_>,
@@ -76,7 +76,7 @@ pub(crate) async fn read_manifest<D: Device>(
         copies.push(match result {
             Ok(()) => Some(buf),
             Err(error) if is_timeout(&error) => return Err(error.into()),
-            // Sector by sector, then.
+            // Read it sector by sector instead.
             Err(_) => None,
         });
     }
@@ -113,7 +113,7 @@ pub(crate) async fn read_manifest<D: Device>(
     Ok(manifest)
 }
 
-/// Reads one copy of a sector, from `all` if that was read and checks.
+/// Reads one copy of a sector, from `all` if that could be read and the sector in it is valid.
 async fn read_sector<D: Device>(
     device: &D,
     place: &ManifestPlace<'_>,
@@ -146,7 +146,7 @@ async fn read_sector<D: Device>(
             Err(why) => error = why,
         }
     }
-    // It may have been read wrong for once.
+    // A single read may be wrong.
     for _ in 0..READS_MAX {
         let (buf, result) = device.read_at(position, IoBuf::new(sector_bytes)).await;
         match result {

@@ -1,22 +1,22 @@
 //! The order of writes: one write of a block at a time, and no admission of data that a write has overtaken.
 //!
-//! **The stale-admission race.** A reader misses block B and reads old data from the origin. A writer then writes B and
-//! is acknowledged. If the reader's data were admitted now, it would be served as B's contents for ever.
+//! **The stale-admission race.** A reader misses block B and reads old data from the origin. A writer then writes B and is
+//! acknowledged. If the reader's data were admitted now, the cache would serve it as B's contents indefinitely.
 //!
 //! Invariants:
-//! - *An admission that overlaps a write sees a newer version.* A write bumps the versions of its blocks before it goes
-//!   to the origin and again when the origin has answered. An admission notes a block's version *before* it reads the
-//!   origin, and stores the data only if the version is still the same when it stores (no await in between). A read
-//!   that began before or during the write sees the second bump; a read that began after it has the new data.
+//! - *An admission that overlaps a write sees a newer version.* A write bumps the versions of its blocks before it goes to
+//!   the origin and again when the origin has replied. An admission notes a block's version *before* it reads the origin,
+//!   and stores the data only if the version is still the same at that time (no await in between). A read that began before
+//!   or during the write sees the second bump; a read that began after it has the new data.
 //! - Two locked ranges never overlap. Only the holder of a range's lock bumps versions in it.
 //!
-//! In write-back a write bumps a version once, when its record is appended. The origin is then out of date until the
-//! block is cleaned, which bumps nothing. So data of a block that is cached when the version is noted is neither stored
+//! In write-back a write bumps a version once, when its record is appended. The origin is then out of date until the block
+//! is written back, which bumps nothing. So if a block is cached when its version is noted, the data read is neither stored
 //! nor shared.
 //!
-//! Blocks share a bounded number of versions; neighbours never share one. A block always has the same version cell for
-//! the writes that bump it and the admissions that compare it, so a change is never missed. A false alarm is possible
-//! and costs one admission. Fewer versions cost hits under mixed reads and writes, but never correctness.
+//! Blocks share a limited number of versions; neighbours never share one. A block always has the same version cell for the
+//! writes that bump it and the admissions that compare it, so a change is never missed. A false alarm is possible and costs
+//! one admission. Fewer versions cost hits under mixed reads and writes, but never correctness.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -28,17 +28,17 @@ use crate::units::LocalBlock;
 /// Fewest and most versions of a shard (4 bytes each).
 const VERSIONS_MIN: u64 = 512;
 const VERSIONS_MAX: u64 = 65_536;
-/// Uncompressed blocks of cache for each version, between these limits: an eighth of a byte a block.
+/// Uncompressed blocks of cache per version, between these limits: an eighth of a byte a block.
 const BLOCKS_PER_VERSION: u64 = 32;
 
-/// What orders the writes of one shard.
+/// The order of writes of one shard.
 #[derive(Debug)]
 pub(super) struct WriteOrder {
     versions: Box<[Cell<u32>]>,
     locks: RangeLocks,
 }
 
-/// A block's version at some moment.
+/// A block's version at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version(u32);
 
@@ -53,7 +53,7 @@ pub(super) struct RangeGuard<'a> {
 impl WriteOrder {
     /// For a shard of `blocks` uncompressed blocks.
     pub(super) fn new(blocks: u64) -> Self {
-        // Not a power of two: rounding up would take twice the memory just past one.
+        // Not rounded up to a power of two, which could almost double the memory.
         let count = (blocks / BLOCKS_PER_VERSION).clamp(VERSIONS_MIN, VERSIONS_MAX);
         Self {
             versions: (0..count).map(|_| Cell::new(0)).collect(),
@@ -87,7 +87,7 @@ impl WriteOrder {
         self.locks.wait_until_free().await;
     }
 
-    /// The version of `block` now.
+    /// The current version of `block`.
     pub(super) fn version(&self, block: LocalBlock) -> Version {
         Version(self.cell(block).get())
     }
@@ -97,7 +97,7 @@ impl WriteOrder {
         self.version(block) == version || planted(PlantedBug::StaleAdmission)
     }
 
-    /// Bytes of memory that the versions take.
+    /// Bytes of memory of the versions.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val::<[Cell<u32>]>(&self.versions)
     }
@@ -128,7 +128,7 @@ impl RangeGuard<'_> {
         LocalBlock(self.blocks.start)
     }
 
-    /// Bumps the versions of all blocks: the write starts, or the origin has answered it.
+    /// Bumps the versions of all blocks: the write starts, or the origin has replied.
     pub(super) fn bump(&self) {
         debug_assert!(self.len() > 0, "a write has blocks");
         self.blocks().for_each(|block| self.order.bump(block));
@@ -186,7 +186,7 @@ mod tests {
         lock(&order, 0..4).expect("free").bump_one(LocalBlock(4));
     }
 
-    /// An admission sees every write of its block, whatever the number of versions. An eighth of a byte a block is enough.
+    /// An admission notices every write of its block, for any number of versions. An eighth of a byte a block is enough.
     #[test]
     fn no_write_is_missed_with_any_number_of_versions() {
         for blocks in [0, 16_384, 16_385, 65_537, 131_073, 1 << 22, (1 << 40) + 1] {

@@ -1,10 +1,10 @@
-//! Reads of missed blocks at the origin.
+//! Origin reads of missed blocks.
 //!
 //! Invariants:
-//! - One read for each missed block: a request that misses a block whose read is under way joins that read
-//!   (single-flight), unless a write has overtaken it.
-//! - At most [`ORIGIN_READS_MAX`] reads are at the origin. Others wait on the list, where requests can join them.
-//! - A read leaves the list when it ends, also when the request that began it is dropped. Those that joined it are told.
+//! - One read for each missed block: a request that misses a block whose read is in flight joins that read (single-flight),
+//!   unless a write has overtaken it.
+//! - At most [`ORIGIN_READS_MAX`] reads are in flight at the origin. Others wait on the list, where requests can join them.
+//! - A read leaves the list when it ends, even if the request that began it is dropped. Joined requests are then woken.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,22 +18,22 @@ use crate::planted::{PlantedBug, planted};
 use crate::stats::{Stats, count, raise};
 use crate::units::LocalBlock;
 
-/// Reads of misses at the origin at a time. Further ones wait with their requests, whose number front ends limit.
+/// Most reads of misses in flight at the origin. Others wait with their requests, whose number front ends limit.
 pub const ORIGIN_READS_MAX: usize = 256;
 
-/// A read that others may join.
+/// A read that other requests may join.
 #[derive(Debug)]
 pub(super) struct OriginRead {
     first: LocalBlock,
-    /// The versions of the blocks before the read. `None`: the block was cached by then, so that the origin may have been
-    /// out of date. When such a block is cleaned and reclaimed, no version changes.
+    /// The versions of the blocks before the read. `None`: the block was cached then, so the origin may have been out of
+    /// date. If such a block is written back and reclaimed, no version changes.
     versions: Vec<Option<Version>>,
-    /// `None` while the read is under way.
+    /// `None` while the read is in flight.
     result: RefCell<Option<Result<Arc<IoBuf>, ReadFailed>>>,
     ended: Notify,
 }
 
-/// The read that a request had joined failed. Another block of it may be the reason.
+/// A joined read failed. The cause may be a different block of the read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadFailed;
 
@@ -43,7 +43,7 @@ impl OriginRead {
         &self.versions
     }
 
-    /// The data, when it is there.
+    /// Waits for the data.
     ///
     /// # Errors
     /// The read failed, or the request that began it was dropped.
@@ -56,7 +56,7 @@ impl OriginRead {
         }
     }
 
-    /// Where `block` is in this read, if a request that misses the block now may have its data from here.
+    /// The index of `block` in this read, if a request that misses the block now may use its data.
     fn index_of(&self, block: LocalBlock, order: &WriteOrder) -> Option<usize> {
         let index = block.0.checked_sub(self.first.0)?;
         let version = *self.versions.get(index as usize)?;
@@ -65,12 +65,12 @@ impl OriginRead {
     }
 }
 
-/// A run of missed neighbours.
+/// A run of adjacent missed blocks.
 #[derive(Debug)]
 pub(super) enum Run {
-    /// To be read by this request.
+    /// This request must read it.
     Own { blocks: usize },
-    /// Part of a read under way.
+    /// Part of a read in flight.
     Join {
         read: Rc<OriginRead>,
         from: usize,
@@ -93,15 +93,15 @@ impl OriginReads {
         }
     }
 
-    /// Number of reads that are at the origin.
+    /// Number of reads in flight at the origin.
     pub(super) fn at_origin(&self) -> u64 {
         let free = self.slots.available();
         assert!(free <= ORIGIN_READS_MAX, "slots are given back once");
         (ORIGIN_READS_MAX - free) as u64
     }
 
-    /// Cuts missed blocks (their sorted distances from `first`) into runs of neighbours that either join one read or
-    /// need one.
+    /// Splits missed blocks (their sorted distances from `first`) into runs of adjacent blocks, each of which either joins
+    /// one read or needs its own.
     pub(super) fn split(&self, first: LocalBlock, missed: &[usize], order: &WriteOrder) -> Vec<(usize, Run)> {
         let under_way = self.under_way.borrow();
         let mut runs: Vec<(usize, Run)> = Vec::new();
@@ -142,11 +142,11 @@ impl OriginReads {
         runs
     }
 
-    /// Reads blocks from `first` on with `read`, which is begun when there is a slot, for all requests that join.
-    /// `versions` are those of the blocks now, `None` for a cached block. Also gives the read, for its versions.
+    /// Reads blocks from `first` on with `read`, which starts when a slot is free, for all requests that join. `versions`
+    /// are the current versions of the blocks, `None` for a cached block. Also returns the read, for its versions.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The error of `read`.
     pub(super) async fn fetch(
         &self,
         first: LocalBlock,
@@ -166,7 +166,7 @@ impl OriginReads {
             reads: self,
             read: &entry,
         };
-        // It is on the list while it waits for its slot, so that others can join it. A write that comes meanwhile makes
+        // The read is on the list while it waits for its slot, so that others can join it. A write in the meantime makes
         // the versions old: then nothing is admitted.
         let slot = match self.slots.try_acquire(1) {
             Some(slot) => slot,
@@ -187,7 +187,7 @@ impl OriginReads {
     }
 }
 
-/// Takes a read off the list when it ends.
+/// Removes a read from the list when it ends.
 struct Listed<'a> {
     reads: &'a OriginReads,
     read: &'a Rc<OriginRead>,

@@ -1,9 +1,9 @@
-//! Whose turn it is to be reclaimed, and whether a reclaim is under way. ([`super::reclaim`] does the work.)
+//! Which ring is reclaimed next, and whether a reclaim is running. ([`super::reclaim`] does the work.)
 //!
 //! Invariants:
 //! - One region is reclaimed at a time.
-//! - An unfinished reclaim is finished first: nothing else is reclaimed while a ring is [`State::Unfinished`]. What has
-//!   been made of the blocks of its oldest region may lie in the other ring, and must not die before that region.
+//! - An unfinished reclaim is finished first: nothing else is reclaimed while a ring is [`State::Unfinished`]. New records
+//!   of blocks in its oldest region may be in the other ring, and must not be destroyed before that region.
 
 use std::cell::Cell;
 
@@ -11,13 +11,13 @@ use flaz_device::local::Notify;
 
 use crate::policy::Ring;
 
-/// What reclaim is doing.
+/// The state of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// The reclaim of the oldest region of this ring was cut short by a crash, or could not go on.
+    /// The reclaim of this ring's oldest region was interrupted by a crash, or could not continue.
     Unfinished(Ring),
-    /// A region is being reclaimed. Some if that of a ring comes first.
+    /// A region is being reclaimed. `Some`: the ring whose unfinished reclaim comes first.
     Running(Option<Ring>),
 }
 
@@ -25,12 +25,12 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Reclaimer {
     state: Cell<State>,
-    /// A region of dirty blocks had to be put back while the shard opened, stopped, or had lost its cache device. What
-    /// waited for room then gave up, so this is never taken back.
+    /// A region of dirty blocks had to be put back while the shard opened, stopped, or had lost its cache device.
+    /// Operations that waited for space have then failed, so this is never reset.
     stuck: Cell<bool>,
     /// Work for the reclaim task.
     wanted: Notify,
-    /// A reclaim has ended, or whoever waits for that is to look again.
+    /// A reclaim has ended, or waiting operations must check again.
     changed: Notify,
 }
 
@@ -49,7 +49,7 @@ impl Reclaimer {
         self.wanted.notify_one();
     }
 
-    /// Waits until a region is to be reclaimed, or the task is to look whether it should end.
+    /// Waits until a region should be reclaimed, or the task should check whether to end.
     pub(super) async fn wanted(&self) {
         self.wanted.notified().await;
     }
@@ -59,7 +59,7 @@ impl Reclaimer {
         matches!(self.state.get(), State::Running(_))
     }
 
-    /// The ring whose oldest region is to be reclaimed before anything else.
+    /// The ring whose oldest region must be reclaimed before anything else.
     pub(super) fn unfinished(&self) -> Option<Ring> {
         match self.state.get() {
             State::Idle => None,
@@ -68,13 +68,14 @@ impl Reclaimer {
         }
     }
 
-    /// Notes that a crash has cut a reclaim in `ring` short.
+    /// Records that a crash interrupted a reclaim in `ring`.
     pub(super) fn note_unfinished(&self, ring: Ring) {
         assert!(!self.is_running(), "no region is being reclaimed");
         self.state.set(State::Unfinished(ring));
     }
 
-    /// Whether dirty blocks are in the way that can go nowhere: what waits for room waits in vain.
+    /// Whether reclaim is stuck behind dirty blocks that can neither be moved nor written back: waiting for space is
+    /// useless.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck.get()
     }
@@ -95,13 +96,13 @@ impl Reclaimer {
         self.changed.notified().await;
     }
 
-    /// Lets those that wait for the end of a reclaim look again.
+    /// Makes operations that wait for the end of a reclaim check again.
     pub(super) fn recheck(&self) {
         self.changed.notify_all();
     }
 }
 
-/// A reclaim under way. It has ended when this is dropped.
+/// A reclaim in progress. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reclaim<'a> {
     reclaimer: &'a Reclaimer,
@@ -116,7 +117,7 @@ impl Reclaim<'_> {
         }
     }
 
-    /// The oldest region of `ring` could not be freed: it is the next to go.
+    /// The oldest region of `ring` could not be freed: it is reclaimed next.
     pub(super) fn put_back(mut self, ring: Ring) {
         self.after = State::Unfinished(ring);
         self.reclaimer.stuck.set(true);

@@ -1,16 +1,16 @@
-//! Making the log stable, and saying so in the manifest.
+//! Making the log stable, and recording that in the manifest.
 //!
 //! Recovery takes the first place without a whole extent for the end of an open region. A write that a power cut
-//! interrupted looks like that, and so does damage to an extent that was flushed. Only the manifest tells them apart: an
-//! extent that it calls stable is there, so if it cannot be read, its blocks give an error or the start is refused.
+//! interrupted looks like that, and so does damage to an extent that was flushed. Only the manifest distinguishes them: an
+//! extent that it calls stable must be present, so if it cannot be read, its blocks give an error or the start is refused.
 //!
-//! | who makes the log stable | when the manifest says so, stable |
+//! | what makes the log stable | when the mark in the manifest is stable |
 //! |---|---|
-//! | a flush or FUA write, strict | before the answer |
-//! | a flush or FUA write, not strict | soon after the answer: [`Shard::mark_task`] |
+//! | a flush or FUA write, strict | before the reply |
+//! | a flush or FUA write, not strict | soon after the reply: [`Shard::mark_task`] |
 //! | writeback, reclaim, clearing of intents, stop, recovery | before they go on |
 //!
-//! The manifest never says more than a flush has made stable, so a power cut alone never leaves less.
+//! The manifest never claims more than a flush has made stable, so a power cut alone never leaves less.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -23,13 +23,13 @@ use super::{Platform, Shard};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::StrictFlush;
 
-/// Times that the manifest is written before the cache device is fenced, or before the next flush tries again.
+/// Attempts to write the manifest before the cache device is fenced, or before the next flush tries again.
 const TRIES_MAX: u32 = 3;
-/// How long a completed mark waits for the next flush to make it stable, before the device is flushed for its sake.
+/// How long a written mark waits for another flush to make it stable, before the device is flushed for that.
 const FORCE_AFTER: Duration = Duration::from_millis(2);
 
 impl<P: Platform> Shard<P> {
-    /// Whether a flush is answered after the manifest says, stable, what it covers.
+    /// Whether the reply to a flush waits until the mark that covers it is stable.
     pub(super) fn flushes_strictly(&self) -> bool {
         match self.tuning.settings().strict_flush {
             StrictFlush::Always => true,
@@ -38,8 +38,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Waits until everything appended so far is stable on the cache device, and the manifest says so. False: the device
-    /// failed.
+    /// Waits until everything appended so far is stable on the cache device, and its mark too. False: the device failed.
     pub(super) async fn make_log_stable(self: &Rc<Self>) -> bool {
         let point = self.log.seal_for_flush();
         self.pump_writes();
@@ -66,7 +65,7 @@ impl<P: Platform> Shard<P> {
         true
     }
 
-    /// Makes the manifest say, stable, how far the log is stable. False: the device failed, and is fenced.
+    /// Makes the marks of the stable part of the log stable. False: the device failed, and is fenced.
     pub(super) async fn make_marks_stable(self: &Rc<Self>) -> bool {
         if planted(PlantedBug::StableMarkSkipped) {
             return true;
@@ -84,9 +83,9 @@ impl<P: Platform> Shard<P> {
         false
     }
 
-    /// Follows flushes that were answered, until the shard stops. A mark is written at once, which is enough when the process is
-    /// killed. For a power cut the next flush makes it stable, or one of our own where none comes: so it costs clients no
-    /// flush.
+    /// Follows acknowledged flushes until the shard stops. A mark is written at once, which is enough if the process is
+    /// killed. For a power cut, the next flush makes it stable, or a flush of the task's own if none comes: so marks cost
+    /// clients no flush.
     pub(super) async fn mark_task(shard: Rc<Self>) {
         // A stop makes the log stable itself.
         while !shard.is_stopping() {

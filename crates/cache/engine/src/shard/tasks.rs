@@ -1,7 +1,7 @@
-//! The background tasks of a shard, and what it is doing with its life.
+//! The background tasks of a shard, and its phase.
 //!
 //! Invariants:
-//! - A [`Phase`] goes forward only: opening, serving, stopping.
+//! - A [`Phase`] only advances: opening, serving, stopping.
 //! - The count of running tasks is exact: a task leaves the group when its future ends or is dropped.
 
 use std::cell::Cell;
@@ -10,18 +10,18 @@ use std::rc::Rc;
 use flaz_device::Env;
 use flaz_device::local::Notify;
 
-/// What a shard is doing.
+/// The phase of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// It recovers or reads its image. Its tasks do not run yet.
+    /// The shard recovers or loads its image. Its tasks do not run yet.
     Opening,
-    /// It serves requests.
+    /// The shard serves requests.
     Serving,
-    /// It takes no more writes and brings what waits to the cache device. Its tasks end.
+    /// The shard accepts no more writes and stores waiting admissions on the cache device. Its tasks end.
     Stopping,
 }
 
-/// Tasks that can be waited for.
+/// A group of tasks whose end can be awaited.
 #[derive(Debug)]
 pub(super) struct TaskGroup {
     phase: Cell<Phase>,
@@ -42,7 +42,7 @@ impl TaskGroup {
         })
     }
 
-    /// What the shard is doing.
+    /// The current phase.
     pub(super) fn phase(&self) -> Phase {
         self.phase.get()
     }
@@ -77,7 +77,7 @@ impl TaskGroup {
         });
     }
 
-    /// Whether no task runs.
+    /// Whether no task is running.
     pub(super) fn is_idle(&self) -> bool {
         self.running.get() == 0
     }
@@ -88,7 +88,7 @@ impl TaskGroup {
     }
 }
 
-/// A running task.
+/// A task in the group.
 struct Member(Rc<TaskGroup>);
 
 impl Drop for Member {

@@ -1,4 +1,4 @@
-//! What may change while a shard serves: its settings, and the policy that they name.
+//! Settings that may change while a shard serves, and the policy that they name.
 //!
 //! Invariant: the policy is of the kind that the settings name.
 
@@ -12,12 +12,12 @@ use crate::units::LocalBlock;
 pub(super) struct Tuning {
     settings: RefCell<Settings>,
     policy: RefCell<Box<dyn Policy>>,
-    /// Uncompressed blocks that the shard has room for.
+    /// Number of uncompressed blocks that fit in the shard.
     room: u64,
 }
 
 impl Tuning {
-    /// For a shard with room for so many uncompressed blocks.
+    /// For a shard that fits `room` uncompressed blocks.
     pub(super) fn new(settings: Settings, room: u64) -> Self {
         Self {
             policy: RefCell::new(settings.policy.build(room)),
@@ -30,7 +30,7 @@ impl Tuning {
         self.settings.borrow()
     }
 
-    /// Changes the settings. A policy of another kind begins anew, with so many blocks cached.
+    /// Applies new settings. A policy of another kind starts anew, with `cached` blocks in the cache.
     pub(super) fn change(&self, change: &Settings, cached: u64) {
         let before = self.settings.replace(change.clone());
         if before.policy != change.policy {
@@ -40,22 +40,22 @@ impl Tuning {
         }
     }
 
-    /// A block that is not cached was read or written: may it enter, and where to?
+    /// A block that is not cached was read or written: returns whether and where to store it.
     pub(super) fn admit(&self, block: LocalBlock) -> Admission {
         self.policy.borrow_mut().admit(block_key(block.0))
     }
 
-    /// Which ring gives up its oldest region next.
+    /// The ring whose oldest region is reclaimed next.
     pub(super) fn victim(&self, sizes: RingSizes) -> Ring {
         self.policy.borrow().victim(sizes)
     }
 
-    /// A region is about to be reclaimed, and so many blocks are cached.
+    /// A region is about to be reclaimed, with `cached` blocks in the cache.
     pub(super) fn reclaim_begins(&self, cached: u64) {
         self.policy.borrow_mut().cached_blocks(cached);
     }
 
-    /// The fate of a block of a region of `ring` that is reclaimed.
+    /// The fate of a block in a region of `ring` that is being reclaimed.
     pub(super) fn reclaim(&self, ring: Ring, block: LocalBlock, hits: u8) -> Fate {
         self.policy.borrow_mut().reclaim(ring, block_key(block.0), hits)
     }

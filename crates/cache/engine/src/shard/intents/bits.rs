@@ -2,14 +2,14 @@
 //!
 //! Invariants:
 //! - A stripe that was written since the round of clearing began keeps its bit.
-//! - A stripe of which a failed flush of the origin may have lost writes keeps its bit until the cache is closed.
+//! - A stripe whose writes may have been lost in a failed flush of the origin keeps its bit until the cache is closed.
 
 use std::ops::Range;
 
 use crate::format::intent::INTENT_STRIPES;
 use crate::settings::AfterCrash;
 
-/// A sector's bits are whole words of a set.
+/// The bits of a sector are whole words of a set.
 const _: () = assert!(INTENT_STRIPES.is_multiple_of(64));
 
 /// A set of stripes.
@@ -51,7 +51,7 @@ impl Stripes {
         self.within(0..self.words.len() as u64 * 64)
     }
 
-    /// Those of a range that begins and ends where words do, or behind the last one.
+    /// The stripes of a range that begins and ends at word boundaries, or ends after the last word.
     fn within(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         assert!(range.start.is_multiple_of(64));
         let (first, end) = ((range.start / 64) as usize, range.end.div_ceil(64) as usize);
@@ -68,15 +68,15 @@ impl Stripes {
 #[derive(Debug)]
 pub(super) struct Bits {
     stripes: u64,
-    /// Stripes whose bit is set on the medium, or is being cleared there and was set again.
+    /// Stripes whose bit is set on the device, or is being cleared there and was set again.
     set: Stripes,
-    /// Stripes written since the last round began; where no intents are set, since the cache was opened.
+    /// Stripes written since the last round began; if no intents are used, since the cache was opened.
     written: Stripes,
-    /// Stripes of which a failed flush may have lost writes.
+    /// Stripes whose writes may have been lost in a failed flush.
     doubtful: Stripes,
     /// Writes in flight, by stripe.
     in_flight: Vec<(u64, u32)>,
-    /// Failed flushes of the origin, at the last look.
+    /// Failed flushes of the origin, at the last check.
     failures: u64,
 }
 
@@ -116,7 +116,7 @@ impl Bits {
         self.set.iter()
     }
 
-    /// Those in the range of one sector of the bitmap.
+    /// The stripes whose bit is set in the range of one sector of the bitmap.
     pub(super) fn set_within(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         self.set.within(range)
     }
@@ -130,7 +130,7 @@ impl Bits {
         (0..self.stripes).for_each(|stripe| self.set.set(stripe));
     }
 
-    /// A write to a stripe begins: from now on its bit is not cleared.
+    /// A write to a stripe begins: its bit is not cleared from now on.
     pub(super) fn write_begins(&mut self, stripe: u64) {
         assert!(stripe < self.stripes, "the stripe is of this shard");
         match self.in_flight.iter_mut().find(|(other, _)| *other == stripe) {
@@ -140,7 +140,7 @@ impl Bits {
         self.written.set(stripe);
     }
 
-    /// A write to a stripe has ended. What it wrote is for a later flush than that of a round that has begun.
+    /// A write to a stripe has ended. The flush of a round that has begun does not cover it; a later one does.
     pub(super) fn write_ends(&mut self, stripe: u64) {
         let mut writes = self.in_flight.iter();
         let at = writes.position(|(other, _)| *other == stripe);
@@ -152,12 +152,12 @@ impl Bits {
         self.written.set(stripe);
     }
 
-    /// The stripes that were left alone since the last round, among those whose bit is set.
+    /// The stripes whose bit is set, without those written since the last round began, or doubtful.
     pub(super) fn idle(&self) -> impl Iterator<Item = u64> + '_ {
         (self.set.iter()).filter(|&stripe| !self.written.has(stripe) && !self.doubtful.has(stripe))
     }
 
-    /// A round of clearing begins. Where a crash leaves nothing of the cache, all that was written is remembered.
+    /// A round of clearing begins. If a crash leaves nothing of the cache, the written stripes are all remembered.
     pub(super) fn begin_round(&mut self, after_crash: AfterCrash) {
         if after_crash == AfterCrash::Warm {
             self.written.clear_all();
@@ -167,7 +167,7 @@ impl Bits {
         }
     }
 
-    /// Clears the bit of a stripe, unless it was written since the round began.
+    /// Clears the bit of a stripe, unless the stripe was written since the round began.
     pub(super) fn clear_if_idle(&mut self, stripe: u64) -> bool {
         let idle = !self.written.has(stripe);
         if idle {
@@ -178,7 +178,7 @@ impl Bits {
         idle
     }
 
-    /// When flushes of the origin have failed since the last look, all stripes whose writes may be lost become doubtful.
+    /// If flushes of the origin have failed since the last check, all stripes whose writes may be lost become doubtful.
     pub(super) fn note_failures(&mut self, failures: u64, after_crash: AfterCrash) {
         if std::mem::replace(&mut self.failures, failures) == failures {
             return;
@@ -190,7 +190,7 @@ impl Bits {
         touched.iter().for_each(|stripe| self.doubtful.set(stripe));
     }
 
-    /// Clears all bits, but for doubtful stripes and those to be `kept`. Gives the stripes whose bit may have changed.
+    /// Clears all bits except those of doubtful stripes and of `kept`. Returns the stripes whose bit may have changed.
     pub(super) fn clear_for_stop(&mut self, kept: Vec<u64>) -> Vec<u64> {
         assert!(
             self.in_flight.is_empty(),

@@ -1,7 +1,7 @@
 //! The dirty limit: how many bytes of the cache device dirty blocks may take.
 //!
-//! Invariant: a permit is given only if what is dirty, what is reserved and the permit fit under the limit; or if nothing
-//! is dirty or reserved, so that a large write gets through.
+//! Invariant: a permit is given only if dirty bytes, reserved bytes and the permit fit in the limit; or if nothing is dirty
+//! or reserved, so that a large write can proceed.
 
 use std::cell::Cell;
 
@@ -10,36 +10,36 @@ use flaz_device::local::Notify;
 use crate::format::geometry::Geometry;
 use crate::settings::DIRTY_PERCENT_MAX;
 
-/// Regions that dirty blocks may never count on: two open ones, the reserved one, one being reclaimed.
+/// Regions that never count for dirty blocks: two open, one reserved, one being reclaimed.
 const REGIONS_APART: u32 = 4;
 /// Most bytes that a dirty block takes on the device: fragment, record, and sectors touched at its ends.
 const DIRTY_BLOCK_BYTES: u64 = 4096 + 8 + 8 + 504;
 
-/// Bytes of the cache device that dirty blocks take, and may take.
+/// Bytes of the cache device that dirty blocks take, and the dirty limit.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shard) struct Level {
     pub(in crate::shard) dirty: u64,
     pub(in crate::shard) limit: u64,
 }
 
-/// Bytes that dirty blocks may take, `percent` being what the user chose.
+/// The dirty limit in bytes; `percent` is the user's setting.
 pub(in crate::shard) fn limit_bytes(geometry: &Geometry, percent: u8) -> u64 {
     let regions = geometry.regions_per_shard.saturating_sub(REGIONS_APART).max(1);
     let percent = u64::from(percent.clamp(1, DIRTY_PERCENT_MAX));
     (u64::from(regions) * geometry.region_bytes * percent / 100).max(DIRTY_BLOCK_BYTES)
 }
 
-/// Blocks that may become dirty at a time under a limit.
+/// Most blocks that may become dirty at a time under a limit.
 pub(in crate::shard) fn blocks_max(limit: u64) -> usize {
     (limit / DIRTY_BLOCK_BYTES).max(1) as usize
 }
 
-/// Bytes to reserve for so many blocks.
+/// Bytes to reserve for `blocks` blocks.
 pub(in crate::shard) fn bytes_of(blocks: usize) -> u64 {
     blocks as u64 * DIRTY_BLOCK_BYTES
 }
 
-/// Bytes that permits were given for.
+/// Bytes of the permits that are held.
 #[derive(Debug, Default)]
 pub(super) struct Reserved(Cell<u64>);
 
@@ -48,7 +48,7 @@ impl Reserved {
         self.0.get()
     }
 
-    /// Reserves `bytes` beside `dirty`, if they fit. Gives the sum of all three.
+    /// Reserves `bytes` if they fit with the `dirty` and reserved bytes. Returns the sum of all three.
     pub(super) fn take(&self, dirty: u64, bytes: u64, limit: u64) -> Option<u64> {
         assert!(bytes > 0, "a write has blocks");
         let used = dirty + self.0.get();
@@ -65,7 +65,7 @@ impl Reserved {
     }
 }
 
-/// Room for blocks that are about to become dirty. Given back when dropped, for by then they are counted as dirty.
+/// Space for blocks that are about to become dirty. Released when dropped: the blocks are counted as dirty by then.
 #[derive(Debug)]
 pub(in crate::shard) struct DirtyPermit<'a> {
     reserved: &'a Reserved,
@@ -74,7 +74,7 @@ pub(in crate::shard) struct DirtyPermit<'a> {
 }
 
 impl<'a> DirtyPermit<'a> {
-    /// Whoever waits for `room` looks again when it is dropped.
+    /// Tasks that wait for `room` check again when it is dropped.
     pub(super) fn new(reserved: &'a Reserved, room: &'a Notify, bytes: u64) -> Self {
         Self {
             reserved,
@@ -87,7 +87,7 @@ impl<'a> DirtyPermit<'a> {
 impl Drop for DirtyPermit<'_> {
     fn drop(&mut self) {
         self.reserved.give_back(self.bytes);
-        // What became dirty takes less, as a rule.
+        // The blocks usually take less than was reserved.
         self.room.notify_all();
     }
 }

@@ -1,11 +1,11 @@
-//! Writeback: how much may be dirty, who waits for less, and how far the worker gets. ([`super::writeback_worker`] does the work.)
+//! Writeback: the dirty limit, waiting writers, and the worker's progress. ([`super::writeback_worker`] does the work.)
 //!
 //! Invariants:
 //! - Dirty bytes never exceed the limit that a permit was given for: see [`limit`].
-//! - No two writes of one block to the origin are under way at a time, for the older one could land last: a run of blocks
-//!   holds their range in [`Writeback::enter_run`].
-//! - Once there are dirty records on the medium ([`Writeback::has_dirty_records`]), that is not taken back in this opening.
-//! - A writer waits for the worker only while the worker may still get somewhere: see [`progress`].
+//! - No two writes of one block to the origin are in flight at a time, because the older one could land last: a run of
+//!   blocks holds its range with [`Writeback::enter_run`].
+//! - Once there are dirty records on the device ([`Writeback::has_dirty_records`]), that stays set in this opening.
+//! - A writer waits for the worker only while the worker may still make progress: see [`progress`].
 
 mod limit;
 mod progress;
@@ -33,25 +33,25 @@ pub(super) use progress::{Failing, LEFT_DAMAGED};
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Writeback {
-    /// The superblock says that blocks may be dirty.
+    /// The superblock permits dirty blocks.
     permitted: Cell<bool>,
-    /// There may be dirty records on the medium.
+    /// There may be dirty records on the device.
     has_dirty_records: Cell<bool>,
     reserved: Reserved,
     progress: Progress,
-    /// Runs of blocks on their way to the origin.
+    /// Runs of blocks being written to the origin.
     runs: RangeLocks,
-    /// Writers that wait for room, and requests to clean everything.
+    /// Number of writers that wait for space, and of requests to write back everything.
     hurrying: Cell<u64>,
     /// Work for the worker.
     wanted: Notify,
-    /// Less is dirty or reserved, or the limit or the time that writers wait is another one.
+    /// Less is dirty or reserved, or the dirty limit or the wait limit of writers has changed.
     room: Notify,
     /// A batch or a pass has ended.
     progressed: Notify,
 }
 
-/// Somebody waits for the worker, until this is dropped.
+/// A task waits for the worker, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Hurry<'a>(&'a Cell<u64>);
 
@@ -78,35 +78,35 @@ impl Writeback {
         }
     }
 
-    /// Says whether the superblock allows dirty blocks.
+    /// Sets whether the superblock permits dirty blocks.
     pub(super) fn permit(&self, permitted: bool) {
         self.permitted.set(permitted);
     }
 
-    /// Whether the superblock allows dirty blocks.
+    /// Whether the superblock permits dirty blocks.
     pub(super) fn is_permitted(&self) -> bool {
         self.permitted.get()
     }
 
-    /// A dirty record is in the log, or was found there.
+    /// A dirty record was appended to the log, or found there.
     pub(super) fn note_dirty_record(&self) {
         self.has_dirty_records.set(true);
     }
 
-    /// Whether there may be dirty records on the medium.
+    /// Whether there may be dirty records on the device.
     pub(super) fn has_dirty_records(&self) -> bool {
         self.has_dirty_records.get()
     }
 
-    /// How far the worker gets.
+    /// The worker's progress.
     pub(super) fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Waits until `bytes` more may become dirty. `level` says how much is dirty now, and the limit.
+    /// Waits until `bytes` more may become dirty. `level` returns the bytes dirty now, and the limit.
     ///
     /// # Errors
-    /// Those of `level`; or nothing has got through to the origin for as long as a writer waits.
+    /// Those of `level`; or nothing has reached the origin for as long as a writer may wait.
     pub(super) async fn reserve<E: Env>(
         &self,
         env: &E,
@@ -131,12 +131,12 @@ impl Writeback {
             }
             count(&stats.counters.dirty_waits, u64::from(!waited));
             waited = true;
-            // A writer may go away while it waits.
+            // A writer may be dropped while it waits.
             let _hurry = self.hurry();
             self.wake();
             let room = std::pin::pin!(self.room.notified());
             match wait_limit {
-                // An origin may take longer for an error than a writer waits.
+                // An origin may take longer to return an error than a writer waits.
                 Some(wait_limit) => {
                     select(room, std::pin::pin!(env.sleep(wait_limit))).await;
                 }
@@ -150,7 +150,7 @@ impl Writeback {
         self.reserved.bytes() > 0
     }
 
-    /// How urgent it is to write dirty blocks: 0 (wait for a quiet moment) to 1 (somebody waits).
+    /// How urgent writeback is: from 0 (wait for an idle period) to 1 (a task waits).
     pub(super) fn urgency(&self, level: Level) -> f64 {
         if self.hurrying.get() > 0 {
             return 1.0;
@@ -176,13 +176,13 @@ impl Writeback {
         self.wanted.notified().await;
     }
 
-    /// Waits until no block of the range is on its way to the origin, and keeps others from it.
+    /// Waits until no block of the range is being written to the origin, and locks the range.
     pub(super) async fn enter_run(&self, blocks: Range<LocalBlock>) -> Lock<'_> {
         assert!(blocks.start < blocks.end, "a run has blocks");
         self.runs.lock(blocks.start.0..blocks.end.0).await
     }
 
-    /// Some blocks are clean now, or a pass has ended: whoever waits for that looks again.
+    /// Some blocks are clean now, or a pass has ended: waiting tasks check again.
     pub(super) fn note_step(&self) {
         self.room.notify_all();
         self.progressed.notify_all();
@@ -195,7 +195,7 @@ impl Writeback {
 
     /// Nothing is dirty.
     pub(super) fn note_nothing_dirty(&self) {
-        // What others have reserved is not the worker's to give: whoever waits for that would wake it again.
+        // Space reserved by others is not released by the worker: tasks that wait for it would only wake the worker again.
         if !self.has_permits() {
             self.room.notify_all();
         }
@@ -207,7 +207,7 @@ impl Writeback {
         self.progressed.notified().await;
     }
 
-    /// What was begun at `begun` has failed.
+    /// A step that began at `begun` has failed.
     pub(super) fn note_failing<E: Env>(
         &self,
         env: &E,
@@ -216,7 +216,7 @@ impl Writeback {
         begun: flaz_device::Nanos,
     ) {
         if self.progress.note_failing(env.now(), error, what, begun) {
-            // From now on there is an end to how long writers wait.
+            // From now on the time that writers wait is limited.
             self.room.notify_all();
         }
     }
@@ -264,7 +264,7 @@ mod tests {
         assert!(stats.peaks.dirty_bytes.get() <= LEVEL.limit);
     }
 
-    /// Otherwise a write that is larger than the limit would wait for ever.
+    /// Otherwise a write that is larger than the limit would wait indefinitely.
     #[test]
     fn a_permit_larger_than_the_limit_is_given_when_nothing_is_dirty() {
         let (sim, writeback, stats) = (Sim::new(1), Writeback::new(0), Stats::default());

@@ -1,8 +1,8 @@
-//! How far the worker gets: its passes, what fails, and for how long writers wait while it fails.
+//! The worker's progress: its passes, failing steps, and how long writers wait meanwhile.
 //!
 //! Invariants:
-//! - A failure is over when what failed, or anything that comes after it in [`Failing`], succeeds once.
-//! - While nothing fails twice in a row, writers wait without an end.
+//! - A failure ends when the failed step, or any later one in [`Failing`], succeeds once.
+//! - While no step fails twice in a row, writers wait without a limit.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use flaz_device::Nanos;
 
 use crate::volume::IoError;
 
-/// How long a writer waits for room while writeback fails.
+/// How long a writer waits for space while writeback fails.
 const FAILING_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Passes that may fail before a request to clean everything fails.
+/// Failed passes after which a request to write back everything fails.
 const PASSES_FAILED_MAX: u64 = 5;
 /// Why a pass leaves blocks dirty.
 pub(in crate::shard) const LEFT_DAMAGED: &str = "some dirty blocks cannot be read";
@@ -32,11 +32,11 @@ pub(in crate::shard) enum Failing {
 #[derive(Clone, Copy, Debug)]
 struct Failure {
     since: Nanos,
-    /// What was tried after that has failed as well.
+    /// A retry after that has failed as well.
     again: bool,
 }
 
-/// Passes up to some moment.
+/// Numbers of passes at some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::shard) struct Marks {
     passes: u64,
@@ -47,16 +47,16 @@ pub(in crate::shard) struct Marks {
 #[derive(Debug)]
 pub(in crate::shard) struct Progress {
     shard: u32,
-    /// Passes that left nothing dirty of what was when they began, and those that had to.
+    /// Passes that wrote everything that was dirty when they began, and passes that did not.
     passes: Cell<u64>,
     failures: Cell<u64>,
-    /// Why a pass left something dirty, if no device refused anything: one may have failed for a while.
+    /// Why a pass left blocks dirty although no device refused anything: one may have failed temporarily.
     left: Cell<&'static str>,
-    /// What was reported last, until all is well.
+    /// The last reported failure, until writeback works again.
     failure: RefCell<Option<String>>,
-    /// For each of [`Failing`] whether it fails.
+    /// For each of [`Failing`], its failure if it fails.
     failing: Cell<[Option<Failure>; 3]>,
-    /// No device fails, but all that is left is damaged.
+    /// No device fails, but the only blocks left are damaged.
     damaged: Cell<bool>,
 }
 
@@ -73,18 +73,18 @@ impl Progress {
         }
     }
 
-    /// A pass has written all that was dirty when it began.
+    /// A pass has written everything that was dirty when it began.
     pub(in crate::shard) fn note_pass(&self) {
         self.passes.set(self.passes.get() + 1);
     }
 
-    /// A pass has left something dirty, and no device failed.
+    /// A pass has left blocks dirty, and no device failed.
     pub(in crate::shard) fn note_incomplete(&self, why: &'static str) {
         self.left.set(why);
         self.failures.set(self.failures.get() + 1);
     }
 
-    /// A pass has left something dirty because of what is noted by [`Self::note_failed`].
+    /// A pass has left blocks dirty because of the error passed to [`Self::note_failed`].
     pub(in crate::shard) fn note_left(&self, why: &'static str) {
         self.left.set(why);
     }
@@ -95,12 +95,12 @@ impl Progress {
         self.report(error);
     }
 
-    /// Whether a pass finds that nothing is left but damaged blocks.
+    /// Sets whether a pass found only damaged blocks left.
     pub(in crate::shard) fn note_damaged(&self, damaged: bool) {
         self.damaged.set(damaged);
     }
 
-    /// All that was dirty is on the origin, or a pass met nothing that fails.
+    /// Everything dirty is on the origin, or a pass met no failure.
     pub(in crate::shard) fn note_well(&self) {
         self.failing.set([None; 3]);
         if self.failure.take().is_some() {
@@ -108,8 +108,8 @@ impl Progress {
         }
     }
 
-    /// A step that was begun at `begun` has failed. To be noted at once and not at the end of a pass, for an origin may
-    /// take half a minute for every error. True: the step fails again and again from now on.
+    /// A step that began at `begun` has failed. Recorded at once and not at the end of a pass, because an origin may take
+    /// half a minute for every error. True: from now on the step fails repeatedly.
     pub(super) fn note_failing(&self, now: Nanos, error: &IoError, what: Failing, begun: Nanos) -> bool {
         let mut failing = self.failing.get();
         let failure = &mut failing[what as usize];
@@ -126,8 +126,8 @@ impl Progress {
         again && !known
     }
 
-    /// A step has succeeded, so writers wait as they do where nothing fails. A write that succeeds does not say that
-    /// flushes do: an origin that fails flushes alone takes every write.
+    /// A step has succeeded, so writers wait as if nothing fails. A successful write does not show that flushes work: an
+    /// origin that fails only flushes accepts every write.
     pub(in crate::shard) fn note_success(&self, what: Failing) {
         let mut failing = self.failing.get();
         failing[..=what as usize].fill(None);
@@ -143,22 +143,22 @@ impl Progress {
         }
     }
 
-    /// What was reported last, unless all is well.
+    /// The last reported failure, unless writeback works again.
     pub(in crate::shard) fn failure(&self) -> Option<String> {
         self.failure.borrow().clone()
     }
 
-    /// Whether something is reported as failing.
+    /// Whether a failure is reported.
     pub(in crate::shard) fn is_failing(&self) -> bool {
         self.failure.borrow().is_some()
     }
 
-    /// Whether a device is reported as failing.
+    /// Whether the failure of a device is reported.
     pub(in crate::shard) fn is_device_failing(&self) -> bool {
         self.is_failing() && !self.damaged.get()
     }
 
-    /// Whether the origin fails again and again, and nothing gets through.
+    /// Whether the origin fails repeatedly, and nothing gets through.
     pub(in crate::shard) fn is_origin_failing(&self) -> bool {
         let failing = self.failing.get();
         [Failing::Writes, Failing::Flushes]
@@ -166,7 +166,7 @@ impl Progress {
             .any(|what| failing[what as usize].is_some_and(|failure| failure.again))
     }
 
-    /// How long a writer goes on waiting that began at `started`; `None`: until there is room.
+    /// How much longer a writer that began to wait at `started` waits; `None`: until there is space.
     pub(super) fn wait_limit(&self, now: Nanos, started: Nanos) -> Option<Duration> {
         let failures = self.failing.get().into_iter().flatten();
         failures
@@ -175,7 +175,7 @@ impl Progress {
             .min()
     }
 
-    /// The passes so far.
+    /// The numbers of passes so far.
     pub(in crate::shard) fn marks(&self) -> Marks {
         Marks {
             passes: self.passes.get(),
@@ -183,7 +183,7 @@ impl Progress {
         }
     }
 
-    /// Whether all that was dirty at `marks` has been written. A pass that was under way then may have gone past what
+    /// Whether everything dirty at `marks` has been written. A pass that was running then may have skipped blocks that
     /// became dirty after it began.
     ///
     /// # Errors
