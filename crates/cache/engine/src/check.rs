@@ -1,8 +1,7 @@
-//! Reading a cache device that nobody serves, structure by structure: for `flaz check` and `flaz dump`.
+//! Checking a cache device that is not served, structure by structure: for `flaz check` and `flaz dump`.
 //!
-//! The manifest says what must be there, and everything that is missing or damaged is a finding. A region that was being
-//! filled at a crash ends where recovery would end it: an extent that was never known to be stable and of which a power cut
-//! left a part is no damage.
+//! The manifest lists what must be present; everything missing or damaged is a finding. A region that was open at a crash
+//! ends where recovery would end it: an extent that was never known to be stable and that a power cut tore is no damage.
 
 use flaz_codec::{CodecId, Decoders};
 use flaz_device::{Device, IoBuf};
@@ -25,14 +24,14 @@ use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence, UNIT_BYT
 /// Bytes read at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Something that was found on a cache device and is as it should be.
+/// A valid structure on a cache device.
 #[derive(Clone, Debug)]
 pub enum Object {
     /// A superblock slot.
     Superblock(Box<Superblock>),
     /// Sectors of the intent bitmap.
     Intents {
-        /// How many.
+        /// Number of sectors.
         sectors: u64,
         /// Stripes whose bit is set.
         set: u64,
@@ -48,10 +47,10 @@ pub enum Object {
     Index {
         /// The shard.
         shard: u32,
-        /// Blocks it names.
+        /// Number of blocks in it.
         entries: u64,
     },
-    /// A region with something in it.
+    /// A region in use.
     Region {
         /// The shard.
         shard: u32,
@@ -61,19 +60,19 @@ pub enum Object {
         ring: Ring,
         /// Sequence of its first extent.
         generation: Sequence,
-        /// Bytes filled.
+        /// Used bytes.
         used: u32,
     },
     /// A region's summary.
     Summary {
-        /// Extents that it lists.
+        /// Number of extents in it.
         extents: u64,
-        /// Records that it lists.
+        /// Number of records in it.
         records: u64,
     },
     /// An extent's header.
     Extent(ExtentHeader),
-    /// A fragment that decodes and has the right checksum.
+    /// A fragment that decodes and has a correct checksum.
     Fragment {
         /// Its block.
         block: BlockNumber,
@@ -81,12 +80,12 @@ pub enum Object {
         codec: CodecId,
         /// Stored bytes.
         stored: u16,
-        /// Newer than the origin.
+        /// Whether the block is dirty.
         dirty: bool,
         /// The index names it; `None` if there is no index.
         live: Option<bool>,
     },
-    /// A block of equal bytes.
+    /// A same-filled block.
     SameFilled {
         /// Its block.
         block: BlockNumber,
@@ -95,37 +94,37 @@ pub enum Object {
         /// The index names it; `None` if there is no index.
         live: Option<bool>,
     },
-    /// A block that is no longer cached.
+    /// The block is no longer cached.
     Tombstone {
         /// Its block.
         block: BlockNumber,
     },
-    /// A block whose latest contents are on the origin.
+    /// The contents of the block's latest record are on the origin.
     Cleaned {
         /// Its block.
         block: BlockNumber,
     },
-    /// Index entries that name something that is there.
+    /// Valid index entries.
     Entries {
         /// The shard.
         shard: u32,
-        /// How many.
+        /// Number of entries.
         count: u64,
     },
 }
 
-/// Something that was looked at.
+/// The result of checking one structure.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What it is: `superblock`, `extent`, `fragment-lz4`, ..
+    /// Kind of the structure: `superblock`, `extent`, `fragment-lz4`, ..
     pub kind: String,
     /// Byte offset on the device.
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// How many of it are wrong, or count as one (1 but for index entries).
+    /// Number of structures that this finding covers (1 except for index entries).
     pub count: u64,
-    /// The thing, or what is wrong with it.
+    /// The structure, or what is wrong with it.
     pub object: Result<Object, String>,
 }
 
@@ -151,10 +150,10 @@ impl Finding {
     }
 }
 
-/// Looks at everything on a cache device. `visit` is told each finding, and bytes done and in all.
+/// Checks everything on a cache device. Calls `visit` with each finding, the bytes done and the total bytes.
 ///
 /// # Errors
-/// [`CacheError`] when the device fails or there is no superblock at all.
+/// [`CacheError`] if the device fails or there is no valid superblock.
 pub async fn walk<C: Device>(
     cache: &C,
     visit: &mut impl FnMut(Finding, u64, u64),
@@ -207,7 +206,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             self.superblock.geometry.intent_len(),
         );
         let (mut set, mut number) = (0, 0_u64);
-        // The bitmap of a device that is said to be huge takes hundreds of MiB.
+        // The bitmap of a device that claims to be huge takes hundreds of MiB.
         for at in (0..len).step_by(CHUNK_BYTES as usize) {
             let bytes = self.read(offset + at, CHUNK_BYTES.min(len - at)).await?;
             for sector in bytes.as_chunks::<512>().0 {
@@ -369,7 +368,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         }
     }
 
-    /// Looks at one region in use; returns the number of its records that the index names.
+    /// Checks one region in use; returns the number of its records that the index names.
     async fn region(
         &mut self,
         shard: u32,
@@ -467,7 +466,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             };
             let len = record.fragment_bytes();
             if at + len > extent.len() {
-                // Nor need there be such a place in the shard's part.
+                // The offset may also be outside the shard's part.
                 self.tell(Finding::bad(
                     "record",
                     offset,
@@ -551,7 +550,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 let name = codec.name().filter(|_| codec != CodecId::RAW).unwrap_or("raw");
                 Finding::good(&format!("fragment-{name}"), offset, len, object)
             }
-            // The origin has nothing as new, unless a later record says that it was cleaned.
+            // The origin has older contents, unless a later record marks the block as cleaned.
             Err(error) if dirty && live != Some(false) => {
                 let first = identity.block.0 * BLOCK_BYTES as u64;
                 let what = format!(
@@ -565,7 +564,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
     }
 }
 
-/// Whether the header of an extent says what the region and its summary say.
+/// Whether the header of an extent matches its region and the summary.
 fn check_extent(
     header: ExtentHeader,
     place: &RegionPlace<'_>,

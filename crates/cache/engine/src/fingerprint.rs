@@ -1,13 +1,13 @@
-//! What tells an origin that was mounted or written to from one that was left alone, while its cache was off.
+//! The fingerprint of an origin: shows whether the origin was mounted or written to while its cache was off.
 //!
-//! A hash of the first [`FINGERPRINT_BYTES`] of the origin and of each of its partitions: there file systems count
-//! their mounts, writes and generations, whatever else they change. No CRC: file systems put CRCs of their own there, and
-//! a change of some bytes together with the CRC-32C behind them leaves the CRC-32C of the whole as it was. What lies in a volume manager, a RAID or an
-//! encrypted volume is not looked for.
+//! A hash of the first [`FINGERPRINT_BYTES`] of the origin and of each of its partitions: file systems keep counts of
+//! mounts and writes, and generations, there. A CRC is not suitable: file systems store CRCs of their own there, and a
+//! change of some bytes together with the CRC-32C behind them leaves the CRC-32C of the whole unchanged. The contents of
+//! volume managers, RAIDs and encrypted volumes are not examined.
 //!
-//! The partition tables are whatever somebody wrote there. Of what they say, starts alone are used, and only those
-//! within the origin; their numbers are bounded below. As the length of a sector is not told by an MBR, both usual ones
-//! are tried: a place too many makes the checksum cover more than it must, and no more. Layouts: UEFI 2.10 section 5.
+//! Partition tables are untrusted input. Only the starts of partitions are used, and only those within the origin; their
+//! number is limited below. An MBR does not give the sector size, so both usual sizes are tried: a wrong start only makes
+//! the hash cover more than necessary. Layouts: UEFI 2.10 section 5.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -24,46 +24,46 @@ use crate::volume::STRIPE_BYTES;
 /// Bytes that a fingerprint covers at the start of the origin and of each partition: the superblocks of ext4, xfs and
 /// btrfs, partition tables.
 pub const FINGERPRINT_BYTES: u64 = 128 << 10;
-/// Entries of a GPT that are looked at, which is what everybody makes.
+/// GPT entries that are examined: the usual number.
 pub const GPT_ENTRIES_MAX: u32 = 128;
-/// Longest entry of a GPT, in bytes. The usual one has 128.
+/// Longest entry of a GPT, in bytes. The usual length is 128.
 const GPT_ENTRY_BYTES_MAX: u32 = 4096;
-/// Logical partitions of an MBR that are looked at.
+/// Logical partitions of an MBR that are examined.
 pub const LOGICAL_MAX: u32 = 60;
-/// Partitions that are looked at in all.
+/// Most partitions that are examined.
 pub const PARTITIONS_MAX: usize = 192;
-/// Lengths of a sector in which partition tables count, in bytes.
+/// Sector sizes that partition tables may use, in bytes.
 const SECTOR_BYTES: [u64; 2] = [512, 4096];
 
-/// A partition of an origin, as far as it matters here.
+/// A partition of an origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its number, as Linux counts.
+    /// Its number, as in Linux.
     pub number: u32,
-    /// Where it begins, in bytes; inside the origin.
+    /// Start in bytes; within the origin.
     pub start: u64,
 }
 
-/// What an origin begins with.
+/// The fingerprint of an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Low half of the XXH64 (seed 0) of its first 128 KiB and of those of each partition. Never zero.
     pub value: NonZeroU32,
-    /// CRC-32C of the same bytes, which is what caches have whose server was built before. Never zero.
+    /// CRC-32C of the same bytes, as stored by older versions of flaz. Never zero.
     pub crc: NonZeroU32,
-    /// The stripes that were looked at: as long as nobody writes there it stays the same.
+    /// The stripes that were read: while nothing is written to them, the fingerprint stays the same.
     pub stripes: BTreeSet<u64>,
 }
 
 impl Fingerprint {
-    /// Whether the origin is what it was when this was noted.
+    /// Whether the origin is unchanged since `noted` was recorded.
     #[must_use]
     pub fn fits(&self, noted: NonZeroU32) -> bool {
         noted == self.value || noted == self.crc
     }
 }
 
-/// Reads an origin, and notes where.
+/// Reads an origin, and records which stripes.
 struct Reader<'a, O> {
     origin: &'a O,
     stripes: RefCell<BTreeSet<u64>>,
@@ -91,10 +91,10 @@ impl<'a, O: Device> Reader<'a, O> {
     }
 }
 
-/// Reads bytes of an origin, fewer where it ends.
+/// Reads bytes of an origin, fewer at its end.
 ///
 /// # Errors
-/// [`CacheError::Origin`] when the origin fails.
+/// [`CacheError::Origin`] if the origin fails.
 pub async fn read_start<O: Device>(origin: &O, start: u64, len: u64) -> Result<Vec<u8>, CacheError> {
     let align = u64::from(origin.alignment());
     let end = start.saturating_add(len).min(origin.len());
@@ -109,10 +109,10 @@ pub async fn read_start<O: Device>(origin: &O, start: u64, len: u64) -> Result<V
     Ok(bytes.get(skip..keep).unwrap_or_default().to_vec())
 }
 
-/// The partitions of an origin, in the order of its tables; none where it has no table.
+/// The partitions of an origin, in the order of its tables; none if it has no table.
 ///
 /// # Errors
-/// [`CacheError::Origin`] when the origin fails.
+/// [`CacheError::Origin`] if the origin fails.
 pub async fn partitions<O: Device>(origin: &O) -> Result<Vec<Partition>, CacheError> {
     partitions_of(&Reader::new(origin)).await
 }
@@ -132,10 +132,10 @@ async fn partitions_of<O: Device>(origin: &Reader<'_, O>) -> Result<Vec<Partitio
     Ok(found)
 }
 
-/// Tells an origin that was mounted or written to from one that was left alone.
+/// Computes the fingerprint of an origin.
 ///
 /// # Errors
-/// [`CacheError::Origin`] when the origin fails.
+/// [`CacheError::Origin`] if the origin fails.
 pub async fn fingerprint<O: Device>(origin: &O) -> Result<Fingerprint, CacheError> {
     let reader = Reader::new(origin);
     let (mut hash, mut crc) = (XxHash64::with_seed(0), 0);
@@ -156,7 +156,7 @@ pub async fn fingerprint<O: Device>(origin: &O) -> Result<Fingerprint, CacheErro
     })
 }
 
-/// Adds what a GPT lists, if there is one whose sectors have this length.
+/// Adds the partitions of a GPT, if there is one with this sector size.
 async fn gpt<O: Device>(
     origin: &Reader<'_, O>,
     start: &[u8],
@@ -187,7 +187,7 @@ async fn gpt<O: Device>(
     Ok(())
 }
 
-/// An entry of an MBR or of an extended boot record: kind and first sector.
+/// An entry of an MBR or of an extended boot record: type and first sector.
 struct MbrEntry {
     kind: u8,
     first: u64,
@@ -199,8 +199,8 @@ impl MbrEntry {
     }
 }
 
-/// The four entries of a boot record, if it is one. Boot sectors of file systems bear the same signature, but their code
-/// is hardly ever a table of partitions.
+/// The four entries of a boot record, if it is one. Boot sectors of file systems have the same signature, but their code is
+/// very unlikely to look like a partition table.
 fn boot_record(sector: &[u8]) -> Option<[MbrEntry; 4]> {
     let sector = sector.get(..512)?;
     let entry = |number: usize| &sector[446 + 16 * number..][..16];
@@ -213,7 +213,7 @@ fn boot_record(sector: &[u8]) -> Option<[MbrEntry; 4]> {
     })
 }
 
-/// Adds what an MBR lists, its sectors taken to have this length.
+/// Adds the partitions of an MBR, assuming this sector size.
 async fn mbr<O: Device>(
     origin: &Reader<'_, O>,
     start: &[u8],
@@ -225,7 +225,7 @@ async fn mbr<O: Device>(
     };
     for (entry, number) in entries.iter().zip(1..) {
         let start = entry.first * sector;
-        // 0xee stands for a GPT.
+        // 0xee marks a GPT.
         if entry.kind == 0 || entry.kind == 0xee || entry.first == 0 || start >= origin.len() {
             continue;
         }
@@ -237,7 +237,8 @@ async fn mbr<O: Device>(
     Ok(())
 }
 
-/// Adds the partitions in an extended one: a chain of boot records, each with one partition and the place of the next.
+/// Adds the partitions in an extended partition: a chain of boot records, each with one partition and the location of the
+/// next.
 async fn logical<O: Device>(
     origin: &Reader<'_, O>,
     extended: u64,

@@ -2,8 +2,8 @@
 //!
 //! A cache device that vanished may come back, and a cache device may be restored from an old copy. Such a device looks
 //! consistent, but its blocks have been overwritten on the origin since. No mark on the device can show this; a small
-//! record elsewhere can. It holds how far the superblock had come, and whether the cache was fenced without the device's
-//! knowledge.
+//! record elsewhere can. It holds the last generation of the superblock, and whether the cache was fenced without the
+//! device's knowledge.
 //!
 //! Invariant: at an opening and at a stop the device is written before the record; the record is written before the first
 //! origin write that the device does not know of. So a device that is behind its record is an old one.

@@ -1,18 +1,17 @@
-//! Defects on purpose, for one test: that the simulation of crashes finds them.
+//! Deliberate defects, for one test: that the crash simulation finds them.
 //!
 //! Each is one line at its site, `planted(PlantedBug::..)`, which is `false` at compile time unless the feature
-//! `planted-bugs` is on, and false at run time unless the thread has asked for that bug with [`plant`]. To add one:
-//! a variant here, a line at the site, a line in the table of `docs/testing.md`; the test goes through
-//! [`PlantedBug::ALL`].
+//! `planted-bugs` is on, and false at run time unless the thread has enabled that bug with [`plant`]. To add one: a variant
+//! here, a line at the site, a line in the table of `docs/testing.md`; the test iterates over [`PlantedBug::ALL`].
 
-/// What can be wrong on purpose.
+/// The deliberate defects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
     /// A fragment's checksum is not compared.
     ChecksumNotCompared,
-    /// Data that a write has overtaken is stored all the same.
+    /// Data that a write has overtaken is stored anyway.
     StaleAdmission,
-    /// A write bumps versions before it, not after it.
+    /// A write bumps versions only before it, not after it.
     ClockTickedOnce,
     /// A read joins another that a write has overtaken.
     OvertakenReadJoined,
@@ -20,15 +19,15 @@ pub enum PlantedBug {
     RetireSkipped,
     /// A trim leaves the old copy in the index.
     TrimKeepsCopy,
-    /// Parts of a block that are not known are stored as if they were.
+    /// Unknown parts of a block are stored as if they were known.
     UnknownPartsStored,
-    /// Writes of one block are not kept apart.
+    /// Writes of one block are not serialised.
     RangeLockSkipped,
-    /// A flush is answered and not sent to the origin.
+    /// A flush is acknowledged and not sent to the origin.
     FlushNotSent,
-    /// One flush in 200 is answered and not sent to the origin.
+    /// One flush in 200 is acknowledged and not sent to the origin.
     FlushNotSentAtTimes,
-    /// A write with FUA is sent without.
+    /// A write with FUA is sent without FUA.
     FuaDropped,
     /// A trim with FUA is not flushed.
     TrimFuaDropped,
@@ -42,43 +41,43 @@ pub enum PlantedBug {
     OpenMarkNotFlushed,
     /// A fenced cache is marked void after the index images of the other shards are written.
     VoidedAfterSave,
-    /// A cache is marked dirty before the origin is known to take a flush.
+    /// A cache is marked dirty before the origin is known to accept a flush.
     DirtyMarkedEarly,
-    /// An extent is read from memory after it has landed, whatever has become of its region.
+    /// An extent is read from memory after it has landed, even if its region was reused.
     ExtentOutlivesRegion,
     /// A region is discarded while it is read.
     RegionNotPinned,
-    /// A new version goes to any ring, not to that of the old copy.
+    /// A new version goes to any ring, not the ring of the old copy.
     RingOfOldIgnored,
     /// A dropped block leaves no tombstone.
     TombstoneNotWritten,
-    /// A write goes to the origin before its intent is on the medium.
+    /// A write goes to the origin before its intent is on the device.
     IntentNotSet,
     /// An intent is written and not made stable.
     IntentNotStable,
-    /// What is written goes to the log before the origin has it.
+    /// Written data is appended to the log before the origin has it.
     StoredBeforeOrigin,
     /// An intent is cleared before the origin is flushed.
     IntentClearedUnflushed,
     /// An intent is cleared before the log is stable.
     IntentClearedBeforeLog,
-    /// An intent of a watched stripe is cleared, and what the origin begins with is not noted.
+    /// An intent of a watched stripe is cleared, and the origin's fingerprint is not recorded.
     OriginNotNoted,
-    /// What the origin begins with is compared after a crash, whether or not clients were writing there.
+    /// The origin's fingerprint is compared after a crash even if clients were writing to its stripes.
     OriginComparedIntended,
     /// Recovery keeps the blocks of stripes with writes in flight.
     IntendedKept,
-    /// Recovery takes records over in another order than that in which they were written.
+    /// Recovery applies records in a different order than they were written.
     RecordsOutOfOrder,
-    /// Recovery pays no heed to tombstones.
+    /// Recovery ignores tombstones.
     TombstonesForgotten,
-    /// The manifest does not say that a reclaimed region is free.
+    /// The manifest does not mark a reclaimed region free.
     RegionNotVoided,
-    /// The manifest does not say that a region is being reclaimed.
+    /// The manifest does not mark a region as being reclaimed.
     ReclaimNotMarked,
     /// Recovery keeps clean blocks of a region that was being reclaimed.
     ReclaimedKept,
-    /// The manifest says that a region is full before its extents are stable.
+    /// The manifest marks a region full before its extents are stable.
     FullUnflushed,
     /// An extent is sent before the manifest has its region.
     ExtentBeforeManifest,
@@ -90,28 +89,28 @@ pub enum PlantedBug {
     DirtyFuaDropped,
     /// A flush is not sent to the cache device, dirty blocks or not.
     DirtyFlushNotSent,
-    /// No page is written to say how far the log is stable.
+    /// Marks of the stable length are not written to the manifest.
     StableMarkSkipped,
-    /// The damaged copy of a dirty block is taken for a miss.
+    /// A damaged copy of a dirty block counts as a miss.
     DirtyDamageIsAMiss,
-    /// The writeback worker writes what the cache device could still lose.
+    /// The writeback worker writes data that is not stable on the cache device.
     CleanedBeforeStable,
     /// A block counts as clean before the origin is flushed.
     CleanedUnflushed,
-    /// A write goes past the cache before it is stable that an older version of the block was cleaned.
+    /// A write bypasses the cache before the *cleaned* record of an older version of the block is stable.
     CleanedNotSettled,
-    /// A region with dirty blocks is made void before their copies elsewhere are stable.
+    /// A region with dirty blocks is voided before their copies elsewhere are stable.
     DirtyVoidedUnstable,
     /// Reclaim drops dirty blocks.
     ReclaimedBeforeClean,
     /// Recovery drops dirty blocks of stripes with writes in flight.
     IntendedDirtyDropped,
-    /// Recovery pays no heed to records that say a block was cleaned.
+    /// Recovery ignores *cleaned* records.
     CleanedForgotten,
 }
 
 impl PlantedBug {
-    /// All that the test must find.
+    /// The defects that the test must find.
     pub const ALL: &[Self] = &[
         Self::ChecksumNotCompared,
         Self::StaleAdmission,
@@ -157,7 +156,7 @@ impl PlantedBug {
         Self::CleanedForgotten,
     ];
 
-    /// Whether it concerns write-back alone.
+    /// Whether it affects only write-back.
     #[must_use]
     pub fn is_of_write_back(self) -> bool {
         matches!(
@@ -178,12 +177,12 @@ impl PlantedBug {
         )
     }
 
-    /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be given up, opened again, killed and lose its
-    /// power, in this order. `RingOfOldIgnored`: the newer record's region must be reclaimed before the older one's.
-    /// `RegionNotPinned`: a region must be reclaimed while a read of it is held up.
-    /// `ReclaimNotMarked`, `ReclaimedKept`: a block must be dropped by a reclaim, be written, and its intent cleared, before that reclaim ends.
-    /// `StoredBeforeOrigin`: does no harm behind an intent, as long as that is kept. `VoidedAfterSave`: neither the device nor
-    /// the host must take the fence mark, and the power be cut in a stop. `DirtyMarkedEarly`: does no harm to data.
+    /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be discarded, opened again, killed and lose power,
+    /// in this order. `RingOfOldIgnored`: the newer record's region must be reclaimed before the older one's.
+    /// `RegionNotPinned`: a region must be reclaimed while a read of it is delayed. `ReclaimNotMarked`, `ReclaimedKept`: a
+    /// block must be dropped by a reclaim, be written, and its intent cleared, before that reclaim ends.
+    /// `StoredBeforeOrigin`: harmless behind an intent, as long as that is kept. `VoidedAfterSave`: both the device and the
+    /// host must fail to take the fence mark, and the power be cut during a stop. `DirtyMarkedEarly`: harmless to data.
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,
@@ -202,26 +201,26 @@ thread_local! {
     static TURNS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// From now on this thread has the bug, and no other.
+/// From now on this thread has the defect, and no other.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<PlantedBug>) {
     PLANTED.set(bug);
     TURNS.set(0);
 }
 
-/// Whether this thread has the bug.
+/// Whether this thread has the defect.
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn planted(bug: PlantedBug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-/// Whether this thread has the bug.
+/// Whether this thread has the defect.
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) const fn planted(_bug: PlantedBug) -> bool {
     false
 }
 
-/// Whether this thread has the bug, once in `turns` calls.
+/// Whether this thread has the defect, once in `turns` calls.
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn planted_once_in(turns: u64, bug: PlantedBug) -> bool {
     if !planted(bug) {
@@ -231,7 +230,7 @@ pub(crate) fn planted_once_in(turns: u64, bug: PlantedBug) -> bool {
     TURNS.get().is_multiple_of(turns)
 }
 
-/// Whether this thread has the bug, once in `turns` calls.
+/// Whether this thread has the defect, once in `turns` calls.
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) const fn planted_once_in(_turns: u64, _bug: PlantedBug) -> bool {
     false

@@ -1,4 +1,4 @@
-//! From a request to shards and back: splitting by stripe, joining, and reaching a shard wherever it lives.
+//! Routing requests to shards: splitting by stripe, joining the results, and reaching shards on any thread.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,7 +14,7 @@ use crate::units::BLOCK_BYTES;
 use crate::units::BlockNumber;
 use crate::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
 
-/// Stripes of one trim, zeroing or prefetch that are under way at a time. Each may hold a buffer of a stripe.
+/// Most stripes of one trim, zeroing or prefetch in flight at a time. Each may hold a buffer of a stripe.
 pub const PIECES_MAX: usize = 8;
 
 /// One request to one shard; its range lies in one stripe.
@@ -33,14 +33,14 @@ pub enum Piece {
     Write {
         /// Byte offset.
         offset: u64,
-        /// What.
+        /// The data.
         data: IoBuf,
         /// Stable on return.
         fua: bool,
         /// Do not admit new blocks.
         bypass: bool,
     },
-    /// Give up.
+    /// Trim.
     Trim {
         /// Byte offset.
         offset: u64,
@@ -55,23 +55,23 @@ pub enum Piece {
         offset: u64,
         /// Bytes.
         len: u64,
-        /// The storage may be given back.
+        /// The storage may be freed.
         may_unmap: bool,
         /// Stable on return.
         fua: bool,
     },
-    /// The shard's part in a flush; the origin is flushed by the caller.
+    /// The shard's part of a flush; the origin is flushed by the caller.
     Flush,
-    /// Wait until the flushes of the origin that are under way have ended. Any shard can.
+    /// Wait until the flushes of the origin that are in flight have ended. Any shard can do this.
     AwaitFlushes,
-    /// Bring everything that is dirty to the origin.
+    /// Write everything dirty to the origin.
     Clean,
-    /// Whether anything is dirty: gives an empty buffer if so.
+    /// Whether anything is dirty: returns an empty buffer if so.
     IsDirty,
 }
 
 impl Piece {
-    /// Byte offset of the piece; 0 for what concerns a whole shard.
+    /// Byte offset of the piece; 0 if it concerns a whole shard.
     #[must_use]
     pub fn offset(&self) -> u64 {
         match self {
@@ -84,32 +84,32 @@ impl Piece {
     }
 }
 
-/// The shards of a cache, wherever they live.
+/// The shards of a cache, on any threads.
 #[expect(
     async_fn_in_trait,
     reason = "a handle belongs to one thread; no Send bound is wanted"
 )]
 pub trait Shards: Clone + 'static {
-    /// How many there are.
+    /// Number of shards.
     fn count(&self) -> u32;
 
-    /// What is counted of writes to the origin, for all shards.
+    /// Counts of writes to the origin, for all shards.
     fn origin_writes(&self) -> OriginWrites;
 
-    /// The time, the same for all of them.
+    /// The current time, the same for all shards.
     fn now(&self) -> Nanos;
 
-    /// Lets shard `number` carry out a piece. A read gives its data, everything else nothing.
+    /// Executes a piece on shard `number`. A read returns its data, everything else nothing.
     ///
     /// # Errors
-    /// [`IoError`] as the shard gives it.
+    /// The shard's [`IoError`].
     async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError>;
 }
 
-/// Carries out a piece on its shard.
+/// Executes a piece on its shard.
 ///
 /// # Errors
-/// [`IoError`] as the shard gives it.
+/// The shard's [`IoError`].
 pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Result<Option<IoBuf>, IoError> {
     match piece {
         Piece::Read { offset, len, bypass } => shard.read(offset, len, bypass).await.map(Some),
@@ -139,7 +139,7 @@ pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Resul
     }
 }
 
-/// Shards that all live on this thread.
+/// Shards that are all on this thread.
 pub struct LocalShards<P: Platform>(Rc<[Rc<Shard<P>>]>);
 
 impl<P: Platform> LocalShards<P> {
@@ -189,11 +189,11 @@ struct Inner<S, O> {
     sequential: RefCell<SequentialDetector>,
 }
 
-/// The cached device, as front ends see it. Each clone is for one client: it hears of every flush of the origin that
-/// failed since, or within minutes before, once, whoever had asked for that one.
+/// The cached device, as front ends see it. Each clone is for one client. A client is told once of every failed flush of
+/// the origin, if it failed since the client connected or in the minutes before, no matter who asked for the flush.
 pub struct CachedVolume<S, O> {
     inner: Rc<Inner<S, O>>,
-    /// Failed flushes that the client has heard of, or those that were no news when it connected.
+    /// Number of failed flushes that the client was told of, or that were too old to report when it connected.
     heard: Cell<u64>,
 }
 
@@ -205,7 +205,8 @@ impl<S: Shards, O> Clone for CachedVolume<S, O> {
 
 impl<S: Shards, O> CachedVolume<S, O> {
     fn for_client(inner: Rc<Inner<S, O>>) -> Self {
-        // It may be one that has connected again, and was not told on the connection before, or was and asks once more.
+        // The client may have reconnected: it may not have been told on the earlier connection, or it retries after having
+        // been told.
         let now = inner.shards.now();
         let heard = Cell::new(
             inner
@@ -230,7 +231,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
         }))
     }
 
-    /// Changes the length from which sequential streams are not admitted; 0 admits all.
+    /// Sets the length from which sequential streams are not admitted; 0 admits all.
     pub fn set_sequential_cutoff(&self, bytes: u64) {
         self.inner.sequential.borrow_mut().set_cutoff(bytes);
     }
@@ -260,7 +261,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
         self.inner.shards.run(self.shard_of(piece.offset()), piece).await
     }
 
-    /// Carries out one piece a stripe; the first error counts, after all have ended.
+    /// Executes one piece per stripe; returns the first error, after all have ended.
     async fn each_stripe(
         &self,
         offset: u64,
@@ -312,7 +313,7 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
             return Ok(self.run(first).await?.into_iter().collect());
         }
         let all = std::iter::once(first).chain(rest).map(|piece| self.run(piece));
-        // All pieces end, also after an error: others may have joined their origin reads.
+        // All pieces end, even after an error: other requests may have joined their origin reads.
         let mut segments = Segments::new();
         for result in join_all(all).await {
             segments.extend(result?);
@@ -347,7 +348,7 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
             at = piece.offset() + piece_len(&piece);
             self.run(piece)
         });
-        // All pieces end before the answer, also after an error: a late one must not overtake a retry.
+        // All pieces end before the reply, even after an error: a late piece must not overtake a retry.
         join_all(pieces)
             .await
             .into_iter()
@@ -367,22 +368,22 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
             outcome = flushed.map_err(IoError::Origin);
             writes.flushes().note_news(self.inner.shards.now());
             if outcome.is_ok() && writes.flushes().under_way() {
-                // One that overlapped this one may have failed, and taken with it what this one was to cover: that is
-                // known when it has ended. Until then nobody else may count on this one either.
+                // An overlapping flush may have failed and lost data that this flush covers. That is known when the other
+                // has ended. Until then this flush must not count for other clients either.
                 outcome = self.inner.shards.run(0, Piece::AwaitFlushes).await.map(|_| ());
             }
             if outcome.is_ok() {
                 writes.flushed(upto);
             }
         }
-        // After the origin: a failure that a shard's own flush was told is told to nobody else.
+        // After the origin flush: a failure that is reported to a shard's own flush is reported to no other client.
         let parts = (0..self.inner.shards.count()).map(|number| self.inner.shards.run(number, Piece::Flush));
         for part in join_all(parts).await {
             outcome = outcome.and(part.map(|_| ()));
         }
         let untold = writes.flushes().take_untold();
         outcome = outcome.and(untold.map_or(Ok(()), |error| Err(IoError::Origin(error))));
-        // One that somebody else was told of may have taken with it what this client has written.
+        // A flush that failed for another client may have lost writes of this client.
         let failed = writes.flushes().flushes_failed();
         self.heard.set(failed);
         if outcome.is_ok() && failed != heard {
@@ -426,12 +427,12 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         extents_max: usize,
     ) -> Result<Vec<StatusExtent>, IoError> {
         self.check(offset, len)?;
-        // Asked first: what is cleaned between the two questions, the origin knows of.
+        // Asked first: blocks that are written back between the two queries are known to the origin.
         let parts =
             (0..self.inner.shards.count()).map(|number| self.inner.shards.run(number, Piece::IsDirty));
         for part in join_all(parts).await {
             if part?.is_some() {
-                // The origin does not know all that there is.
+                // The origin does not have everything.
                 return Ok(vec![StatusExtent {
                     len,
                     hole: false,

@@ -1,4 +1,4 @@
-//! What a shard counts. Plain cells: a shard belongs to one thread.
+//! Counters of a shard. Plain cells: a shard belongs to one thread.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -8,20 +8,20 @@ use serde::Serialize;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one shard, live.
+        /// Live counters of one shard.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Cell<u64>,)*
         }
 
-        /// Counters at one moment; those of several shards add up.
+        /// Counters at one time; those of several shards add up.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// The counts now.
+            /// The current counts.
             #[must_use]
             pub fn counts(&self) -> Counts {
                 Counts { $($name: self.$name.get(),)* }
@@ -38,7 +38,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Read requests (pieces of one stripe) answered.
+    /// Read requests (parts within one stripe) answered.
     reads,
     /// Bytes read by clients.
     read_bytes,
@@ -54,17 +54,17 @@ counters! {
     memory_hit_blocks,
     /// Blocks not found in the cache.
     miss_blocks,
-    /// Write requests (pieces of one stripe).
+    /// Write requests (parts within one stripe).
     writes,
     /// Bytes written by clients.
     write_bytes,
-    /// Trim requests (pieces of one stripe).
+    /// Trim requests (parts within one stripe).
     trims,
-    /// Write-zeroes requests (pieces of one stripe).
+    /// Write-zeroes requests (parts within one stripe).
     write_zeroes,
     /// Reads sent to the origin.
     origin_reads,
-    /// Reads of misses that waited because as many as may be were at the origin.
+    /// Reads of misses that waited because the maximum number was in flight at the origin.
     origin_reads_full,
     /// Bytes read from the origin.
     origin_read_bytes,
@@ -74,28 +74,28 @@ counters! {
     origin_write_bytes,
     /// Origin operations that failed.
     origin_errors,
-    /// Reads of them.
+    /// Failed origin reads.
     origin_read_errors,
     /// Reads that joined another reader's origin read.
     joined_reads,
-    /// Blocks stored in the cache, reinsertion apart.
+    /// Blocks stored in the cache, without reinsertions.
     admitted_blocks,
-    /// Those of them that a client wrote.
+    /// Admitted blocks that a client wrote.
     admitted_writes,
-    /// Blocks that were not cached when they were read or written, and that the policy's ghost remembered.
+    /// Blocks that were not cached when read or written, and were in the policy's ghost.
     ghost_hits,
-    /// Not stored: the policy said no.
+    /// Not stored: rejected by the policy.
     refused_policy,
     /// Not stored: part of a long sequential stream.
     refused_sequential,
-    /// Not stored: too much was waiting to be stored.
+    /// Not stored: too many admissions were waiting.
     refused_queue_full,
-    /// Times that a request found the queue of admissions full, by number or bytes: writers waited, what readers
-    /// brought was not stored.
+    /// Times that a request found the admission queue full, by number or bytes: writers waited, data of readers was not
+    /// stored.
     admission_full,
     /// Not stored: a write overtook the data.
     refused_overtaken,
-    /// Not stored: already there.
+    /// Not stored: already cached.
     refused_present,
     /// Blocks dropped by writes, trims and write-zeroes.
     dropped_blocks,
@@ -103,40 +103,40 @@ counters! {
     tombstones,
     /// Extents closed early so that writes could be acknowledged.
     ack_extents,
-    /// Bytes of those extents on the device, headers and padding included.
+    /// Bytes of those extents on the device, including headers and padding.
     ack_extent_bytes,
-    /// Records in them.
+    /// Records in those extents.
     ack_extent_blocks,
-    /// Dirty blocks that the writeback worker brought to the origin.
+    /// Dirty blocks that the writeback worker wrote to the origin.
     cleaned_blocks,
-    /// Time that cleaning took, pauses apart, in nanoseconds.
+    /// Time of writeback, without pauses, in nanoseconds.
     clean_ns,
-    /// Writes that waited because as much was dirty as may be.
+    /// Writes that waited because the dirty limit was reached.
     dirty_waits,
-    /// Reads and cleanings that found the only copy of a dirty block damaged.
+    /// Reads and writebacks that found the only copy of a dirty block damaged.
     dirty_lost,
-    /// Dirty blocks stored again at reclaim because the writeback worker had not come to them.
+    /// Dirty blocks stored again at reclaim because the writeback worker had not written them yet.
     dirty_moved_blocks,
     /// Pages of the intent bitmap written.
     intent_writes,
     /// Writes and trims that waited for their stripe's intent.
     intent_waits,
-    /// Bytes given to the codec.
+    /// Input bytes of the codec.
     codec_in_bytes,
-    /// Bytes that came out (raw blocks count 4096, same-filled blocks 0).
+    /// Output bytes of the codec (raw blocks count 4096, same-filled blocks 0).
     codec_out_bytes,
     /// Blocks stored compressed.
     packed_blocks,
-    /// Time that admission spent on packing or waited for it, in nanoseconds.
+    /// Time that admission spent packing or waiting for it, in nanoseconds.
     pack_ns,
     /// Blocks restored for readers.
     unpacked_blocks,
-    /// Time spent restoring blocks, or waiting for other cores to do that, in nanoseconds; of those read one by one it is
-    /// estimated from a sample.
+    /// Time spent restoring blocks, or waiting for other cores to do so, in nanoseconds; estimated from a sample for blocks
+    /// read one by one.
     unpack_ns,
     /// Blocks stored raw because they do not compress.
     raw_blocks,
-    /// Blocks of one value, stored without a fragment.
+    /// Same-filled blocks, stored without a fragment.
     same_filled_blocks,
     /// Bytes written to the cache device.
     cache_write_bytes,
@@ -146,19 +146,19 @@ counters! {
     cache_reads,
     /// Writes sent to the cache device.
     cache_writes,
-    /// Times that storing a block waited because too many writes to the cache device were queued.
+    /// Times that storing a block waited because too many writes were queued for the cache device.
     cache_writes_full,
     /// Extents written.
     extents_written,
-    /// Bytes of written extents that are header or padding.
+    /// Bytes of headers and padding in written extents.
     extent_overhead_bytes,
-    /// Fragments whose checksum or codec stream was bad.
+    /// Fragments with a wrong checksum or an invalid codec stream.
     checksum_failures,
-    /// Operations of the cache device that failed, but for reads of a start that can do without.
+    /// Failed operations of the cache device, except optional reads of a start.
     cache_errors,
-    /// Reads of it that failed, those of a start included.
+    /// Failed reads of the cache device, including those of a start.
     cache_read_errors,
-    /// Writes, flushes and discards of it that failed.
+    /// Failed writes, flushes and discards of the cache device.
     cache_write_errors,
     /// Regions reclaimed.
     regions_reclaimed,
@@ -177,10 +177,10 @@ pub(crate) fn count(counter: &Cell<u64>, by: u64) {
     counter.set(counter.get() + by);
 }
 
-/// Largest latency that is told apart, in nanoseconds (100 s).
+/// Largest recorded latency, in nanoseconds (100 s).
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
-/// A latency histogram in nanoseconds with two significant digits (HDR). Takes no memory before its first operation.
+/// A latency histogram in nanoseconds with two significant digits (HDR). Takes no memory before the first operation.
 #[derive(Clone, Debug, Default)]
 pub struct Latency(Option<Histogram<u64>>);
 
@@ -224,10 +224,10 @@ impl Latency {
     }
 }
 
-/// A latency distribution in a few numbers, microseconds.
+/// Summary of a latency distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LatencySummary {
-    /// Operations counted.
+    /// Number of operations.
     pub count: u64,
     /// Mean.
     pub mean_us: f64,
@@ -243,7 +243,8 @@ pub struct LatencySummary {
     pub max_us: f64,
 }
 
-/// Latencies of a shard by kind of operation, and of what it asks of its devices; those of flushes and prefetches, which concern all shards, are the host's.
+/// Latencies of a shard by kind of operation, and of its device operations. Flushes and prefetches concern all shards, so
+/// the host records them.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     /// Reads answered from the cache alone.
@@ -254,7 +255,7 @@ pub struct Latencies {
     pub write: Latency,
     /// Trims.
     pub trim: Latency,
-    /// Write-zeroes that were not carried out as writes.
+    /// Write-zeroes that were not executed as writes.
     pub write_zeroes: Latency,
     /// Flushes.
     pub flush: Latency,
@@ -262,16 +263,16 @@ pub struct Latencies {
     pub prefetch: Latency,
     /// Reads of the origin.
     pub origin_read: Latency,
-    /// Writes of the origin, those that had to be stable until they were.
+    /// Writes of the origin; for writes that had to be stable, until they were.
     pub origin_write: Latency,
-    /// Reads of the cache device; of a sample.
+    /// Reads of the cache device; sampled.
     pub cache_read: Latency,
     /// Writes of the cache device.
     pub cache_write: Latency,
 }
 
 impl Latencies {
-    /// Adds another shard's.
+    /// Adds another shard's latencies.
     pub fn add(&mut self, other: &Self) {
         self.read_hit.add(&other.read_hit);
         self.read_miss.add(&other.read_miss);
@@ -287,24 +288,24 @@ impl Latencies {
     }
 }
 
-/// How full a queue is and has been. Of several queues of a kind, that of the fullest.
+/// Current and peak depth of a queue. For several queues of a kind, those of the fullest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueDepth {
-    /// Entries now.
+    /// Current number of entries.
     pub now: u64,
-    /// Most entries since the shard was made.
+    /// Most entries since the shard was created.
     pub peak: u64,
 }
 
 impl QueueDepth {
-    /// Of this queue and another, the fullest now and the fullest ever.
+    /// Combines two queues: the higher current and the higher peak depth.
     pub fn fullest(&mut self, other: Self) {
         self.now = self.now.max(other.now);
         self.peak = self.peak.max(other.peak);
     }
 }
 
-/// The highest that some gauges of a shard have been.
+/// Peaks of some gauges of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Peaks {
     pub(crate) admission: Cell<u64>,
@@ -313,12 +314,12 @@ pub(crate) struct Peaks {
     pub(crate) dirty_bytes: Cell<u64>,
 }
 
-/// Notes a gauge's value where it has gone up.
+/// Raises a gauge's peak to its current value.
 pub(crate) fn raise(peak: &Cell<u64>, now: u64) {
     peak.set(peak.get().max(now));
 }
 
-/// Everything that a shard counts.
+/// All counters and gauges of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) counters: Counters,
@@ -326,14 +327,14 @@ pub(crate) struct Stats {
     pub(crate) peaks: Peaks,
 }
 
-/// What a shard (or, added up, a cache) holds now.
+/// The current holdings of a shard (or, added up, of a cache).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Holdings {
     /// Blocks in the cache.
     pub cached_blocks: u64,
-    /// Bytes of memory that the index takes.
+    /// Bytes of memory of the index.
     pub index_bytes: u64,
-    /// Bytes of memory for ghosts, region tables, versions of blocks and all else that grows with the cache.
+    /// Bytes of memory for ghosts, region tables, versions of blocks and everything else that grows with the cache.
     pub other_memory_bytes: u64,
     /// Bytes of all regions.
     pub capacity_bytes: u64,
@@ -341,38 +342,38 @@ pub struct Holdings {
     pub ring_bytes: [u64; 2],
     /// Bytes of free regions.
     pub free_bytes: u64,
-    /// Bytes filled in the regions in use.
+    /// Used bytes of the regions in use.
     pub used_bytes: u64,
-    /// Admissions that wait to be stored.
+    /// Admissions waiting to be stored.
     pub admission_queue: u64,
-    /// Extent and summary writes queued or on their way.
+    /// Extent and summary writes queued or in flight.
     pub cache_writes_queued: u64,
-    /// Reads of misses that are at the origin.
+    /// Reads of misses in flight at the origin.
     pub origin_reads_in_flight: u64,
     /// Whether the cache device failed and is no longer used.
     pub cache_failed: bool,
-    /// Bytes of the fragments of the blocks in the cache, to about a hundredth ([`crate::index::Index::fragment_bytes`]).
+    /// Bytes of the fragments of cached blocks, to about 1 % ([`crate::index::Index::fragment_bytes`]).
     pub fragment_bytes: u64,
-    /// Blocks that are newer than the origin.
+    /// Number of dirty blocks.
     pub dirty_blocks: u64,
     /// Bytes of the cache device that dirty blocks take.
     pub dirty_device_bytes: u64,
-    /// Bytes of the cache device that dirty blocks may take.
+    /// The dirty limit, in bytes of the cache device.
     pub dirty_limit_bytes: u64,
-    /// Shards whose writeback fails at present, for another reason than damaged blocks.
+    /// Shards whose writeback is failing now, for a reason other than damaged blocks.
     pub writeback_failing: u64,
-    /// Dirty blocks whose only copy could not be read when it was read last.
+    /// Dirty blocks whose only copy could not be read at the last attempt.
     pub damaged_blocks: u64,
     /// [`Self::admission_queue`], of the fullest shard.
     pub admission: QueueDepth,
     /// [`Self::cache_writes_queued`], of the fullest shard.
     pub cache_writes: QueueDepth,
-    /// [`Self::origin_reads_in_flight`], of the shard that has most.
+    /// [`Self::origin_reads_in_flight`], of the shard with the most.
     pub origin_reads: QueueDepth,
 }
 
 impl Holdings {
-    /// Adds another shard's.
+    /// Adds another shard's holdings.
     pub fn add(&mut self, other: &Self) {
         self.cached_blocks += other.cached_blocks;
         self.index_bytes += other.index_bytes;
@@ -398,19 +399,19 @@ impl Holdings {
     }
 }
 
-/// Counters, latencies and holdings of a shard or a cache at one moment.
+/// Counters, latencies and holdings of a shard or a cache at one time.
 #[derive(Clone, Debug, Default)]
 pub struct StatsSnapshot {
     /// Counters.
     pub counts: Counts,
     /// Latency histograms.
     pub latencies: Latencies,
-    /// What is held.
+    /// Holdings.
     pub holdings: Holdings,
 }
 
 impl StatsSnapshot {
-    /// Adds another shard's.
+    /// Adds another shard's snapshot.
     pub fn add(&mut self, other: &Self) {
         self.counts.add(&other.counts);
         self.latencies.add(&other.latencies);

@@ -1,4 +1,4 @@
-//! An empty cache.
+//! Creating an empty cache.
 
 use flaz_codec::CodecSpec;
 use flaz_device::{Device, DeviceError, IoBuf};
@@ -13,12 +13,12 @@ use crate::format::superblock::{State, Superblock};
 use crate::settings::AfterCrash;
 use crate::units::Epoch;
 
-/// What a new cache is to be.
+/// Options of a new cache.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Its identity.
+    /// The cache's UUID.
     pub uuid: Uuid,
-    /// Now, seconds since 1970.
+    /// Current time, seconds since 1970.
     pub created_unix_s: u64,
     /// Sizes that the user chose.
     pub wish: GeometryOptions,
@@ -26,16 +26,16 @@ pub struct CreateOptions {
     pub codec: CodecSpec,
     /// Size of the origin in bytes.
     pub origin_len: u64,
-    /// What tells the origin from another one.
+    /// Identity of the origin.
     pub origin_identity: String,
-    /// Where the origin is.
+    /// Path of the origin.
     pub origin_path: String,
 }
 
-/// Lays out an empty cache. The old contents of the device are given up.
+/// Lays out an empty cache. The old contents of the device are discarded.
 ///
 /// # Errors
-/// [`CacheError`] when the layout cannot be (nothing is written then) or the device fails.
+/// [`CacheError`] if the layout is invalid (nothing is written then) or the device fails.
 pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Superblock, CacheError> {
     let sector_bytes = cache.alignment().max(512);
     let geometry = Geometry::plan(cache.len(), sector_bytes, options.origin_len, options.wish)?;
@@ -56,7 +56,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
     };
     let page = superblock.to_bytes()?;
     assert_eq!(page.len(), SUPERBLOCK_BYTES);
-    // An old superblock must not survive a create that is cut short.
+    // An old superblock must not survive an interrupted create.
     for slot in SUPERBLOCK_SLOTS {
         cache
             .write_at(slot, IoBuf::zeroed(SUPERBLOCK_BYTES), false)
@@ -90,7 +90,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
     Ok(superblock)
 }
 
-/// Writes sectors that no opening has written: the next one takes all regions for free.
+/// Writes sectors of epoch 0, with all regions free: no opening has that epoch.
 pub(crate) async fn clear_manifest<C: Device>(
     cache: &C,
     geometry: &Geometry,
@@ -118,7 +118,7 @@ pub(crate) async fn clear_manifest<C: Device>(
     Ok(())
 }
 
-/// Clears every bit.
+/// Clears all bits of the intent bitmap.
 pub(crate) async fn clear_intents<C: Device>(cache: &C, geometry: &Geometry) -> Result<(), DeviceError> {
     const CHUNK_BYTES: u64 = 1 << 20;
     let mut at = 0;

@@ -19,10 +19,10 @@ pub enum CacheError {
         /// What is wrong with slot 1.
         second: FormatError,
     },
-    /// The layout cannot be.
+    /// The layout is invalid.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The device is too small to look at.
+    /// The device is too small for superblocks.
     #[error("the cache device has {found} bytes, a cache needs at least {expected}")]
     TooSmall {
         /// Bytes needed.
@@ -30,29 +30,29 @@ pub enum CacheError {
         /// Bytes found.
         found: u64,
     },
-    /// The cache device cannot be written in the sectors that the cache was created for.
+    /// The device's sector size does not match the cache.
     #[error(
         "the cache device has sectors of {found} bytes, the cache was created for {expected}: use a device with such \
          sectors, or create the cache anew"
     )]
     Sectors {
-        /// Bytes of a sector in the superblock.
+        /// Sector size in the superblock.
         expected: u32,
-        /// The device's granularity.
+        /// Sector size of the device.
         found: u32,
     },
-    /// The origin is smaller than it was.
+    /// The origin has shrunk.
     #[error(
         "the origin has {found} bytes, the cache was created for one of {expected}: name the right origin, or create \
          the cache anew"
     )]
     OriginTooSmall {
-        /// Bytes in the superblock.
+        /// Bytes according to the superblock.
         expected: u64,
         /// Bytes found.
         found: u64,
     },
-    /// The origin is not as it was when it was served last.
+    /// The origin has changed since the cache last served it.
     #[error(
         "the origin has been changed since {since} (its first {bytes} bytes, and those of its partitions, have the \
          fingerprint {found:#010x}, expected {expected:#010x}): what is cached may be old{}, and never write to an origin \
@@ -64,15 +64,15 @@ pub enum CacheError {
         }
     )]
     OriginChanged {
-        /// Since when.
+        /// How serving ended then.
         since: Served,
-        /// The cache may hold blocks that are newer than the origin.
+        /// The cache may hold dirty blocks.
         dirty: bool,
-        /// Bytes that were compared at the start, and at that of each partition.
+        /// Bytes compared at the start of the origin and of each partition.
         bytes: u64,
-        /// Fingerprint then.
+        /// The recorded fingerprint.
         expected: u32,
-        /// Fingerprint now.
+        /// The current fingerprint.
         found: u32,
     },
     /// The origin cannot be read or flushed.
@@ -161,7 +161,7 @@ pub enum Untrusted {
     OtherCache(uuid::Uuid),
 }
 
-/// A thread that drives shards does not answer. Its message says which, and what it was asked.
+/// A thread that drives shards does not respond. The message names the thread and the request.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ShardsUnreachable(pub String);
@@ -169,7 +169,7 @@ pub struct ShardsUnreachable(pub String);
 /// How serving a cache ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// It was stopped in order.
+    /// It was stopped cleanly.
     UntilStop,
     /// Its server was killed, or the power failed.
     UntilCrash,
@@ -184,7 +184,7 @@ impl std::fmt::Display for Served {
     }
 }
 
-/// What to do about two bad slots: a cache that was one may hold what the origin lacks.
+/// The message about two bad slots: a device that did hold a cache may hold dirty blocks.
 fn no_superblock(first: &FormatError, second: &FormatError) -> String {
     match (first, second) {
         (FormatError::Magic { .. }, FormatError::Magic { .. }) => {

@@ -1,6 +1,6 @@
 //! A whole cache: created, opened, closed; its superblock.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`lifecycle`] | the order of the steps that open and close a cache |
 //! | [`shard_set`] | all shards of a cache, on one thread or on several |
@@ -49,17 +49,17 @@ pub struct LocalCache<P: Platform> {
     around: Surroundings<P>,
     lifecycle: Lifecycle,
     group: ShardGroup<P>,
-    /// How it started.
+    /// How the cache started.
     pub start: Start,
-    /// What was found after a crash.
+    /// The results of recovery, after a crash.
     pub recovered: Recovered,
 }
 
 impl<P: Platform> LocalCache<P> {
-    /// Opens a cache: warm after a clean stop or a crash; cold where its contents are damaged.
+    /// Opens a cache: warm after a clean stop or a crash; cold if its contents are damaged.
     ///
     /// # Errors
-    /// [`CacheError`] when there is no cache or the device fails.
+    /// [`CacheError`] if there is no cache or the device fails.
     pub async fn open(
         env: P::Env,
         cache: Rc<P::Cache>,
@@ -69,10 +69,10 @@ impl<P: Platform> LocalCache<P> {
         Self::open_with(env, cache, origin, settings, AfterCrash::Warm).await
     }
 
-    /// Opens a cache, and chooses what a crash of this opening leaves.
+    /// Opens a cache with the given state after a crash of this opening.
     ///
     /// # Errors
-    /// [`CacheError`] when there is no cache or the device fails.
+    /// [`CacheError`] if there is no cache or the device fails.
     pub async fn open_with(
         env: P::Env,
         cache: Rc<P::Cache>,
@@ -86,7 +86,7 @@ impl<P: Platform> LocalCache<P> {
     /// Opens a cache that has a host record.
     ///
     /// # Errors
-    /// [`CacheError`] when there is no cache or the device fails.
+    /// [`CacheError`] if there is no cache or the device fails.
     pub async fn open_recorded(
         env: P::Env,
         cache: Rc<P::Cache>,
@@ -123,7 +123,7 @@ impl<P: Platform> LocalCache<P> {
         })
     }
 
-    /// Permits write-back to be chosen with [`LocalCache::set`], if it was not when the cache was opened.
+    /// Permits [`LocalCache::set`] to select write-back, if write-back was not selected when the cache was opened.
     ///
     /// # Errors
     /// As [`Lifecycle::permit_write_back`].
@@ -134,7 +134,7 @@ impl<P: Platform> LocalCache<P> {
     /// Writes all dirty blocks to the origin.
     ///
     /// # Errors
-    /// [`IoError`]: something stays dirty.
+    /// [`IoError`]: some blocks stay dirty.
     pub async fn clean_all(&self) -> Result<(), IoError> {
         for shard in self.group.shards().iter() {
             shard.clean_all().await?;
@@ -154,13 +154,13 @@ impl<P: Platform> LocalCache<P> {
         self.lifecycle.superblock()
     }
 
-    /// Counts and holdings of all shards, added up.
+    /// Sums of the counts and holdings of all shards.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         self.group.stats()
     }
 
-    /// Changes settings of all shards.
+    /// Changes the settings of all shards.
     pub fn set(&self, settings: &Settings) {
         self.group.set(settings);
     }

@@ -1,4 +1,4 @@
-//! The origin at an opening and at a stop: whether it changed while the cache was off, and what of it is stable.
+//! The origin at an opening and at a stop: its fingerprint, and making it stable.
 
 use flaz_device::Device;
 
@@ -10,24 +10,24 @@ use crate::host_record::HostRecord;
 use crate::planted::{PlantedBug, planted};
 use crate::shard::{OriginWrites, any_intent};
 
-/// Checks that the origin is as it was when it was served last: against the superblock after a clean stop, else against
-/// the host record; after a crash, unless clients may have been writing where the comparison would show it. Asked before
-/// the superblock is opened, of every cache of which something will be used.
+/// Checks that the origin has not changed since it was served last: against the superblock after a clean stop, otherwise
+/// against the host record. After a crash the check is skipped if clients may have been writing to the compared stripes.
+/// Runs before the superblock is opened, for every cache whose contents will be used.
 ///
 /// # Errors
-/// [`CacheError::OriginChanged`], or [`CacheError::Origin`] when the origin fails.
+/// [`CacheError::OriginChanged`], or [`CacheError::Origin`] if the origin fails.
 pub(super) async fn check<C: Device, O: Device>(
     cache: &C,
     origin: &O,
     superblock: &Superblock,
     record: Option<HostRecord>,
 ) -> Result<(), CacheError> {
-    // An opening that could not be recorded leaves the record of an earlier one.
+    // If an opening could not be recorded, the record is of an earlier one.
     let record = record.filter(|record| record.epoch == superblock.epoch);
     let (since, expected) = match (how_to_start(superblock), record) {
         (Start::Warm(_), _) => (Served::UntilStop, superblock.origin_fingerprint),
         (Start::Recovered, Some(record)) if record.stopped => (Served::UntilStop, record.origin),
-        // Clients went on without intents, and the fingerprint was not renewed since.
+        // Clients wrote without intents, and the fingerprint was not updated since.
         (Start::Recovered, Some(record)) if record.fenced => {
             tracing::warn!(
                 "cannot check whether the origin was changed since the crash: the cache was fenced before it"
@@ -68,10 +68,10 @@ pub(super) async fn check<C: Device, O: Device>(
     })
 }
 
-/// Flushes the origin and puts its fingerprint into the superblock: for [`HostRecord::of`] at an opening, for the clean mark
-/// at a stop. If that fails, or a flush has failed before, there is no fingerprint: the next start compares nothing and
-/// refuses nothing. A flush that fails here may have lost acknowledged writes of an earlier process: the next client
-/// that asks for a flush gets the error.
+/// Flushes the origin and puts its fingerprint into the superblock: for [`HostRecord::of`] at an opening, for the clean
+/// mark at a stop. If that fails, or a flush has failed before, there is no fingerprint: the next start compares and
+/// refuses nothing. A failed flush may have lost acknowledged writes of an earlier process: the next client that asks for a
+/// flush gets the error.
 pub(super) async fn take_fingerprint<O: Device>(
     origin: &O,
     writes: &OriginWrites,
@@ -95,8 +95,8 @@ pub(super) async fn take_fingerprint<O: Device>(
 
 /// Flushes the origin for a cache that starts empty.
 ///
-/// Unflushed writes of an earlier process would be read and cached, without an intent, and a power cut could still take
-/// them from the origin. After a clean stop they are stable; after a crash the old intents stay set.
+/// Otherwise, unflushed writes of an earlier process could be read and cached, without an intent, and then be lost from the
+/// origin in a power cut. After a clean stop they are stable; after a crash the old intents stay set.
 ///
 /// # Errors
 /// [`CacheError::Origin`] when the origin fails.

@@ -14,20 +14,20 @@ use crate::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered, 
 use crate::stats::StatsSnapshot;
 use crate::units::Epoch;
 
-/// The outcome of an order to all shards: the outer error is that of reaching them.
+/// The outcome of a request to all shards: the outer error means that shards could not be reached.
 pub type Reached<T> = Result<T, ShardsUnreachable>;
 
-/// State of all shards, added up.
+/// Sums of the states of all shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardsState {
-    /// Blocks that the origin lacks.
+    /// Number of dirty blocks.
     pub dirty_blocks: u64,
-    /// The cache device failed a shard, and writes may have gone past it.
+    /// The cache device failed a shard, and writes may have bypassed it.
     pub fenced: bool,
 }
 
 impl ShardsState {
-    /// Adds other shards.
+    /// Adds the state of other shards.
     pub fn add(&mut self, other: Self) {
         self.dirty_blocks += other.dirty_blocks;
         self.fenced |= other.fenced;
@@ -40,35 +40,35 @@ impl ShardsState {
     reason = "a lifecycle belongs to one thread; no Send bound is wanted"
 )]
 pub trait ShardSet {
-    /// Replaces the shards by new, empty ones that are not started.
+    /// Replaces the shards with new, empty ones that are not started.
     async fn build(&self, superblock: &Superblock) -> Reached<()>;
 
-    /// Loads the index images of the clean stop that ended `epoch`. Returns the number of entries that were refused.
+    /// Loads the index images of the clean stop that ended `epoch`. Returns the number of refused entries.
     async fn load_images(&self, epoch: Epoch) -> Reached<Result<u64, ImageError>>;
 
-    /// Reads the log back after a crash; with [`Trust::DirtyOnly`] clean blocks are dropped.
+    /// Recovers from the log after a crash; with [`Trust::DirtyOnly`] clean blocks are dropped.
     async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>>;
 
-    /// Says whether the superblock permits dirty blocks.
+    /// Sets whether the superblock permits dirty blocks.
     async fn permit_write_back(&self, permitted: bool) -> Reached<()>;
 
     /// Starts the tasks of the shards.
     async fn start(&self) -> Reached<()>;
 
-    /// Stops them; everything admitted is on the cache device on return.
+    /// Stops the shards; everything admitted is on the cache device on return.
     async fn stop(&self) -> Reached<()>;
 
     /// Writes the index images.
     async fn save(&self) -> Reached<Result<(), ImageError>>;
 
-    /// Dirty blocks, and whether the cache device is still used.
+    /// Dirty blocks, and whether the cache device is still in use.
     async fn state(&self) -> Reached<ShardsState>;
 
     /// The counts that all shards share.
     fn origin_writes(&self) -> &OriginWrites;
 }
 
-/// Combines the outcomes of saving: a cache device that failed counts more than any other error.
+/// Combines the outcomes of saving: a failed cache device takes precedence over other errors.
 pub fn worst_save(outcomes: impl IntoIterator<Item = Result<(), ImageError>>) -> Result<(), ImageError> {
     let mut worst = Ok(());
     for outcome in outcomes {
@@ -79,7 +79,7 @@ pub fn worst_save(outcomes: impl IntoIterator<Item = Result<(), ImageError>>) ->
     worst
 }
 
-/// Which shards a group has: those whose number leaves `first` when divided by `step`.
+/// The shards of a group: those whose number modulo `step` is `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Number of the first shard.
@@ -92,18 +92,18 @@ impl Share {
     /// All shards of a cache.
     pub const ALL: Self = Self { first: 0, step: 1 };
 
-    /// Whether a shard is among them.
+    /// Whether a shard belongs to the share.
     #[must_use]
     pub fn has(self, number: u32) -> bool {
         number % self.step == self.first
     }
 }
 
-/// What the shards of a group are built from.
+/// The parts that the shards of a group are built from.
 pub struct GroupParts<P: Platform> {
-    /// Which shards.
+    /// The share of the group.
     pub share: Share,
-    /// Devices, time, host records.
+    /// Devices, time, and host records.
     pub around: Surroundings<P>,
     /// Shared by all shards of the cache.
     pub origin_writes: OriginWrites,
@@ -120,7 +120,7 @@ pub struct ShardGroup<P: Platform> {
 }
 
 impl<P: Platform> ShardGroup<P> {
-    /// A group without shards; [`ShardSet::build`] makes them.
+    /// A group without shards; [`ShardSet::build`] creates them.
     #[must_use]
     pub fn new(parts: GroupParts<P>, settings: Settings) -> Self {
         assert!(parts.share.first < parts.share.step, "{:?}", parts.share);
@@ -155,7 +155,7 @@ impl<P: Platform> ShardGroup<P> {
         self.shard_count.get()
     }
 
-    /// Changes the settings of all shards, also of those that are built later.
+    /// Changes the settings of all shards, including shards that are built later.
     pub fn set(&self, settings: &Settings) {
         self.settings.replace(settings.clone());
         for shard in self.shards().iter() {
@@ -163,7 +163,7 @@ impl<P: Platform> ShardGroup<P> {
         }
     }
 
-    /// Counts and holdings of all shards, added up.
+    /// Sums of the counts and holdings of all shards.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         let mut total = StatsSnapshot::default();
@@ -178,10 +178,10 @@ impl<P: Platform> ShardGroup<P> {
         self.shards.replace(Rc::from([]));
     }
 
-    /// As [`ShardSet::recover`]; calls `region_done` for each region that was read.
+    /// As [`ShardSet::recover`]; calls `region_done` after each region that was read.
     ///
     /// # Errors
-    /// [`RecoverError`] of the first shard that has one: all shards are then to be built anew.
+    /// [`RecoverError`] of the first shard that fails: all shards must then be built again.
     pub async fn recover_with(
         &self,
         trust: Trust,
@@ -189,7 +189,7 @@ impl<P: Platform> ShardGroup<P> {
     ) -> Result<Recovered, RecoverError> {
         let region_done = &region_done;
         let shards = self.shards();
-        // All at the same time: while one waits for the device, another uses the processor.
+        // Concurrently: while one waits for the device, another uses the processor.
         let parts = join_all(shards.iter().map(|shard| async move {
             if trust == Trust::DirtyOnly
                 && let Err(source) = shard.mark_fenced().await

@@ -1,4 +1,4 @@
-//! How a cache starts: by what its superblock says, and how far the device is trusted.
+//! How a cache starts, given its superblock and how far the device is trusted.
 
 use flaz_device::Device;
 
@@ -13,9 +13,9 @@ use crate::units::Epoch;
 pub enum Start {
     /// After a clean stop: the index images of this epoch are used.
     Warm(Epoch),
-    /// After a crash: the log is read back; blocks of stripes that had writes in flight are dropped.
+    /// After a crash: recovered from the log; blocks of stripes that had writes in flight are dropped.
     Recovered,
-    /// Nothing of the earlier contents is used.
+    /// No earlier contents are used.
     Cold,
     /// The cache was never served.
     Empty,
@@ -32,18 +32,18 @@ impl Start {
 pub(super) fn how_to_start(superblock: &Superblock) -> Start {
     match superblock.state {
         State::Clean => Start::Warm(superblock.epoch),
-        // Fenced: writes that went past the cache have overtaken its contents.
+        // Fenced: writes that bypassed the cache have made its contents stale.
         State::Open if superblock.valid_from_epoch > superblock.epoch => Start::Cold,
         State::Open => Start::Recovered,
         State::Empty => Start::Empty,
     }
 }
 
-/// Marks the cache as being served, in a new epoch, and returns how it starts. A crash of this opening leaves what the
-/// superblock said before; of contents that are not trusted, nothing.
+/// Marks the cache open, in a new epoch, and returns how it starts. Earlier contents stay valid after a crash of this
+/// opening, unless they are not trusted.
 ///
 /// # Errors
-/// [`CacheError`] when the device fails.
+/// [`CacheError`] if the device fails.
 pub(super) async fn open_superblock<C: Device>(
     cache: &C,
     superblock: &mut Superblock,
@@ -59,8 +59,8 @@ pub(super) async fn open_superblock<C: Device>(
     superblock.epoch = next_epoch(superblock)?;
     match start {
         Start::Empty => superblock.valid_from_epoch = superblock.epoch,
-        // Already here, not only at the cold start that follows: from now on the generation is ahead of the host record, and
-        // the origin is the present one. After a crash in between nothing else would show that the contents are untrusted.
+        // Done here, not only at the cold start that follows: from now on the generation is ahead of the host record, and
+        // the origin is the current one. After a crash in between, nothing else would show that the contents are untrusted.
         Start::Cold => superblock.valid_from_epoch = next_epoch(superblock)?,
         Start::Warm(_) | Start::Recovered => {}
     }

@@ -1,4 +1,4 @@
-//! The superblock's steps: what it says before, while and after a cache is served.
+//! Reading the superblock, and its states before, while and after a cache is served.
 
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
@@ -12,13 +12,13 @@ use crate::settings::AfterCrash;
 use crate::shard::OriginWrites;
 use crate::units::Epoch;
 
-/// Times that a slot is read which does not check.
+/// Attempts to read a slot that fails its checks.
 const SLOT_READS_MAX: u32 = 4;
 
-/// Reads the superblock that counts.
+/// Reads the valid superblock with the highest generation.
 ///
 /// # Errors
-/// [`CacheError`] when there is none.
+/// [`CacheError`] if there is none.
 pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheError> {
     let needed = SUPERBLOCK_SLOTS[1] + SUPERBLOCK_BYTES as u64;
     if cache.len() < needed {
@@ -27,7 +27,7 @@ pub async fn read_superblock<C: Device>(cache: &C) -> Result<Superblock, CacheEr
             found: cache.len(),
         });
     }
-    // A slot that cannot be read is one that is damaged, if the other is there.
+    // An unreadable slot counts as damaged, if the other slot is valid.
     let mut unreadable = None;
     let mut slots = Vec::new();
     for slot in SUPERBLOCK_SLOTS {
@@ -67,24 +67,24 @@ async fn read_slot<C: Device>(cache: &C, slot: u64) -> Result<Result<Superblock,
         let (page, result) = cache.read_at(slot, IoBuf::zeroed(SUPERBLOCK_BYTES)).await;
         let found = result.map(|()| Superblock::parse(&page, cache.len()));
         tries += 1;
-        // Without the newer one the cache would look older than it is, and without both there is none: it may have been read
-        // wrong for once, or could not be read for a moment.
+        // Without the newer slot the cache would look older than it is, and without both there is no cache: retry, because
+        // a single read may be wrong or fail.
         if matches!(&found, Ok(Ok(_))) || found.as_ref().is_err_and(is_timeout) || tries == SLOT_READS_MAX {
             return found;
         }
     }
 }
 
-/// Times that a damaged slot is written before the only good one is.
+/// Attempts to write a damaged slot before the only good one is written.
 const SPARE_WRITES_MAX: u64 = 3;
 
-/// Writes the next generation of the superblock into both slots, one after the other: with one alone, losing that sector
-/// would bring back what was before, and that is either an older cache to whoever remembers this one, or a wrong one. After a
-/// failure one slot is good, with this generation or the one before, and what is in the other is not known: that one is
-/// written first the next time.
+/// Writes the next generation of the superblock into both slots, one after the other. If only one had it, losing that
+/// sector would bring back the previous superblock: an older cache than in the host record, or one in the wrong state.
+/// After a failure one slot is good, with this generation or the previous one, and the contents of the other are unknown:
+/// the other is written first the next time.
 ///
 /// # Errors
-/// [`CacheError`] when the device fails.
+/// [`CacheError`] if the device fails.
 pub async fn write_superblock<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     let page = write_first_slot(cache, superblock).await?;
     Ok(write_second_slot(cache, superblock, page).await?)
@@ -110,22 +110,22 @@ async fn write_first_slot<C: Device>(cache: &C, superblock: &mut Superblock) -> 
         let Err(error) = written.await else {
             return Ok(page);
         };
-        // Not the same number once more, for what failed may have landed.
+        // Never reuse this generation, because the failed write may have landed.
         superblock.generation = superblock.generation.wrapping_add(1);
         if spare_writes == 0 || error.op != DeviceOp::Write || is_timeout(&error) {
             return Err(error.into());
         }
         spare_writes -= 1;
         if spare_writes > 0 {
-            // Of the same slot.
+            // Retry the same slot.
             superblock.generation = superblock.generation.wrapping_add(1);
         }
-        // Otherwise the damaged slot takes nothing any more: the next number is for the other one.
+        // Otherwise the damaged slot cannot be written: the next generation goes to the other one.
     }
 }
 
-/// Whether the other slot has been damaged, perhaps only now, so that this one, torn, would leave none. Not if it is older
-/// than what was written last: then the other one is what counts, and is read wrong.
+/// Whether the other slot is damaged, perhaps only recently, so that a torn write of this one would leave none. Not if this
+/// one is older than the last generation written: then the other one is valid, and was misread.
 async fn is_alone<C: Device>(cache: &C, slot: usize, generation: u64) -> bool {
     let damaged = match read_slot(cache, SUPERBLOCK_SLOTS[1 - slot]).await {
         Ok(parsed) => parsed.is_err(),
@@ -175,10 +175,10 @@ pub(super) fn next_epoch(superblock: &Superblock) -> Result<Epoch, FormatError> 
     next.ok_or_else(|| FormatError::field("superblock", "epoch", format!("below {}", EPOCH_END - 1), epoch))
 }
 
-/// Says on the cache device that blocks may be dirty from now on. Before the first one is.
+/// Records on the cache device that blocks may be dirty from now on. Called before the first one is.
 ///
 /// # Errors
-/// [`CacheError::ColdWriteBack`], or [`CacheError`] when the device fails.
+/// [`CacheError::ColdWriteBack`], or [`CacheError`] if the device fails.
 pub(super) async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     if superblock.after_crash == AfterCrash::Cold {
         return Err(CacheError::ColdWriteBack);
@@ -186,15 +186,15 @@ pub(super) async fn mark_dirty<C: Device>(cache: &C, superblock: &mut Superblock
     if !superblock.dirty {
         superblock.dirty = true;
         let written = write_superblock(cache, superblock).await;
-        // Who asks again must not be told that it is done.
+        // After a failure, a retry must not find it already set.
         superblock.dirty = written.is_ok();
         written?;
     }
     Ok(())
 }
 
-/// The same while shards are served from the device: they hear of a flush that fails, and this one believes the device
-/// as little as they do once one of theirs has failed.
+/// The same while shards are served from the device: they are informed if this flush fails, and this flush does not count
+/// if one of theirs has failed.
 ///
 /// # Errors
 /// As for [`mark_dirty`].
@@ -218,12 +218,12 @@ pub(super) async fn mark_dirty_served<C: Device, E: Env>(
     marked?
 }
 
-/// Gives up what earlier openings stored: when the user says so, or when what is needed to trust it is damaged.
+/// Discards the contents of earlier openings: at the user's request, or if structures needed to trust them are damaged.
 ///
 /// # Errors
-/// [`CacheError`] when the device fails.
+/// [`CacheError`] if the device fails.
 pub(super) async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
-    // Shards that were thrown away may have written in this one.
+    // Shards that were dropped may have written in the current epoch.
     superblock.epoch = next_epoch(superblock)?;
     superblock.valid_from_epoch = superblock.epoch;
     superblock.dirty = false;
@@ -234,20 +234,20 @@ pub(super) async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock
     Ok(())
 }
 
-/// Marks what is on a cache device that failed while it was served as never to be used again.
+/// Marks the contents of a cache device as void, because the device failed while it was served.
 ///
 /// # Errors
-/// [`CacheError`] when the device fails again.
+/// [`CacheError`] if the device fails again.
 pub async fn mark_void<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.valid_from_epoch = Epoch(superblock.epoch.0.saturating_add(1));
     write_superblock(cache, superblock).await
 }
 
-/// Marks the cache as stopped in order. Every shard must have been saved, and the fingerprint of the origin be in the
-/// superblock.
+/// Marks the cache as stopped cleanly. Every shard must have been saved, and the superblock must have the origin's
+/// fingerprint.
 ///
 /// # Errors
-/// [`CacheError`] when the device fails.
+/// [`CacheError`] if the device fails.
 pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.state = State::Clean;
     let page = write_first_slot(cache, superblock).await?;
@@ -257,16 +257,16 @@ pub async fn mark_clean<C: Device>(cache: &C, superblock: &mut Superblock) -> Re
         written = write_second_slot(cache, superblock, again).await;
     }
     if let Err(error) = written {
-        // The first says it. Losing that one too would make the cache look older than the host remembers.
+        // The first slot has the clean state. If that slot were lost too, the cache would look older than its host record.
         tracing::warn!(%error, "one of the two superblocks cannot be written");
     }
     Ok(())
 }
 
-/// Marks a stopped cache as holding nothing, and nothing that was ever on it as valid.
+/// Marks a stopped cache as empty, and everything that was ever on it as void.
 ///
 /// # Errors
-/// [`CacheError`] when the device fails.
+/// [`CacheError`] if the device fails.
 pub async fn mark_empty<C: Device>(cache: &C, superblock: &mut Superblock) -> Result<(), CacheError> {
     superblock.state = State::Empty;
     superblock.dirty = false;

@@ -1,19 +1,19 @@
-//! What a cache works with: devices, time, host records.
+//! The surroundings of a cache: devices, time, host records.
 
 use std::rc::Rc;
 
 use crate::host_record::HostRecords;
 use crate::shard::Platform;
 
-/// What a cache works with.
+/// The surroundings of a cache.
 pub struct Surroundings<P: Platform> {
-    /// Time, tasks.
+    /// Time and tasks.
     pub env: P::Env,
     /// The cache device.
     pub cache: Rc<P::Cache>,
     /// The origin.
     pub origin: Rc<P::Origin>,
-    /// Where host records are kept, if anywhere.
+    /// Where host records are kept, if the host keeps any.
     pub host_records: Option<Rc<dyn HostRecords>>,
 }
 

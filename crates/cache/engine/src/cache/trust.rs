@@ -15,8 +15,8 @@ pub enum Trust {
     Nothing,
 }
 
-/// Compares a superblock, as it was read, with the host record. Raises its numbers to those of the record, so that nothing
-/// that was written in between passes for newer than this opening.
+/// Compares a superblock, as it was read, with the host record. Raises its numbers to those of the record, so that contents
+/// written in between never look newer than this opening.
 fn compare(superblock: &mut Superblock, record: Option<HostRecord>) -> Result<(), Untrusted> {
     let Some(record) = record else { return Ok(()) };
     let (expected, found) = (record.generation, superblock.generation);
@@ -32,10 +32,10 @@ fn compare(superblock: &mut Superblock, record: Option<HostRecord>) -> Result<()
     Ok(())
 }
 
-/// Decides how far a cache device is trusted, and logs the reason where that is not in full.
+/// Decides how far a cache device is trusted, and logs the reason if not fully.
 ///
 /// # Errors
-/// [`CacheError::DirtyUnreadable`] where dirty blocks may be missing.
+/// [`CacheError::DirtyUnreadable`] if dirty blocks may be missing.
 pub(super) fn of_device(
     superblock: &mut Superblock,
     record: Option<HostRecord>,
@@ -46,7 +46,7 @@ pub(super) fn of_device(
             tracing::error!("only dirty blocks are kept: {error}");
             Ok(Trust::DirtyOnly)
         }
-        // Also where the copy says that it has no dirty blocks: the cache had some since.
+        // Even if the copy has no dirty blocks: the cache had some since.
         Err(why) if superblock.dirty || record.is_some_and(|record| record.dirty) => {
             Err(CacheError::DirtyUnreadable { why: why.into() })
         }
@@ -57,8 +57,8 @@ pub(super) fn of_device(
 /// The same after the origin was served through another cache.
 ///
 /// # Errors
-/// [`CacheError::OtherCacheDirty`] where that cache has dirty blocks, unless they are discarded;
-/// [`CacheError::DirtyUnreadable`] where this one may have some.
+/// [`CacheError::OtherCacheDirty`] if that cache has dirty blocks, unless they are discarded;
+/// [`CacheError::DirtyUnreadable`] if this one may have some.
 pub(super) fn after_other_cache(
     trust: Trust,
     superblock: &Superblock,

@@ -375,24 +375,24 @@ mod tests {
     use crate::shard::log::{Append, Positions};
     use crate::shard::simulated::{Disks, append, contents, raw};
 
-    /// What is damaged of a region that was full and stable.
+    /// The damage to a region that was full and stable.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Damage {
-        /// A byte of its summary that is not in the trailer.
+        /// A byte of its summary, outside the trailer.
         Summary,
         /// The trailer.
         Trailer,
-        /// A bit of the header of its extent of this number.
+        /// A bit of the header of the extent of this number.
         Header(u32),
-        /// All of that header.
+        /// All of the header of that extent.
         Gone(u32),
-        /// The fragment of that one.
+        /// The fragment of that extent.
         Fragment(u32),
     }
     use Damage::{Fragment, Gone, Header, Summary as List, Trailer};
 
-    /// Recovery after a region of three extents, with one dirty block each, was damaged in this way, and whether it finds them,
-    /// and a fourth one that was stored after them: in another region, if this one was closed before.
+    /// Damages a region of three extents with one dirty block each, and recovers. Returns whether the blocks are found, and
+    /// a fourth one that was stored after them: in another region, if this one was closed before.
     fn recovery_after(closed: bool, damage: &[Damage]) -> Result<Vec<bool>, RecoverError> {
         let disks = Disks::new(8 << 20, GeometryOptions::default());
         let data: Vec<Vec<u8>> = (0..4)
@@ -449,7 +449,7 @@ mod tests {
         })
     }
 
-    /// Older copies of what such an extent hides would come back.
+    /// Otherwise older copies of the blocks in such an extent would come back.
     #[test]
     fn header_and_summary_damage_is_found_in_a_full_region() {
         for summary in [List, Trailer] {
@@ -461,7 +461,7 @@ mod tests {
                     matches!(outcome, Err(RecoverError::Damaged { .. })),
                     "{summary:?}, extent {extent}: {outcome:?}"
                 );
-                // It is told when it is read.
+                // Reported when it is read.
                 let found = recovery_after(true, &[summary, Fragment(extent)])
                     .expect("the headers say what is there");
                 let expected: Vec<bool> = (0..4).map(|block| block != extent).collect();
@@ -493,15 +493,15 @@ mod tests {
         }
     }
 
-    /// What a crash has left behind a hole was never stable, and recovery has closed the region before it. That must not be
-    /// taken for something that damage hides, should the summary be damaged later.
+    /// The data that a crash left beyond a hole was never stable, and recovery has closed the region before the hole. It
+    /// must not count as missing if the summary is damaged later.
     #[test]
     fn what_a_crash_left_behind_a_hole_is_not_missed_later() {
         let disks = Disks::new(8 << 20, GeometryOptions::default());
         let hole = disks.sim.block_on(async {
             let first = disks.shard(1);
             let mut hole = 0;
-            // On their way together: none of them says that one before it was stable.
+            // All in flight together: none of them implies that an earlier one is stable.
             for block in 0..3 {
                 if block == 1 {
                     hole = first.log.used_of_open(Ring::Main);
@@ -551,7 +551,7 @@ mod tests {
         });
     }
 
-    /// A region of which the end alone cannot be read, and that is full up to there.
+    /// A full region whose end cannot be read, and whose extents reach up to it.
     #[test]
     fn an_unreadable_summary_of_a_full_region_is_done_without() {
         let disks = Disks::new(8 << 20, GeometryOptions::default());
@@ -590,9 +590,10 @@ mod tests {
         });
     }
 
-    /// A region is flushed with a block in it, then two extents go to it, the first with the block anew, and one to the region
-    /// behind it, which lands before them and is flushed. Then the power fails: of the first extent the header alone has
-    /// landed, or, with `gap`, nothing. Whether the block is as it was flushed; none if they landed in another order.
+    /// A region is flushed with a block in it. Then two extents go to it, the first with a new version of the block, and
+    /// one to the next region, which lands before them and is flushed. Then the power fails: of the first extent only the
+    /// header has landed, or, with `gap`, nothing. Returns whether the block is as it was flushed; `None` if they landed in
+    /// another order.
     fn after_a_flush_beside_a_region_that_has_ended(
         seed: u64,
         gap: bool,
@@ -616,12 +617,12 @@ mod tests {
             assert!(first.make_log_stable().await);
             let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
             let used = first.log.used_of_open(Ring::Main);
-            // Of what a client writes to the other ring.
+            // For the data that a client writes to the other ring.
             let (mut other, mut extents) = (Positions::default(), Vec::new());
             other.raise(Ring::Probation, append(&first, Ring::Probation, 4, raw(&data(4))));
             first.log.seal_all();
             first.pump_writes();
-            // The next extent is written twice, so that what follows overtakes it.
+            // The next extent is written twice, so that later ones overtake it.
             disks.cache.fail_nth(DeviceOp::Write, 2);
             for (block, seed) in [(0, 1), (2, 2), (3, 3)] {
                 extents.push(append(&first, Ring::Main, block, raw(&data(seed))));
@@ -636,7 +637,7 @@ mod tests {
             }
             first.log.promise(&other);
             first.flush().await.expect("flushes");
-            // As some writer does that sets an intent.
+            // As a writer that sets an intent does.
             if !first.log.is_under_way(extents[0]) {
                 return None;
             }
@@ -653,13 +654,13 @@ mod tests {
         Some(disks.sim.block_on(async {
             let second = disks.shard(2);
             second.recover(|| ()).await?;
-            // The write that failed may have landed.
+            // The failed write may have landed.
             let found = contents(&second, 0).await;
             Ok(found == Some(data(0)) || found == Some(data(1)))
         }))
     }
 
-    /// A flush of a client says nothing of a region whose extents and summary are still on their way.
+    /// A client's flush does not cover a region whose extents and summary are still in flight.
     #[test]
     fn a_flush_makes_no_region_stable_before_it_landed() {
         for gap in [false, true] {
@@ -671,7 +672,8 @@ mod tests {
         }
     }
 
-    /// A shard that has filled a region: with so many raw blocks, and then with blocks of one value. The number of records.
+    /// Fills a region: with `raws` raw blocks, and then with same-filled blocks. Returns the region and the number of
+    /// blocks in it.
     async fn fill_region(disks: &Disks, raws: u64) -> (u32, u64) {
         let shard = disks.shard(1);
         let (mut region, mut number) = (None, 0);
@@ -698,7 +700,7 @@ mod tests {
         (region.flatten().expect("it was open"), number)
     }
 
-    /// The extents say the same, and there may be no room between the last of them and what cannot be read.
+    /// The extents have the same records, and there may be no space between the last extent and the unreadable sectors.
     #[test]
     fn a_summary_whose_sectors_cannot_be_read_is_not_needed() {
         let (mut tight, mut raws) = (0, u64::MAX);
@@ -729,7 +731,7 @@ mod tests {
         assert!(tight > 0, "there always is");
     }
 
-    /// It is no fragment of this place then, but what another extent has left there.
+    /// Otherwise it is not a fragment of this location, but left there by another extent.
     #[test]
     fn a_note_that_a_block_is_lost_counts_with_its_checksum_alone() {
         let mut data = vec![0; BLOCK_BYTES];
