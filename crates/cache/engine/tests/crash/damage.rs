@@ -1,8 +1,8 @@
 //! Damage that the contract promises to survive, crash or not, in every mode.
 //!
-//! The manifest calls a closed region full, and its summary lists all of its records, so that damage to one extent hides no
-//! other: everything that was acknowledged must still be read, or give an error. Extents of a region that is being filled
-//! are found one behind the other, and damage to one may hide those behind it: only what was flushed is sure then.
+//! The manifest marks a closed region full, and its summary lists all of its records, so damage to one extent hides no
+//! other: all acknowledged data must still be read, or give an error. Extents of an open region are found by walking them
+//! in order, and damage to one may hide later ones: only flushed data is guaranteed then.
 
 use flaz_engine::format::extent::ExtentHeader;
 use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
@@ -14,38 +14,37 @@ use flaz_sim::{Rng, SimDisk};
 
 use super::sectors::SECTOR;
 
-/// Where bits may rot: behind both superblocks, one of which must be well.
+/// Start of the area where bits may rot: after both superblocks, one of which must be valid.
 pub const ROT_FROM: u64 = SUPERBLOCK_SLOTS[1] + SUPERBLOCK_BYTES as u64;
 
-/// A region that the manifest calls full, with all that is in it.
+/// A region that the manifest marks full, with its contents.
 struct Closed {
     /// Byte offset on the device.
     position: u64,
     /// Bytes of extents.
     used: u64,
-    /// Where the summary begins, and its bytes.
+    /// Start and length of the summary.
     summary_at: u64,
     summary_len: u64,
     /// Offset within the region and length of each extent.
     extents: Vec<(u64, u64)>,
 }
 
-/// What is damaged, and a number that decides the rest.
+/// What to damage, and a number that decides the details.
 #[derive(Clone, Copy, Debug)]
 pub enum Damage {
     /// A closed region.
     Closed(u64),
-    /// An extent of a region that is being filled.
+    /// An extent of an open region.
     Newest(u64),
 }
 
-/// Damages an extent for good of a region that is being filled; false: there is none. A bit of it, or all: it was written and is not
-/// there.
+/// Permanently damages an extent of an open region; false: there is none. A bit of it, or all of it: a lost write.
 pub fn damage_newest(disk: &SimDisk, pick: u64) -> bool {
     let mut rng = Rng::new(pick);
     let mut extents = open_extents(disk);
     extents.sort_unstable();
-    // The last ones of each ring matter most.
+    // The last extents of each ring matter most.
     let last = extents
         .len()
         .saturating_sub(if rng.coin() { 2 } else { extents.len() });
@@ -61,7 +60,7 @@ pub fn damage_newest(disk: &SimDisk, pick: u64) -> bool {
     true
 }
 
-/// Sequence, place and length of the extents of regions that are being filled.
+/// Sequence, position and length of the extents of open regions.
 fn open_extents(disk: &SimDisk) -> Vec<(Sequence, u64, u64)> {
     let Some(superblock) = superblock(disk) else {
         return Vec::new();
@@ -98,7 +97,7 @@ fn open_extents(disk: &SimDisk) -> Vec<(Sequence, u64, u64)> {
     found
 }
 
-/// Damages a closed region for good, as `pick` decides; false: none is closed.
+/// Permanently damages a closed region, chosen by `pick`; false: none is closed.
 pub fn damage(disk: &SimDisk, pick: u64) -> bool {
     let mut rng = Rng::new(pick);
     let closed = closed_regions(disk);
@@ -108,7 +107,7 @@ pub fn damage(disk: &SimDisk, pick: u64) -> bool {
     let region = &closed[rng.below(closed.len() as u64) as usize];
     let (from, len) = region.extents[rng.below(region.extents.len() as u64) as usize];
     match rng.below(4) {
-        // A bit of an extent, of the summary.
+        // A bit of an extent or of the summary.
         0 | 1 => {
             let at = if rng.below(8) == 0 {
                 region.summary_at + rng.below(region.summary_len)
@@ -117,7 +116,7 @@ pub fn damage(disk: &SimDisk, pick: u64) -> bool {
             };
             disk.flip_bit(at, rng.below(8) as u8);
         }
-        // An extent was written and is not there, or is somewhere else.
+        // A lost write of an extent, or a misdirected one.
         kind => {
             let written = disk.peek(region.position + from, len as usize);
             let mut before = vec![0; len as usize];
@@ -199,7 +198,7 @@ fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
     closed
 }
 
-/// What the manifest says of a region, if the power were lost now.
+/// The manifest's entry of a region, if the power failed now.
 fn entry(disk: &SimDisk, superblock: &Superblock, shard: u32, number: u32) -> Option<ManifestEntry> {
     let geometry = &superblock.geometry;
     let sector = geometry.manifest_sector_of(number);
@@ -223,7 +222,7 @@ fn summary(disk: &SimDisk, position: u64, end: u64) -> Option<(Summary, u64)> {
     Some((summary, len))
 }
 
-/// The same, if it stays.
+/// The same, if the summary is stable.
 fn stable_summary(disk: &SimDisk, position: u64, end: u64) -> Option<(Summary, u64)> {
     let (summary, len) = summary(disk, position, end)?;
     let at = end - len;

@@ -1,8 +1,8 @@
-//! From a workload to crash states, and what must hold in each.
+//! From a workload to crash states, and checks of each.
 //!
-//! A workload is lived once, and every moment of it that matters is kept. From a moment come crashed disks, by many
-//! plans; from each of them a new life, which reads everything and is checked against the oracle. Some of these lives
-//! are watched as well and crash again.
+//! A workload is run once, and every relevant moment of it is kept. Several plans turn a moment into crashed disks; each of
+//! these starts a new life, which reads everything and is checked against the oracle. Some of these lives are watched as
+//! well and crash again.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,30 +20,30 @@ use super::run::{Kinds, Life, Moment, OpeningFaults, Past, Script, Start, live};
 use super::start::{filled, records_of};
 use super::workload::{Generator, MODES, Scenario, Shape, Step, failing, failing_opening, unsettle};
 
-/// How long after a flush its mark is stable for sure, where it follows the answer: some writes and flushes of the fastest
-/// disk, and of the extents and the summary that it may have to wait for.
+/// Time within which the mark of a flush is certainly stable, if it follows the reply: some writes and flushes of the
+/// fastest disk, and of the extents and the summary that it may have to wait for.
 const MARKED_WITHIN: Duration = Duration::from_millis(15);
 
-/// How much of a scenario is looked at.
+/// How much of a scenario is explored.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Crash states of one scenario, about.
+    /// Approximate number of crash states of one scenario.
     pub states: u64,
     /// Moments of one life.
     pub moments: usize,
-    /// Random plans a moment, where there are too many subsets.
+    /// Random plans per moment, if there are too many subsets.
     pub random_plans: u64,
-    /// One in so many crash states is lived on: writes, a clean stop, a warm start.
+    /// One in this many crash states continues: writes, a clean stop, a warm start.
     pub one_in_lives_on: u64,
-    /// One in so many is crashed again.
+    /// One in this many is crashed again.
     pub one_in_crashes_again: u64,
-    /// One in so many is recovered twice.
+    /// One in this many is recovered twice.
     pub one_in_twice: u64,
-    /// Devices fail in one in so many lives after a crash, and in as many openings.
+    /// Devices fail in one in this many lives after a crash, and in as many openings.
     pub one_in_fails: u64,
-    /// Of one in so many a closed region of the cache device is damaged.
+    /// In one in this many, a closed region of the cache device is damaged.
     pub one_in_damaged: u64,
-    /// One in so many is looked at a second time, with damage to what was written last.
+    /// One in this many is started a second time, with damage to the latest extents.
     pub one_in_damaged_newest: u64,
 }
 
@@ -76,11 +76,11 @@ impl Budget {
     };
 }
 
-/// What was explored.
+/// Counts of what was explored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub scenarios: u64,
-    /// Scenarios in which settings changed.
+    /// Scenarios with changed settings.
     pub unsettled: u64,
     /// Scenarios with large requests.
     pub large: u64,
@@ -94,9 +94,9 @@ pub struct Counts {
     pub warm: u64,
     /// Steps of the longest life.
     pub steps_max: u64,
-    /// Of everything that happened: equal for equal explorations.
+    /// Digest of everything that happened: equal for equal explorations.
     pub digest: u64,
-    /// What the engine counted, in workloads and in lives after crashes.
+    /// The engine's counts, in workloads and in lives after crashes.
     pub did: flaz_engine::stats::Counts,
     pub kinds: Kinds,
 }
@@ -120,13 +120,13 @@ impl Counts {
     }
 }
 
-/// A crash state that is not as it must be.
+/// A crash state that violates the contract.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
-    /// What was wrong.
+    /// The violation.
     pub what: String,
-    /// How it came to it, outermost first.
+    /// The events that led to it, outermost first.
     pub path: Vec<String>,
 }
 
@@ -140,7 +140,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// A filled cache and what scenarios on it have in common.
+/// A filled cache and the common parameters of the scenarios on it.
 pub struct Base {
     pub shape: Shape,
     pub start: Start,
@@ -148,7 +148,7 @@ pub struct Base {
 
 impl Base {
     /// # Errors
-    /// [`Failure`] when even filling it goes wrong.
+    /// [`Failure`] if even filling it fails.
     pub fn new(base: u64) -> Result<Self, Failure> {
         let shape = Shape::of_base(base);
         let start = caught(|| filled(base, &shape)).map_err(|what| Failure {
@@ -193,11 +193,11 @@ pub fn explore(
 }
 
 thread_local! {
-    /// `Some` while a life is being lived: panics go here, not to the terminal.
+    /// `Some` during a life: panics go here, not to the terminal.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs a life; a panic in it is an error like others.
+/// Runs a life; a panic becomes an error.
 fn caught<T>(life: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -225,7 +225,7 @@ struct Explorer<'a> {
     base: &'a Base,
     budget: Budget,
     rng: Rng,
-    /// A block to tell about.
+    /// A block to print records of.
     block: Option<u64>,
     forgetful_host: bool,
     unsettled: bool,
@@ -233,11 +233,11 @@ struct Explorer<'a> {
     path: Vec<String>,
 }
 
-/// How one crash goes.
+/// The plan of one crash.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     crash: Crash,
-    /// Over the volatile writes of the origin, then those of the cache device.
+    /// Applies to the volatile writes of the origin, then those of the cache device.
     both: CrashPlan,
 }
 
@@ -275,7 +275,7 @@ impl Explorer<'_> {
         Ok(life)
     }
 
-    /// Up to `most` of `count` numbers, in order.
+    /// Chooses up to `most` of `count` numbers, in order.
     fn choose(&mut self, count: usize, most: usize) -> Vec<usize> {
         let mut left = most.min(count) as u64;
         let mut chosen = Vec::new();
@@ -330,8 +330,8 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Sometimes starts once more, with damage to one of the extents that were written last. What had been flushed and marked
-    /// by the crash must be read, or give an error, or the start be refused.
+    /// Sometimes starts once more, with damage to one of the latest extents. Data that was flushed and marked by the time
+    /// of the crash must be read, or give an error, or the start must be refused.
     fn damage_newest(
         &mut self,
         life: &Life,
@@ -341,7 +341,7 @@ impl Explorer<'_> {
     ) -> Result<(), String> {
         let mut rng = Rng::new(mix(life.trace_hash ^ moment.event << 20 ^ index));
         let past = start.past;
-        // Of what else is wrong the same holds only if it comes alone.
+        // Other damage is covered only if it is the only damage.
         let alone = !past.rotten && !past.damaged && !past.forgetful;
         let strict = self.base.shape.settings.strict_flush == StrictFlush::Always;
         let unmarked = moment.past.unmarked && !strict;
@@ -393,11 +393,11 @@ impl Explorer<'_> {
         plans
     }
 
-    /// Starts again after a crash and checks everything.
+    /// Starts again after a crash and verifies everything.
     fn recover(&mut self, start: &Start, depth: u32) -> Result<(), String> {
         let lives_on = self.rng.below(self.budget.one_in_lives_on) == 0;
         let crashes_again = depth < 2 && self.rng.below(self.budget.one_in_crashes_again) == 0;
-        // Sometimes clients meet the cache as it is.
+        // Sometimes clients start without a full read first.
         let read_first = !lives_on || self.rng.below(3) > 0;
         let twice = read_first && self.rng.below(self.budget.one_in_twice) == 0;
         let seed = self.rng.next_u64();
@@ -448,11 +448,11 @@ impl Explorer<'_> {
         self.counts.warm += u64::from(life.warm);
         self.counts.kinds.failing_lives += u64::from(life.failed);
         if life.refused {
-            // The next who opens it must find all that there was.
+            // The next opening must find all contents.
             let end = life.moments.last().expect("the end is a moment");
             self.crashes(&life, end, 4, depth + 1)?;
         }
-        // (An error is another answer, and damage depends on what is stable.)
+        // Not comparable after errors; and damage depends on which data is stable.
         if twice && troubles.none() {
             self.counts.twice += 1;
             let other = Script {
@@ -483,15 +483,15 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// What goes wrong in a life after a crash. The rest of the life stays as it would be without.
+    /// The faults of a life after a crash. The rest of the life stays as it would be without them.
     fn troubles(&self, start: &Start, seed: u64, depth: u32) -> Troubles {
         let mut rng = Rng::new(mix(seed ^ 0x7b0b1e));
         let mut troubles = Troubles::default();
-        // Neither may hide what the other damages; and one life at last goes well.
+        // Damage and faults are not combined, because one may hide the other; and the last life has no faults.
         if rng.below(self.budget.one_in_damaged) == 0 {
             troubles.damage = (!start.past.rotten).then_some(rng.next_u64());
         } else if rng.below(self.budget.one_in_fails) == 0 && depth < 3 && !start.past.rotten {
-            // What the origin gives is believed.
+            // Data read from the origin is trusted.
             let (cache, origin) = (
                 failing_opening(&mut rng),
                 FaultRates {
@@ -536,7 +536,7 @@ impl Explorer<'_> {
     }
 }
 
-/// What goes wrong in a life after a crash.
+/// The faults of a life after a crash.
 #[derive(Clone, Copy, Debug, Default)]
 struct Troubles {
     /// Devices fail while the cache is served.
@@ -565,7 +565,7 @@ impl Troubles {
 }
 
 impl Moment {
-    /// Writes of the origin and of the cache device that such a crash may undo.
+    /// Numbers of writes of the origin and of the cache device that such a crash may undo.
     fn volatile(&self, crash: Crash) -> (usize, usize) {
         match crash {
             Crash::Kill => (
@@ -580,7 +580,7 @@ impl Moment {
     }
 }
 
-/// What a crash leaves.
+/// The state after a crash.
 fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
     let (origin_writes, _) = moment.volatile(plan.crash);
     let chooser = RefCell::new(plan.both.chooser());

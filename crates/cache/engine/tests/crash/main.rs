@@ -1,21 +1,21 @@
-//! Crashes: the process killed, both devices without power, at every moment that differs, in every way that matters.
+//! Crashes: the process killed, or both devices without power, at every distinct moment, with every relevant outcome.
 //!
-//! A workload runs on two simulated disks with volatile write caches; every device event of it is a place to crash.
-//! From each crash the cache is opened again, everything is read, and an oracle of every sector says whether that may
-//! be. `docs/testing.md` says what this proves and how a failure is replayed.
+//! A workload runs on two simulated disks with volatile write caches; every device event of it is a place to crash. After
+//! each crash the cache is opened again, everything is read, and an oracle of every sector decides whether the result is
+//! allowed. `docs/testing.md` describes what this proves and how to replay a failure.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `sectors` | contents that say which write they are from |
-//! | `oracle` | what each sector may hold, now and after a crash |
-//! | `workload` | sizes and requests, as data made from a seed |
-//! | `run`, `host` | one life of a cache on two disks, and what its host remembers |
-//! | `opening` | requests, and why they may fail |
+//! | `sectors` | sector contents that identify the write they are from |
+//! | `oracle` | the allowed contents of each sector, now and after a crash |
+//! | `workload` | sizes and requests, as data generated from a seed |
+//! | `run`, `host` | one life of a cache on two disks, and its host records |
+//! | `opening` | requests, and the allowed reasons for their failure |
 //! | `damage` | damage that the contract promises to survive |
 //! | `start` | the filled cache that scenarios start from |
 //! | `explore` | crashes of a life, lives after them |
 //! | `minimise` | smaller workloads that still fail |
-//! | `planted` | defects on purpose, all of which are found |
+//! | `planted` | deliberate defects, all of which are found |
 
 mod damage;
 mod explore;
@@ -37,7 +37,7 @@ use explore::{Base, Budget, Counts, Failure, explore};
 use minimise::minimise;
 use workload::{Op, Place, SCENARIOS_A_BASE, Scenario, Step};
 
-/// Crash states of a run of all tests, unless `FLAZ_CRASH_STATES` says otherwise.
+/// Crash states of a run of all tests, unless `FLAZ_CRASH_STATES` is set.
 const CRASH_STATES: u64 = 200_000;
 
 fn number_from_env(name: &str) -> Option<u64> {
@@ -48,8 +48,8 @@ fn number_from_env(name: &str) -> Option<u64> {
     )
 }
 
-/// Explores scenarios, one base a turn from `FLAZ_CRASH_BASE` or 0 on, on all cores, until there are `goal` crash states or one is wrong. Each
-/// thread begins with `prepare`, each scenario is changed by `adapt`.
+/// Explores scenarios on all cores, one base a turn starting from `FLAZ_CRASH_BASE` or 0, until there are `goal` crash
+/// states or one fails. Each thread begins with `prepare`, each scenario is changed by `adapt`.
 fn explore_all(
     goal: u64,
     prepare: &(impl Fn() + Sync),
@@ -58,7 +58,7 @@ fn explore_all(
     explore_bases(goal, prepare, adapt, &|turn| turn)
 }
 
-/// The same with the base of each turn as `base_of` says.
+/// The same, with the base of each turn from `base_of`.
 #[expect(
     clippy::disallowed_methods,
     reason = "each thread has simulations of its own; nothing is shared but counters"
@@ -114,7 +114,7 @@ fn explore_bases(
     (counts, failure)
 }
 
-/// Fails with all that helps: how to replay it, and a smaller workload that fails as well.
+/// Fails with everything that helps: how to replay the failure, and a smaller workload that fails as well.
 fn report(failure: Failure, adapt: &impl Fn(&mut Scenario)) -> ! {
     let seed = failure.seed;
     eprintln!("{failure}");
@@ -136,29 +136,29 @@ fn report(failure: Failure, adapt: &impl Fn(&mut Scenario)) -> ! {
     panic!("{}", smallest.failure);
 }
 
-/// Scenarios in which something was lost or revived once.
+/// Scenarios in which data was once lost or revived.
 const PAST_FAILURES: [u64; 10] = [
-    // A page of intents was unreadable at one opening: its bits counted as set, writers relied on them, and they were not on the
-    // device after the next crash.
+    // A page of intents was unreadable at one opening: its bits counted as set, writers relied on them, and they were not
+    // on the device after the next crash.
     491,
-    // A damaged clean block that was found beside a stop, which never ended.
+    // A damaged clean block was found during a stop, which then never ended.
     46,
-    // A damaged extent in a region whose mark had gone before its summary was stable.
+    // A damaged extent in a region whose mark was removed before its summary was stable.
     30_120_649_770_926_149,
-    // A damaged dirty block at a start without a free region: reclaim tried for ever to make room for it.
+    // A damaged dirty block at a start without a free region: reclaim tried forever to make space for it.
     30_121_897_156_935_735,
-    // The first header of a region had rotted, and the power failed before its summary was stable: it was taken for one that
-    // had been reclaimed, and what it had made void came back.
+    // The first header of a region had rotted, and the power failed before its summary was stable: the region was taken for
+    // a reclaimed one, and data that it had voided came back.
     30_122_112_593_166_337,
-    // A crash in a reclaim left no room to note that a dirty block is damaged: reclaim waited for ever.
+    // A crash in a reclaim left no space to record that a dirty block is damaged: reclaim waited forever.
     30_121_942_606_413_860,
-    // Zeroes that were not kept, on a cache device that was given up, were read, and gone when the process was.
+    // Zeroes that were not stored on a fenced cache device were read, and were gone after the process was killed.
     30_122_253_152_682_041,
-    // A read failed for once when a dirty block was to be moved at a start: it was noted as lost.
+    // A single read failed when a dirty block had to be moved at a start: the block was recorded as lost.
     30_122_482_983_764_031,
-    // One superblock was torn, the other could not be read for a moment and was read wrong once: it was taken for no cache.
+    // One superblock was torn, the other was temporarily unreadable and then misread once: this was taken for no cache.
     30_122_528_550_682_631,
-    // Blocks of refused writes, which are not read until the next start, were told as damaged.
+    // Blocks of refused writes, which are not read until the next start, were reported as damaged.
     30_122_718_888_198_188,
 ];
 
@@ -200,10 +200,10 @@ fn no_crash_loses_or_revives_anything() {
     eprintln!("crash states explored: {}", counts.states);
     eprintln!("{counts:?}");
     if goal < CRASH_STATES {
-        // Few bases: not all kinds need be among them.
+        // With few bases, some kinds may not occur.
         return;
     }
-    // A test that explores nothing proves nothing.
+    // A test must not pass without exploring anything.
     for (name, count) in [
         ("kills", counts.kills),
         ("power cuts", counts.power_cuts),
@@ -235,10 +235,10 @@ fn no_crash_loses_or_revives_anything() {
     }
 }
 
-/// What is looked at whole: each mode on one shard and on two.
+/// Bases that are explored exhaustively: each mode on one shard and on two.
 const SHORT_BASES: u64 = 4;
 
-/// Nothing is sampled: a crash at each device event, and there by each plan.
+/// No sampling: a crash at each device event, with each plan.
 #[test]
 fn every_crash_of_a_short_workload_loses_and_revives_nothing() {
     let place = |spot, first, count| Place { spot, first, count };
@@ -299,11 +299,11 @@ fn equal_seeds_give_equal_runs() {
     );
 }
 
-/// The negative control: an origin that answers flushes and does nothing loses what was durable. That is not
-/// promised to be survived; it must be seen.
+/// The negative control: an origin that acknowledges flushes and does nothing loses durable data. The contract does not
+/// cover that, but the test must detect it.
 #[test]
 fn a_lying_origin_flush_is_found_and_minimised() {
-    // A host that remembers would refuse an origin that has lost what it began with.
+    // With host records, an origin that has lost its first bytes would be refused.
     let adapt = |scenario: &mut Scenario| {
         scenario.origin_faults.flush_lie_ppm = 1_000_000;
         scenario.forgetful_host = true;

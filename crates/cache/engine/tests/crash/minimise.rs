@@ -1,22 +1,22 @@
-//! Smaller workloads that still fail, by leaving steps out.
+//! Smaller workloads that still fail, found by removing steps.
 //!
-//! Delta debugging (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002) over the list
-//! of steps. Each candidate is explored like the original, because another workload has other moments to crash at.
-//! What fails may then be another defect than at first: that one is welcome, too.
+//! Delta debugging (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002) over the list of
+//! steps. Each candidate is explored like the original, because another workload has other moments to crash at. It may then
+//! fail because of another defect, which is just as useful.
 
 use super::explore::{Base, Budget, Counts, Failure, explore};
 use super::workload::{Scenario, Step};
 
-/// Crash states that minimising may cost, about a minute.
+/// Crash states that minimising may use, about a minute.
 const STATES_MAX: u64 = 50_000;
 
-/// A workload that fails and the failure that it has.
+/// A failing workload and its failure.
 pub struct Smallest {
     pub steps: Vec<Step>,
     pub failure: Failure,
 }
 
-/// Leaves out what can be left out of a scenario that fails with `failure`.
+/// Removes as many steps as possible from a scenario that fails with `failure`.
 pub fn minimise(base: &Base, scenario: &Scenario, failure: Failure, budget: &Budget) -> Smallest {
     let mut counts = Counts::default();
     let mut best = Smallest {

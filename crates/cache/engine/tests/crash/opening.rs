@@ -1,4 +1,4 @@
-//! One opening of a cache as its clients have it: requests, and why they may fail.
+//! One opening of a cache as its clients see it: requests, and the allowed reasons for their failure.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,10 +19,10 @@ use super::run::{Past, Simulated};
 use super::sectors::{Print, SECTOR, describe, print_of};
 use super::workload::{Op, Place};
 
-/// What the clients of one opening share.
+/// State shared by the clients of one opening.
 pub struct Opening {
     pub env: SimEnv,
-    /// Not there while it is being told that writes may be kept back.
+    /// `None` while write-back is being permitted.
     pub cache: RefCell<Option<LocalCache<Simulated>>>,
     pub shards: LocalShards<Simulated>,
     pub volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
@@ -30,21 +30,21 @@ pub struct Opening {
     pub spots: Rc<[Spot]>,
     pub settings: RefCell<Settings>,
     pub trim_gives: Print,
-    /// Sectors that the origin writes at least.
+    /// Smallest write of the origin, in sectors.
     pub origin_sectors: u64,
-    /// The devices, and what was before: an error must have its reason.
+    /// The devices, and the past: an error must have a reason.
     pub disk: Rc<SimDisk>,
     pub origin: Rc<SimDisk>,
     pub past: Rc<Cell<Past>>,
-    /// Something was to be stable on return.
+    /// A request with FUA was made.
     pub asked_fua: Cell<bool>,
-    /// The cache is being stopped beside its clients, which may be told so.
+    /// The cache is being stopped while clients are running; they may get an error for that.
     pub stopping: Cell<bool>,
-    /// Requests under way.
+    /// Requests in flight.
     pub under_way: Cell<u64>,
-    /// Times that something was damaged.
+    /// Number of damages so far.
     pub damages: Cell<u64>,
-    /// The first thing that went wrong.
+    /// The first failure.
     pub failure: Cell<Option<String>>,
 }
 
@@ -87,7 +87,7 @@ impl Opening {
                 let (sector, count) = self.sectors(place);
                 let (offset, len) = (sector * SECTOR as u64, count * SECTOR as u64);
                 let trimming = self.volume.trim(offset, len, fua);
-                // What the origin cannot trim stays as it is.
+                // Parts that the origin cannot trim stay unchanged.
                 let first = sector.next_multiple_of(self.origin_sectors);
                 let count = (sector + count) / self.origin_sectors * self.origin_sectors;
                 let count = count.saturating_sub(first);
@@ -201,7 +201,7 @@ impl Opening {
         self.shards.iter().for_each(|shard| shard.set(&settings));
     }
 
-    /// As whoever changes the mode must; false: the cache device cannot be told.
+    /// Permits write-back, which a change of mode requires; false: the cache device failed.
     async fn permit_write_back(&self) -> Result<bool, String> {
         let mut cache = loop {
             let cache = self.cache.take();
@@ -255,9 +255,9 @@ impl Opening {
         Ok(())
     }
 
-    /// Whether a request that began when the origin had failed `failed_before` times may fail so: because the origin
-    /// failed meanwhile; or, where blocks may be dirty, because the cache device is damaged, or the origin does not take
-    /// them.
+    /// Whether a request that began when the origin had failed `failed_before` times may fail in this way: because the
+    /// origin has failed since; or, if blocks may be dirty, because the cache device is damaged, or the origin fails
+    /// writes.
     fn may_fail(&self, error: &IoError, failed_before: u64) -> Result<(), String> {
         let (disk, origin, past) = (self.disk.stats(), self.origin.stats(), self.past.get());
         let damaged = past.damaged || disk.errors > 0 || disk.silent_faults > 0;
@@ -271,7 +271,7 @@ impl Opening {
         if explained { Ok(()) } else { Err(error.to_string()) }
     }
 
-    /// The same for a read of what nobody has written: the origin has it, whatever becomes of the cache device.
+    /// The same for a read of blocks that were never written: the origin has them even if the cache device fails.
     fn clean_may_fail(&self, error: &IoError, failed_before: u64) -> Result<(), String> {
         match error {
             IoError::DirtyLost { .. } | IoError::CacheFailed(_) => {
@@ -281,8 +281,8 @@ impl Opening {
         }
     }
 
-    /// The same for a flush: it is told also of failures of flushes that somebody else had asked for, or nobody. A write
-    /// with FUA is one, for all that is known of how devices make it stable: so it may fail like one, too.
+    /// The same for a flush: it is also told of failed flushes that another client, or no client, asked for. How devices
+    /// make a write with FUA stable is unknown, so it may fail like a flush.
     fn flush_may_fail(&self, error: &IoError) -> Result<(), String> {
         let stats = self.origin.stats();
         let flush_failed = stats.flush_errors > 0 || (self.asked_fua.get() && stats.errors > 0);
@@ -326,7 +326,7 @@ impl Opening {
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
 
-    /// Waits until nothing waits to be stored.
+    /// Waits until no admission is waiting.
     pub async fn stored(&self) {
         while self.stats().holdings.admission_queue > 0 {
             self.env.sleep(Duration::from_millis(1)).await;

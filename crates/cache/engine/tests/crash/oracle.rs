@@ -1,20 +1,19 @@
-//! What each sector may hold: the oracle.
+//! The oracle: the allowed contents of each sector.
 //!
-//! Before a run a sector's [`Ground`] says what it may hold; in a run it collects the writes that it got. From both
-//! follows what a read may return, and what the sector may hold after a crash at any earlier tick:
+//! Before a run, a sector's [`Ground`] holds its allowed contents; during a run it collects the writes to it. Both
+//! determine what a read may return, and what the sector may hold after a crash at any earlier tick:
 //!
 //! - a write is *sure* after the death of the process if it was acknowledged; after a power cut, if it was
 //!   acknowledged before a flush was called that then succeeded, or was FUA and acknowledged;
-//! - a sector holds any write (or the ground) unless a sure write began after that had ended: the last sure one or
-//!   any later one, also one in flight;
-//! - a write that failed may have happened, in whole or in part, until another that is sure; a flush that failed makes
-//!   nothing sure, and nothing that was written before it ended can be made sure by a later one: what it covered may be
-//!   forgotten;
-//! - what a read has returned stays: from then on it is the only thing that the ground may be, and, where no write was
-//!   under way, the only thing that the sector may be until it is written again, also after the death of the process.
+//! - a sector holds any write (or the ground), except those older than a sure write that began after they had ended: so the
+//!   last sure write or any later one, including one in flight;
+//! - a failed write may have happened, in whole or in part, until a later sure write; a failed flush makes nothing sure,
+//!   and nothing written before it ended can be made sure by a later flush: the data that it covered may be lost;
+//! - data that a read has returned stays: from then on it is the only allowed value of the ground, and, if no write was in
+//!   flight, the only allowed value of the sector until it is written again, even after the death of the process.
 //!
-//! Time is a counter of starts and ends. A trimmed sector is [`Print::ANY`] until it is read, unless the device is
-//! known to give zeroes.
+//! Time is a counter of starts and ends. A trimmed sector is [`Print::ANY`] until it is read, unless the device is known to
+//! return zeroes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,37 +25,37 @@ use super::sectors::{BLOCK_SECTORS, Print, SECTOR, describe, print_of};
 pub struct Spot {
     /// First sector on the device.
     pub first: u64,
-    /// Sectors.
+    /// Number of sectors.
     pub count: u64,
 }
 
-/// Two ways of dying.
+/// The two kinds of crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process dies: the devices keep all that was completed.
+    /// The process dies: the devices keep all completed writes.
     Kill,
-    /// Both devices lose power: each loses what it likes of what was not flushed.
+    /// Both devices lose power: each may lose any unflushed writes.
     PowerCut,
 }
 
-/// What a sector may hold before a run.
+/// The allowed contents of a sector before a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SectorGround {
     now: Vec<Print>,
-    /// And after a power cut, if nothing is written or flushed any more.
+    /// The same after a power cut, if nothing is written or flushed any more.
     durable: Vec<Print>,
 }
 
-/// What all sectors may hold before a run, in the order of the spots.
+/// The allowed contents of all sectors before a run, in the order of the spots.
 #[derive(Clone, Debug)]
 pub struct Ground {
     sectors: Vec<SectorGround>,
-    /// All of it is durable: what is read now is there after a power cut.
+    /// Everything is durable: data read now survives a power cut.
     settled: bool,
 }
 
 impl Ground {
-    /// Every sector of the spots holds what `print` says, durably.
+    /// Every sector of the spots holds the value of `print`, durably.
     pub fn known(spots: &[Spot], print: impl Fn(u64) -> Print) -> Self {
         let each = spots.iter().flat_map(|spot| spot.first..spot.first + spot.count);
         let sectors = each
@@ -71,7 +70,7 @@ impl Ground {
         }
     }
 
-    /// The same, with nothing volatile about it.
+    /// The same, with everything durable.
     #[must_use]
     pub fn settled(mut self) -> Self {
         for sector in &mut self.sectors {
@@ -99,7 +98,7 @@ impl Version {
         self.ended(tick) && !self.failed
     }
 
-    /// It was answered by `tick`.
+    /// It was acknowledged or failed by `tick`.
     fn ended(&self, tick: u64) -> bool {
         self.end.is_some_and(|end| end <= tick)
     }
@@ -107,24 +106,24 @@ impl Version {
 
 #[derive(Clone, Debug, Default)]
 struct History {
-    /// What a read found the ground to be, and when.
+    /// The value of the ground that a read returned, and when.
     seen: Option<(u64, Print)>,
-    /// What the last read found during which no write was under way, and when it ended.
+    /// The value of the last read without a write in flight, and when the read ended.
     observed: Option<(u64, Print)>,
     versions: Vec<Version>,
 }
 
-/// Flushes of clients, as (called, answered).
+/// Flushes of clients, as (called, ended).
 #[derive(Clone, Debug, Default)]
 struct Flushes {
     succeeded: Vec<(u64, u64)>,
-    /// Those of which the origin's failure was told.
+    /// Flushes that reported the origin's failure.
     failed: Vec<(u64, u64)>,
 }
 
 impl Flushes {
-    /// Whether what was under way from `start` to `end` is stable at `tick`: a flush that was called after it has
-    /// succeeded, and none that failed can have forgotten it before.
+    /// Whether a write in flight from `start` to `end` is stable at `tick`: a flush called after it has succeeded, and no
+    /// failed flush can have lost it before.
     fn cover(&self, start: u64, end: u64, tick: u64) -> bool {
         let harmless = |answered| !self.failed.iter().any(|f| f.0 < answered && start < f.1);
         let mut good = self.succeeded.iter();
@@ -132,7 +131,7 @@ impl Flushes {
     }
 }
 
-/// A write that has begun.
+/// A write in progress.
 #[must_use]
 pub struct Writing {
     start: u64,
@@ -166,12 +165,12 @@ impl Oracle {
         self.now.get()
     }
 
-    /// The present tick.
+    /// The current tick.
     pub fn now(&self) -> u64 {
         self.now.get()
     }
 
-    /// Where a sector's history lies. The sectors of a request lie in one spot.
+    /// Index of a sector's history. The sectors of a request are in one spot.
     fn place(&self, sector: u64) -> usize {
         let mut before = 0;
         for spot in &*self.spots {
@@ -183,7 +182,7 @@ impl Oracle {
         panic!("the workload does not use sector {sector}");
     }
 
-    /// Whether some client has written, or tried to write, to the blocks of these sectors, now or in an earlier life.
+    /// Whether a client has written, or tried to write, to the blocks of these sectors, now or in an earlier life.
     pub fn was_written(&self, sector: u64, count: u64) -> bool {
         let (first, last) = (
             sector / BLOCK_SECTORS,
@@ -219,12 +218,12 @@ impl Oracle {
         Writing { start, first, count }
     }
 
-    /// It was acknowledged; with `fua` it is durable.
+    /// The write was acknowledged; with `fua` it is durable.
     pub fn write_ends(&self, writing: &Writing, fua: bool) {
         self.write_answered(writing, fua, false);
     }
 
-    /// It was answered with an error.
+    /// The write failed.
     pub fn write_fails(&self, writing: &Writing) {
         self.write_answered(writing, false, true);
     }
@@ -249,7 +248,7 @@ impl Oracle {
         self.flushes.borrow_mut().succeeded.push((start, end));
     }
 
-    /// It was answered with a failure of the origin.
+    /// The flush failed with an error of the origin.
     pub fn flush_fails(&self, start: u64) {
         let end = self.tick();
         self.flushes.borrow_mut().failed.push((start, end));
@@ -259,10 +258,10 @@ impl Oracle {
         self.tick()
     }
 
-    /// Checks what a read that started at `start` and ends now returned, and learns from it.
+    /// Checks the data returned by a read that started at `start` and ends now, and learns from it.
     ///
     /// # Errors
-    /// What a sector held and what it might have held.
+    /// The contents of a sector and its allowed contents.
     pub fn read_ends(
         &self,
         start: u64,
@@ -301,7 +300,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// What all sectors may hold after a crash at `tick`.
+    /// The allowed contents of all sectors after a crash at `tick`.
     pub fn ground_at(&self, tick: u64, crash: Crash) -> Ground {
         let after_cut = self.ground_of_durable(tick, tick);
         match crash {
@@ -321,8 +320,8 @@ impl Oracle {
         }
     }
 
-    /// The same, if only what was durable at the tick `since` is sure. After damage that is what had been marked by then: it
-    /// is read, or gives an error.
+    /// The same, if only data that was durable at the tick `since` is sure. After damage that is the data marked by then:
+    /// it is read, or gives an error.
     pub fn ground_of_durable(&self, tick: u64, since: u64) -> Ground {
         let flushes = self.flushes.borrow();
         let durable = |v: &Version| {
@@ -347,7 +346,7 @@ impl Oracle {
 }
 
 impl History {
-    /// What the sector may hold at `tick`, when the writes that `sure` names are sure to be there.
+    /// The allowed contents of the sector at `tick`, if the writes selected by `sure` are certain to be present.
     fn candidates(&self, ground: &[Print], tick: u64, sure: impl Fn(&Version) -> bool) -> Vec<Print> {
         match self.seen {
             Some((at, print)) if at <= tick => self.candidates_over(&[print], tick, sure),
@@ -355,7 +354,7 @@ impl History {
         }
     }
 
-    /// What the sector may hold when the process dies at `tick`: as it was observed, or written since.
+    /// The allowed contents of the sector if the process dies at `tick`: as observed, or written since.
     fn after_kill(&self, ground: &[Print], tick: u64) -> Vec<Print> {
         let acknowledged = |v: &Version| v.acknowledged(tick);
         match self.observed {
@@ -492,7 +491,7 @@ mod tests {
             let next = Oracle::new(Rc::clone(&oracle.spots), Rc::clone(&next.ground));
             assert!(reads(&next, first));
             assert!(!reads(&next, 3 - first), "another answer than before");
-            // A power cut after a kill may still undo what was read: nobody flushed it.
+            // A power cut after a kill may still undo data that was read, because it was not flushed.
             let later = after(&next, Crash::PowerCut).len();
             assert_eq!(later, if crash == Crash::Kill { 3 } else { 1 });
         }

@@ -1,4 +1,4 @@
-//! Defects on purpose, all of which must be found: or the simulation is not good enough.
+//! Deliberate defects, all of which the simulation must find.
 
 use flaz_engine::planted::{PlantedBug, plant};
 
@@ -6,10 +6,10 @@ use super::workload::Shape;
 use super::{explore_bases, number_from_env};
 use flaz_engine::settings::Mode;
 
-/// Crash states within which each bug must be found: less than a minute on two cores.
+/// Crash states within which each defect must be found: less than a minute on two cores.
 const STATES_MAX: u64 = 50_000;
 
-/// A flush in 200 must be one that somebody relies on when the power fails.
+/// One flush in 200 must be one that data depends on when the power fails.
 fn states_max(bug: PlantedBug) -> u64 {
     match bug {
         PlantedBug::FlushNotSentAtTimes => 4 * STATES_MAX,
@@ -34,7 +34,7 @@ fn planted_bugs_are_found() {
         if wanted.as_ref().is_some_and(|name| *name != format!("{bug:?}")) {
             continue;
         }
-        // A search among bases that never keep writes back takes time and proves nothing about write-back.
+        // Searching bases without write-back takes time and proves nothing about write-back.
         let base_of = |turn| {
             if bug.is_of_write_back() {
                 Shape::bases_of(Mode::WriteBack)

@@ -22,10 +22,10 @@ use super::oracle::{Crash, Ground, Oracle};
 use super::sectors::{Print, SECTOR};
 use super::workload::{Op, Shape, Step};
 
-/// Steps of the executor after which a life counts as endless: about ten times what the longest takes.
+/// Executor steps after which a life counts as endless: about ten times the longest one.
 const STEPS_MAX: u64 = 2_000_000;
 
-/// Longest time that the host takes to note something.
+/// Longest time that the host takes to write a record.
 const NOTE_TAKES_MAX: Duration = Duration::from_millis(20);
 
 pub struct Simulated;
@@ -36,35 +36,35 @@ impl Platform for Simulated {
     type Origin = SimDisk;
 }
 
-/// Two disks and what is known of the exported device.
+/// Two disks and the known contents of the exported device.
 #[derive(Clone)]
 pub struct Start {
     pub cache: DiskImage,
     pub origin: DiskImage,
     pub ground: Rc<Ground>,
     pub past: Past,
-    /// What the host remembers.
+    /// The host record.
     pub memory: Option<HostRecord>,
 }
 
-/// What came before, as far as it matters to what may be demanded.
+/// Earlier events that affect what may be demanded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Past {
-    /// The cache device has failed: structures may be missing for good reasons.
+    /// The cache device has failed: structures may be missing for that reason.
     pub damaged: bool,
-    /// It has failed in such a way that the next opening may refuse to go on without what is missing: while it was served,
-    /// or silently. (An opening that failed has changed nothing, and what closed regions lose hides nothing else.)
+    /// It has failed in such a way that the next opening may refuse to continue without the missing data: while it was
+    /// served, or silently. (A failed opening has changed nothing, and damage to a closed region hides nothing else.)
     pub unfit: bool,
-    /// Something on it is wrong for good.
+    /// It has permanent damage.
     pub rotten: bool,
     /// There was a crash: extents may be torn or missing.
     pub crashed: bool,
-    /// The last thing was a clean stop: the next start is warm.
+    /// The last event was a clean stop: the next start is warm.
     pub stopped: bool,
-    /// Writes were kept back at some time: what the cache device alone has can be lost with it.
+    /// The cache was in write-back at some time: data that only the cache device has can be lost with it.
     pub kept_back: bool,
-    /// A device failed a flush in an earlier opening. What it has forgotten is still to be read, so that the cache has
-    /// it again, and nobody who knows of the failure is left: of a power cut then nothing can be demanded.
+    /// A device failed a flush in an earlier opening. The lost data can still be read, so the cache may have it again, and
+    /// no client knows of the failure any more: after a power cut nothing can be demanded then.
     pub forgetful: bool,
     /// The process may have ended before the mark of its last flush was due, and no opening has succeeded since.
     pub unmarked: bool,
@@ -74,13 +74,13 @@ pub struct Past {
 pub struct Moment {
     /// Number of the device event.
     pub event: u64,
-    /// What happened, for people.
+    /// The event, in words.
     pub what: String,
     /// Tick of the oracle.
     pub tick: u64,
     /// Virtual time.
     pub time: Nanos,
-    /// What a crash here makes of the past.
+    /// The past after a crash here.
     pub past: Past,
     /// A device failed a flush in this opening.
     pub flush_failed: bool,
@@ -89,24 +89,24 @@ pub struct Moment {
     pub memory: Option<HostRecord>,
 }
 
-/// What happens in a life.
+/// The events of a life.
 #[derive(Clone, Default)]
 pub struct Script<'a> {
     pub seed: u64,
     /// Read everything twice before anything else.
     pub read_first: bool,
-    /// Pack nothing: faster, where it is about other things.
+    /// Compress nothing: faster, if compression does not matter.
     pub plain: bool,
     pub steps: &'a [Step],
     /// The mode at openings, if not that of the base.
     pub mode: Option<Mode>,
-    /// Stop in order at the end, walk the cache device, open it again and read everything.
+    /// Stop cleanly at the end, check the cache device, open it again and read everything.
     pub stop: bool,
     /// The first of these stops does not wait for the clients.
     pub stop_beside: bool,
-    /// Note every moment.
+    /// Record every moment.
     pub watch: bool,
-    /// Note the last moment.
+    /// Record the last moment.
     pub watch_end: bool,
     pub cache_faults: FaultRates,
     pub origin_faults: FaultRates,
@@ -114,33 +114,33 @@ pub struct Script<'a> {
     pub opening_faults: Option<OpeningFaults>,
     /// Done to the cache device before anything else.
     pub damage: Option<Damage>,
-    /// The host notes nothing.
+    /// The host keeps no records.
     pub forgetful_host: bool,
 }
 
-/// What goes wrong while a cache is opened.
+/// Faults while a cache is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct OpeningFaults {
     pub cache: FaultRates,
     pub origin: FaultRates,
 }
 
-/// How often what happened that not every life has.
+/// Counts of events that not every life has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
     /// Openings that succeeded although devices failed.
     pub opened_failing: u64,
-    /// Openings that did not, because devices failed.
+    /// Openings that failed because devices failed.
     pub refused: u64,
     /// Lives after a crash in which devices failed while the cache was served.
     pub failing_lives: u64,
     /// Lives that began with damage.
     pub damaged_starts: u64,
-    /// Those of them in which it was an extent of a region that was being filled.
+    /// Damaged starts in which an extent of an open region was damaged.
     pub damaged_newest: u64,
     /// Damage while the cache was served.
     pub damages: u64,
-    /// Stops with requests under way.
+    /// Stops with requests in flight.
     pub stops_beside: u64,
 }
 
@@ -156,27 +156,27 @@ impl Kinds {
     }
 }
 
-/// A life that went as it should.
+/// A life without violations.
 pub struct Life {
     pub oracle: Rc<Oracle>,
     pub moments: Vec<Moment>,
-    /// Everything as it was read first (empty without `read_first`).
+    /// The first values read (empty without `read_first`).
     pub first_seen: Vec<Print>,
     pub trace_hash: u64,
     pub steps: u64,
-    /// The first opening was a warm one.
+    /// The first opening was warm.
     pub warm: bool,
-    /// What the engine counted.
+    /// The engine's counts.
     pub did: Counts,
     pub kinds: Kinds,
-    /// It ended with an opening that failed because devices did.
+    /// It ended with an opening that failed because of the devices.
     pub refused: bool,
     /// Devices failed while the cache was served.
     pub failed: bool,
 }
 
 impl Life {
-    /// The disks as a power cut that loses nothing leaves them now, with what is known.
+    /// The disks as after a power cut that loses nothing now, with their known contents.
     pub fn into_start(self) -> Start {
         let ground = self.oracle.ground_at(self.oracle.now(), Crash::Kill);
         let end = self.moments.last().expect("the end is a moment");
@@ -190,10 +190,10 @@ impl Life {
     }
 }
 
-/// Lives a script.
+/// Runs a script.
 ///
 /// # Errors
-/// What was read and may not be, what could not be done, or that it does not end.
+/// Data that must not be read, an operation that failed without a reason, or a life that does not end.
 pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, String> {
     let sim = Sim::new(script.seed);
     sim.set_parallelism(shape.cores);
@@ -276,7 +276,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
     })
 }
 
-/// Notes moments.
+/// Records moments.
 struct Watcher {
     env: SimEnv,
     cache: Rc<SimDisk>,
@@ -290,7 +290,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Notes the moment if the event changes what a crash leaves.
+    /// Records the moment if the event changes the state after a crash.
     fn event(&self, event: &DeviceEvent) {
         let reads = matches!(event.op, DeviceOp::Read | DeviceOp::Status);
         if reads || event.op == DeviceOp::Flush && event.stage == EventStage::Issued {
@@ -343,7 +343,7 @@ struct Living<'a> {
     host: Rc<Host>,
     opening: Rc<Cell<bool>>,
     warm: Option<bool>,
-    /// For a life that does not end.
+    /// The current activity, for a life that does not end.
     doing: &'static str,
     did: Counts,
     kinds: Kinds,
@@ -381,7 +381,7 @@ impl Living<'_> {
             opening.stored().await;
             opening.read_all().await?;
             if self.script.seed.is_multiple_of(2) {
-                // What is cached clean must be what the origin has.
+                // Clean cached data must be equal to the origin's.
                 opening.carry_out(Op::Mode(Mode::PassThrough)).await?;
                 opening.read_all().await?;
                 opening.carry_out(Op::Mode(self.settings().mode)).await?;
@@ -422,7 +422,7 @@ impl Living<'_> {
         Ok(())
     }
 
-    /// Those of an opening.
+    /// The settings of an opening.
     fn settings(&self) -> Settings {
         let usual = &self.shape.settings;
         Settings {
@@ -431,7 +431,7 @@ impl Living<'_> {
         }
     }
 
-    /// Opens the cache; `None`: it is damaged and refuses.
+    /// Opens the cache; `None`: it is damaged and the opening is refused.
     async fn open(&mut self) -> Result<Option<Opening>, String> {
         let (cache, origin) = (Rc::clone(&self.cache), Rc::clone(&self.origin));
         let mut settings = self.settings();
@@ -470,7 +470,7 @@ impl Living<'_> {
         let failing = errors > 0;
         let cache = match outcome {
             Ok(cache) => cache,
-            // Rather no service than old data.
+            // No service is better than old data.
             Err(CacheError::DirtyUnreadable { .. }) if past.unfit && past.kept_back => return Ok(None),
             Err(CacheError::Device(_) | CacheError::Origin(_)) if failing => return Ok(self.refuse()),
             Err(CacheError::DirtyUnreadable { .. }) if failing && self.past.get().kept_back => {
@@ -523,7 +523,7 @@ impl Living<'_> {
         }))
     }
 
-    /// An opening failed because devices did.
+    /// An opening failed because of the devices.
     fn refuse(&mut self) -> Option<Opening> {
         self.refused = true;
         self.kinds.refused += 1;
@@ -558,7 +558,7 @@ impl Living<'_> {
         opening.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Stops the cache while clients are at work; false: as for [`Living::stop`].
+    /// Stops the cache while clients are running; false: as for [`Living::stop`].
     async fn stop_beside(&mut self, opening: Opening, phase: u32) -> Result<bool, String> {
         self.doing = "clients are at work, and the cache is stopped";
         let mut rng = Rng::new(self.script.seed ^ 0x5709);
@@ -569,7 +569,7 @@ impl Living<'_> {
         let stop = async {
             self.env.sleep(Duration::from_micros(us)).await;
             opening.stopping.set(true);
-            // Not while it is being told that writes may be kept back.
+            // Not while write-back is being permitted.
             let cache = loop {
                 match opening.cache.take() {
                     Some(cache) => break cache,
@@ -589,7 +589,7 @@ impl Living<'_> {
         Ok(false)
     }
 
-    /// Stops the cache; false: it could not be stopped in order, for a device failed.
+    /// Stops the cache; false: the clean stop failed because a device failed.
     async fn stop(&mut self, opening: Opening) -> Result<bool, String> {
         let Opening { cache, volume, .. } = opening;
         drop(volume);
@@ -614,7 +614,7 @@ impl Living<'_> {
         }
         let stopped = cache.stop().await;
         let faults = self.cache.stats().errors > 0;
-        // Clients may have changed it meanwhile.
+        // Clients may have changed it in the meantime.
         let past = self.past.get();
         match stopped {
             Ok(_) => {}
@@ -631,7 +631,7 @@ impl Living<'_> {
         Ok(true)
     }
 
-    /// Walks a cache device that was well when the cache was stopped.
+    /// Checks a cache device that was intact when the cache was stopped.
     async fn walk_stopped(&self) -> Result<(), String> {
         let past = self.past.get();
         if past.damaged {

@@ -1,8 +1,8 @@
-//! What sectors hold: each says which write it is from.
+//! Sector contents that identify the write they are from.
 //!
-//! A write has a number, its *version*; a sector is filled from (its own number, version) and nothing else, so one
-//! look at 512 bytes tells which write they are from, or that nobody wrote them. By the version's last digits the
-//! contents are incompressible, compressible, or one byte over and over.
+//! A write has a number, its *version*; a sector is filled from (its own number, version) and nothing else, so 512 bytes
+//! are enough to see which write they are from, or that they were never written. Depending on the version's last digits the
+//! contents are incompressible, compressible, or same-filled.
 
 use std::sync::OnceLock;
 
@@ -18,19 +18,19 @@ const BODY_BYTES: usize = SECTOR - 16;
 const POOL_BYTES: usize = 1 << 20;
 const MAGIC: u64 = 0xf1a2_c0de_0000_0000;
 
-/// What was seen in a sector.
+/// The identity of a sector's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Print(u64);
 
 impl Print {
     /// All zeroes.
     pub const ZERO: Self = Self(0);
-    /// As the answer of the model: anything at all (the sector was trimmed).
+    /// As the model's answer: any contents (the sector was trimmed).
     pub const ANY: Self = Self(u64::MAX);
     const EQUAL_BYTES: u64 = 1 << 62;
     const GARBAGE: u64 = 1 << 63;
 
-    /// What a sector of this version is seen as.
+    /// The print of a sector of this version.
     pub fn of_version(version: u64) -> Self {
         match equal_byte(version) {
             Some(byte) => Self(Self::EQUAL_BYTES | u64::from(byte)),
@@ -55,7 +55,7 @@ fn equal_byte(version: u64) -> Option<u8> {
     (version % 8 == 7).then(|| (version / 8 % 255 + 1) as u8)
 }
 
-/// Random bytes that sectors take their bodies from, at places that depend on sector and version: comparing is then
+/// Random bytes that the bodies of sectors are taken from, at offsets that depend on sector and version: checking is then
 /// one comparison of memory.
 fn pool() -> &'static [u8] {
     static POOL: OnceLock<Vec<u8>> = OnceLock::new();
@@ -66,7 +66,7 @@ fn pool() -> &'static [u8] {
     })
 }
 
-/// What follows the two words of the header: bytes of the pool, the first of them again and again if the version is
+/// The bytes after the two words of the header: bytes of the pool, or the first of them repeated if the version is
 /// compressible.
 fn body(sector: u64, version: u64) -> &'static [u8] {
     let places = (POOL_BYTES - BODY_BYTES) / 8;
@@ -74,7 +74,7 @@ fn body(sector: u64, version: u64) -> &'static [u8] {
     &pool()[at..at + BODY_BYTES]
 }
 
-/// Bytes of the body that are unlike others.
+/// Number of distinct bytes at the start of the body.
 fn distinct_bytes(version: u64) -> usize {
     if version % 8 < 4 {
         BODY_BYTES
@@ -83,7 +83,7 @@ fn distinct_bytes(version: u64) -> usize {
     }
 }
 
-/// Fills `out`, which begins at `sector` of the device.
+/// Fills `out`, which starts at `sector` of the device.
 pub fn fill(sector: u64, version: u64, out: &mut [u8]) {
     if let Some(byte) = equal_byte(version) {
         out.fill(byte);
@@ -99,14 +99,14 @@ pub fn fill(sector: u64, version: u64, out: &mut [u8]) {
 }
 
 fn all_equal(bytes: &[u8], byte: u8) -> bool {
-    // Each byte is the one before it: one comparison of memory.
+    // Each byte equals the previous one: one comparison of memory.
     match bytes {
         [] => true,
         [first, rest @ ..] => *first == byte && bytes[..rest.len()] == *rest,
     }
 }
 
-/// What the bytes of sector number `sector` are.
+/// The print of the bytes of sector number `sector`.
 pub fn print_of(sector: u64, bytes: &[u8]) -> Print {
     let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
     if word(0) == MAGIC ^ sector {
@@ -127,7 +127,7 @@ pub fn print_of(sector: u64, bytes: &[u8]) -> Print {
     Print(Print::GARBAGE | hash >> 2)
 }
 
-/// Says more about garbage: whose sector it is, if it is somebody's.
+/// Describes unknown contents: the sector they belong to, if any.
 pub fn describe(sector: u64, bytes: &[u8]) -> String {
     let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
     let (claimed, print) = (word(0) ^ MAGIC, print_of(sector, bytes));

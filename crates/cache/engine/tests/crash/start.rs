@@ -1,4 +1,4 @@
-//! Where scenarios start: a filled cache, and what it says about a block.
+//! The starting points of scenarios: a filled cache, and its records of a block.
 
 use std::rc::Rc;
 
@@ -12,10 +12,10 @@ use super::run::{Past, Script, Start, live};
 use super::sectors::{BLOCK_SECTORS, Print, SECTOR, print_of};
 use super::workload::{Scenario, Shape};
 
-/// Times that the filler is run at most until the cache of a base is full.
+/// Most runs of the filler until the cache of a base is full.
 const FILL_TURNS_MAX: u64 = 12;
 
-/// What the extents on a cache device say about a block, for people.
+/// The records of a block in the extents on a cache device, in words.
 pub fn records_of(start: &Start, block: u64) -> Vec<String> {
     let sim = Sim::new(0);
     let disk = SimDisk::from_image(&sim.env(), &start.cache.without_write_cache());
@@ -67,7 +67,7 @@ pub fn records_of(start: &Start, block: u64) -> Vec<String> {
     told
 }
 
-/// A filled cache, stopped in order.
+/// A filled cache, stopped cleanly.
 ///
 /// # Errors
 /// As [`live`].

@@ -1,4 +1,4 @@
-//! What clients do, as data: generated up front from a seed, so that it can be cut down.
+//! The requests of clients, as data: generated in advance from a seed, so that they can be minimised.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use super::sectors::{BLOCK_SECTORS, SECTOR};
 
 /// Blocks of the largest spot.
 const SPOT_BLOCKS_MAX: u64 = 10;
-/// Blocks of a large one: more than are split at a time, whatever is done with them.
+/// Blocks of a large spot: more than are split at a time for any operation.
 const LARGE_BLOCKS_MIN: u64 = 80;
 const LARGE_BLOCKS_MAX: u64 = 250;
-/// Stripes with ballast, in their second halves, and blocks of it in each: about twice a cache in all.
+/// Stripes with ballast, in their second halves, and blocks of ballast in each: about twice a cache in total.
 const BALLAST_STRIPES: [u64; 6] = [0, 1, 3, 4, 5, 6];
 const BALLAST_BLOCKS: u64 = 110;
 const STRIPE_SECTORS: u64 = STRIPE_BYTES / SECTOR as u64;
-/// Bytes of a stream that is sequential: a few requests, or one of the larger.
+/// Bytes of a sequential stream: a few requests, or one of the larger ones.
 const CUTOFF_BYTES: u64 = 64 << 10;
-/// All that there are.
+/// All modes.
 pub const MODES: [Mode; 4] = [
     Mode::WriteThrough,
     Mode::WriteBack,
@@ -65,26 +65,25 @@ pub enum Op {
     Prefetch {
         place: Place,
     },
-    /// Read blocks that are never written: more of them than the cache holds, so that regions are reclaimed with
-    /// something in them.
+    /// Read blocks that are never written: more of them than the cache holds, so that non-empty regions are reclaimed.
     Ballast {
         sector: u64,
         count: u64,
     },
-    /// From now on for all clients.
+    /// Applies to all clients from now on.
     Mode(Mode),
     Policy(PolicyKind),
-    /// Sequential streams beyond this go past the cache from now on; 0: none.
+    /// From now on sequential streams longer than this bypass the cache; 0: none.
     Cutoff {
         bytes: u64,
     },
-    /// Bring everything dirty to the origin.
+    /// Write everything dirty to the origin.
     Clean,
-    /// Flip a bit of the cache device for good, so far behind the superblocks.
+    /// Permanently flip a bit of the cache device, this far behind the superblocks.
     Rot {
         ppm: u64,
     },
-    /// Damage a region that is closed: a bit of it, or a write that was lost or went astray.
+    /// Damage a closed region: a bit of it, or a lost or misdirected write.
     Damage {
         pick: u64,
     },
@@ -94,7 +93,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// It is a client's, not what happens to the cache.
+    /// Whether it is a client's request, not damage to the cache.
     pub fn is_request(self) -> bool {
         !matches!(
             self,
@@ -108,7 +107,7 @@ impl Op {
     }
 }
 
-/// A request, who sends it, and between which two clean stops.
+/// A request, its client, and the two clean stops it is between.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub phase: u32,
@@ -116,7 +115,7 @@ pub struct Step {
     pub op: Op,
 }
 
-/// Sizes and manners of cache and origin: the same for all scenarios of a base.
+/// Sizes and properties of cache and origin: the same for all scenarios of a base.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub origin_len: u64,
@@ -126,13 +125,13 @@ pub struct Shape {
     pub origin_alignment: u32,
     pub origin_discard: DiscardMode,
     pub spots: Rc<[Spot]>,
-    /// The spot, in some bases, that is large enough for requests of many blocks.
+    /// The spot that is large enough for requests of many blocks, in some bases.
     pub large: Option<usize>,
     pub cores: usize,
 }
 
 impl Shape {
-    /// Half of the bases keep writes back. (The number of shards goes by the lowest bit.)
+    /// Half of the bases use write-back. (The lowest bit determines the number of shards.)
     fn mode_of_base(base: u64) -> Mode {
         if (base / 2).is_multiple_of(2) {
             Mode::WriteThrough
@@ -141,7 +140,7 @@ impl Shape {
         }
     }
 
-    /// The bases in which caches are in that mode.
+    /// The bases whose caches are in that mode.
     #[cfg(feature = "planted-bugs")]
     pub fn bases_of(mode: Mode) -> impl Iterator<Item = u64> {
         (0..).filter(move |&base| Self::mode_of_base(base) == mode)
@@ -157,7 +156,7 @@ impl Shape {
         let whole = 8 * STRIPE_BYTES;
         let odd = rng.below(2) * u64::from(origin_alignment);
         let origin_len = whole + odd;
-        // In the stripes without ballast.
+        // In stripes without ballast.
         let large = (base % 9 == 5).then_some([2, 7][(base / 9 % 2) as usize]);
         let mut spots = Vec::new();
         for stripe in 0..8 {
@@ -168,18 +167,19 @@ impl Shape {
             }
             let room = STRIPE_SECTORS - count;
             let first = match stripe {
-                // Over the border to the next stripe, which has its own shard.
+                // Across the border to the next stripe, which has its own shard.
                 2 => room + over,
                 // To the end of the device.
                 7 => room,
-                // In the first half, for ballast is in the other; behind what reaches over from the stripe before.
+                // In the first half, because ballast is in the other; after the part that reaches over from the previous
+                // stripe.
                 _ => {
                     let reserved = BLOCK_SECTORS * SPOT_BLOCKS_MAX;
                     reserved
                         + rng.below((STRIPE_SECTORS / 2 - reserved - count) / BLOCK_SECTORS) * BLOCK_SECTORS
                 }
             };
-            // Where it shows that an origin was changed, more often than chance would have it.
+            // More often than by chance at a location that is part of the origin's fingerprint.
             let first = if stripe == 0 && base.is_multiple_of(3) {
                 BLOCK_SECTORS * SPOT_BLOCKS_MAX
             } else {
@@ -224,7 +224,7 @@ impl Shape {
     }
 }
 
-/// A device that fails operations, now and then or often.
+/// A device that fails operations, rarely or often.
 pub fn failing(rng: &mut Rng) -> FaultRates {
     let mut ppm = |usual: u32| match rng.below(4) {
         0 => 0,
@@ -235,14 +235,14 @@ pub fn failing(rng: &mut Rng) -> FaultRates {
         read_error_ppm: ppm(10_000),
         write_error_ppm: ppm(10_000),
         write_no_space_ppm: ppm(1_000),
-        // A workload has few of them.
+        // A workload has few flushes.
         flush_error_ppm: ppm(5_000),
         discard_error_ppm: ppm(10_000),
         ..FaultRates::default()
     }
 }
 
-/// A device that often fails when a cache is opened, which is over after a few operations.
+/// A device that often fails while a cache is opened, which takes only a few operations.
 pub fn failing_opening(rng: &mut Rng) -> FaultRates {
     let mut ppm = |usual: u32| match rng.below(4) {
         0 | 1 => 0,
@@ -255,7 +255,7 @@ pub fn failing_opening(rng: &mut Rng) -> FaultRates {
         write_no_space_ppm: ppm(10_000),
         flush_error_ppm: ppm(50_000),
         discard_error_ppm: ppm(50_000),
-        // Two wrong reads in a row are not told from damage.
+        // Two wrong reads in a row cannot be distinguished from damage.
         read_flip_ppm: ppm(10_000),
         read_flip_once: true,
         stall_ppm: ppm(50_000),
@@ -271,7 +271,7 @@ pub struct Scenario {
     pub steps: Vec<Step>,
     pub cache_faults: FaultRates,
     pub origin_faults: FaultRates,
-    /// The host notes nothing.
+    /// The host keeps no records.
     pub forgetful_host: bool,
     /// Settings change, in the workload and from life to life.
     pub unsettled: bool,
@@ -314,7 +314,7 @@ impl Scenario {
             }
             _ => {}
         }
-        // What came later than the rest has random numbers of its own: the others stay what they were.
+        // Later additions have random numbers of their own, so that the others stay unchanged.
         let mut rng = Rng::new(seed ^ 0xfa17);
         let mut origin_faults = FaultRates::default();
         match rng.below(12) {
@@ -331,13 +331,13 @@ impl Scenario {
         if unsettled {
             unsettle(&mut steps, &mut rng);
         } else if shape.settings.mode != Mode::WriteBack && rng.below(6) == 0 {
-            // (In write-back what rots in a region that is not full may hide what came after it.)
+            // (In write-back, rot in a region that is not full may hide later data.)
             for _ in 0..1 + rng.below(3) {
                 let ppm = rng.below(1_000_000);
                 insert(&mut steps, Op::Rot { ppm }, &mut rng);
             }
         }
-        // Of a closed region nothing can hide.
+        // Damage to a closed region cannot hide other data.
         let mut rng = Rng::new(seed ^ 0xda3a);
         let rots = steps.iter().any(|step| matches!(step.op, Op::Rot { .. }));
         if !rots && rng.below(10) == 0 {
@@ -356,7 +356,7 @@ impl Scenario {
         }
     }
 
-    /// What fills the cache of a base: everything is written, most of it several times, and read.
+    /// The workload that fills the cache of a base: everything is written, most of it several times, and read.
     pub fn filler(base: u64, turn: u64, shape: &Shape) -> Self {
         let mut rng = Rng::new(base ^ 0xf111 ^ turn << 32);
         let mut generator = Generator::new(shape, rng.fork(), 1 + turn * 1000);
@@ -418,7 +418,7 @@ fn insert(steps: &mut Vec<Step>, op: Op, rng: &mut Rng) {
     steps.insert(at, Step { phase, client, op });
 }
 
-/// Makes requests.
+/// Generates requests.
 pub struct Generator<'a> {
     shape: &'a Shape,
     rng: Rng,
@@ -450,7 +450,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A range with a bias to few spots, to their beginnings, to alignment, and to where the last one was.
+    /// A range with a bias to few spots, to their starts, to alignment, and to the previous location.
     fn place(&mut self) -> Place {
         if let Some(last) = self.last.filter(|_| self.rng.below(3) == 0) {
             return last;
@@ -474,7 +474,7 @@ impl<'a> Generator<'a> {
         place
     }
 
-    /// Any part of a spot, as likely large as small.
+    /// Any part of a spot, large ones as likely as small ones.
     fn large_place(&mut self, spot: usize) -> Place {
         let rng = &mut self.rng;
         let room = self.shape.spots[spot].count;
@@ -492,7 +492,7 @@ impl<'a> Generator<'a> {
         place
     }
 
-    /// A few blocks of ballast, some more often than others.
+    /// A few blocks of ballast, some of them more often than others.
     fn ballast(&mut self) -> Op {
         let rng = &mut self.rng;
         let all = BALLAST_STRIPES.len() as u64 * BALLAST_BLOCKS;
@@ -549,7 +549,7 @@ impl<'a> Generator<'a> {
                 Op::Mode(modes[self.rng.below(6) as usize])
             }
             95 if self.shape.settings.mode == Mode::WriteBack => Op::Clean,
-            // Sometimes long enough for what the engine does when it is left alone.
+            // Sometimes long enough for the engine's idle work.
             _ => Op::Pause {
                 us: match self.rng.below(3) {
                     0 => self.rng.below(14_000_000),
