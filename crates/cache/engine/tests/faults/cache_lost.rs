@@ -1,4 +1,4 @@
-//! The cache device is away, is another one, is an older one, or comes back after it was given up.
+//! The cache device is absent, a different one, an older copy, or returns after a fence.
 
 use flaz_device::Env;
 use flaz_engine::cache::{CacheError, Start, create};
@@ -9,7 +9,7 @@ use flaz_sim::SimDisk;
 
 use crate::world::{BLOCKS, CLEARED, Left, MODES, STRIPE, World, options};
 
-/// Writes a block of every stripe.
+/// Writes one block of every stripe.
 async fn write_everywhere(live: &crate::world::Live) {
     for block in (3..BLOCKS).step_by(STRIPE as usize) {
         live.write(block).await;
@@ -41,7 +41,7 @@ fn a_device_that_returns_after_a_kill_is_not_trusted() {
             let live = world.open().await;
             live.warm(0..BLOCKS / 2).await;
             live.env.sleep(CLEARED).await;
-            // Gone: it fails every operation, and takes no mark.
+            // Absent: every operation fails, so the fence mark cannot be written.
             world.cache.set_dead(true);
             write_everywhere(&live).await;
             live.check_all().await;
@@ -56,7 +56,7 @@ fn a_device_that_returns_after_a_kill_is_not_trusted() {
             live.cache.start
         });
         assert_eq!(start, Start::Cold, "{mode}");
-        // Once thrown away it is as good as any other.
+        // Once discarded, it is as good as any other device.
         let next = next.reboot(4);
         let start = next.sim.block_on(async { next.open().await.cache.start });
         assert_eq!(start, Start::Recovered, "{mode}");
@@ -84,7 +84,7 @@ fn a_device_that_returns_after_a_stop_is_not_trusted() {
     next.reboot(8).check();
 }
 
-/// Nothing was written past it: what it holds is still true.
+/// No write bypassed it, so its contents are still valid.
 #[test]
 fn a_device_that_returns_without_missed_writes_is_warm() {
     let world = World::new(25, Mode::WriteThrough);
@@ -109,7 +109,7 @@ fn a_device_that_returns_without_missed_writes_is_warm() {
     });
 }
 
-/// The control of the tests above: what the host record is for.
+/// The negative control of the tests above: why the host record is needed.
 #[test]
 fn without_a_host_record_a_returned_device_is_trusted() {
     let world = World::new(9, Mode::WriteThrough);
@@ -156,18 +156,18 @@ fn a_rolled_back_device_is_not_trusted() {
             assert_eq!(live.cache.start, Start::Cold, "{mode}");
             live.check_all().await;
             live.stop().await.expect("stops in order");
-            // Its numbers are ahead of those of the copy from now on.
+            // From now on its numbers are ahead of those of the copy.
             assert!(matches!(next.open().await.cache.start, Start::Warm(_)), "{mode}");
         });
-        // Again the same copy: again it is noticed.
+        // The same copy again is detected again.
         let last = next.boot(13, (old, next.origin.snapshot(), next.host.memory()));
         let start = last.sim.block_on(async { last.open().await.cache.start });
         assert_eq!(start, Start::Cold, "{mode}");
     }
 }
 
-/// An opening raises the numbers of an old copy past those that were noted. From then on nothing but the superblock says
-/// that the copy is not to be believed: it must say so before the cache has been given up whole.
+/// An opening raises the numbers of an old copy beyond the recorded ones. From then on only the superblock shows that the
+/// copy must not be trusted, so it must be marked before the cache is fully discarded.
 #[test]
 fn an_older_copy_is_not_trusted_after_a_crashed_opening() {
     for mode in MODES {
@@ -226,8 +226,8 @@ fn a_copy_made_while_in_use_is_not_trusted_after_a_stop() {
     next.reboot(16).check();
 }
 
-/// The device has lost what it had called stable, and with it the mark of an opening: what that opening wrote must not
-/// pass for something of the next.
+/// The device has lost stable data, including the open mark of an epoch: the contents written in that epoch must not be
+/// taken for those of the next one.
 #[test]
 fn openings_that_the_cache_device_forgot_are_counted_on() {
     let world = World::new(17, Mode::WriteThrough);
@@ -255,7 +255,7 @@ fn openings_that_the_cache_device_forgot_are_counted_on() {
     next.reboot(19).check();
 }
 
-/// A new cache on the same device, or another device in its place: nothing of the old one is known about it.
+/// A new cache on the same device, or a different device in its place: the records of the old cache do not apply.
 #[test]
 fn another_cache_in_its_place_starts_with_what_is_its_own() {
     let world = World::new(20, Mode::WriteThrough);
@@ -264,10 +264,10 @@ fn another_cache_in_its_place_starts_with_what_is_its_own() {
         live.warm(0..BLOCKS / 2).await;
         write_everywhere(&live).await;
         live.stop().await.expect("stops in order");
-        // Same size, same layout, and on the medium everything of the old one.
+        // Same size, same layout, and all contents of the old cache still on the device.
         create(&world.cache, options(2)).await.expect("fits");
     });
-    // Notes are by cache: about this one there are none.
+    // Records belong to a cache: this one has none.
     let (cache, origin, _) = world.now();
     let next = world.boot(21, (cache, origin, None));
     let (start, cached) = next.sim.block_on(async {
@@ -278,7 +278,7 @@ fn another_cache_in_its_place_starts_with_what_is_its_own() {
     next.reboot(22).check();
 }
 
-/// In write-back the dirty blocks of a lost cache are the only ones; the clean ones are out of date all the same.
+/// In write-back the dirty blocks of a lost cache are the only copies; the clean ones are stale.
 #[test]
 fn only_dirty_blocks_of_a_returned_device_are_trusted() {
     let world = World::new(30, Mode::WriteBack);
@@ -292,7 +292,7 @@ fn only_dirty_blocks_of_a_returned_device_are_trusted() {
         }
         live.volume.flush().await.expect("flushes");
         world.cache.set_dead(true);
-        // Until it is given up writes fail; then they go past it, but for those of dirty blocks.
+        // Writes fail until the device is fenced; then they bypass the cache, except those to dirty blocks.
         let mut past = 0;
         for block in (300..600).step_by(3) {
             past += u32::from(live.try_write(block).await.is_ok());

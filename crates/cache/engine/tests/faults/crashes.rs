@@ -1,4 +1,4 @@
-//! The process or the power goes in the middle of a recovery or of a reclaim, at every event.
+//! The process is killed or the power fails during a recovery or a reclaim, at every event.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -122,12 +122,12 @@ fn a_reclaim_that_is_cut_at_every_event_revives_nothing() {
     assert!(states > 40, "only {states} states");
 }
 
-/// A region of probation is being reclaimed, and what was used of it has been stored in main, when the power goes: the
-/// older copies are there again. They must go before main forgets what became of those blocks.
+/// The power fails while a region of probation is being reclaimed and its used blocks have been stored in main: the older
+/// copies are present again. They must be removed before main loses the newer records of those blocks.
 #[test]
 fn a_reclaim_that_was_cut_short_is_finished_before_another_one() {
     const REGION: u64 = 128 << 10;
-    // Of 24 regions probation may have one. Flushes take long, and so it does until a region is void for good.
+    // Probation may have one of 24 regions. Flushes are slow, so freeing a region is slow too.
     let cache = DiskConfig {
         flush_latency: Duration::from_millis(200)..=Duration::from_millis(200),
         ..DiskConfig::fast((192 << 10) + 24 * REGION)
@@ -141,7 +141,7 @@ fn a_reclaim_that_was_cut_short_is_finished_before_another_one() {
                 policy: PolicyKind::S3Fifo,
                 ..world.settings()
             });
-            // A region of probation, which is used, and the first block of another one.
+            // A region of probation with used blocks, and the first block of another region.
             live.warm(1300..1362).await;
             for block in 1300..1361 {
                 live.read(block).await;
@@ -153,7 +153,7 @@ fn a_reclaim_that_was_cut_short_is_finished_before_another_one() {
                 block += 1;
                 assert!(block < 2000, "nothing is reclaimed");
             }
-            // What was moved lands; the region it comes from is not free before two flushes have ended.
+            // The moved blocks land; their old region is not free before two flushes have ended.
             live.env.sleep(Duration::from_millis(20)).await;
             let moved: Vec<u64> = (1300..1330).filter(|&block| live.is_cached(block)).collect();
             let cut = (
@@ -168,7 +168,7 @@ fn a_reclaim_that_was_cut_short_is_finished_before_another_one() {
         next.sim.block_on(async {
             let mut live = next.open().await;
             assert_eq!(live.cache.start, Start::Recovered);
-            // The last extent of them may not have been sent.
+            // The last extent of moved blocks may not have been sent.
             let found = moved.iter().filter(|&&block| live.is_cached(block)).count();
             assert!(found > 10, "{found} were moved");
             for &block in &moved {
@@ -179,7 +179,7 @@ fn a_reclaim_that_was_cut_short_is_finished_before_another_one() {
                 live.stop().await.expect("stops in order");
                 live = next.open().await;
             }
-            // All of that was in main, and stays there.
+            // All of these blocks were in main, and stay there.
             let mut turn = 0;
             while moved.iter().any(|&block| live.is_cached(block)) {
                 live.write(STRIPE + turn % STRIPE).await;
@@ -202,11 +202,11 @@ fn a_reclaim_that_was_cut_short_is_finished_before_another_one() {
     }
 }
 
-/// What blocks have on the origin that were written past the cache.
+/// The version on the origin of blocks that were written past the cache.
 const LATER: u64 = 77;
 
-/// The process dies. Blocks that are not cached any more may have been written past the cache, and their intents been cleared:
-/// what is left of them on the device must not count.
+/// The process is killed. Blocks that are no longer cached may have been written past the cache, and their intents cleared:
+/// their remaining records on the device must not count.
 fn stays_dropped(world: &World, found: Found, blocks: &[u64], number: u64) {
     let next = world.boot(number, found);
     for &block in blocks {
@@ -249,7 +249,7 @@ pub fn a_block_dropped_by_an_unfinished_reclaim_is_not_recovered() {
             .records
             .iter()
             .map(|&bits| Record::unpack(bits).expect("valid"));
-        // But for those that the fingerprint of the origin covers.
+        // Except blocks in the origin's fingerprint.
         let blocks: Vec<u64> = records
             .map(|record| record.block.0)
             .filter(|&block| block > 64)
@@ -260,7 +260,7 @@ pub fn a_block_dropped_by_an_unfinished_reclaim_is_not_recovered() {
     assert!(tried > 5, "{tried} reclaims were cut short");
 }
 
-/// The first block of a region is not dropped before the manifest says, stable, that the region is being reclaimed.
+/// No block is dropped from a region before the region's state *reclaiming* is stable in the manifest.
 #[test]
 pub fn a_region_is_being_reclaimed_before_a_block_leaves_it() {
     let world = World::sized(9, Mode::WriteAround, (192 << 10) + 10 * (128 << 10));

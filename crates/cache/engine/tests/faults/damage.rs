@@ -1,4 +1,4 @@
-//! Bits that rot, writes that land elsewhere, extents that land in part, flushes that are lies.
+//! Rotten bits, misdirected writes, torn extents, flushes that do nothing.
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::format::manifest::RegionUse;
@@ -61,7 +61,7 @@ fn a_misdirected_write_on_the_cache_device_is_a_miss() {
     }
 }
 
-/// Of an extent only the header lands: recovery must not take its word for the fragments.
+/// Only the header of an extent lands: recovery must not assume that its fragments did.
 #[test]
 fn a_torn_extent_is_dropped_by_recovery() {
     let world = World::new(3, Mode::WriteThrough);
@@ -82,7 +82,7 @@ fn a_torn_extent_is_dropped_by_recovery() {
     assert!(torn.len() > 5);
     let mut recovered = 0;
     for (turn, moment) in torn.iter().enumerate() {
-        // A header and its first records take one sector.
+        // A header and its first records fit in one sector.
         let (first, last) = (moment.offset / 512, (moment.offset + moment.len) / 512);
         for sectors in [1, 2, 40] {
             let cut = (
@@ -106,7 +106,7 @@ fn a_torn_extent_is_dropped_by_recovery() {
     assert!(recovered > 0);
 }
 
-/// A device that lies about flushes is not promised to be survived; it may cost what it holds, and no more than that.
+/// The contract does not cover a device that lies about flushes; such a device may lose its contents, but nothing else.
 #[test]
 fn a_cache_device_that_lies_about_flushes_makes_nothing_panic() {
     for seed in 0..40 {
@@ -143,7 +143,7 @@ fn a_cache_device_that_lies_about_flushes_makes_nothing_panic() {
         next.sim.block_on(async {
             let Ok(live) = next.try_open().await else { return };
             for block in 0..BLOCKS {
-                // Some version of that very block, and of no other.
+                // Some version of this block, and of no other.
                 let version = live.try_read(block).await.expect("the origin is well");
                 assert!(version <= live.expected(block));
             }
@@ -151,8 +151,8 @@ fn a_cache_device_that_lies_about_flushes_makes_nothing_panic() {
     }
 }
 
-/// Recovery takes a region for empty that it reads wrong, and the next one reads it right. Writes past the cache know
-/// nothing of what was not found, and leave no tombstones: it must not come back.
+/// Recovery misreads a region as empty, and the next one reads it correctly. Writes past the cache leave no tombstones for
+/// blocks that were not found: those blocks must not come back.
 #[test]
 fn a_region_that_was_taken_for_empty_once_stays_empty() {
     for at in [100, 400] {
@@ -175,7 +175,7 @@ fn a_region_that_was_taken_for_empty_once_stays_empty() {
         next.sim.block_on(async {
             let live = next.open().await;
             next.cache.flip_bit(start + at, 0);
-            // Tombstones of the others would be the first that the region is filled with.
+            // Otherwise tombstones of the other blocks would be the first records in the region.
             for block in (0..160).filter(|block| !live.is_cached(*block)) {
                 live.write(block).await;
             }

@@ -1,4 +1,4 @@
-//! Operations of the cache device that fail, each one once; flushes of both devices.
+//! Single failures of each operation of the cache device; flushes of both devices.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::world::{BLOCK, CLEARED, Left, Live, MODES, STRIPE, World};
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
 
-/// Requests that need every kind of write: intents set and cleared, extents, summaries, tombstones, void marks.
+/// Requests that cause every kind of write: intents set and cleared, extents, summaries, tombstones, void marks.
 async fn work(live: &Live) {
     live.warm(0..64).await;
     for block in (0..48).chain(STRIPE..STRIPE + 8) {
@@ -37,8 +37,8 @@ async fn look(live: &Live) {
     }
 }
 
-/// Runs `work` once for each operation of a kind that it makes, and lets that one fail. Whatever happens then, also to
-/// the power, nothing old is read.
+/// Runs `work` once for each of its operations of a kind, and fails that operation. Afterwards no old data is read, even
+/// after a power cut.
 fn each_failed_once(op: DeviceOp, os_error: i32, mode: Mode) -> u64 {
     let world = World::new(1, mode);
     let total = world.sim.block_on(async {
@@ -167,7 +167,7 @@ fn a_failed_flush_of_the_origin_is_passed_on() {
     }
 }
 
-/// Whoever trims is told of the trim; what the flush for it has lost may be somebody else's.
+/// The client of a trim gets the result of the trim; its failed flush may have lost another client's writes.
 #[test]
 fn a_failed_origin_flush_of_a_trim_is_reported_later() {
     for mode in MODES {
@@ -186,7 +186,7 @@ fn a_failed_origin_flush_of_a_trim_is_reported_later() {
     }
 }
 
-/// The system may report it only once: the one who asks next must hear of it.
+/// The operating system may report the failure only once: the next client that flushes must get it.
 #[test]
 fn a_failed_background_origin_flush_is_reported_later() {
     let world = World::new(5, Mode::WriteThrough);
@@ -202,8 +202,8 @@ fn a_failed_background_origin_flush_is_reported_later() {
     });
 }
 
-/// What a write of the superblock that failed has left in its slot nobody knows: the next one must leave the other slot
-/// alone, which alone is known to be good.
+/// The contents of a slot after a failed write of the superblock are unknown: the next write must not touch the other slot,
+/// the only one known to be good.
 #[test]
 fn a_failed_superblock_write_leaves_the_other_slot_alone() {
     for nth in [1, 2] {

@@ -1,4 +1,4 @@
-//! A flush that fails and what it takes with it, where several ask for flushes of one device.
+//! Failed flushes and the writes they lose, with several tasks that flush one device.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use futures_util::future::join;
 use crate::world::{BLOCK, BLOCKS, STRIPE, STRIPES, World, contents};
 
 const SHARDS: u32 = 4;
-/// Seeds: what a failed flush leaves is drawn.
+/// Number of seeds: the effect of a failed flush is random.
 const SEEDS: u64 = 60;
 
-/// The writeback workers of all shards flush one origin. What one of them is told, the others are not.
+/// The writeback workers of all shards flush one origin. An error reported to one of them is not reported to the others.
 #[test]
 fn a_failed_origin_flush_is_no_success_for_other_writeback() {
     let mut failed = 0;
@@ -47,8 +47,8 @@ fn a_failed_origin_flush_is_no_success_for_other_writeback() {
     assert!(failed >= SEEDS, "only {failed} flushes failed");
 }
 
-/// Who was told of a failed flush, or was not because its connection broke, connects again and asks once more: what it has
-/// written may be gone.
+/// A client is told of a failed flush, or is not because its connection broke. It reconnects and flushes again: its writes
+/// may be lost.
 #[test]
 fn a_failed_flush_is_no_success_for_a_reconnected_client() {
     let mut lost = 0;
@@ -63,7 +63,7 @@ fn a_failed_flush_is_no_success_for_a_reconnected_client() {
             drop(first);
             live.env.sleep(Duration::from_secs(60)).await;
             let second = live.volume.clone();
-            // It takes its time.
+            // Some clients flush late.
             live.env.sleep(Duration::from_secs(600 * (seed % 2))).await;
             second.flush().await
         });
@@ -74,7 +74,7 @@ fn a_failed_flush_is_no_success_for_a_reconnected_client() {
     assert!(lost > 5, "{lost} lost");
 }
 
-/// A flush that fails takes with it what another client has written, and the system tells one of them.
+/// A failed flush loses another client's writes, and the operating system reports it to only one of them.
 #[test]
 fn a_failed_origin_flush_is_no_success_for_another_client() {
     let mut lost = 0;
@@ -110,7 +110,7 @@ fn a_failed_origin_flush_is_no_success_for_another_client() {
     assert!(lost > 5, "{lost} lost");
 }
 
-/// An origin that says late that a flush has failed: what that took with it is gone by then, and another flush has ended.
+/// An origin that reports a failed flush late: the writes are lost by then, and another flush has ended.
 struct LateErrors(SimDisk, SimEnv);
 
 impl Device for LateErrors {
@@ -161,8 +161,8 @@ impl Platform for OverLateErrors {
     type Origin = LateErrors;
 }
 
-/// The failure of a flush is not known yet when another one that overlapped it has ended well. Nor may a third client be
-/// told that all is stable, because of that one.
+/// The failure of a flush is not known yet when an overlapping flush has succeeded. A third client must not be told,
+/// because of that flush, that everything is stable.
 #[test]
 fn an_origin_flush_waits_for_flushes_that_overlap_it() {
     let mut lost = 0;
@@ -195,7 +195,7 @@ fn an_origin_flush_waits_for_flushes_that_overlap_it() {
     assert!(lost > 5, "{lost} lost");
 }
 
-/// A device that makes writes stable by a flush that follows them, as file systems do. Where that fails, it was a write.
+/// A device that makes FUA writes stable with a flush after them, as file systems do. If that flush fails, the write fails.
 struct FlushesAfter(SimDisk);
 
 impl FlushesAfter {
@@ -257,7 +257,7 @@ impl Platform for OverFlushesAfter {
     type Origin = FlushesAfter;
 }
 
-/// A cache and a client of it, on two such devices.
+/// A cache and a client on two such devices.
 async fn open_on_flushes_after(
     world: &World,
 ) -> (
@@ -281,7 +281,7 @@ fn is_kept(world: &World, block: u64) -> bool {
     world.origin.peek_durable(block * BLOCK, BLOCK as usize) == contents(block, 1)
 }
 
-/// Of two writes that are to be stable on return one is told that the flush has failed, and that takes the other along.
+/// Of two FUA writes, one is told that the flush has failed, and that failure also loses the other.
 #[test]
 fn a_write_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
     let mut undone = 0;
@@ -317,8 +317,8 @@ fn a_write_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
     assert!(undone > 5, "{undone} undone");
 }
 
-/// A write that is to be stable on return and whose flush fails takes with it what another client has written. One that
-/// fails for itself does not, and nobody else is told.
+/// A FUA write whose flush fails may lose another client's writes. A FUA write that fails itself does not, and no other
+/// client is told.
 #[test]
 fn a_failed_fua_flush_is_no_success_for_another_client() {
     let mut lost = 0;
@@ -332,7 +332,7 @@ fn a_failed_fua_flush_is_no_success_for_another_client() {
                 if by_flush {
                     world.origin.fail_nth(DeviceOp::Flush, 1);
                 } else {
-                    // Whoever tries it again is told the same.
+                    // Retries fail in the same way.
                     world.origin.fail_nth(DeviceOp::Write, 1);
                     world.origin.fail_nth(DeviceOp::Write, 2);
                 }
@@ -349,8 +349,8 @@ fn a_failed_fua_flush_is_no_success_for_another_client() {
     assert!(lost > 5, "{lost} lost");
 }
 
-/// Two shards set an intent, and the flush of one fails, which takes the other's page along; then one that is to make their
-/// marks stable. No write may go past a copy of which the device says in the end that it is good.
+/// Two shards set an intent, and the flush of one fails, which loses the other's page; then the flush for their fence marks
+/// fails. No write may bypass a copy that counts as valid on the device afterwards.
 #[test]
 fn an_intent_is_not_stable_if_a_cache_flush_fails() {
     let mut gave_up = 0;
@@ -359,7 +359,7 @@ fn an_intent_is_not_stable_if_a_cache_flush_fails() {
         world.sim.block_on(async {
             let (cache, volume) = open_on_flushes_after(&world).await;
             volume.prefetch(0, 2 * STRIPE * BLOCK).await.expect("reads");
-            // A flush of the cache device with it: its log is stable.
+            // Also flushes the cache device: its log is stable.
             volume
                 .write(3 * STRIPE * BLOCK, first_version(3 * STRIPE), false)
                 .await
@@ -400,7 +400,7 @@ fn an_intent_is_not_stable_if_a_cache_flush_fails() {
     assert!(gave_up > SEEDS, "only {gave_up} gave the device up");
 }
 
-/// A trim that is to be stable on return is made so by a flush, and another one that fails may undo it.
+/// A FUA trim is made stable by a flush, and another flush that fails may undo it.
 #[test]
 fn a_trim_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
     let mut undone = 0;
@@ -413,7 +413,7 @@ fn a_trim_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
                 live.write(block).await;
             }
             live.volume.flush().await.expect("flushes");
-            // That of the second one, when the first trim is done and its own flush on its way.
+            // The flush of the second trim, when the first trim is done and its own flush is in flight.
             world.origin.fail_nth(DeviceOp::Flush, 2);
             let (one, two) = join(
                 live.volume.trim(BLOCK, BLOCK, true),
@@ -435,7 +435,7 @@ fn a_trim_with_fua_is_not_stable_when_a_flush_fails_meanwhile() {
     assert!(undone > 5, "{undone} undone");
 }
 
-/// One shard closes a region, and the flush for its summary fails; another has a dirty block that had landed.
+/// One shard closes a region, and the flush for its summary fails; another shard has a dirty block that had landed.
 #[test]
 fn a_failed_cache_flush_is_no_success_for_another_shard() {
     let mut failed = 0;
@@ -443,7 +443,7 @@ fn a_failed_cache_flush_is_no_success_for_another_shard() {
         let world = World::shards(seed, Mode::WriteBack, 2);
         let durable = world.sim.block_on(async {
             let live = world.open().await;
-            // The writeback worker is at rest.
+            // The writeback worker is idle.
             live.env.sleep(Duration::from_millis(1)).await;
             live.write(STRIPE).await;
             world.cache.fail_nth(DeviceOp::Flush, 1);
@@ -462,7 +462,7 @@ fn a_failed_cache_flush_is_no_success_for_another_shard() {
         if durable {
             let next = world.boot(seed, cut);
             next.sim.block_on(async {
-                // A cache that was given up may be refused, as long as nothing older is served.
+                // A fenced cache may be refused, as long as no older data is served.
                 if let Ok(live) = next.try_open().await
                     && let Ok(version) = live.try_read(STRIPE).await
                 {
@@ -474,7 +474,7 @@ fn a_failed_cache_flush_is_no_success_for_another_shard() {
     assert!(failed > SEEDS / 2, "only {failed} shards gave up");
 }
 
-/// A round of clearing waits for the cache device while the cache is given up: the mark that says so must stay.
+/// A round of clearing waits for the cache device while the cache is fenced: the fence mark must stay.
 #[test]
 fn the_fence_mark_survives_intent_clearing() {
     let world = World::with_flushes_of(31, Mode::WriteThrough, Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! No room: on the cache device, in the queues.
+//! No space: on the cache device, in the queues.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use crate::world::{BLOCK, BLOCKS, MODES, World};
 
-/// Front and eight regions: a tenth of what is read.
+/// Metadata and eight regions: a tenth of the blocks that are read.
 const SMALL: u64 = (192 << 10) + 8 * (128 << 10);
 
 #[test]
@@ -35,7 +35,7 @@ fn a_full_cache_makes_room_and_fails_nothing() {
     }
 }
 
-/// Blocks of one value take no room but in the lists of extents and regions. When these are full, others are begun.
+/// Same-filled blocks take space only in the lists of extents and regions. When these are full, new ones are started.
 #[test]
 fn lists_of_blocks_that_are_full_fail_nothing() {
     for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack] {
@@ -80,8 +80,8 @@ fn lists_of_blocks_that_are_full_fail_nothing() {
     }
 }
 
-/// The device takes nothing for a while: blocks wait to be stored up to the limit, then reads go without, and writes
-/// wait for a place.
+/// The device stalls for a while: blocks wait to be stored up to the limit, then data of reads is not stored, and writes
+/// wait for space in the queue.
 #[test]
 fn full_queues_bypass_reads_and_hold_writes_up() {
     let world = World::new(2, Mode::WriteThrough);

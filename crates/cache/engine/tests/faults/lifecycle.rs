@@ -9,8 +9,8 @@ use flaz_sim::FaultRates;
 
 use crate::world::{BLOCKS, CLEARED, Left, STRIPE, TIMEOUT_MOST, World};
 
-/// One shard is fenced, and neither the device nor the host took the fence mark. The device works again at the stop. A power
-/// cut while the other shard is saved must not leave a cache that serves the blocks that writes went past.
+/// One shard is fenced, and neither the device nor the host took the fence mark. The device works again at the stop. A
+/// power cut while the other shard is saved must not leave a cache that serves stale blocks.
 #[test]
 pub fn fenced_cache_is_void_before_images_are_saved() {
     let world = World::shards(51, Mode::WriteThrough, 2);
@@ -38,7 +38,7 @@ pub fn fenced_cache_is_void_before_images_are_saved() {
         world.unwatch();
         moments.take()
     });
-    // Its save begins with its fence: it shares the device whose write failed.
+    // Its save begins by fencing it: it shares the device whose write failed.
     let saving = moments
         .iter()
         .position(|m| m.is(true, Issued, DeviceOp::Write) && world.in_intents(m.offset))
@@ -51,7 +51,7 @@ pub fn fenced_cache_is_void_before_images_are_saved() {
     }
 }
 
-/// The origin takes no flush, so an empty cache does not start. Without a write it holds no dirty block, and does not say so.
+/// The origin fails flushes, so an empty cache does not start. It holds no dirty block, so it must not be marked dirty.
 #[test]
 pub fn refused_start_does_not_mark_the_cache_dirty() {
     let world = World::new(52, Mode::WriteBack);

@@ -1,22 +1,22 @@
 //! Devices that fail: a test by name for each row of the fault table and for each ordering that the contract rests on.
 //!
-//! The simulation of crashes (`tests/crash`) finds what nobody thought of; these tests say one thing each, on disks that
-//! fail exactly where they are told to. `docs/testing.md` has the table of rows and the tests for each.
+//! The crash simulation (`tests/crash`) finds unexpected defects; these tests check one property each, on disks with exact
+//! faults. `docs/testing.md` has the table of rows and the tests for each.
 //!
 //! | module | what fails |
 //! |---|---|
-//! | `world`, `host` | nothing: two disks, a host record, a cache, and blocks that say which write they are from |
+//! | `world`, `host` | nothing: two disks, a host record, a cache, and blocks that identify the write they are from |
 //! | `crashes` | the process or the power, at every event of a start, of a reclaim |
-//! | `damage` | bits, places of writes, parts of extents |
+//! | `damage` | bits, locations of writes, parts of extents |
 //! | `errors` | single writes and flushes of the cache device |
-//! | `full` | room: on the device, in the queues |
-//! | `stalls` | a device stops answering, and comes back or does not |
-//! | `origin` | the origin fails, goes and comes back |
+//! | `full` | space: on the device, in the queues |
+//! | `stalls` | a device stops responding, and recovers or does not |
+//! | `origin` | the origin fails, disappears and returns |
 //! | `origin_changed` | nothing: the origin is written without the cache while the cache is off |
 //! | `cache_lost` | the cache device is absent, a different one, an older copy, or returns after a fence |
 //! | `random` | both devices, at any time, then the process or the power |
-//! | `orderings` | nothing: what must come before what, and what a crash in between leaves |
-//! | `planted` | nothing: the engine breaks orderings on purpose, and their tests must fail |
+//! | `orderings` | nothing: the required order of events, and the state after a crash in between |
+//! | `planted` | nothing: the engine breaks orderings deliberately, and their tests must fail |
 //! | `write_back` | the same rows and orderings in write-back |
 //!
 //! Every test runs in every mode of [`world::MODES`] in which its row makes sense.

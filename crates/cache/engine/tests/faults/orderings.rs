@@ -1,8 +1,8 @@
-//! What must come before what, by name: seen in the events of both devices, and in what a crash in between leaves.
+//! The required orderings, by name: checked in the events of both devices, and in the state after a crash in between.
 //!
-//! Where a test says "before", it says it of completion and issue: the first had been answered when the second was handed
-//! to its device. That a stale admission loses against the write that overtook it is `a_write_that_overtakes_an_admission_wins`
-//! in `tests/model.rs`.
+//! "Before" refers to completion and issue: the first operation had completed when the second was issued to its device.
+//! `a_write_that_overtakes_an_admission_wins` in `tests/model.rs` checks that a stale admission loses against the write
+//! that overtook it.
 
 use std::time::Duration;
 
@@ -32,13 +32,13 @@ fn intent_of(world: &World, cache: &DiskImage, stripe: u64) -> bool {
     sector.has(stripe)
 }
 
-/// Where the first moment from `from` on is that fits.
+/// Index of the first moment from `from` on that fits.
 fn find(moments: &[Moment], from: usize, fits: impl Fn(&Moment) -> bool) -> usize {
     let found = moments[from..].iter().position(fits);
     from + found.expect("it happens")
 }
 
-/// A cache with blocks of the first two stripes, at rest; then one write of block 5, watched until it is acknowledged.
+/// A cache with blocks of the first two stripes, idle; then one write of block 5, watched until it is acknowledged.
 fn one_write(seed: u64, mode: Mode) -> (World, Vec<Moment>) {
     let world = World::new(seed, mode);
     let moments = world.sim.block_on(async {
@@ -77,8 +77,8 @@ pub fn an_intent_is_stable_before_its_write_reaches_the_origin() {
     }
 }
 
-/// One read of an opening after a crash returns zeroes, whichever it is. If it was a read of the bitmap, its bits count as set in
-/// memory. They must also be set on the device before a write reaches the origin.
+/// One read of an opening after a crash returns zeroes; every read is tried. If it was a read of the bitmap, its bits count
+/// as set in memory. They must also be set on the device before a write reaches the origin.
 #[test]
 fn an_intent_assumed_after_a_misread_is_written() {
     for mode in MODES {
@@ -140,7 +140,7 @@ pub fn a_crash_before_the_origin_write_reads_the_old_block() {
     }
 }
 
-/// The classic: the origin has the new block, the copy of the old one is still cached. It is never served.
+/// The origin has the new block, and the copy of the old one is still cached: that copy is never served.
 #[test]
 pub fn a_cut_before_cache_invalidation_serves_no_old_copy() {
     for mode in MODES {
@@ -163,15 +163,15 @@ pub fn a_cut_before_cache_invalidation_serves_no_old_copy() {
     }
 }
 
-/// Nothing of a write goes to the cache before the origin has answered: so no crash finds a block in the cache that the
-/// origin never had.
+/// No data of a write goes to the cache before the origin has replied: so after a crash, no block in the cache is newer
+/// than the origin.
 #[test]
 pub fn an_extent_is_written_after_the_origin_has_answered() {
     let world = World::new(6, Mode::WriteThrough);
     let moments = world.sim.block_on(async {
         let live = world.open().await;
         let moments = world.watch();
-        // More than an extent, so that it need not wait for company; and the origin takes its time.
+        // More than an extent, so that it is sealed at once; and the origin is slow.
         let data: Vec<u8> = (0..32).flat_map(|block| contents(block, 1)).collect();
         world.origin.stall(Duration::from_secs(2));
         let write = live.volume.write(0, [IoBuf::copy_of(&data)].into(), false);
@@ -189,8 +189,7 @@ pub fn an_extent_is_written_after_the_origin_has_answered() {
     assert!(extent > answered, "it is in the log, and not yet on the origin");
 }
 
-/// The extent is on the medium, the origin has lost the write that it is from: what is read is what the origin has, now
-/// and later.
+/// The extent is on the device, and the origin has lost its write: reads return the origin's contents, now and later.
 #[test]
 pub fn an_extent_does_not_outlive_its_lost_origin_write() {
     let world = World::new(7, Mode::WriteThrough);
@@ -251,7 +250,7 @@ pub fn an_intent_is_cleared_after_origin_flush_and_stable_log() {
         let log = find(&moments, record, |m| m.is(true, Issued, Flush));
         let logged = find(&moments, log, |m| m.is(true, Completed, Flush));
         assert!(flushed < cleared && logged < cleared, "{mode}");
-        // From here on, the bit may be clear and everything else lost that may be.
+        // From here on, the bit may be clear and all other volatile writes lost.
         let clear = find(&moments, cleared, |m| m.is(true, Completed, Write));
         let (cache, ..) = moments[clear].cut(Left::Everything, Left::Nothing);
         assert!(!intent_of(&world, &cache, 0), "{mode}");
@@ -262,8 +261,8 @@ pub fn an_intent_is_cleared_after_origin_flush_and_stable_log() {
     }
 }
 
-/// A block that was written past the cache leaves a tombstone where its copy is; with the intent clear, that is all that
-/// keeps the copy from coming back.
+/// A block that was written past the cache leaves a tombstone in the ring of its copy; with the intent clear, only the
+/// tombstone prevents the copy from coming back.
 #[test]
 pub fn a_tombstone_is_stable_before_its_intent_is_cleared() {
     let world = World::new(11, Mode::WriteAround);
@@ -293,7 +292,7 @@ pub fn a_tombstone_is_stable_before_its_intent_is_cleared() {
     });
 }
 
-/// Whether everything that the manifest calls stable is on a cache device.
+/// Checks that all stable data according to the manifest is on a cache device.
 fn check_manifest(world: &World, cache: &DiskImage, at: u64) {
     let geometry = &world.geometry;
     let header_bytes = geometry.header_bytes();
@@ -326,7 +325,7 @@ fn check_manifest(world: &World, cache: &DiskImage, at: u64) {
     }
 }
 
-/// The order of what the manifest says of a region.
+/// The order of a region's states in the manifest.
 fn progress(entry: &ManifestEntry) -> (u64, u8, u32) {
     let state = match entry.state {
         RegionUse::Free => return (u64::MAX, 0, 0),
@@ -337,7 +336,7 @@ fn progress(entry: &ManifestEntry) -> (u64, u8, u32) {
     (entry.generation.0, state, entry.len)
 }
 
-/// Whatever the power takes, what the manifest says is there, and it never takes a word back.
+/// After any power cut, the data in the manifest is present, and the manifest never goes back.
 #[test]
 pub fn the_manifest_says_what_is_stable_and_takes_nothing_back() {
     for mode in MODES {
@@ -402,8 +401,8 @@ pub fn a_region_is_free_in_the_manifest_before_its_discard() {
     });
 }
 
-/// Reads take half a second here, and a region is reclaimed in less: it has to wait for them, or they would find what is
-/// not theirs.
+/// Reads take half a second here, and a region is reclaimed in less time: the reclaim has to wait for them, or they would
+/// read data of other blocks.
 #[test]
 pub fn a_region_is_not_discarded_while_it_is_read() {
     let long = Duration::from_millis(500);
@@ -418,7 +417,7 @@ pub fn a_region_is_not_discarded_while_it_is_read() {
         live.warm(0..700).await;
         let reclaimed = live.stats().counts.regions_reclaimed;
         let cached: Vec<u64> = (0..700).filter(|&block| live.is_cached(block)).collect();
-        // One by one, so that some are under way whenever a region is to be discarded.
+        // One by one, so that some are in flight whenever a region is due to be discarded.
         let reads = async {
             for &block in &cached[..cached.len().min(20)] {
                 live.read(block).await;
@@ -495,7 +494,7 @@ pub fn a_cache_is_marked_clean_after_image_and_origin_are_stable() {
             find(&moments, 0, |m| m.is(false, Completed, Flush)) < clean,
             "{mode}"
         );
-        // Clean with nothing else lost: warm, and true.
+        // Clean with nothing else lost: warm, and correct.
         let end = moments.last().expect("it ends");
         let next = world.boot(17, end.cut(Left::Nothing, Left::Nothing));
         next.sim.block_on(async {
@@ -503,7 +502,7 @@ pub fn a_cache_is_marked_clean_after_image_and_origin_are_stable() {
             assert!(matches!(live.cache.start, Start::Warm(_)), "{mode}");
             live.check_all().await;
         });
-        // Not clean yet, whatever else has landed: a recovery, and true.
+        // Not marked clean yet, although everything else has landed: a recovery, and correct.
         let next = world.boot(18, moments[clean].cut(Left::Everything, Left::Nothing));
         next.sim.block_on(async {
             let live = next.open().await;
@@ -514,7 +513,7 @@ pub fn a_cache_is_marked_clean_after_image_and_origin_are_stable() {
     }
 }
 
-/// The rule of the host record: it is written comes before the first write that the cache device does not know of.
+/// The rule of the host record: the fence is recorded before the first write that the cache device does not know of.
 #[test]
 pub fn a_fence_is_recorded_before_a_write_without_intent() {
     for mode in MODES {
@@ -541,7 +540,7 @@ pub fn a_fence_is_recorded_before_a_write_without_intent() {
     }
 }
 
-/// Recovery closes a region that was being filled: what it found must be stable before the manifest calls it that.
+/// Recovery closes an open region: the contents that it found must be stable before the manifest marks them stable.
 #[test]
 pub fn a_region_closed_by_recovery_is_stable_before_the_manifest_says_so() {
     let world = World::new(22, Mode::WriteThrough);
@@ -567,7 +566,7 @@ pub fn a_region_closed_by_recovery_is_stable_before_the_manifest_says_so() {
     }
 }
 
-/// A region that was open at a clean stop is filled further, and the manifest goes on to call it stable up to there.
+/// A region that was open at a clean stop is filled further, and the stable length in the manifest stays.
 #[test]
 pub fn a_region_that_was_open_at_a_clean_stop_stays_stable() {
     let world = World::new(24, Mode::WriteThrough);
@@ -598,19 +597,19 @@ pub fn a_region_that_was_open_at_a_clean_stop_stays_stable() {
     }
 }
 
-/// A tombstone that a power cut takes, while a newer record of its block in the other ring stays: that one would shield the
-/// copy that the tombstone was for, and die before it. So until a tombstone is stable, what is newer goes to its ring.
+/// A power cut takes a tombstone, while a newer record of its block in the other ring stays: that record would hide the
+/// stale copy, and be destroyed before it. So until a tombstone is stable, newer records go to its ring.
 #[test]
 pub fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
-    /// Written past the cache: more than an extent has records. Of those the first extent has this many.
+    /// Number of blocks written past the cache: more than the records of one extent. The first extent has `LOST` of them.
     const WRITTEN: usize = 30;
     const LOST: usize = 8;
     let world = World::sized(5, Mode::WriteAround, (192 << 10) + 12 * (128 << 10));
     world.policy.set(PolicyKind::S3Fifo);
     let (found, kept) = world.sim.block_on(async {
         let live = world.open().await;
-        // Used blocks go to the main ring when their region is reclaimed, the others are forgotten.
-        // Two regions of others are older there: the oldest one is looked at by recovery.
+        // Used blocks go to the main ring when their region is reclaimed, the others are dropped.
+        // Two regions with other blocks are older there: recovery examines the oldest one.
         for (used, others) in [(1800..1900, 512..1024), (0..64, 1024..1536)] {
             live.warm(used.clone()).await;
             for block in used {
@@ -621,7 +620,7 @@ pub fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
         let mut kept: Vec<u64> = (0..64).filter(|&block| live.is_cached(block)).collect();
         assert!(kept.len() >= WRITTEN, "{} are in main", kept.len());
         kept.truncate(WRITTEN);
-        // No region is reclaimed for a while, which would make all of this stable.
+        // No region is reclaimed for a while; a reclaim would make all of this stable.
         let reclaimed = live.stats().counts.regions_reclaimed;
         let mut next = 1536;
         while live.stats().counts.regions_reclaimed == reclaimed {
@@ -637,7 +636,7 @@ pub fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
             live.write(block).await;
         }
         live.stored().await;
-        // Missed now, and stored again: those of the first extent without a tombstone that is still open.
+        // Missed now, and stored again: blocks whose tombstone is not in an extent that is still open.
         for &block in &kept[..24] {
             live.read(block).await;
         }
@@ -659,7 +658,7 @@ pub fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
             "{:?}",
             live.cache.recovered
         );
-        // Probation goes round.
+        // Probation is reclaimed once completely.
         live.warm(512..BLOCKS).await;
         live.env.sleep(CLEARED).await;
         assert!(

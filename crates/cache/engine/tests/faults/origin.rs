@@ -1,4 +1,4 @@
-//! The origin fails, goes, and comes back.
+//! The origin fails, disappears, and returns.
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::settings::Mode;
@@ -25,7 +25,7 @@ fn a_missing_origin_fails_misses_and_writes_but_not_hits() {
             }
             live.try_write(7).await.expect_err("the origin is gone");
             live.volume.flush().await.expect_err("the origin is gone");
-            // Whether the origin has the old or the new block 7 is not known: the copy in the cache may be wrong.
+            // It is unknown whether the origin has the old or the new block 7: the copy in the cache may be wrong.
             live.try_read(7).await.expect_err("not from the cache");
             live.read(8).await;
             assert!(!live.failed(), "{mode}: the cache is well");
@@ -84,7 +84,7 @@ fn each_origin_write_failed_once_reads_consistently() {
     }
 }
 
-/// A block whatever it holds.
+/// A block with any contents.
 async fn raw(live: &Live, block: u64) -> Vec<u8> {
     live.volume
         .read(block * BLOCK, BLOCK as u32)

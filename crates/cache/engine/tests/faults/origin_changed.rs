@@ -1,4 +1,4 @@
-//! The origin is written to past the cache, by whoever mounts it while nobody serves it: after a clean stop, after a crash.
+//! The origin is written to without the cache while the cache is off: after a clean stop, after a crash.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use flaz_engine::volume::Volume;
 use crate::world::{BLOCK, BLOCKS, CLEARED, Found, Left, Live, MODES, STRIPE, World};
 
 const ALL_MODES: [Mode; 3] = [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack];
-/// In the superblock of an ext4: its mount count.
+/// The mount count in the superblock of an ext4 file system.
 const MOUNTED: u64 = 1024 + 52;
 
-/// Another boot finds these disks; `mounted` says where somebody has written to the origin before.
+/// Another boot with these disks; `mounted` is an offset at which the origin was written to before.
 ///
 /// # Errors
-/// What the cache says if it does not open.
+/// The error of the cache if it does not open.
 fn start(world: &World, found: &Found, mounted: Option<u64>) -> Result<Start, CacheError> {
     let next = world.boot(77, found.clone());
     if let Some(at) = mounted {
@@ -27,7 +27,7 @@ fn start(world: &World, found: &Found, mounted: Option<u64>) -> Result<Start, Ca
         .block_on(async { next.try_open().await.map(|live| live.cache.start) })
 }
 
-/// As it was, the cache opens warm; changed, it is refused.
+/// If the origin is unchanged, the cache opens warm; if it was changed, the opening is refused.
 fn is_compared(world: &World, found: &Found, at: u64) {
     let about = format!("{}, {} shards", world.mode, world.geometry.shard_count);
     let begun = start(world, found, None).unwrap_or_else(|error| panic!("{about}: {error}"));
@@ -40,8 +40,8 @@ fn is_compared(world: &World, found: &Found, at: u64) {
     );
 }
 
-/// The cache's process dies, or the power fails and what nobody flushed is gone from the origin. (That intents are clear
-/// need not be stable on the cache device: nothing is compared then.)
+/// The process is killed, or the power fails and the origin loses unflushed writes. (Clear intents need not be stable on
+/// the cache device: nothing is compared then.)
 fn crashed(world: &World) -> [Found; 2] {
     Left::ALL.map(|left| {
         let (cache, origin) = (world.cache.moment(), world.origin.moment());
@@ -85,7 +85,7 @@ fn an_origin_changed_while_the_cache_was_off_is_refused() {
     }
 }
 
-/// File systems put a CRC-32C behind what they change (ext4, xfs): a CRC-32C of it all would stay the same.
+/// File systems (ext4, xfs) store a CRC-32C behind the changed data: a CRC-32C of the whole would stay the same.
 #[test]
 fn a_change_with_a_new_file_system_checksum_is_refused() {
     let superblock = |mounts: u8| {
@@ -113,7 +113,7 @@ fn a_change_with_a_new_file_system_checksum_is_refused() {
     }
 }
 
-/// A cache that was stopped by a build from before has a CRC-32C of the same bytes.
+/// A cache that was stopped by an earlier build has a CRC-32C of the same bytes.
 #[test]
 fn what_earlier_builds_noted_of_an_origin_is_compared() {
     let world = World::new(7, Mode::WriteThrough);
@@ -135,7 +135,7 @@ fn what_earlier_builds_noted_of_an_origin_is_compared() {
     });
 }
 
-/// A partition that was mounted changes nothing in the table.
+/// Mounting a partition changes nothing in the partition table.
 #[test]
 fn an_origin_with_a_partition_that_was_changed_is_refused() {
     for table in [gpt(MIB), mbr(MIB), extended(MIB)] {
@@ -158,7 +158,7 @@ fn an_origin_with_a_partition_that_was_changed_is_refused() {
     }
 }
 
-/// Tables that name places beyond the origin, each other, and themselves: the cache starts and stops all the same.
+/// Tables that point beyond the origin, to each other, and to themselves: the cache starts and stops anyway.
 #[test]
 fn hostile_partition_tables_end_and_are_harmless() {
     let mut tables = Vec::new();
@@ -178,7 +178,7 @@ fn hostile_partition_tables_end_and_are_harmless() {
         }
         tables.push(table);
         let mut table = extended(MIB);
-        // A chain that comes back to itself, or leads away.
+        // A chain that loops, or points outside.
         for (_, record) in &mut table {
             record[446 + 16 + 4] = 5;
             record[446 + 16 + 8..][..4].copy_from_slice(&(value as u32).to_le_bytes());
@@ -213,7 +213,7 @@ fn an_origin_that_was_changed_after_a_crash_is_refused() {
             live.volume.flush().await.expect("flushes");
             live.cleaned().await;
             live.env.sleep(CLEARED).await;
-            // Elsewhere it does not matter.
+            // Elsewhere, intents do not matter.
             for block in 3 * STRIPE..3 * STRIPE + 16 {
                 live.write(block).await;
             }
@@ -224,7 +224,7 @@ fn an_origin_that_was_changed_after_a_crash_is_refused() {
     }
 }
 
-/// Asking again changes nothing, and going on with an empty cache is the way out; with dirty blocks it would lose them.
+/// A retry changes nothing. Continuing with an empty cache is possible, but would lose dirty blocks.
 #[test]
 fn an_origin_that_was_changed_after_a_crash_is_refused_again() {
     let world = World::new(11, Mode::WriteBack);
@@ -247,9 +247,9 @@ fn an_origin_that_was_changed_after_a_crash_is_refused_again() {
     });
 }
 
-/// The rule itself, at every event of a life: writes where it shows and elsewhere, rounds of clearing, a clean stop. Nobody
-/// writes past the cache: whatever a crash leaves is accepted. Where somebody does, it is refused, or clients were writing
-/// there.
+/// The rule itself, at every event of a life: writes to stripes of the fingerprint and elsewhere, rounds of clearing, a
+/// clean stop. If nothing is written without the cache, the state after every crash is accepted. If something is, it is
+/// refused, unless clients were writing to these stripes.
 #[test]
 pub fn at_every_event_an_origin_that_was_left_alone_is_accepted() {
     for (mode, shards) in ALL_MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
@@ -300,7 +300,7 @@ pub fn at_every_event_an_origin_that_was_left_alone_is_accepted() {
     }
 }
 
-/// A table of partitions that clients write while they are served names other places to look at.
+/// A partition table that clients write while they are served adds locations to compare.
 #[test]
 fn a_partition_created_while_served_is_compared_after_a_crash() {
     for mode in ALL_MODES {
@@ -328,7 +328,7 @@ fn a_partition_created_while_served_is_compared_after_a_crash() {
     }
 }
 
-/// What the host could not be told must not count: the intents stay until it is.
+/// A fingerprint that the host could not record must not count: the intents stay until it is recorded.
 #[test]
 fn a_host_that_notes_nothing_refuses_nothing() {
     for (from_the_start, mode) in [false, true]
@@ -353,10 +353,10 @@ fn a_host_that_notes_nothing_refuses_nothing() {
         world.host.broken.set(false);
         for found in crashed(&world) {
             assert_eq!(start(&world, &found, None).expect("left alone"), Start::Recovered);
-            // Not seen: nobody can know.
+            // Not detected: there is no record.
             start(&world, &found, Some(MOUNTED)).expect("not compared");
         }
-        // Once it is told again, it is compared again.
+        // Once recorded again, it is compared again.
         if !from_the_start {
             let [found, _] = crashed(&world);
             let next = world.boot(16, found);
@@ -371,7 +371,7 @@ fn a_host_that_notes_nothing_refuses_nothing() {
     }
 }
 
-/// Of a note that failed nobody knows whether it was made.
+/// If recording fails, it is unknown whether the record was written.
 #[test]
 fn a_host_that_notes_what_it_says_it_could_not_refuses_nothing() {
     for (first, mode) in [
@@ -384,7 +384,7 @@ fn a_host_that_notes_what_it_says_it_could_not_refuses_nothing() {
             let live = world.open().await;
             live.warm(0..64).await;
             live.stop().await.expect("stops in order");
-            // From the opening on, or later.
+            // From the opening, or later.
             world.host.unsure.set(first == 0);
             let live = world.open().await;
             for round in 0..3 {
@@ -403,7 +403,7 @@ fn a_host_that_notes_what_it_says_it_could_not_refuses_nothing() {
     }
 }
 
-/// A note may land long after nobody waits for it any more.
+/// A record may be written long after the wait for it has ended.
 #[test]
 fn late_notes_refuse_nothing() {
     for (seed, mode) in (20..30).flat_map(|seed| ALL_MODES.map(|mode| (seed, mode))) {
@@ -436,7 +436,7 @@ fn late_notes_refuse_nothing() {
     }
 }
 
-/// What a power cut tears can be read again when it is written again, as the writeback worker does.
+/// A sector torn in a power cut is readable again after it is rewritten, as the writeback worker does.
 #[test]
 fn an_unreadable_origin_start_is_not_compared_after_a_crash() {
     for mode in ALL_MODES {
@@ -457,7 +457,7 @@ fn an_unreadable_origin_start_is_not_compared_after_a_crash() {
     }
 }
 
-/// Nobody writes there through the cache, so no intent tells of it, and none is looked for.
+/// No client writes there through the cache, so no intent covers it, and none is checked.
 #[test]
 fn a_partition_behind_what_is_served_is_compared_after_a_crash() {
     let world = World::of_origin(21, Mode::WriteThrough, 2, BLOCKS * BLOCK + 4 * MIB);
@@ -474,7 +474,7 @@ fn a_partition_behind_what_is_served_is_compared_after_a_crash() {
     }
 }
 
-/// A cache that is given up lets writes go past it without intents: what was noted before is then old.
+/// With a fenced cache, writes bypass it without intents: the recorded fingerprint is then old.
 #[test]
 fn a_fenced_cache_does_not_compare_its_origin() {
     for mode in MODES {
@@ -485,7 +485,7 @@ fn a_fenced_cache_does_not_compare_its_origin() {
             live.env.sleep(CLEARED).await;
             world.cache.set_dead(true);
             for block in 0..64 {
-                // Until it is given up some fail.
+                // Some writes fail until the cache is fenced.
                 live.try_write(block).await.ok();
             }
             live.volume.flush().await.expect("the origin is well");
@@ -500,7 +500,7 @@ fn a_fenced_cache_does_not_compare_its_origin() {
 
 const MIB: u64 = 1 << 20;
 
-/// What to write where.
+/// Offsets, and the bytes to write there.
 type Table = Vec<(u64, Vec<u8>)>;
 
 fn boot_record(entries: &[(u8, u64)]) -> Vec<u8> {
@@ -514,12 +514,12 @@ fn boot_record(entries: &[(u8, u64)]) -> Vec<u8> {
     sector
 }
 
-/// Two partitions, the second one at two of a unit.
+/// Two partitions, the second at twice `unit`.
 fn mbr(unit: u64) -> Table {
     vec![(0, boot_record(&[(0x83, unit), (0x83, 2 * unit)]))]
 }
 
-/// An extended partition with two logical ones, the second one at two of a unit.
+/// An extended partition with two logical ones, the second at twice `unit`.
 fn extended(unit: u64) -> Table {
     vec![
         (0, boot_record(&[(0x0f, unit / 2)])),
@@ -528,7 +528,7 @@ fn extended(unit: u64) -> Table {
     ]
 }
 
-/// A GPT in sectors of 512 bytes, the second partition at two of a unit.
+/// A GPT in sectors of 512 bytes, the second partition at twice `unit`.
 fn gpt(unit: u64) -> Table {
     let mut header = vec![0; 512];
     header[..8].copy_from_slice(b"EFI PART");

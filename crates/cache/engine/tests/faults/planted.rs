@@ -1,7 +1,7 @@
-//! The engine breaks an ordering on purpose (`flaz_engine::planted`), and the test of that ordering must fail.
+//! The engine breaks an ordering deliberately (`flaz_engine::planted`), and the test of that ordering must fail.
 //!
-//! The crash simulation finds most of these bugs by itself (`tests/crash/planted.rs`). The tests here show that each named
-//! test can fail, and cover bugs that the simulation meets too rarely.
+//! The crash simulation finds most of these defects by itself (`tests/crash/planted.rs`). The tests here show that each
+//! named test can fail, and cover defects that the simulation meets too rarely.
 
 use std::panic::catch_unwind;
 
@@ -10,7 +10,7 @@ use flaz_engine::planted::{PlantedBug, plant};
 use crate::write_back::{orderings as write_back, stable};
 use crate::{crashes, lifecycle, orderings, origin_changed, random, reopen};
 
-/// A bug, and a test that must find it.
+/// A defect, and a test that must find it.
 type Pair = (PlantedBug, fn());
 
 fn are_found(pairs: &[Pair]) {

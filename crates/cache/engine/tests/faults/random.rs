@@ -1,5 +1,5 @@
-//! Stalls and absences of both devices at random, under concurrent clients, then the death of the process or a power cut:
-//! nothing is lost that must not be, nothing old comes back, what was read stays, and every run ends.
+//! Random stalls and absences of both devices, with concurrent clients, then a kill of the process or a power cut: no
+//! guaranteed data is lost, no old data comes back, data that was read stays, and every run ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,14 +23,14 @@ fn block_of(client: u64, number: u64) -> u64 {
     (number * 53 + client) % BLOCKS / CLIENTS * CLIENTS + client
 }
 
-/// What is known of the blocks besides their last acknowledged version.
+/// The state of the blocks besides their last acknowledged version.
 #[derive(Default)]
 struct Known {
-    /// Requests may fail, for the cache device has what the origin has not.
+    /// Requests may fail because only the cache device has the data.
     write_back: bool,
-    /// A write is under way, or has failed.
+    /// A write is in flight, or has failed.
     under_way: RefCell<BTreeSet<u64>>,
-    /// The last version that was acknowledged before a flush that succeeded.
+    /// The last version that was acknowledged before a successful flush.
     durable: RefCell<BTreeMap<u64, u64>>,
 }
 
@@ -40,7 +40,7 @@ impl Known {
         assert!(self.write_back && cache, "the origin is only slow: {error}");
     }
 
-    /// The versions that a block may have after the death of the process, or after a power cut.
+    /// The versions that a block may have after a kill of the process, or after a power cut.
     fn allowed(&self, live: &Live, block: u64, power_cut: bool) -> RangeInclusive<u64> {
         let last = live.expected(block);
         let durable = self.durable.borrow().get(&block).copied().unwrap_or(0);
@@ -49,7 +49,7 @@ impl Known {
     }
 }
 
-/// Reads and writes blocks of its own for ever.
+/// Reads and writes its own blocks in an endless loop.
 async fn client(live: &Live, number: u64, mut rng: Rng, known: &Known) {
     loop {
         let block = block_of(number, rng.below(BLOCKS_EACH));
@@ -88,7 +88,7 @@ async fn client(live: &Live, number: u64, mut rng: Rng, known: &Known) {
     }
 }
 
-/// What befalls the devices.
+/// Random faults of the devices.
 async fn misfortune(world: &World, live: &Live, mut rng: Rng) {
     for _ in 0..1 + rng.below(4) {
         live.env.sleep(Duration::from_millis(rng.below(12_000))).await;
@@ -106,7 +106,7 @@ async fn misfortune(world: &World, live: &Live, mut rng: Rng) {
     live.env.sleep(Duration::from_millis(rng.below(30_000))).await;
 }
 
-/// Reads a block after a crash: each sector must be of an allowed version.
+/// Reads a block after a crash: each sector must have an allowed version.
 async fn read_any(live: &Live, block: u64, allowed: RangeInclusive<u64>) -> Vec<u8> {
     let data = live
         .volume

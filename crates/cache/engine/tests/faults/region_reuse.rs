@@ -1,5 +1,5 @@
-//! Regions that are filled again after their reclaim, on a device whose discards change nothing: what an earlier generation
-//! left is still there where a write of the next one fails.
+//! Regions that are filled again after their reclaim, on a device whose discards have no effect: contents of an earlier
+//! generation are still present if a write of the next one fails.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 
 use crate::world::{CLEARED, Left, Live, Moment, World, Wrong, read_up_to};
 
-/// Blocks that are written over and over: two regions.
+/// Blocks that are written repeatedly: two regions.
 const BUSY: u64 = 96;
 /// Twelve regions.
 const CACHE_LEN: u64 = (192 << 10) + 12 * (128 << 10);
@@ -25,8 +25,8 @@ fn world(seed: u64) -> World {
     World::on(seed, Mode::WriteThrough, disk, 1)
 }
 
-/// Fills every region and each again and again: new versions of blocks whose old ones are still there. Ends when a write
-/// has failed.
+/// Fills every region several times: new versions of blocks whose old versions are still present. Ends when a write has
+/// failed.
 async fn work(world: &World, live: &Live) {
     live.warm(0..512).await;
     for _ in 0..20 {
@@ -38,7 +38,7 @@ async fn work(world: &World, live: &Live) {
     }
 }
 
-/// Numbers of the writes that begin a later generation of a region.
+/// Numbers of the writes that start a later generation of a region.
 fn first_extents() -> Vec<u64> {
     let world = world(7);
     world.sim.block_on(async {
@@ -63,8 +63,8 @@ fn first_extents() -> Vec<u64> {
     })
 }
 
-/// The first extent of a region fails, those behind it do not. What an earlier generation left there must not hide what is
-/// newer.
+/// The first extent of a region fails, later ones succeed. Contents of an earlier generation in its place must not hide
+/// newer ones.
 #[test]
 fn a_region_whose_first_extent_failed_is_found_by_its_summary() {
     let numbers = first_extents();
@@ -97,8 +97,8 @@ fn a_region_whose_first_extent_failed_is_found_by_its_summary() {
     }
 }
 
-/// The same, and at the start after that the summary cannot be read, once or for good. It is all that says what is in the region: its
-/// first extent is that of an earlier generation.
+/// The same, and at the next start the summary cannot be read, once or permanently. Only the summary has the contents of
+/// the region: its first extent is of an earlier generation.
 #[test]
 fn a_region_with_a_lost_first_extent_and_summary_is_found() {
     let mut tried = 0;
@@ -113,7 +113,7 @@ fn a_region_with_a_lost_first_extent_and_summary_is_found() {
         let region_bytes = world.geometry.region_bytes;
         let manifest = world.manifest(&world.now().0);
         let header_bytes = world.geometry.header_bytes();
-        // The manifest calls it full, and its first extent is not there.
+        // The manifest marks it full, and its first extent is missing.
         let lacks_first = |region: &u64| {
             let entry = manifest[*region as usize];
             let start = world.geometry.data_offset() + region * region_bytes;
@@ -136,7 +136,7 @@ fn a_region_with_a_lost_first_extent_and_summary_is_found() {
         let next = world.reboot(8);
         next.misread(Some((nth, Wrong::Zeroes)));
         next.check();
-        // Nor does it go unnoticed that it cannot be read at all.
+        // A permanently damaged summary is also detected.
         let next = world.reboot(8);
         next.cache.flip_bit(end - 80, 0);
         next.check();

@@ -1,4 +1,4 @@
-//! What one life of a cache leaves on its device binds the next one only as far as that is still used.
+//! Structures that one life of a cache leaves on its device bind the next life only as far as they are still used.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use flaz_sim::{CrashPlan, DiskConfig, EventStage};
 
 use crate::world::{BLOCK, CLEARED, Left, STRIPE, STRIPES, World, Wrong, contents};
 
-/// A life that leaves marks of its open region in every shard, and ends in order.
+/// A life that leaves marks of its open region in every shard, and ends cleanly.
 async fn live_and_stop(world: &World) -> flaz_engine::format::superblock::Superblock {
     let live = world.open().await;
     live.warm(0..4 * STRIPE).await;
@@ -29,7 +29,7 @@ async fn live_and_stop(world: &World) -> flaz_engine::format::superblock::Superb
     live.stop().await.expect("a clean stop")
 }
 
-/// The marks say how much of a region must be there. Of one that was thrown away nothing is.
+/// Marks give the part of a region that must be present. Nothing of a discarded region has to be.
 #[test]
 fn fence_marks_do_not_affect_later_epochs() {
     for (number, mode) in [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack]
@@ -46,7 +46,7 @@ fn fence_marks_do_not_affect_later_epochs() {
                         mark_empty(&world.cache, &mut superblock).await.expect("marked");
                     }
                 });
-                // Or it was given up, as far as the host knows.
+                // Or the cache was fenced, according to the host record.
                 let (cache, origin, memory) = world.now();
                 let memory = memory.map(|memory| HostRecord {
                     fenced: !detached,
@@ -58,7 +58,7 @@ fn fence_marks_do_not_affect_later_epochs() {
                     let live = next.open().await;
                     let begun = if detached { Start::Empty } else { Start::Cold };
                     assert_eq!(live.cache.start, begun, "{what}");
-                    // Of the second shard; the first one gets nothing.
+                    // For the second shard; the first one gets nothing.
                     if written {
                         live.write(3 * STRIPE + 5).await;
                         live.volume.flush().await.expect("stable");
@@ -80,7 +80,7 @@ fn fence_marks_do_not_affect_later_epochs() {
     }
 }
 
-/// What an earlier process wrote may be gone with a flush that fails at the start: who relies on it must hear of it.
+/// A flush that fails at the start may lose writes of an earlier process: a client that depends on them must be told.
 #[test]
 fn a_failed_origin_flush_at_opening_is_reported_later() {
     let world = World::new(70, Mode::WriteThrough);
@@ -97,7 +97,7 @@ fn a_failed_origin_flush_at_opening_is_reported_later() {
         live.volume.flush().await.expect("that was told");
         live.env.sleep(CLEARED).await;
     });
-    // The intent of that write stays, too: the cache must not have what the origin may have lost.
+    // The intent of that write stays, too: the cache must not have data that the origin may have lost.
     let dropped = next.reboot(72);
     let stripes = dropped
         .sim
@@ -105,7 +105,7 @@ fn a_failed_origin_flush_at_opening_is_reported_later() {
     assert!(stripes > 0, "the intent was cleared");
 }
 
-/// A flush that fails may take what was written before with it, and a later one that succeeds does not bring it back.
+/// A failed flush may lose earlier writes, and a later successful flush does not bring them back.
 #[test]
 fn intents_of_what_a_failed_flush_may_have_lost_stay() {
     let mut lost = 0;
@@ -134,7 +134,7 @@ fn intents_of_what_a_failed_flush_may_have_lost_stay() {
             world.host.memory(),
         );
         let next = world.boot(seed, cut);
-        // Sector by sector.
+        // Checked sector by sector.
         let kept = next.origin.peek(block * BLOCK, BLOCK as usize);
         lost += u64::from(kept != contents(block, 1));
         next.sim.block_on(async {
@@ -151,7 +151,7 @@ fn intents_of_what_a_failed_flush_may_have_lost_stay() {
     assert!(lost > 5, "{lost} lost");
 }
 
-/// The same where no intents are set, for a crash leaves nothing of the cache: a clean stop leaves all of it.
+/// The same without intents, because a crash leaves nothing of the cache: a clean stop keeps its contents.
 #[test]
 fn a_stop_without_intents_drops_blocks_of_a_failed_flush() {
     let mut lost = 0;
@@ -165,7 +165,7 @@ fn a_stop_without_intents_drops_blocks_of_a_failed_flush() {
             live.warm(3 * STRIPE..3 * STRIPE + 64).await;
             live.write(block).await;
             live.stored().await;
-            // Rounds of clearing have nothing to clear here.
+            // Rounds of clearing have no intents to clear here.
             live.env.sleep(CLEARED).await;
             world.origin.fail_nth(DeviceOp::Flush, 1);
             live.volume.flush().await.expect_err("it failed");
@@ -198,8 +198,8 @@ fn a_stop_without_intents_drops_blocks_of_a_failed_flush() {
     assert!(lost > 5, "{lost} lost");
 }
 
-/// What a failed flush has lost is still to be read at the stop, and gone after a power cut: nobody has changed the origin
-/// past the cache, so nobody is refused.
+/// Writes that a failed flush has lost are still readable at the stop, and gone after a power cut: the origin was not
+/// changed without the cache, so the opening is not refused.
 #[test]
 fn an_origin_start_lost_in_a_failed_flush_is_not_refused() {
     let mut lost = 0;
@@ -230,7 +230,7 @@ fn an_origin_start_lost_in_a_failed_flush_is_not_refused() {
     assert!(lost > 5, "{lost} lost");
 }
 
-/// The power has torn one superblock, and the other one cannot be read, and is read wrong then, before it is read.
+/// The power cut has torn one superblock, and the other one is unreadable and then misread before it is read correctly.
 #[test]
 fn a_superblock_misread_twice_beside_a_torn_one_is_found() {
     let world = World::new(19, Mode::WriteThrough);
@@ -241,7 +241,7 @@ fn a_superblock_misread_twice_beside_a_torn_one_is_found() {
     for [torn, other] in [[0, 1], [1, 0]] {
         let next = world.reboot(20);
         next.cache.flip_bit(SUPERBLOCK_SLOTS[torn] + 100, 0);
-        // The slots are read in order, a bad one four times.
+        // The slots are read in order, an invalid one four times.
         let first = if other == 0 { 1 } else { 5 };
         next.cache.fail_nth(DeviceOp::Read, first);
         next.misread(Some((first + 1, Wrong::Zeroes)));
@@ -253,8 +253,8 @@ fn a_superblock_misread_twice_beside_a_torn_one_is_found() {
     }
 }
 
-/// Either one is damaged for good, after a stop with dirty blocks or a kill: nothing is lost, nothing cold, whatever the host
-/// remembers of how far the cache had come.
+/// Either one is permanently damaged, after a stop with dirty blocks or a kill: no data is lost, the start is not cold,
+/// regardless of the generation in the host record.
 #[test]
 fn either_superblock_says_all_that_both_do() {
     for (mode, stopped) in [Mode::WriteThrough, Mode::WriteBack]
@@ -291,11 +291,11 @@ fn either_superblock_says_all_that_both_do() {
     }
 }
 
-/// A slot that is damaged at rest is written before the good one: torn by a power cut, that would leave none.
+/// A slot that is damaged at rest is written before the good one: a torn write of the good one would leave none.
 #[test]
 fn an_opening_that_is_cut_leaves_the_superblock_that_was_good() {
     let mut cut = 0;
-    // Of each opening's writes the first may fail.
+    // In each opening, the first write may fail.
     for (damaged, tries, failing) in [
         (0, 1, false),
         (1, 1, false),
@@ -320,8 +320,8 @@ fn an_opening_that_is_cut_leaves_the_superblock_that_was_good() {
         for _ in 0..tries {
             let pages = || SUPERBLOCK_SLOTS.map(|slot| next.cache.peek(slot, SUPERBLOCK_BYTES));
             let before = pages();
-            // The first flush is the one before the first slot, the second the one behind it. If that is written once more,
-            // there is one more before it.
+            // The first flush is the one before the first slot, the second the one after it. If that slot is written once
+            // more, there is one more flush before it.
             if failing {
                 next.cache.fail_nth(DeviceOp::Write, 1);
             }
@@ -343,7 +343,7 @@ fn an_opening_that_is_cut_leaves_the_superblock_that_was_good() {
     assert!(cut >= 9, "{cut} openings were cut");
 }
 
-/// The same when it rots while the cache is served, and the stop is cut.
+/// The same if it rots while the cache is served, and the stop is interrupted.
 #[test]
 fn a_stop_that_is_cut_after_a_superblock_has_rotted_leaves_one() {
     let mut written = 0;
@@ -360,7 +360,7 @@ fn a_stop_that_is_cut_after_a_superblock_has_rotted_leaves_one() {
                 world.cache.flip_bit(place + 40, 0);
                 let before = pages();
                 world.cache.fail_nth(DeviceOp::Flush, nth);
-                // Whether it fails depends on which flush that was.
+                // Depending on `nth`, the stop may fail.
                 let _ = live.stop().await;
                 before
             });
@@ -382,7 +382,7 @@ fn a_stop_that_is_cut_after_a_superblock_has_rotted_leaves_one() {
     assert!(written >= 2, "no stop was cut between its two writes");
 }
 
-/// A slot that can no longer be written is no reason to leave the other one as it was.
+/// If one slot can no longer be written, the other one must still be updated.
 #[test]
 fn a_cache_with_a_dead_superblock_slot_is_voided_in_the_other() {
     let mut done = 0;
@@ -405,11 +405,11 @@ fn a_cache_with_a_dead_superblock_slot_is_voided_in_the_other() {
             done += u32::from(marked.is_ok());
         });
     }
-    // Where it is the turn of the damaged one the device has failed, as without the damage.
+    // If the damaged slot is next, the device has failed, as without the damage.
     assert_eq!(done, 1);
 }
 
-/// The largest numbers that are taken for some are followed by such as would not be read: the cache is refused as it is.
+/// The largest valid numbers would be followed by invalid ones: the opening is refused, and the cache stays unchanged.
 #[test]
 fn a_superblock_at_the_last_generation_stays_readable() {
     for what in ["generation", "epoch"] {
@@ -432,7 +432,7 @@ fn a_superblock_at_the_last_generation_stays_readable() {
     }
 }
 
-/// With the first alone, its rot would make the cache look older than the host remembers.
+/// If only the first slot were written, its rot would make the cache look older than its host record.
 #[test]
 fn a_failed_write_of_the_second_superblock_is_retried() {
     let world = World::new(24, Mode::WriteBack);
@@ -448,12 +448,12 @@ fn a_failed_write_of_the_second_superblock_is_retried() {
     });
 }
 
-/// What an earlier process wrote and nobody flushed is read and cached by one that begins with nothing, and no intent says
-/// that a power cut may still take it from the origin.
+/// Unflushed writes of an earlier process are read and cached by a cache that starts empty, and without an intent for the
+/// case that a power cut takes them from the origin.
 #[test]
 pub fn a_start_that_begins_with_nothing_flushes_the_origin_first() {
     let world = World::new(17, Mode::WriteThrough);
-    // With a host the origin is flushed by who looks at what it begins with, too.
+    // With a host record, the origin is also flushed before its fingerprint is taken.
     world.alone.set(true);
     world.after_crash.set(AfterCrash::Cold);
     world.sim.block_on(async { world.open().await.write(5).await });
@@ -483,8 +483,8 @@ pub fn a_start_that_begins_with_nothing_flushes_the_origin_first() {
     });
 }
 
-/// A cache of two shards that was stopped in order, full, some of it dirty. A failed flush may have lost writes to all
-/// stripes: their clean blocks are to be dropped at the next start. And the image of the second shard is damaged.
+/// A cache of two shards that was stopped cleanly, full, partly dirty. A failed flush may have lost writes to all stripes:
+/// their clean blocks must be dropped at the next start. The image of the second shard is damaged.
 fn half_an_image(seed: u64, mode: Mode) -> World {
     let disk = DiskConfig {
         write_latency: Duration::from_micros(10)..=Duration::from_millis(3),
@@ -524,7 +524,7 @@ fn half_an_image(seed: u64, mode: Mode) -> World {
     world
 }
 
-/// What the first shard was writing when it was thrown away with the second would land in what the next one has written.
+/// A write of the first shard, in flight when both shards are dropped, would overwrite data of the next shards.
 #[test]
 fn no_io_is_in_flight_when_shards_are_dropped_at_a_start() {
     for seed in 0..20 {
@@ -560,8 +560,8 @@ fn no_io_is_in_flight_when_shards_are_dropped_at_a_start() {
     }
 }
 
-/// The first shard makes room for its tombstones, and moves dirty blocks for that. Then it is thrown away with the second:
-/// the log that is read instead must have them.
+/// The first shard makes space for its tombstones, and moves dirty blocks for that. Then it is dropped with the second
+/// shard: the log, which is read instead, must have the moved blocks.
 #[test]
 fn blocks_moved_by_a_dropped_shard_are_found_by_the_next() {
     let mut moved = 0;

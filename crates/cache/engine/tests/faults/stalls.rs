@@ -1,4 +1,4 @@
-//! A device that stops answering: the cache is bypassed after its deadline, the origin is waited for.
+//! A device stops responding: the cache is bypassed after its deadline, the origin is waited for.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use futures_util::future::{join, join_all};
 use crate::world::{CLEARED, MODES, STRIPE, TIMEOUT, TIMEOUT_MOST, World};
 
 const LONG: Duration = Duration::from_secs(600);
-/// A block of a stripe that tells nothing of the origin's fingerprint: a host that notes nothing keeps the others' set.
+/// A block of a stripe outside the origin's fingerprint: without host records, the intents of the others stay set.
 const UNWATCHED: u64 = STRIPE + 3;
 
 #[test]
@@ -24,14 +24,14 @@ fn reads_go_to_the_origin_when_the_cache_device_does_not_answer() {
         world.sim.block_on(async {
             let live = world.open().await;
             live.warm(0..256).await;
-            // Only what has left memory must be read from the device.
+            // Only blocks that are no longer in memory have to be read from the device.
             world.cache.stall(LONG);
             let begun = live.env.now();
             live.read(0).await;
             let took = live.env.now().since(begun);
             assert!(took >= TIMEOUT && took < TIMEOUT_MOST, "{mode}: {took:?}");
             assert!(live.failed(), "{mode}");
-            // From now on nobody waits for it.
+            // From now on no request waits for it.
             let begun = live.env.now();
             live.check_all().await;
             assert!(live.env.now().since(begun) < TIMEOUT, "{mode}");
@@ -52,8 +52,8 @@ fn many_readers_share_one_wait_for_a_stalled_device() {
     });
 }
 
-/// A write that waits for its intent goes on when the host has noted that the cache is lost, although the device takes
-/// no mark; and what the device holds is not believed by any later start.
+/// A write that waits for its intent continues when the host has recorded the fence, although the device does not take the
+/// mark; and no later start trusts the device's contents.
 #[test]
 fn a_write_continues_past_a_stalled_intent() {
     for mode in MODES {
@@ -67,7 +67,7 @@ fn a_write_continues_past_a_stalled_intent() {
             live.write(7).await;
             live.write(STRIPE + 9).await;
             let took = live.env.now().since(begun);
-            // The intent, and a second for the device to take the mark.
+            // The intent, and one second for the device to take the mark.
             assert!(
                 took < TIMEOUT_MOST + Duration::from_secs(2),
                 "{mode}: a write waited for {took:?}"
@@ -75,7 +75,7 @@ fn a_write_continues_past_a_stalled_intent() {
             assert_eq!(world.host.noted_fenced.get(), 1, "{mode}: noted before the write");
             live.check_all().await;
         });
-        // The machine goes down before the device has answered anything, and the device is well again.
+        // The machine goes down before the device has completed any operation, and the device works again.
         let next = world.reboot(4);
         let start = next.sim.block_on(async { next.open().await.cache.start });
         assert_eq!(start, Start::Cold, "{mode}");
@@ -84,7 +84,7 @@ fn a_write_continues_past_a_stalled_intent() {
     }
 }
 
-/// Without a host that remembers, writers wait for the device to be marked, or for the tries to end.
+/// Without host records, writers wait until the device is marked or the attempts end.
 #[test]
 fn a_write_waits_for_the_fence_mark_without_a_host_record() {
     let world = World::new(6, Mode::WriteThrough);
@@ -93,7 +93,7 @@ fn a_write_waits_for_the_fence_mark_without_a_host_record() {
         let live = world.open().await;
         live.warm(0..512).await;
         live.env.sleep(CLEARED).await;
-        // Long enough for one operation to fail, short enough for the mark to get through.
+        // Long enough for one operation to time out, short enough for the mark to succeed.
         world.cache.stall(Duration::from_secs(15));
         let begun = live.env.now();
         live.write(7).await;
@@ -121,14 +121,14 @@ fn tries_to_mark_a_stalled_cache_device_are_bounded() {
         world.cache.stall(LONG);
         let begun = live.env.now();
         live.write(7).await;
-        // The intent, then three tries to mark it.
+        // The intent, then three attempts to write the mark.
         assert!(live.env.now().since(begun) < TIMEOUT_MOST * 5);
         live.check_all().await;
     });
 }
 
-/// A round of clearing is writing clear bits when the device stalls; the mark that all are set comes after it. The two
-/// end in the order in which they were asked for, or the mark would be undone.
+/// A round of clearing is writing clear bits when the device stalls; the fence mark, with all bits set, follows. The two
+/// must end in the order of their issue, or the mark would be overwritten.
 #[test]
 fn a_late_write_does_not_undo_the_fence_mark() {
     for seed in 0..20 {
@@ -164,7 +164,7 @@ fn a_late_write_does_not_undo_the_fence_mark() {
     }
 }
 
-/// The same with a page that is slow, not late: the cache is given up for another reason meanwhile.
+/// The same with a page that is slow, not late: the cache is fenced for another reason in the meantime.
 #[test]
 fn the_fence_mark_waits_for_an_intent_page_in_flight() {
     let world = World::new(20, Mode::WriteThrough);
@@ -181,7 +181,7 @@ fn the_fence_mark_waits_for_an_intent_page_in_flight() {
             let on_cache = event.disk == cache.number();
             let now = match (seen.get(), on_cache, event.op, event.stage) {
                 (0, false, DeviceOp::Flush, EventStage::Completed) => 1,
-                // The manifest says that the log is stable, then the bit is cleared.
+                // The mark of the log is written to the manifest, then the bit is cleared.
                 (1, true, DeviceOp::Write, EventStage::Completed)
                     if event.offset < geometry.intent_offset() =>
                 {
@@ -190,7 +190,7 @@ fn the_fence_mark_waits_for_an_intent_page_in_flight() {
                 }
                 (2, true, DeviceOp::Write, EventStage::Issued) => {
                     assert_eq!(event.offset, geometry.intent_offset());
-                    // This page takes its time; what comes after it does not, and reads fail.
+                    // This page is slow; later operations are not, and reads fail.
                     cache.stall(Duration::ZERO);
                     cache.set_faults(FaultRates {
                         read_error_ppm: 1_000_000,
@@ -217,7 +217,7 @@ fn the_fence_mark_waits_for_an_intent_page_in_flight() {
     world.reboot(21).check();
 }
 
-/// Dirty blocks are nowhere else, so there is nothing to go on without.
+/// Dirty blocks have no other copy, so the cache cannot be bypassed.
 #[test]
 fn a_stalled_cache_device_is_back_pressure_in_write_back() {
     let world = World::new(22, Mode::WriteBack);
@@ -246,7 +246,7 @@ fn a_stalled_cache_device_is_back_pressure_in_write_back() {
     world.check();
 }
 
-/// The origin of a write-back cache is away: dirty blocks stay where they are until it is back.
+/// The origin of a write-back cache is absent: dirty blocks stay in the cache until it is back.
 #[test]
 fn a_stalled_origin_keeps_dirty_blocks_in_the_cache() {
     let world = World::new(23, Mode::WriteBack);
@@ -308,7 +308,7 @@ fn a_stalled_origin_is_back_pressure_and_hits_are_still_served() {
     }
 }
 
-/// Intents are cleared by rounds that flush the origin: a flush that takes minutes holds up the rounds and nothing else.
+/// Rounds of clearing flush the origin: a flush that takes minutes delays only the rounds.
 #[test]
 fn a_stalled_origin_flush_delays_no_hit_and_bounds_a_stop() {
     let world = World::new(11, Mode::WriteThrough);

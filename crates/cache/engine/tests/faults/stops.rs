@@ -12,7 +12,7 @@ use futures_util::future::{join, join3, select};
 
 use crate::world::{BLOCK, BLOCKS, CLEARED, MODES, STRIPE, World};
 
-/// Front ends end their connections before a stop, but what waited in them may come to its turn in the middle of it.
+/// Front ends close their connections before a stop, but requests that were queued in them may run during the stop.
 #[test]
 fn writes_during_an_index_save_are_refused_or_saved() {
     let (mut warm, mut late) = (0, 0);
@@ -30,7 +30,7 @@ fn writes_during_an_index_save_are_refused_or_saved() {
                 let (env, cache, volume) = (live.env, live.cache, live.volume);
                 let stopped = Cell::new(false);
                 let stop = async {
-                    // Its outcome is told by the next start.
+                    // The next start shows its outcome.
                     let _ = cache.stop().await;
                     stopped.set(true);
                 };
@@ -79,8 +79,8 @@ fn writes_during_an_index_save_are_refused_or_saved() {
     );
 }
 
-/// A read that finds a clean copy damaged leaves a tombstone. While a stop waits for something else nobody may be there any
-/// more who writes it.
+/// A read that finds a clean copy damaged leaves a tombstone. While a stop waits for something else, the task that writes
+/// tombstones may have ended.
 #[test]
 fn damage_found_during_a_stop_does_not_delay_it() {
     let mut found = 0;
@@ -103,10 +103,10 @@ fn damage_found_during_a_stop_does_not_delay_it() {
                 }
             };
             let stop = async {
-                // The writeback worker's writes are under way.
+                // The writeback worker's writes are in flight.
                 world.origin.stall(Duration::from_secs(3));
                 env.sleep(Duration::from_millis(500)).await;
-                // Its outcome does not matter, that it has one does.
+                // The stop must end, with any outcome.
                 let _ = cache.stop().await;
             };
             let reads = async {
@@ -129,8 +129,9 @@ fn damage_found_during_a_stop_does_not_delay_it() {
     assert!(found > 0, "nothing was found damaged");
 }
 
-/// A read that finds a clean copy damaged while the index is being saved takes it out of the index. Its tombstone must be on
-/// the medium before the index is, or the copy counts again after a crash of the next opening, whatever was written since.
+/// A read that finds a clean copy damaged while the index is being saved removes it from the index. Its tombstone must be
+/// on the device before the index is, or the copy counts again after a crash of the next opening, regardless of later
+/// writes.
 #[test]
 fn damage_found_during_an_index_save_stays_dropped() {
     const READ: u64 = 4;
@@ -140,7 +141,7 @@ fn damage_found_during_an_index_save_stays_dropped() {
             let live = world.open().await;
             live.warm(0..64).await;
             let (env, cache, volume) = (live.env, live.cache, live.volume);
-            // The flush of the origin takes so long.
+            // The flush of the origin takes this long.
             world.origin.stall(Duration::from_secs(3));
             let reads = async {
                 env.sleep(Duration::from_secs(1)).await;

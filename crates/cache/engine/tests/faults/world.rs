@@ -1,4 +1,4 @@
-//! Two simulated disks, a host that remembers, a cache between them, and blocks that say which write they are from.
+//! Two simulated disks, host records, a cache between the disks, and blocks that identify the write they are from.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -35,13 +35,13 @@ pub const STRIPE: u64 = 256;
 /// Stripes of the origin.
 pub const STRIPES: u64 = 8;
 pub const BLOCKS: u64 = STRIPE * STRIPES;
-/// Length of the cache device unless a test wants another: 46 regions of 128 KiB.
+/// Length of the cache device by default: 46 regions of 128 KiB.
 pub const CACHE_LEN: u64 = 6 << 20;
-/// How long the cache device has for an operation.
+/// The deadline of the cache device's operations.
 pub const TIMEOUT: Duration = flaz_device::deadline::TIMEOUT_DEFAULT;
-/// Longest time after which an operation has ended: the deadline is looked at four times.
+/// Most time after which an operation has ended: the deadline is checked four times.
 pub const TIMEOUT_MOST: Duration = Duration::from_millis(12_600);
-/// Intents of a stripe that is left alone are clear after this.
+/// Time after which the intents of an idle stripe are clear.
 pub const CLEARED: Duration = Duration::from_secs(30);
 
 pub struct Simulated;
@@ -65,7 +65,7 @@ fn pristine(block: u64, data: &mut [u8; BLOCK as usize]) {
     *data = contents(block, 0);
 }
 
-/// Which write of `block` these bytes are from.
+/// The write of `block` that these bytes are from.
 ///
 /// # Panics
 /// If they are from none.
@@ -80,7 +80,7 @@ pub fn version_of(block: u64, data: &[u8]) -> u64 {
     version
 }
 
-/// What happened at a disk, and how both were then.
+/// An event at a disk, and the state of both disks at that time.
 pub struct Moment {
     pub number: u64,
     pub on_cache: bool,
@@ -90,14 +90,14 @@ pub struct Moment {
     pub len: u64,
     pub cache: DiskMoment,
     pub origin: DiskMoment,
-    /// What the host remembered.
+    /// The host record.
     pub memory: Option<HostRecord>,
 }
 
-/// What a boot finds: cache device, origin, and what the host remembers.
+/// The state that a boot finds: cache device, origin, and host record.
 pub type Found = (DiskImage, DiskImage, Option<HostRecord>);
 
-/// Which read of the cache device, counted from 1, is the first that ends at `end`.
+/// The number, counted from 1, of the first read of the cache device that ends at `end`.
 pub fn read_up_to(moments: &[Moment], end: u64) -> u64 {
     let mut reads = moments
         .iter()
@@ -106,7 +106,7 @@ pub fn read_up_to(moments: &[Moment], end: u64) -> u64 {
     1 + before.expect("it is read") as u64
 }
 
-/// What a crash leaves of the writes of a disk that it may undo.
+/// The remaining writes after a crash, of those that it may undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     Everything,
@@ -124,10 +124,10 @@ impl Left {
     }
 }
 
-/// What is wrong in a read.
+/// The fault of a read.
 #[derive(Clone, Copy, Debug)]
 pub enum Wrong {
-    /// A bit, so many eighths behind its start.
+    /// One bit, this many eighths from its start.
     Bit(u64),
     /// All of it: zeroes.
     Zeroes,
@@ -147,7 +147,7 @@ impl Moment {
         )
     }
 
-    /// Both disks after the death of the process, with what was in flight done or not.
+    /// Both disks after a kill of the process, with operations in flight completed or not.
     pub fn kill(&self, cache: Left, origin: Left) -> Found {
         (
             self.cache.kill(cache.plan().chooser()),
@@ -157,7 +157,7 @@ impl Moment {
     }
 }
 
-/// Everything but the cache's process.
+/// Everything except the process of the cache.
 pub struct World {
     pub sim: Sim,
     pub cache: SimDisk,
@@ -165,21 +165,21 @@ pub struct World {
     pub host: Rc<Host>,
     pub mode: Mode,
     pub geometry: Geometry,
-    /// How much of the cache may be dirty.
+    /// The dirty limit, in percent.
     pub dirty_percent: Cell<u8>,
     /// When the mark of a flush is stable.
     pub strict_flush: Cell<StrictFlush>,
     pub policy: Cell<PolicyKind>,
-    /// What a crash of an opening leaves.
+    /// State after a crash of an opening.
     pub after_crash: Cell<AfterCrash>,
-    /// Caches are opened without the host's knowledge.
+    /// Caches are opened without host records.
     pub alone: Cell<bool>,
     /// The last acknowledged write of each block that was written.
     pub versions: Rc<RefCell<BTreeMap<u64, u64>>>,
 }
 
 impl World {
-    /// New disks and an empty cache. The cache device loses what is not flushed; so does the origin.
+    /// New disks and an empty cache. Both disks lose unflushed writes in a power cut.
     pub fn new(seed: u64, mode: Mode) -> Self {
         Self::sized(seed, mode, CACHE_LEN)
     }
@@ -188,17 +188,17 @@ impl World {
         Self::on(seed, mode, DiskConfig::fast(cache_len), 1)
     }
 
-    /// A cache of several shards, each with the stripes whose number leaves the same rest.
+    /// A cache of several shards; the shard of a stripe is its number modulo the number of shards.
     pub fn shards(seed: u64, mode: Mode, count: u32) -> Self {
         Self::on(seed, mode, DiskConfig::fast(CACHE_LEN), count)
     }
 
-    /// An origin that has grown since the cache was made.
+    /// An origin that has grown since the cache was created.
     pub fn of_origin(seed: u64, mode: Mode, shards: u32, origin_len: u64) -> Self {
         Self::of(seed, mode, DiskConfig::fast(CACHE_LEN), shards, origin_len)
     }
 
-    /// A cache device that takes so long for every flush.
+    /// A cache device with this latency of flushes.
     pub fn with_flushes_of(seed: u64, mode: Mode, latency: Duration) -> Self {
         let cache = DiskConfig {
             flush_latency: latency..=latency,
@@ -207,7 +207,7 @@ impl World {
         Self::on(seed, mode, cache, 1)
     }
 
-    /// A cache device of any kind.
+    /// A cache device of any configuration.
     pub fn on(seed: u64, mode: Mode, cache: DiskConfig, shards: u32) -> Self {
         Self::of(seed, mode, cache, shards, BLOCKS * BLOCK)
     }
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// Another boot of the machine; what was acknowledged stays known.
+    /// Another boot of the machine; the acknowledged versions stay known.
     pub fn boot(&self, seed: u64, (cache, origin, memory): Found) -> Self {
         let sim = Sim::new(seed);
         let env = sim.env();
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// Another boot with both disks as they are, after the death of the process.
+    /// Another boot with both disks unchanged, after a kill of the process.
     pub fn reboot(&self, seed: u64) -> Self {
         self.sim.kill_tasks();
         self.cache.settle();
@@ -286,7 +286,7 @@ impl World {
 
     pub async fn try_open(&self) -> Result<Live, CacheError> {
         let env = self.sim.env();
-        // As the host does: where blocks may be dirty, a device that stalls is waited for.
+        // As the host does: if blocks may be dirty, there is no deadline for the device.
         let limit = (self.mode != Mode::WriteBack).then_some(TIMEOUT);
         let device = Rc::new(Deadline::new(self.cache.clone(), env.clone(), limit));
         let origin = Rc::new(self.origin.clone());
@@ -313,7 +313,7 @@ impl World {
         self.try_open().await.expect("the cache opens")
     }
 
-    /// Opens the cache, reads everything twice: all of it must be as it was written last.
+    /// Opens the cache, and reads everything twice: each block must have the version written last.
     pub fn check(&self) -> StatsSnapshot {
         self.sim.block_on(async {
             let live = self.open().await;
@@ -323,7 +323,7 @@ impl World {
         })
     }
 
-    /// What a look at the whole cache device finds wrong.
+    /// Errors found by a check of the whole cache device.
     pub fn damage(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut visit = |finding: Finding, _: u64, _: u64| {
@@ -335,7 +335,7 @@ impl World {
         wrong
     }
 
-    /// Notes everything that happens at both disks from now on.
+    /// Records all events at both disks from now on.
     pub fn watch(&self) -> Rc<RefCell<Vec<Moment>>> {
         let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
         let (noted, cache, origin) = (Rc::clone(&moments), self.cache.clone(), self.origin.clone());
@@ -356,7 +356,7 @@ impl World {
         moments
     }
 
-    /// Has the read of the cache device of this number go wrong, once; the medium is well. Counts the reads from now on.
+    /// Makes the read of the cache device with this number wrong, once; the medium is intact. Counts the reads from now on.
     pub fn misread(&self, wrong: Option<(u64, Wrong)>) -> Rc<Cell<u64>> {
         let (disk, reads) = (self.cache.clone(), Rc::new(Cell::new(0)));
         let (seen, right) = (Rc::clone(&reads), RefCell::new(None));
@@ -387,24 +387,24 @@ impl World {
         self.sim.set_observer(|_| {});
     }
 
-    /// Which write of a block the origin has, as readers see it.
+    /// The version of a block on the origin, as readers see it.
     pub fn on_origin(&self, block: u64) -> u64 {
         version_of(block, &self.origin.peek(block * BLOCK, BLOCK as usize))
     }
 
-    /// Whether a place on the cache device is in the bitmap of intents.
+    /// Whether an offset on the cache device is in the intent bitmap.
     pub fn in_intents(&self, offset: u64) -> bool {
         let start = self.geometry.intent_offset();
         (start..start + self.geometry.intent_len()).contains(&offset)
     }
 
-    /// Whether a place on the cache device is in the manifest.
+    /// Whether an offset on the cache device is in the manifest.
     pub fn in_manifest(&self, offset: u64) -> bool {
         let start = self.geometry.manifest_offset();
         (start..start + self.geometry.manifest_len()).contains(&offset)
     }
 
-    /// What the manifest of the first shard says on a cache device: of each sector, the copy that was written last.
+    /// The manifest of the first shard on a cache device: for each sector, the copy that was written last.
     pub fn manifest(&self, cache: &DiskImage) -> Vec<ManifestEntry> {
         let geometry = &self.geometry;
         let sector_bytes = geometry.sector_bytes as usize;
@@ -423,13 +423,13 @@ impl World {
         sectors.collect()
     }
 
-    /// Whether a place on the cache device is in the regions.
+    /// Whether an offset on the cache device is in the regions.
     pub fn in_regions(&self, offset: u64) -> bool {
         offset >= self.geometry.data_offset()
     }
 }
 
-/// What a cache is made from; `number` tells one from another.
+/// Options of a cache; `number` distinguishes caches.
 pub fn options(number: u128) -> CreateOptions {
     CreateOptions {
         uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_0000_0000 + (number << 96) + number),
@@ -459,7 +459,7 @@ impl Live {
         self.versions.borrow().get(&block).copied().unwrap_or(0)
     }
 
-    /// Reads a block and says which write of it came.
+    /// Reads a block and returns its version.
     pub async fn try_read(&self, block: u64) -> Result<u64, IoError> {
         let data = self.volume.read(block * BLOCK, BLOCK as u32).await?;
         Ok(version_of(block, &data[0]))
@@ -499,7 +499,7 @@ impl Live {
         shard.is_cached(flaz_engine::units::BlockNumber(block))
     }
 
-    /// Puts blocks into the cache, and waits until they are stored.
+    /// Reads blocks into the cache, and waits until they are stored.
     pub async fn warm(&self, blocks: std::ops::Range<u64>) {
         for first in blocks.clone().step_by(32) {
             let count = (blocks.end - first).min(32);
@@ -511,7 +511,7 @@ impl Live {
         }
     }
 
-    /// Waits until nothing waits to be stored.
+    /// Waits until no admission is waiting.
     pub async fn stored(&self) {
         while self.stats().holdings.admission_queue > 0 && !self.stats().holdings.cache_failed {
             self.env.sleep(Duration::from_millis(1)).await;
@@ -522,12 +522,12 @@ impl Live {
         self.cache.stats()
     }
 
-    /// Blocks that are newer than the origin.
+    /// Number of dirty blocks.
     pub fn dirty(&self) -> u64 {
         self.stats().holdings.dirty_blocks
     }
 
-    /// Waits for the writeback worker, which needs no asking.
+    /// Waits for the writeback worker, without requesting writeback.
     pub async fn cleaned(&self) {
         for _ in 0..600 {
             if self.dirty() == 0 {
