@@ -1,4 +1,4 @@
-//! The cache device is away, rolled back, or comes back after it was given up, with dirty blocks on it.
+//! The cache device is absent, rolled back, or returns after a fence, with dirty blocks on it.
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CacheError, Start};
@@ -33,8 +33,8 @@ fn dirty_blocks_survive_the_absence_of_the_cache_device() {
     });
 }
 
-/// It vanishes with dirty blocks, and the origin is written to without it: the dirty ones are still true when it comes
-/// back, the clean ones are not believed.
+/// It vanishes with dirty blocks, and the origin is written to without it: when it returns, the dirty blocks are still
+/// valid, and the clean ones are not trusted.
 #[test]
 fn only_dirty_blocks_are_kept_of_a_device_that_returns() {
     let world = world(2);
@@ -66,7 +66,7 @@ fn only_dirty_blocks_are_kept_of_a_device_that_returns() {
         let live = next.serve().await;
         assert_eq!(live.cache.start, Start::Recovered);
         assert!(!live.is_cached(STRIPE + 100), "what is clean has missed writes");
-        // Of the one that was refused either is right.
+        // Of the refused block, either version is valid.
         let version = live.try_read(STRIPE).await.expect("reads");
         assert!(version <= 1);
         if version == 1 {
@@ -79,8 +79,9 @@ fn only_dirty_blocks_are_kept_of_a_device_that_returns() {
     next.reboot(4).check();
 }
 
-/// A cache device is given up with dirty blocks, the cache is stopped, and somebody mounts the origin: the dirty blocks fit
-/// it no longer. Neither the superblock nor the intents tell, but the host knows what the origin was like at the stop.
+/// A cache device is fenced with dirty blocks, the cache is stopped, and the origin is changed without it: the dirty blocks
+/// no longer fit the origin. Neither the superblock nor the intents show this, but the host record has the origin's
+/// fingerprint at the stop.
 #[test]
 fn an_origin_changed_after_a_fenced_stop_is_refused() {
     for vanishes in [false, true] {
@@ -94,7 +95,7 @@ fn an_origin_changed_after_a_fenced_stop_is_refused() {
             world.cache.fail_nth(DeviceOp::Flush, 1);
             live.volume.flush().await.expect_err("it is not stable");
             world.cache.set_dead(vanishes);
-            // Clients go on, where it will be looked, too.
+            // Clients continue, also in stripes of the fingerprint.
             for block in [0, 1, STRIPE] {
                 live.write(block).await;
             }
@@ -120,8 +121,8 @@ fn an_origin_changed_after_a_fenced_stop_is_refused() {
     }
 }
 
-/// The same where nothing is dirty any more, but the device does not know that yet, nor can it be told: what was dirty is there
-/// again when it is back.
+/// The same when nothing is dirty any more, but the device does not have that yet and cannot be written: when it returns,
+/// it has dirty blocks again.
 #[test]
 fn an_origin_changed_after_an_unmarked_stop_is_refused() {
     let world = world(15);
@@ -153,7 +154,8 @@ fn an_origin_changed_after_an_unmarked_stop_is_refused() {
     assert_eq!(next.origin.stats().writes, 0);
 }
 
-/// Whose an origin is the host compares, and some disks have nothing to tell them apart by: then what they begin with does.
+/// The host compares the identity of the origin, and some disks have nothing to identify them: then the fingerprint
+/// decides.
 #[test]
 fn a_dirty_cache_with_a_changed_origin_is_refused() {
     let world = world(17);
@@ -170,7 +172,7 @@ fn a_dirty_cache_with_a_changed_origin_is_refused() {
     let (cache, origin, memory) = world.now();
     let elsewhere = other.origin.snapshot();
     for (seed, memory) in [(19, memory), (20, None)] {
-        // Nor does the first try make the second one succeed.
+        // A retry must not succeed either.
         let mut found = (cache.clone(), elsewhere.clone(), memory);
         for _ in 0..2 {
             let next = world.boot(seed, found);
@@ -219,12 +221,12 @@ fn a_rolled_back_device_with_dirty_blocks_is_refused() {
     assert!(matches!(error, CacheError::DirtyUnreadable { .. }), "{error}");
     assert!(error.to_string().contains("--discard-dirty"), "{error}");
     assert_eq!(next.origin.stats().writes, 0);
-    // The one that is not rolled back is as good as ever.
+    // The device that is not rolled back still works.
     world.check();
 }
 
-/// What is on the device alone must be found again: a log with a hole is no log. Least of all that of a device that was
-/// given up, as the host knows.
+/// Data that only the device has must be found again: a log with a gap is not usable. That applies all the more to a device
+/// that was fenced, according to the host record.
 #[test]
 fn a_cache_whose_log_lost_what_was_stable_is_refused() {
     for given_up in [false, true] {
@@ -239,7 +241,7 @@ fn refused_with_a_hole(given_up: bool) {
         for block in 0..32 {
             live.write(block).await;
         }
-        // An intent is written, and with it how far the log is stable.
+        // An intent is written, and with it the mark of the log.
         live.cleaned().await;
         world.switch(&live, Mode::WriteThrough);
         live.write(STRIPE).await;
@@ -258,7 +260,7 @@ fn refused_with_a_hole(given_up: bool) {
         };
         next = next.boot(9, (cache, origin, memory.map(lost)));
     }
-    // Nor does the first try make the second one succeed.
+    // A retry must not succeed either.
     for _ in 0..2 {
         let outcome = next.sim.block_on(next.try_open());
         let error = outcome.err().expect("part of the log is gone");
@@ -267,8 +269,8 @@ fn refused_with_a_hole(given_up: bool) {
     }
 }
 
-/// Write-back is what is to be from now on: of what is there, the superblock says that nothing is dirty. A start must not
-/// refuse it, and ask for writes to be given up that there never were.
+/// Only the new mode is write-back: according to the superblock, nothing is dirty. A start must not be refused with a
+/// request to discard writes that never existed.
 #[test]
 fn a_clean_log_with_a_hole_starts_cold_in_write_back() {
     let mut world = World::new(42, Mode::WriteThrough);

@@ -1,4 +1,5 @@
-//! The process or the power goes: at every event of writers and of the writeback worker, of a recovery, of a reclaim.
+//! The process is killed or the power fails: at every event of writers and of the writeback worker, of a recovery, of a
+//! reclaim.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -22,7 +23,7 @@ fn matters(moment: &Moment) -> bool {
 #[test]
 fn writes_survive_kills_and_power_cuts_at_every_event() {
     let world = world(1);
-    // Block, and the event at which it was acknowledged; the event at which the flush was answered.
+    // Block, and the event at which it was acknowledged; the event at which the flush was acknowledged.
     let acknowledged = RefCell::new(Vec::new());
     let (moments, flushed) = world.sim.block_on(async {
         let live = world.serve().await;
@@ -127,7 +128,7 @@ fn a_dirty_reclaim_survives_a_power_cut_at_every_event() {
     world.dirty_percent.set(50);
     let moments = world.sim.block_on(async {
         let live = world.serve().await;
-        // Some were cleaned and are dirty again, some are clean; the origin takes nothing meanwhile.
+        // Some blocks were cleaned and are dirty again, some are clean; the origin fails writes in the meantime.
         for block in 0..120 {
             live.write(block).await;
         }

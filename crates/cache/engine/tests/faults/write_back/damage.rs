@@ -1,4 +1,4 @@
-//! Bits that rot, writes that land elsewhere, extents that land in part, with dirty blocks in the cache.
+//! Rotten bits, misdirected writes, torn extents, with dirty blocks in the cache.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use futures_util::future::{Either, select};
 use super::world;
 use crate::world::{BLOCK, Live, World, Wrong, contents};
 
-/// Reads a block: right, or refused. Whether it was refused.
+/// Reads a block, which must be correct or refused. Returns whether it was refused.
 async fn right_or_refused(live: &Live, block: u64) -> bool {
     match live.try_read(block).await {
         Ok(version) => {
@@ -33,7 +33,7 @@ async fn right_or_refused(live: &Live, block: u64) -> bool {
     }
 }
 
-/// A cache that was stopped with 64 dirty blocks, 64 clean ones, and rot in both.
+/// A cache that was stopped with 64 dirty blocks and 64 clean ones, with rot in both.
 fn rotten(seed: u64) -> World {
     let world = world(seed);
     world.sim.block_on(async {
@@ -68,7 +68,7 @@ fn bit_rot_misses_clean_blocks_and_fails_dirty_ones() {
         }
         assert!(lost.len() > 5 && lost.len() < 60, "{} lost", lost.len());
         let (&first, rest) = lost.split_first().expect("some are");
-        // A part of it does not make the rest known.
+        // A partial write does not restore the rest.
         let part = [IoBuf::copy_of(&contents(first, 9)[..512])].into();
         live.volume
             .write(first * BLOCK, part, false)
@@ -77,7 +77,7 @@ fn bit_rot_misses_clean_blocks_and_fails_dirty_ones() {
         assert!(right_or_refused(&live, first).await);
         live.write(first).await;
         live.read(first).await;
-        // Zeroes over all of it are known as well.
+        // Zeroes over the whole block do.
         let last = *rest.last().expect("more than one");
         live.volume
             .write_zeroes(last * BLOCK, BLOCK, true, false)
@@ -85,7 +85,7 @@ fn bit_rot_misses_clean_blocks_and_fails_dirty_ones() {
             .expect("whole");
         let zeroes = live.volume.read(last * BLOCK, BLOCK as u32).await.expect("reads");
         assert!(zeroes[0].iter().all(|&byte| byte == 0));
-        // What cannot be read cannot be cleaned, and everything else can.
+        // Unreadable blocks cannot be written back; all others can.
         live.cache.clean_all().await.expect_err("some are lost");
         assert_eq!(live.dirty(), lost.len() as u64 - 2);
         for &block in &rest[..rest.len() - 1] {
@@ -97,7 +97,8 @@ fn bit_rot_misses_clean_blocks_and_fails_dirty_ones() {
     });
 }
 
-/// Whoever is told why blocks stay dirty mends the right device; and how many are lost is how many must be written anew.
+/// The reported reason for dirty blocks must lead the user to the right device; and the number of lost blocks must be the
+/// number to write again.
 #[test]
 fn damage_is_counted_as_damage_until_overwritten() {
     let world = rotten(2);
@@ -128,13 +129,13 @@ fn damage_is_counted_as_damage_until_overwritten() {
             live.write(block).await;
         }
         live.cleaned().await;
-        // The writeback worker pauses before it says how it went.
+        // The writeback worker pauses before it reports its result.
         live.env.sleep(Duration::from_secs(5)).await;
         assert_eq!((holdings().writeback_failing, holdings().damaged_blocks), (0, 0));
     });
 }
 
-/// A block that the writeback worker cannot read, and somebody else can before the pass is over, is not clean by that.
+/// A block that the writeback worker cannot read, but another task can before the pass ends, does not become clean by that.
 #[test]
 fn a_dirty_block_readable_again_is_written_back() {
     let world = world(3);
@@ -156,7 +157,7 @@ fn a_dirty_block_readable_again_is_written_back() {
             stall: Duration::from_secs(2),
             ..FaultRates::default()
         });
-        // Well while the origin flushes what there is of others, and damaged again when the worker comes to it once more.
+        // Readable while the origin flushes the other blocks, and damaged again when the worker retries it.
         let (cache, origin, damaged) = (next.cache.clone(), next.origin.number(), Cell::new(true));
         next.sim.set_observer(move |event| {
             let well = match (event.op, event.stage) {
@@ -252,8 +253,8 @@ fn misdirected_and_lost_writes_fail_dirty_blocks() {
     assert!(refused > 20, "only {refused}");
 }
 
-/// Of an extent that was not flushed some sectors are there after a power cut: its record is ignored, and the version
-/// before it is served.
+/// Some sectors of an unflushed extent are present after a power cut: its record is ignored, and the previous version is
+/// served.
 #[test]
 fn a_torn_extent_is_ignored_and_the_older_version_served() {
     let world = world(5);
@@ -266,7 +267,7 @@ fn a_torn_extent_is_ignored_and_the_older_version_served() {
         let moments = world.watch();
         for block in 0..12 {
             live.write(block).await;
-            // The one that is in flight is not known as acknowledged.
+            // A write in flight does not count as acknowledged.
             live.env.sleep(Duration::from_micros(10)).await;
         }
         world.unwatch();
@@ -303,8 +304,8 @@ fn a_torn_extent_is_ignored_and_the_older_version_served() {
     }
 }
 
-/// Not promised to be survived, in write-back least of all; nothing panics, no block shows another's data, and a gap before
-/// something that was stable is seen.
+/// The contract does not cover this, least of all in write-back; but nothing panics, no block returns another's data, and a
+/// gap before stable data is detected.
 #[test]
 fn lying_flushes_cause_detected_gaps_and_no_panic() {
     let mut gaps = 0;
@@ -341,7 +342,7 @@ fn lying_flushes_cause_detected_gaps_and_no_panic() {
                 Err(_) => return,
             };
             for block in 0..400 {
-                // Some version of that very block, or none.
+                // Some version of this block, or an error.
                 if let Ok(version) = live.try_read(block).await {
                     assert!(version <= live.expected(block));
                 }
@@ -351,13 +352,13 @@ fn lying_flushes_cause_detected_gaps_and_no_panic() {
     assert!(gaps > 10, "{gaps} gaps were seen");
 }
 
-/// One place cannot be read when the cache is opened: the rest is there, and nothing older than what was written.
+/// One sector cannot be read when the cache is opened: all other data is present, and no older data than was written.
 #[test]
 fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
     let region = 128 << 10;
     let front = |world: &World| {
         let intents = world.geometry.intent_offset();
-        // The newer superblock is in the second slot: without it the cache passes for an older copy of itself.
+        // The newer superblock is in the second slot: without it the cache looks like an older copy of itself.
         let manifest = world.geometry.manifest_sector_offset(0, 0, 0);
         [
             (SUPERBLOCK_SLOTS[0], "superblock"),
@@ -379,7 +380,7 @@ fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
             let start = world.geometry.data_offset() + number * region;
             let end = start + region;
             let full = world.manifest(&world.cache.snapshot())[number as usize].state == RegionUse::Full;
-            // What is read along with a summary.
+            // Read together with a summary.
             let places = [(end - 512, "summary"), (end - (20 << 10), "contents")];
             places.into_iter().filter(move |_| full)
         });
@@ -390,7 +391,7 @@ fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
                 let live = next.serve().await;
                 assert!(live.dirty() > 0, "{what} at {offset}");
                 let counts = live.stats().counts;
-                // What is read before the shard serves is told by a warning.
+                // Failed reads before the shard serves are reported by a warning.
                 let read = u64::from(what == "intents");
                 let failed = (counts.cache_read_errors, counts.cache_write_errors);
                 assert_eq!(failed, (read, 0), "{what} at {offset}");
@@ -402,9 +403,9 @@ fn a_sector_that_cannot_be_read_at_a_start_costs_what_is_in_it() {
     }
 }
 
-/// Of writes that were flushed one by one none is lost without a word when a bit rots in the region that was being filled and
-/// the process is killed: damaged contents are an error when they are read, and where it is not known what is missing, the
-/// start is refused. At the moment of the last answer the manifest may not have it yet.
+/// Of writes that were flushed one by one, none is lost silently when a bit rots in the open region and the process is
+/// killed: reading damaged contents gives an error, and if it is unknown which data is missing, the start is refused.
+/// Immediately after the last reply the manifest may not have the mark yet.
 #[test]
 fn bit_rot_in_an_open_region_loses_no_flushed_block() {
     for after_ms in [0, 1200] {
@@ -471,15 +472,15 @@ fn rots_while_it_is_filled(after: Duration) {
     }
 }
 
-/// A cache that writes again what was hit: of 12 regions, so that they go round.
+/// A cache that stores hot blocks again at reclaim: of 12 regions, so that they are reclaimed soon.
 fn hot_world(seed: u64, mode: Mode) -> World {
     let world = World::sized(seed, mode, (192 << 10) + 12 * (128 << 10));
     world.policy.set(PolicyKind::SecondTouch);
     world
 }
 
-/// Has the bits of hot blocks rot, and their region reclaimed: whole fragments of it, and damaged ones where they are
-/// moved as they are, are in the region that is being filled.
+/// Damages hot blocks, and has their region reclaimed: its intact fragments, and damaged ones if they are moved unverified,
+/// are then in the open region.
 async fn move_rotten(world: &World, live: &Live) {
     for blocks in [0..50, 50..400] {
         live.warm(blocks.clone()).await;
@@ -489,7 +490,7 @@ async fn move_rotten(world: &World, live: &Live) {
         assert!(live.is_cached(block), "block {block} entered at its second miss");
         live.read(block).await;
     }
-    // Every third fragment or so of the region that was filled first; its summary stays.
+    // About every third fragment of the region that was filled first; its summary stays.
     for at in (300..110 << 10).step_by(6 << 10) {
         world.cache.flip_bit(world.geometry.data_offset() + at, 3);
     }
@@ -504,7 +505,7 @@ async fn move_rotten(world: &World, live: &Live) {
     assert!(moved > 20, "only {moved} are written again");
 }
 
-/// Writes that are acknowledged and stable, in the region that is being filled; then the process is killed.
+/// Writes that are acknowledged and stable, in the open region; then the process is killed.
 async fn write_behind(live: &Live) {
     for block in 1024..1028 {
         live.write(block).await;
@@ -526,8 +527,8 @@ fn assert_kept(world: &World, seed: u64) {
     });
 }
 
-/// Reclaim stores hot clean blocks again before anything is dirty, some of them rotten. Recovery reads a region that is
-/// being filled up to what is damaged: dirty blocks behind it would be gone.
+/// Reclaim stores hot clean blocks again before any block is dirty, some of them rotten. Recovery reads an open region up
+/// to the damage: dirty blocks beyond it would be lost.
 #[test]
 fn bit_rot_before_the_first_dirty_block_hides_none() {
     let world = hot_world(6, Mode::WriteBack);
@@ -539,7 +540,7 @@ fn bit_rot_before_the_first_dirty_block_hides_none() {
     assert_kept(&world, 7);
 }
 
-/// The same where the region was filled in write-through, and goes on being filled after a clean stop.
+/// The same if the region was filled in write-through, and is filled further after a clean stop.
 #[test]
 fn bit_rot_before_a_stop_hides_no_later_dirty_block() {
     let mut world = hot_world(8, Mode::WriteThrough);
@@ -556,7 +557,7 @@ fn bit_rot_before_a_stop_hides_no_later_dirty_block() {
     assert_kept(&world, 9);
 }
 
-/// The same where the mode is changed while the cache is served.
+/// The same if the mode is changed while the cache is served.
 #[test]
 fn bit_rot_in_write_through_hides_no_later_dirty_block() {
     let mut world = hot_world(10, Mode::WriteThrough);
@@ -575,8 +576,8 @@ fn bit_rot_in_write_through_hides_no_later_dirty_block() {
     assert_kept(&world, 11);
 }
 
-/// Each read of a start after a kill gives a wrong bit, once, at one of several places, or zeroes: nothing that was
-/// acknowledged is lost, then or at the next start, for the medium is well, and the start is not refused.
+/// Each read of a start after a kill returns a wrong bit, once, at one of several offsets, or zeroes: no acknowledged data
+/// is lost, then or at the next start, because the medium is intact, and the start is not refused.
 #[test]
 fn one_wrong_read_at_a_start_loses_no_acknowledged_write() {
     let world = world(30);

@@ -1,4 +1,4 @@
-//! Operations of the cache device that fail, and flushes of both devices, with dirty blocks in the cache.
+//! Failed operations of the cache device, and failed flushes of both devices, with dirty blocks in the cache.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn a_failed_cache_flush_fails_later_flushes_and_keeps_dirty() {
     });
 }
 
-/// What is lost with the cache device is nothing: everything is on the origin, and a flush may say so.
+/// Losing the cache device loses no data: everything is on the origin, and a flush may succeed.
 #[test]
 fn a_cache_device_that_dies_when_all_is_clean_fails_no_flush() {
     let world = world(3);
@@ -64,7 +64,7 @@ fn a_cache_device_that_dies_when_all_is_clean_fails_no_flush() {
         }
         live.cleaned().await;
         world.cache.set_dead(true);
-        // The one that was to be dirty when it was noticed is refused; others go past the device.
+        // The write during which the failure was noticed is refused; others bypass the device.
         live.try_write(STRIPE).await.expect_err("it cannot be kept");
         assert!(live.failed());
         for block in 8..24 {
@@ -109,8 +109,8 @@ fn a_failed_origin_flush_in_writeback_keeps_blocks_dirty() {
     });
 }
 
-/// Requests that need every kind of write: extents, summaries, void marks, intents; `width` at a time. Those that fail are
-/// noted.
+/// Requests that cause every kind of write: extents, summaries, void marks, intents; `width` at a time. Adds failed writes
+/// to `doubtful`.
 async fn work(live: &Live, width: usize, doubtful: &mut Vec<u64>) {
     let blocks: Vec<u64> = (0..96).chain(STRIPE..STRIPE + 8).collect();
     for turn in 0..3 {
@@ -120,7 +120,7 @@ async fn work(live: &Live, width: usize, doubtful: &mut Vec<u64>) {
             let failed = join_all(failed.collect::<Vec<_>>()).await;
             doubtful.extend(failed.into_iter().flatten());
         }
-        // After an error this may fail; what was acknowledged is still there after a kill.
+        // This may fail after an error; acknowledged data is still there after a kill.
         let _ = live.volume.flush().await;
         if turn == 1 {
             live.env.sleep(CLEARED).await;
@@ -128,7 +128,7 @@ async fn work(live: &Live, width: usize, doubtful: &mut Vec<u64>) {
     }
 }
 
-/// Everything acknowledged is read, or refused: never something older. Gives what is refused.
+/// Every acknowledged block is read, or refused: never an older version. Returns the refused blocks.
 async fn look(live: &Live, doubtful: &[u64]) -> Vec<u64> {
     let mut refused = Vec::new();
     for block in (0..96).chain(STRIPE..STRIPE + 8) {
@@ -144,7 +144,7 @@ async fn look(live: &Live, doubtful: &[u64]) -> Vec<u64> {
     refused
 }
 
-/// Each write or flush of a workload fails, and so do the `times` less one that follow it.
+/// Each write or flush of a workload fails, and the next `times` - 1 ones too.
 fn each_failed(op: DeviceOp, os_error: i32, times: u64, width: usize) -> u64 {
     let total = {
         let world = world(1);
@@ -181,7 +181,7 @@ fn each_failed(op: DeviceOp, os_error: i32, times: u64, width: usize) -> u64 {
             let _ = live.stop().await;
         });
         assert!(world.cache.stats().errors >= 1, "{op} {nth} did not fail");
-        // The process is gone, the machine is not: nothing acknowledged is.
+        // The process is killed, the machine continues: all acknowledged data must be present.
         let next = world.reboot(nth);
         next.sim.block_on(async {
             let live = next.serve().await;
@@ -211,7 +211,7 @@ fn each_cache_write_without_space_once_loses_nothing() {
     each_failed(DeviceOp::Write, NO_SPACE, 1, 1);
 }
 
-/// Three times in a row it is given up, with whatever is on its way.
+/// After three failures in a row the device is fenced, with its writes in flight.
 #[test]
 fn each_cache_write_failed_for_a_while_loses_nothing() {
     for os_error in [IO, NO_SPACE] {
@@ -226,8 +226,8 @@ fn each_cache_flush_failed_once_loses_nothing() {
     assert!(flushes > 4, "only {flushes} flushes");
 }
 
-/// A cache device that takes nothing more: what was acknowledged is kept, what is new is refused where it must be dirty
-/// and goes to the origin elsewhere.
+/// A cache device that fails all writes: acknowledged data is kept; new data is refused if it must be dirty, and goes to
+/// the origin otherwise.
 #[test]
 fn a_full_cache_device_is_fenced_and_dirty_blocks_are_read() {
     let world = world(6);
@@ -255,7 +255,7 @@ fn a_full_cache_device_is_fenced_and_dirty_blocks_are_read() {
     });
 }
 
-/// When all is clean the cache device may fail: what was cleaned is written past it a second later, like anything else.
+/// If everything is clean, the cache device may fail: a second later, writes to cleaned blocks bypass it like all others.
 #[test]
 fn blocks_clean_before_a_failure_are_written_to_the_origin() {
     let world = world(17);
@@ -277,8 +277,8 @@ fn blocks_clean_before_a_failure_are_written_to_the_origin() {
     });
 }
 
-/// What was written last and is not there fails when it is read, also if it is of one value, which the index knows: a read
-/// must not give what is gone when the process is.
+/// Reading the latest write fails if it is not on the device, even if it is same-filled and therefore in the index: a read
+/// must not return data that is lost when the process is killed.
 #[test]
 fn writes_that_missed_a_fenced_device_are_not_read() {
     for zeroes in [false, true] {
@@ -305,8 +305,9 @@ fn writes_that_missed_a_fenced_device_are_not_read() {
     }
 }
 
-/// The device refuses some writes while others wait for their turn, in extents that it has never seen: these go to the
-/// origin, as all that follow them do, and no later start finds anything in their way. Those that it was given may be on it.
+/// The device refuses some writes while others wait for their turn, in extents that were never sent: these go to the
+/// origin, as do all later ones, and no later start finds records that conflict with them. Extents that were sent may be on
+/// the device.
 #[test]
 fn unsent_writes_go_to_the_origin_after_a_fence() {
     const ODD: u64 = 200;
@@ -371,7 +372,7 @@ fn unsent_writes_go_to_the_origin_after_a_fence() {
     });
 }
 
-/// An error of one read is not a miss where the block is dirty; nor is it for ever.
+/// An error of one read is not a miss if the block is dirty; nor is it permanent.
 #[test]
 fn each_cache_read_failed_once_fails_only_dirty_blocks() {
     let world = world(7);
@@ -397,8 +398,8 @@ fn each_cache_read_failed_once_fails_only_dirty_blocks() {
     });
 }
 
-/// Write-back is chosen while the cache is served, and the superblock cannot be told. Who asks again is not told that it
-/// was, and after a flush that failed nothing that the device says of one is believed.
+/// Write-back is selected while the cache is served, and the superblock cannot be written. A retry must not succeed
+/// falsely, and after a failed flush no successful flush of the device is trusted.
 #[test]
 fn no_block_is_dirty_before_the_superblock_says_so() {
     let failures = (1..=2)
@@ -448,7 +449,7 @@ fn no_block_is_dirty_before_the_superblock_says_so() {
     }
 }
 
-/// Every write of its cache device takes a millisecond.
+/// A cache device whose writes each take a millisecond.
 fn slow_to_write(seed: u64) -> World {
     let took = Duration::from_millis(1);
     let cache = DiskConfig {
@@ -458,15 +459,15 @@ fn slow_to_write(seed: u64) -> World {
     World::on(seed, Mode::WriteBack, cache, 1)
 }
 
-/// Two extents of one region are on their way. The device refuses the first for good and takes the second, behind which no
-/// later start looks. What is read of the second one then must be what is read after a kill.
+/// Two extents of one region are in flight. The device permanently fails the first and takes the second, which no later
+/// start examines. Reads of the second extent must then return the same as after a kill.
 #[test]
 fn extents_behind_a_refused_one_are_read_as_after_a_kill() {
     let world = slow_to_write(20);
     let seen = world.sim.block_on(async {
         let live = world.serve().await;
         live.write(2).await;
-        // The second write of the device from now on is that of the second extent.
+        // The second write of the device from now on is the second extent.
         for nth in [1, 3, 4] {
             world.cache.fail_nth_with(DeviceOp::Write, nth, NO_SPACE);
         }
@@ -492,8 +493,8 @@ fn extents_behind_a_refused_one_are_read_as_after_a_kill() {
     }
 }
 
-/// A long write over dirty blocks waits for its turn at the device when a flush fails: of what it has appended the last part
-/// is in an extent that is never sent. What is read of that must be what is read after a kill.
+/// A long write over dirty blocks waits for its turn at the device when a flush fails: the last part of its records is in
+/// an extent that is never sent. Reads of that part must return the same as after a kill.
 #[test]
 fn writes_in_memory_at_a_fence_are_read_as_after_a_kill() {
     let world = slow_to_write(22);
@@ -544,7 +545,8 @@ fn writes_in_memory_at_a_fence_are_read_as_after_a_kill() {
     );
 }
 
-/// The device fails an extent for good, and has taken a part of it. What is read of that must be what is read after a kill.
+/// The device permanently fails an extent, and has taken a part of it. Reads of that part must return the same as after a
+/// kill.
 #[test]
 fn the_landed_part_of_a_failed_extent_reads_as_after_a_kill() {
     let mut wrong = Vec::new();
@@ -588,8 +590,8 @@ fn the_landed_part_of_a_failed_extent_reads_as_after_a_kill() {
     );
 }
 
-/// The sectors of one dirty block cannot be read. Those of its neighbours on the device can, and reading them, however often,
-/// costs neither them nor the device.
+/// The sectors of one dirty block cannot be read. Those of its neighbours on the device can, and reading them, however
+/// often, neither loses them nor fences the device.
 #[test]
 fn an_unreadable_gap_between_dirty_blocks_fails_neither() {
     const BETWEEN: u64 = 300;

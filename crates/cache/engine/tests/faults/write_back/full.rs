@@ -1,4 +1,4 @@
-//! No room: dirty blocks up to their limit, on caches of every size.
+//! No space: dirty blocks up to their limit, on caches of every size.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -16,7 +16,7 @@ use futures_util::future::{Either, join, join_all, select};
 
 use crate::world::{BLOCK, BLOCKS, Left, Live, STRIPE, World, contents};
 
-/// Room for the front and so many regions.
+/// A cache device with space for the metadata and `regions` regions.
 fn sized(seed: u64, regions: u64, dirty_percent: u8) -> World {
     let world = World::sized(seed, Mode::WriteBack, (192 << 10) + regions * (128 << 10));
     world.dirty_percent.set(dirty_percent);
@@ -82,9 +82,8 @@ fn a_full_dirty_cache_throttles_writers_and_continues() {
     }
 }
 
-/// The origin takes nothing for a while, and everything that may be dirty is; then the process is killed.
-/// The device takes nothing for a while, and more writes come than may be under way: they wait, in a queue that does not
-/// grow, while reads of what is not cached go to the origin.
+/// The device stalls for a while, and more writes arrive than may be in flight: they wait, in a queue that does not grow,
+/// while reads of uncached blocks go to the origin.
 #[test]
 fn full_queues_hold_writes_up_and_fail_nothing() {
     let world = sized(4, 46, 90);
@@ -114,6 +113,7 @@ fn full_queues_hold_writes_up_and_fail_nothing() {
     world.reboot(5).check();
 }
 
+/// The origin fails for a while, and dirty blocks reach the limit; then the process is killed.
 #[test]
 fn a_full_dirty_cache_recovers_and_continues() {
     for (regions, dirty_percent) in [(regions_min(), 50), (8, 50), (12, 50)] {
@@ -123,7 +123,7 @@ fn a_full_dirty_cache_recovers_and_continues() {
             world.origin.set_dead(true);
             let mut block = 0;
             while live.try_write(block).await.is_ok() {
-                // Every other is written over and over: regions are reclaimed with what is dirty.
+                // Earlier blocks are written repeatedly: regions with dirty blocks are reclaimed.
                 for _ in 0..3 {
                     if live.try_write(block / 2).await.is_err() {
                         break;
@@ -151,7 +151,7 @@ fn a_full_dirty_cache_recovers_and_continues() {
     }
 }
 
-/// The region that is being reclaimed, if the last free one is all the room there is.
+/// The region that is being reclaimed, if only one free region is left.
 fn victim(world: &World) -> Option<u32> {
     let manifest = world.manifest(&world.cache.snapshot());
     let free = manifest
@@ -164,7 +164,7 @@ fn victim(world: &World) -> Option<u32> {
     victim.filter(|_| tight).map(|number| number as u32)
 }
 
-/// Damages something in every extent of a region.
+/// Damages every extent of a region.
 fn damage(world: &World, number: u32) {
     let geometry = &world.geometry;
     let start = geometry.shard_offset(0) + u64::from(number) * geometry.region_bytes;
@@ -181,7 +181,7 @@ fn damage(world: &World, number: u32) {
 }
 
 impl Live {
-    /// Which version each block is, and none where it is lost.
+    /// The version of each block, `None` if it is lost.
     async fn versions(&self) -> Vec<Option<u64>> {
         let mut versions = Vec::new();
         for block in 0..BLOCKS {
@@ -195,8 +195,8 @@ impl Live {
     }
 }
 
-/// The process dies in the middle of a reclaim that has one region left, and dirty blocks have rotted in the region that is
-/// reclaimed. There is room for the notes that these are lost, and for the other blocks.
+/// The process is killed during a reclaim with one region left, and dirty blocks in the reclaimed region have rotted. There
+/// is space for the records that these are lost, and for the other blocks.
 #[test]
 pub fn a_crash_in_a_reclaim_leaves_room_for_lost_records() {
     let (mut tried, mut lost) = (0, 0);
@@ -209,7 +209,7 @@ pub fn a_crash_in_a_reclaim_leaves_room_for_lost_records() {
             for block in 0..80 {
                 live.write(block).await;
             }
-            // What is dirty stays so, and is moved by each reclaim that what is read makes necessary.
+            // Dirty blocks stay dirty, and are moved by each reclaim that the reads cause.
             world.origin.set_faults(FaultRates {
                 write_error_ppm: 1_000_000,
                 ..FaultRates::default()
@@ -262,7 +262,7 @@ pub fn a_crash_in_a_reclaim_leaves_room_for_lost_records() {
     assert!(tried > 20 && lost > 50, "{tried} crashes, {lost} lost");
 }
 
-/// A block of equal bytes has no fragment, and takes its part of the records that a region may have all the same.
+/// A same-filled block has no fragment, but counts towards the records that a region may have.
 #[test]
 fn blocks_of_zeroes_are_held_up_at_the_dirty_limit_like_others() {
     for parts in [1, 32] {
@@ -322,7 +322,8 @@ fn a_stop_while_writers_wait_for_a_dead_origin_ends() {
     });
 }
 
-/// Who waited for the writeback worker and went away does not hurry it for ever: a lone dirty block waits for others.
+/// A writer that waited for the writeback worker and was dropped must not hurry it indefinitely: a single dirty block waits
+/// for others.
 #[test]
 fn a_dropped_writer_waiting_for_room_is_forgotten() {
     let world = sized(9, 8, 50);
@@ -344,7 +345,7 @@ fn a_dropped_writer_waiting_for_room_is_forgotten() {
     });
 }
 
-/// Eight regions, on a device that takes so long for a flush that reclaim is slow.
+/// Eight regions, on a device with such slow flushes that reclaim is slow.
 fn slow_to_reclaim(seed: u64) -> World {
     let cache = DiskConfig {
         flush_latency: Duration::from_millis(200)..=Duration::from_millis(200),
@@ -353,7 +354,7 @@ fn slow_to_reclaim(seed: u64) -> World {
     World::on(seed, Mode::WriteBack, cache, 1)
 }
 
-/// Reads blocks, so that they wait to be stored.
+/// Reads blocks, which then wait to be stored.
 async fn queue(live: &Live, blocks: std::ops::Range<u64>) {
     let reads = blocks
         .step_by(8)
@@ -363,7 +364,7 @@ async fn queue(live: &Live, blocks: std::ops::Range<u64>) {
     }
 }
 
-/// The first version of neighbouring blocks, in one request. How long it took.
+/// Writes the first version of adjacent blocks in one request. Returns the time it took.
 async fn write_many(live: &Live, first: u64, count: u64) -> Duration {
     let begun = live.env.now();
     let data: Vec<u8> = (first..first + count)
@@ -377,11 +378,11 @@ async fn write_many(live: &Live, first: u64, count: u64) -> Duration {
     live.env.now().since(begun)
 }
 
-/// What a write reserves and does not need is there for the next one, whatever the writeback worker is doing.
+/// Space that a write reserved and does not need is available for the next one, regardless of the writeback worker.
 #[test]
 fn a_write_that_fits_after_packing_waits_for_no_writeback() {
     let world = sized(10, 8, 50);
-    // Packing is spread over the cores, so that another write comes in between.
+    // Packing is spread over the cores, so that another write runs in between.
     world.sim.set_parallelism(4);
     world.sim.block_on(async {
         let live = world.serve().await;
@@ -395,8 +396,8 @@ fn a_write_that_fits_after_packing_waits_for_no_writeback() {
     });
 }
 
-/// Nothing is dirty, a write that has its room under the limit waits for a region, and another does not fit beside it:
-/// it waits, and does not keep the writeback worker busy with nothing.
+/// Nothing is dirty, a write with a permit waits for a region, and another does not fit in the limit with it: it waits, and
+/// does not keep the writeback worker busy.
 #[test]
 fn a_write_that_waits_while_nothing_is_dirty_does_so_quietly() {
     let world = slow_to_reclaim(11);
@@ -405,7 +406,7 @@ fn a_write_that_waits_while_nothing_is_dirty_does_so_quietly() {
         queue(&live, 512..BLOCKS).await;
         live.env.sleep(Duration::from_millis(50)).await;
         assert!(live.stats().holdings.admission_queue > 50, "there is room");
-        // Nothing of that is small enough to be put where no other block has found a place.
+        // None of these blocks is small enough for a gap in which no other block fits.
         let data = |seed| {
             let mut data = vec![0; 40 * BLOCK as usize];
             Rng::new(seed).fill(&mut data);
@@ -427,9 +428,9 @@ fn a_write_that_waits_while_nothing_is_dirty_does_so_quietly() {
     });
 }
 
-/// A read of the origin fails, and who had joined it reads again: by now the block was written and is dirty, and what the
-/// origin has is old. While that waits to be stored the block is cleaned, and its region reclaimed: nothing in the index
-/// says any more that it was there.
+/// A read of the origin fails, and a request that had joined it reads again: by then the block was written and is dirty,
+/// and the origin's data is old. While that data waits to be stored, the block is cleaned and its region reclaimed: the
+/// index no longer shows that it was cached.
 #[test]
 fn origin_data_under_a_lost_dirty_block_is_not_cached() {
     let world = slow_to_reclaim(12);
@@ -458,15 +459,15 @@ fn origin_data_under_a_lost_dirty_block_is_not_cached() {
     });
 }
 
-/// Dirty blocks that reclaim moves while the worker has them on its list are brought to the origin all the same, before
-/// who asked for that is told so.
+/// Dirty blocks that reclaim moves while they are on the worker's list are written to the origin anyway, before the request
+/// for that is acknowledged.
 #[test]
 fn blocks_moved_during_a_drain_are_written_back_too() {
     let world = sized(13, 12, 50);
     let blocks: Vec<u64> = (0..40).map(|block| 2 * block).collect();
     world.sim.block_on(async {
         let live = world.serve().await;
-        // A pass is under way when everything is asked for: it knows of one block. The next one is held up.
+        // A pass is running when a drain is requested: it covers one block. The next pass is delayed.
         live.write(STRIPE).await;
         let (origin, begun) = (world.origin.clone(), Rc::new(Cell::new(false)));
         let seen = Rc::clone(&begun);
@@ -515,8 +516,8 @@ fn blocks_moved_during_a_drain_are_written_back_too() {
     });
 }
 
-/// What is written again and again while everything is cleaned stays dirty, and is no damage: whoever asked for that must
-/// not be told to give it up.
+/// A block that is rewritten constantly while everything is cleaned stays dirty, and is not damaged: the user must not be
+/// told to discard it.
 #[test]
 fn a_block_rewritten_constantly_stays_dirty_not_damaged() {
     let world = sized(14, 12, 50);

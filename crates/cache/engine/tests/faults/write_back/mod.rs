@@ -1,7 +1,7 @@
-//! The fault table's column for write-back: the cache device has what the origin has not.
+//! The fault table's column for write-back: the cache device has data that the origin does not have.
 //!
-//! The modules are those of the rows, as one level up. A block that is *dirty* in these tests was written less than two
-//! seconds ago: so long the writeback worker lets writes gather.
+//! The modules are those of the rows, as one level up. A *dirty* block in these tests was written less than two seconds
+//! ago: the writeback worker waits that long to gather writes.
 
 mod cache_lost;
 mod crashes;
@@ -27,14 +27,14 @@ fn world(seed: u64) -> World {
 }
 
 impl World {
-    /// Opens the cache, and lets its tasks begin: the writeback worker is at rest.
+    /// Opens the cache, and lets its tasks start: the writeback worker is idle.
     async fn serve(&self) -> Live {
         let live = self.open().await;
         live.env.sleep(Duration::from_millis(1)).await;
         live
     }
 
-    /// Changes the mode of a cache that is served.
+    /// Changes the mode of a served cache.
     fn switch(&self, live: &Live, mode: Mode) {
         live.cache.set(&Settings {
             mode,
@@ -42,7 +42,7 @@ impl World {
         });
     }
 
-    /// Reads everything twice, then everything past the cache: what is clean must be what the origin has.
+    /// Reads everything twice, then everything past the cache: clean blocks must equal the origin's.
     async fn check_twice(&self, live: &Live) {
         live.check_all().await;
         live.check_all().await;
@@ -51,7 +51,7 @@ impl World {
         self.switch(live, self.mode);
     }
 
-    /// All of it is on the origin itself.
+    /// Every block is on the origin.
     fn assert_origin_complete(&self, live: &Live) {
         for block in 0..BLOCKS {
             assert_eq!(

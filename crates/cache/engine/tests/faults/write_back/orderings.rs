@@ -1,4 +1,4 @@
-//! What must come before what in write-back, by name; and that each test fails when it does not.
+//! The required orderings in write-back, by name; each test fails if its ordering is broken.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use crate::world::{BLOCKS, Found, Left, Moment, World};
 use DeviceOp::{Flush, Write};
 use EventStage::{Completed, Issued};
 
-/// Where the first moment from `from` on is that fits.
+/// Index of the first moment from `from` on that fits.
 fn find(moments: &[Moment], from: usize, fits: impl Fn(&Moment) -> bool) -> usize {
     let found = moments[from..].iter().position(fits);
     from + found.expect("it happens")
 }
 
-/// At the moment at which a write is acknowledged its extent has landed, and every earlier one of its region: a kill that
-/// loses all that is on its way keeps it.
+/// When a write is acknowledged, its extent and every earlier one of its region have landed: a kill that loses everything
+/// in flight keeps it.
 #[test]
 pub fn a_write_is_acknowledged_after_its_extents_landed() {
     let world = world(1);
@@ -76,7 +76,7 @@ pub fn the_cache_is_flushed_before_writeback_to_the_origin() {
     let flush = find(&moments, landed, |m| m.is(true, Issued, Flush));
     let flushed = find(&moments, flush, |m| m.is(true, Completed, Flush));
     assert!(flushed < origin);
-    // The origin may have any of it now, and the cache device has all.
+    // The origin may have any part of it now, and the cache device has everything.
     for left in Left::ALL {
         let next = world.boot(3, moments[origin].cut(left, Left::Everything));
         next.sim.block_on(async {
@@ -151,15 +151,15 @@ pub fn clean_records_are_stable_before_a_write_bypasses_the_cache() {
     }
 }
 
-/// A region with dirty blocks is reclaimed: what became of them is stable before it is free. Seen in power cuts that keep
-/// of all unflushed writes those of the manifest alone.
+/// A region with dirty blocks is reclaimed: the new records of these blocks are stable before it is free. Tested with power
+/// cuts that keep, of all unflushed writes, only those of the manifest.
 #[test]
 pub fn the_log_is_stable_before_a_dirty_region_is_voided() {
     let world = World::sized(8, Mode::WriteBack, (192 << 10) + 10 * (128 << 10));
     world.dirty_percent.set(50);
     let moments = world.sim.block_on(async {
         let live = world.serve().await;
-        // Dirty while regions go round: the origin takes nothing.
+        // Dirty while regions are reclaimed: the origin fails writes.
         world.origin.set_dead(true);
         for block in 0..100 {
             live.write(block).await;
@@ -256,7 +256,7 @@ pub fn the_cache_is_flushed_before_an_fua_write_is_answered() {
     durable_when_answered(true);
 }
 
-/// Cleaned, written again, killed before anything of that is stable: the newest is read.
+/// Cleaned, written again, and killed before any of that is stable: the newest version is read.
 #[test]
 pub fn a_block_written_after_writeback_is_dirty_after_a_crash() {
     let world = world(14);

@@ -1,4 +1,4 @@
-//! The origin fails, goes, stalls and comes back, with dirty blocks in the cache.
+//! The origin fails, disappears, stalls and returns, with dirty blocks in the cache.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use futures_util::future::{join, join_all};
 use super::world;
 use crate::world::{BLOCK, BLOCKS, STRIPE};
 
-/// Nobody asks for it: no limit is reached, nothing is flushed.
+/// Without a request: no limit is reached, nothing is flushed.
 #[test]
 fn the_cleaner_begins_by_itself() {
     let world = world(1);
@@ -48,7 +48,7 @@ fn a_missing_origin_throttles_writers_until_it_returns() {
             live.try_read(STRIPE).await.expect_err("nobody has it"),
             IoError::Origin(_)
         ));
-        // Up to the limit writes are acknowledged, then they wait for the writeback worker, but not for ever.
+        // Up to the limit writes are acknowledged, then they wait for the writeback worker, but not indefinitely.
         let mut block = 0;
         let begun = loop {
             let begun = live.env.now();
@@ -109,7 +109,7 @@ fn cleaning_everything_fails_while_the_origin_is_gone() {
     });
 }
 
-/// Dirty blocks stay where they are over a stop without an origin, and over a start with one.
+/// Dirty blocks stay in place during a stop without an origin, and during a start with one.
 #[test]
 fn a_stop_without_an_origin_keeps_dirty_blocks() {
     let world = world(4);
@@ -178,8 +178,8 @@ fn a_stalled_origin_throttles_at_the_dirty_limit() {
     world.check();
 }
 
-/// A write that is to be stable on return and fails may have failed by its flush, and taken with it what the worker has
-/// written. A client that asks for the same again and again must not keep the worker from its work, for all that.
+/// A failed FUA write may have failed in its flush, which may also have lost writes of the worker. Even so, a client that
+/// retries such a write repeatedly must not stop the worker.
 #[test]
 fn failing_fua_writes_do_not_stop_writeback() {
     let world = world(8);
@@ -189,7 +189,7 @@ fn failing_fua_writes_do_not_stop_writeback() {
             live.write(block).await;
         }
         world.switch(&live, Mode::WriteThrough);
-        // The sector cannot be read, so a part of it cannot be written.
+        // The sector cannot be read, so it cannot be written partially.
         let bad = 5 * STRIPE * BLOCK;
         world.origin.mark_bad(bad, 512);
         let begun = live.env.now();
@@ -208,7 +208,7 @@ fn failing_fua_writes_do_not_stop_writeback() {
         assert!(failed > 100, "{failed} writes failed");
         assert_eq!(live.dirty(), 0);
         world.assert_origin_complete(&live);
-        // Written whole it can be read again.
+        // A whole write makes it readable again.
         live.write(5 * STRIPE).await;
         live.stop().await.expect("stops in order");
     });

@@ -1,5 +1,5 @@
-//! Small caches under clients that write and read the same few blocks, with every policy, so that cleaner and reclaim
-//! meet; then the death of the process.
+//! Small caches with clients that write and read the same few blocks, with every policy, so that writeback and reclaim
+//! meet; then a kill of the process.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use crate::world::{BLOCKS, Live, World};
 
 const CLIENTS: u64 = 4;
 
-/// Writes and reads blocks of its own for ever. Notes which write is under way.
+/// Writes and reads its own blocks in an endless loop. Records the write in flight.
 async fn client(live: &Live, number: u64, hot: u64, mut rng: Rng, under_way: &RefCell<BTreeSet<u64>>) {
     loop {
         let block = rng.below(hot) * CLIENTS + number;

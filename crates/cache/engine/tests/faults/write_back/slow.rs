@@ -1,5 +1,5 @@
-//! An origin that is slow, and fails slowly: who waits for room among dirty blocks is refused when nothing gets through, and
-//! not before.
+//! An origin that is slow, and fails slowly: a writer that waits for space is refused if nothing reaches the origin, and
+//! not earlier.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn failing_slowly() -> FaultRates {
     }
 }
 
-/// Dirty blocks up to the limit, none beside another one: each is a write of its own. Gives the block after them.
+/// Dirty blocks up to the limit, none adjacent to another: each is a write of its own. Returns the next block.
 async fn fill(live: &Live) -> u64 {
     let limit = live.stats().holdings.dirty_limit_bytes;
     let mut block = 0;
@@ -60,7 +60,7 @@ fn one_failed_write_of_a_slow_origin_fails_no_writer() {
     });
 }
 
-/// Nothing is stable before the next flush, a batch comes before that, and one of its writes fails as well.
+/// Nothing is stable before the next flush, which follows a batch, and one write of the batch fails as well.
 #[test]
 fn one_failed_flush_of_a_slow_origin_fails_no_writer() {
     for (seconds, write_too) in [(1, false), (2, false), (1, true), (2, true)] {
@@ -116,7 +116,7 @@ fn a_slow_failed_flush_is_reported_at_once() {
     world.dirty_percent.set(40);
     world.sim.block_on(async {
         let live = world.serve().await;
-        // More than a batch of the writeback worker.
+        // More than one batch of the writeback worker.
         for block in 0..BLOCKS - 64 {
             live.write(block).await;
         }
@@ -140,8 +140,8 @@ fn a_slow_failed_flush_is_reported_at_once() {
     });
 }
 
-/// Two shards, each with a writer at its limit, and a client that reads the origin all the time: beside it one run of the
-/// writeback workers is under way at a time.
+/// Two shards, each with a writer at its limit, and a client that reads the origin all the time: so only one run of the
+/// writeback workers is in flight at a time.
 #[test]
 fn an_origin_failure_in_any_shard_reaches_the_writer() {
     for readers in [0, 1] {
@@ -169,7 +169,7 @@ fn an_origin_failure_in_any_shard_reaches_the_writer() {
                 }
             });
             let reading = (0..readers).map(async |reader| {
-                // Blocks near the end: nobody writes them.
+                // Blocks near the end, which are not written.
                 let mut block = BLOCKS - 1 - 2 * reader;
                 loop {
                     let _ = live.try_read(block).await;
@@ -183,7 +183,7 @@ fn an_origin_failure_in_any_shard_reaches_the_writer() {
             let Either::Left((took, _)) = select(both, select(for_ever, day)).await else {
                 panic!("{readers} readers: not both were told within a day");
             };
-            // Some errors of other runs come before theirs.
+            // Some errors of other runs come first.
             let most = Duration::from_secs(300);
             assert!(
                 took.iter().all(|&took| took < most),
@@ -193,13 +193,13 @@ fn an_origin_failure_in_any_shard_reaches_the_writer() {
     }
 }
 
-/// A disk that tries hard before it says that a sector is bad: a batch of them takes it an hour.
+/// A disk that retries for long before it reports a bad sector: a batch of them takes an hour.
 #[test]
 fn slow_origin_errors_delay_no_writer_or_stop_further() {
     let world = world(9);
     world.sim.block_on(async {
         let live = world.serve().await;
-        // None beside another one: each is a write of its own.
+        // None adjacent to another: each is a write of its own.
         let write = async |block| {
             let begun = live.env.now();
             let written = live.try_write(block).await;
@@ -221,7 +221,7 @@ fn slow_origin_errors_delay_no_writer_or_stop_further() {
             }
             assert!(block < 2 * BLOCKS, "there is no limit");
         };
-        // One error may be the only one: the second is told.
+        // One error may be the only one: the second is reported.
         assert!(took < Duration::from_secs(75), "{took:?}");
         let (written, took) = write(block % BLOCKS).await;
         written.expect_err("it fails still");
@@ -232,7 +232,7 @@ fn slow_origin_errors_delay_no_writer_or_stop_further() {
         let begun = live.env.now();
         live.stop().await.expect("what is dirty is on the cache device");
         let took = world.sim.env().now().since(begun);
-        // Reading what the origin begins with takes as long for each step.
+        // Reading the bytes of the origin's fingerprint takes as long for each step.
         assert!(took < Duration::from_secs(300), "{took:?}");
     });
     world.origin.set_faults(FaultRates::default());

@@ -1,4 +1,4 @@
-//! What a flush or a FUA write has covered is damaged after a crash: an error, or no start, and never older data.
+//! Data that a flush or a FUA write covered is damaged after a crash: an error, or a refused start, and never older data.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use flaz_sim::EventStage;
 use super::world;
 use crate::world::{Found, Left, World};
 
-/// Blocks that are written, first without and then with a flush.
+/// Blocks that are written twice, first without and then with a flush.
 const BLOCKS_WRITTEN: u64 = 12;
-/// How long after the answer a mark that follows it is stable, on these disks.
+/// Time after the reply within which a following mark is stable, on these disks.
 const MARKED_WITHIN: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ enum Asked {
     Fua,
 }
 
-/// A cache whose blocks were written twice, the second time as `asked`, and what the process or the power leaves when that
-/// has been answered and `wait` is over. With it the extents of the second writes: place and length.
+/// A cache whose blocks were written twice, the second time as `asked`, and the state after a kill or a power cut `wait`
+/// after the reply. Also returns the extents of the second writes: position and length.
 fn written_twice(
     strict_flush: StrictFlush,
     asked: Asked,
@@ -66,8 +66,8 @@ fn written_twice(
     (world, found, extents)
 }
 
-/// Starts with one bit of the cache device wrong and reads everything. How many blocks are older than they were when the
-/// flush was answered, and whether the damage was told at all.
+/// Starts with one wrong bit on the cache device and reads everything. Returns how many blocks are older than at the reply
+/// of the flush, and whether the damage was reported at all.
 fn older_after(world: &World, found: Found, at: u64, seed: u64) -> (u64, bool) {
     let next = world.boot(seed, found);
     next.cache.flip_bit(at, (seed % 8) as u8);
@@ -89,7 +89,7 @@ fn older_after(world: &World, found: Found, at: u64, seed: u64) -> (u64, bool) {
     })
 }
 
-/// Each extent in turn has a bit wrong in each of its sectors. How many damaged caches served something older.
+/// Flips a bit in each sector of each extent in turn. Returns how many damaged caches served older data.
 fn trials_with_older_data(strict_flush: StrictFlush, asked: Asked, wait: Duration) -> u64 {
     let (world, found, extents) = written_twice(strict_flush, asked, wait, 1);
     let (mut wrong, mut told, mut trials) = (0, 0, 0);
@@ -103,7 +103,7 @@ fn trials_with_older_data(strict_flush: StrictFlush, asked: Asked, wait: Duratio
             }
         }
     }
-    // The others hit the padding of an extent.
+    // The other bits are in the padding of an extent.
     assert!(told + wrong > trials / 2, "{told} of {trials}");
     wrong
 }
@@ -120,7 +120,7 @@ pub fn damage_after_a_strict_flush_is_found() {
     assert_eq!(wrong, 0, "older data");
 }
 
-/// The mark follows the answer. At once there is none yet, which shows that these trials can fail.
+/// The mark follows the reply. Immediately after it there is none yet, which shows that these trials can fail.
 #[test]
 pub fn damage_after_a_marked_flush_is_found() {
     for asked in [Asked::Flush, Asked::Fua] {
@@ -131,7 +131,7 @@ pub fn damage_after_a_marked_flush_is_found() {
     }
 }
 
-/// Nothing was dirty since the last mark: a flush costs no write.
+/// Nothing was dirty since the last mark: a flush causes no write.
 #[test]
 fn a_flush_without_new_data_writes_no_mark() {
     for strict_flush in [StrictFlush::Always, StrictFlush::Never] {
@@ -150,7 +150,7 @@ fn a_flush_without_new_data_writes_no_mark() {
     }
 }
 
-/// Where a flush follows the other at once, the marks need no flush of their own but the last.
+/// If flushes follow each other immediately, only the last mark needs a flush of its own.
 #[test]
 fn marks_between_flushes_cost_no_flush_each() {
     const FLUSHES: u64 = 50;
