@@ -1,9 +1,8 @@
-//! The engine on simulated disks against a model, with concurrent clients and reclaim going on.
+//! The engine on simulated disks against a model, with concurrent clients and active reclaim.
 //!
-//! `FLAZ_SEEDS=1000 cargo test -p flaz-engine --test model` searches longer; a failure prints the command that
-//! replays it.
+//! `FLAZ_SEEDS=1000 cargo test -p flaz-engine --test model` searches longer; a failure prints the command that replays it.
 //!
-//! One long file: the model, the clients that it follows and what it allows them to see are read together or not at all.
+//! One long file, because the model, its clients and the results that it allows belong together.
 
 mod support;
 
@@ -34,7 +33,7 @@ impl Platform for Simulated {
 const CLIENTS: u64 = 6;
 const CODECS: [&str; 6] = ["lz4", "none", "zstd:1", "zlib:1", "lzo", "zstd:-3"];
 
-/// Everything that one run is made of.
+/// The parameters of one run.
 #[derive(Clone, Debug)]
 struct Plan {
     seed: u64,
@@ -49,12 +48,12 @@ struct Plan {
     damage: bool,
     /// Whether clients change mode, codec and policy while they run.
     change_settings: bool,
-    /// Blocks may be dirty, so a cache device that fails fails requests.
+    /// Blocks may be dirty, so requests fail if the cache device fails.
     write_back: bool,
 }
 
 impl Plan {
-    /// The same with nothing dirty, ever.
+    /// The same without dirty blocks.
     fn through(mut self) -> Self {
         self.write_back = false;
         if self.settings.mode == Mode::WriteBack {
@@ -110,7 +109,7 @@ fn plan(seed: u64) -> Plan {
     }
 }
 
-/// What the clients of a run share.
+/// State shared by the clients of a run.
 struct Run {
     volume: CachedVolume<flaz_engine::router::LocalShards<Simulated>, SimDisk>,
     cache: Rc<LocalCache<Simulated>>,
@@ -267,7 +266,7 @@ struct Outcome {
     steps: u64,
 }
 
-/// One run: clients, a clean stop, a warm start, everything read again.
+/// One run: clients, a clean stop, a warm start, a read of everything.
 fn run(plan: &Plan) -> Outcome {
     let sim = Sim::new(plan.seed);
     sim.set_parallelism(1 + (plan.seed % 2) as usize);
@@ -318,10 +317,10 @@ fn run(plan: &Plan) -> Outcome {
     }
 }
 
-/// How a cache starts that was stopped in order in its first opening.
+/// Start of a cache that was stopped cleanly in its first opening.
 const WARM: Start = Start::Warm(flaz_engine::units::Epoch(1));
 
-/// `starts`: how the cache may start. Gives how it may the next time.
+/// `starts`: how the cache may start. Returns how it may start the next time.
 async fn open_and_run(
     plan: &Plan,
     env: &SimEnv,
@@ -336,7 +335,7 @@ async fn open_and_run(
     if let Err(CacheError::DirtyUnreadable { .. }) = &opened
         && plan.damage
     {
-        // The image was damaged, and the log was: nothing is served, rather than something old.
+        // The image and the log were damaged: the opening is refused rather than serving old data.
         return (model, StatsSnapshot::default(), vec![Start::Recovered]);
     }
     let mut cache = opened.expect("opens");
@@ -346,7 +345,7 @@ async fn open_and_run(
             .await
             .expect("the superblock can be written");
     }
-    // A damaged superblock slot, index image or log is found, and the cache starts as well as it still can.
+    // A damaged superblock slot, index image or log is found, and the cache starts as warm as it still can.
     let damaged = match cache.start {
         Start::Cold => plan.damage || starts.contains(&Start::Recovered),
         Start::Recovered => plan.damage,
@@ -403,7 +402,7 @@ async fn open_and_run(
     );
     let next = match stopped {
         Ok(_) => vec![WARM],
-        // What was to say that it has stopped in order may have landed all the same.
+        // The mark of the clean stop may have landed anyway.
         Err(CacheError::Device(_)) => vec![Start::Recovered, WARM],
         Err(_) => vec![Start::Recovered],
     };
@@ -436,7 +435,7 @@ fn concurrent_clients_see_what_was_written() {
     if std::env::var_os("FLAZ_SEED").is_some() {
         return;
     }
-    // A test that explores nothing proves nothing.
+    // A test must not pass without exploring anything.
     for (name, count) in [
         ("hits", counts.read_hits),
         ("partial hits", counts.read_partial_hits),
@@ -491,7 +490,7 @@ fn a_failing_cache_device_never_fails_a_request() {
     });
 }
 
-/// Bit rot, lost and misdirected writes under dirty blocks: requests fail, and never see what the origin had before.
+/// Bit rot, lost and misdirected writes under dirty blocks: requests fail, and never return older data of the origin.
 #[test]
 fn damage_of_dirty_blocks_is_an_error_never_old_data() {
     let lost = Cell::new(0);
@@ -527,7 +526,7 @@ fn a_failing_cache_device_never_gives_old_data_for_dirty_blocks() {
     });
 }
 
-/// An origin that fails now and then keeps dirty blocks dirty, and takes them in the end.
+/// An origin that fails occasionally: dirty blocks stay dirty, and reach the origin in the end.
 #[test]
 fn a_failing_origin_keeps_what_is_dirty() {
     let cleaned = Cell::new(0);
@@ -557,7 +556,7 @@ fn a_failing_origin_fails_requests_and_nothing_else() {
     });
 }
 
-/// The stale-admission race, by name: a reader's data is on its way when a write overtakes it.
+/// The stale-admission race, by name: a write overtakes the data of a reader.
 #[test]
 fn a_write_that_overtakes_an_admission_wins() {
     let sim = Sim::new(1);
@@ -652,7 +651,7 @@ fn two_readers_of_one_missed_block_cause_one_origin_read() {
         let reads = (0..5).map(|_| volume.read(0, 16 << 10));
         futures_util::future::join_all(reads).await;
         assert_eq!(origin.stats().reads, 1, "one read for five readers");
-        // A failed origin read fails the one who made it; those who joined try for themselves.
+        // A failed origin read fails the request that made it; joined requests retry by themselves.
         origin.fail_nth(DeviceOp::Read, 1);
         let reads = (0..3).map(|_| volume.read(1 << 20, 4096));
         let failed = futures_util::future::join_all(reads)
@@ -696,7 +695,7 @@ async fn open_small(env: &SimEnv, disk: &SimDisk, origin: &SimDisk) -> (LocalCac
     (cache, volume)
 }
 
-/// An image made while a write is on its way to the origin would name the block's old contents.
+/// An image written while a write is in flight to the origin would contain the block's old contents.
 #[test]
 fn a_stop_waits_for_writes_in_flight() {
     check_seeds(20, |seed| {
@@ -737,7 +736,7 @@ fn a_stop_waits_for_writes_in_flight() {
     });
 }
 
-/// Without intents a crash must leave nothing, whatever the medium still holds.
+/// Without intents a crash must leave nothing, even if the contents are still on the device.
 #[test]
 fn without_intents_a_crash_leaves_nothing() {
     let sim = Sim::new(6);
@@ -779,7 +778,7 @@ fn without_intents_a_crash_leaves_nothing() {
     });
 }
 
-/// Losing either superblock slot after a crash must not bring an earlier clean stop back.
+/// Losing either superblock slot after a crash must not revive an earlier clean stop.
 #[test]
 fn a_lost_superblock_slot_does_not_revive_an_old_clean_stop() {
     for slot in flaz_engine::format::geometry::SUPERBLOCK_SLOTS {

@@ -1,4 +1,4 @@
-//! Write-back over time: what synchronous writes cost on the cache device, and what the worker leaves to readers.
+//! Write-back over time: the cost of synchronous writes on the cache device, and the worker's effect on readers.
 //!
 //! On simulated devices in virtual time, so the figures are the same on every machine and every run.
 
@@ -83,13 +83,13 @@ impl World {
     }
 }
 
-/// A block that LZ4 halves.
+/// A block that LZ4 compresses to half.
 fn halves(rng: &mut Rng) -> Vec<u8> {
     let random = (0..2040).map(|_| rng.next_u64() as u8);
     random.chain(std::iter::repeat(0)).take(BLOCK as usize).collect()
 }
 
-/// Bytes of blocks for each byte of the extents that hold them.
+/// Bytes of blocks per byte of the extents that hold them.
 fn packing(depth: u64, stats: &StatsSnapshot) -> f64 {
     let counts = &stats.counts;
     let packed = (counts.ack_extent_blocks * BLOCK) as f64 / counts.ack_extent_bytes as f64;
@@ -126,8 +126,8 @@ fn synchronous_writes_pack_well_and_better_in_company() {
     }
 }
 
-/// Readers that miss share a disk with the worker: their worst second is not far from their mean one, also over the time
-/// in which the writeback worker comes to it.
+/// Readers that miss share a disk with the worker: their slowest second is not much slower than the average, even while the
+/// writeback worker uses the disk.
 #[test]
 fn the_cleaner_does_not_starve_readers_of_the_origin() {
     for readers in [1, 2, 4, 16] {
@@ -150,7 +150,7 @@ fn beside_the_cleaner(readers: u64) {
             async move {
                 let mut rng = Rng::new(100 + reader);
                 while !done.get() {
-                    // In the upper half, where nobody writes.
+                    // In the upper half, which is not written.
                     let block = ORIGIN_BYTES / BLOCK / 2 + rng.below(ORIGIN_BYTES / BLOCK / 2);
                     world.volume.read(block * BLOCK, 4096).await.expect("all is well");
                     let second = world.env.now().since(started).as_secs() as usize;
@@ -160,7 +160,7 @@ fn beside_the_cleaner(readers: u64) {
                 }
             }
         });
-        // Bursts of more than a disk like this takes beside its readers, with pauses: the dirty limit is reached.
+        // Bursts larger than such a disk can write while it serves its readers, with pauses: the dirty limit is reached.
         let writer = async {
             let mut rng = Rng::new(1);
             while world.env.now().since(started) < Duration::from_secs(SECONDS as u64) {

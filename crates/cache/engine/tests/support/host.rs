@@ -1,4 +1,4 @@
-//! A host that remembers what it is told about a cache: durably, at once or after a while, or not at all.
+//! A host that keeps the records of a cache: durably, at once or after a delay, or not at all.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -11,18 +11,18 @@ use flaz_sim::SimEnv;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 
-/// A host's memory.
+/// A host's records.
 #[derive(Default)]
 pub struct Host {
     memory: Cell<Option<HostRecord>>,
     ticket: Cell<u64>,
-    /// It notes nothing, and knows nothing.
+    /// It keeps no records, and returns none.
     pub broken: Cell<bool>,
-    /// It says of each note that it failed, and has made it.
+    /// It reports each record as failed, although it is written.
     pub unsure: Cell<bool>,
-    /// Longest time that a note takes.
+    /// Longest time that writing a record takes.
     pub takes: Cell<Duration>,
-    /// Notes that were made of a fenced cache.
+    /// Number of recorded fences.
     pub noted_fenced: Cell<u32>,
 }
 
@@ -49,7 +49,7 @@ impl Host {
     }
 }
 
-/// The host as the engine sees it.
+/// The host as seen by the engine.
 pub struct Notes {
     host: Rc<Host>,
     env: SimEnv,

@@ -1,8 +1,7 @@
-//! A model of a block device under concurrent clients: every sector remembers who may have written it.
+//! A model of a block device under concurrent clients: for every sector, the writes that its contents may be from.
 //!
-//! The rule is that of a regular register: a read may return any write that overlapped it in time, or a write
-//! that ended before it and was not overwritten by one that lies between the two. Time is a counter of starts
-//! and ends.
+//! The rule is that of a regular register: a read may return any write that overlapped it in time, or a write that ended
+//! before it and was not overwritten by a write between the two. Time is a counter of starts and ends.
 
 use std::cell::{Cell, RefCell};
 
@@ -17,19 +16,19 @@ struct Version {
     start: u64,
     /// `None` while in flight.
     end: Option<u64>,
-    /// It ended with an error: it may have been carried out or not.
+    /// It ended with an error: it may have happened or not.
     doubtful: bool,
     id: u64,
 }
 
-/// What each sector of the device may hold.
+/// The allowed contents of each sector of the device.
 pub struct Model {
     sectors: RefCell<Vec<Vec<Version>>>,
     now: Cell<u64>,
     next_id: Cell<u64>,
 }
 
-/// A write that has begun.
+/// A write in progress.
 #[must_use]
 pub struct Writing {
     first: usize,
@@ -104,8 +103,8 @@ impl Model {
         self.tick()
     }
 
-    /// Checks what a read that started at `start` and ends now returned. `forget`: no other read is in flight,
-    /// so that overwritten versions can be dropped.
+    /// Checks the data returned by a read that started at `start` and ends now. `forget`: no other read is in flight, so
+    /// overwritten versions can be dropped.
     pub fn read_ends(&self, start: u64, offset: u64, data: &[u8]) -> Result<(), String> {
         let sectors = self.sectors.borrow();
         let first = (offset / SECTOR) as usize;
@@ -152,7 +151,7 @@ fn overwritten(versions: &[Version], version: &Version, start: u64) -> bool {
     })
 }
 
-/// Data of every kind of compressibility, unlike any other that the same generator made.
+/// Data of any compressibility, different from all other data of the same generator.
 pub fn some_data(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     for block in data.chunks_mut(4096) {
@@ -160,7 +159,7 @@ pub fn some_data(rng: &mut Rng, len: usize) -> Vec<u8> {
             0 => block.fill(rng.below(256) as u8),
             1 | 2 => rng.fill(block),
             kind => {
-                // A share of random bytes, the rest repeats: ratios from about 1.2 to 10.
+                // Partly random bytes, the rest repeats: ratios from about 1.2 to 10.
                 let random = block.len() * kind as usize / 10;
                 rng.fill(&mut block[..random]);
                 let tail = rng.next_u64().to_le_bytes();

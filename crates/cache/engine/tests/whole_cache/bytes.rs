@@ -1,5 +1,5 @@
-//! One client, any byte: a plain array says what every request must give. (What clients do at the same time is the business
-//! of `tests/model.rs`, which counts in sectors.)
+//! One client, any byte: a plain array gives the expected result of every request. (Concurrent clients are tested in
+//! `tests/model.rs`, in sectors.)
 
 use flaz_device::IoBuf;
 use flaz_engine::policy::PolicyKind;
@@ -9,14 +9,14 @@ use flaz_sim::{Rng, SimDisk};
 
 use crate::rig::{Open, Rig, SMALLEST, SMALLEST_LEN, plain_disk, settings};
 
-/// A little over two stripes, so that requests meet a border, and not whole blocks; more than the cache holds.
+/// A little over two stripes, so that requests cross a border, and not whole blocks; more than the cache holds.
 const ORIGIN_LEN: u64 = (2 << 20) + 3 * 512;
 const STEPS: u64 = 1500;
 const REQUEST_MAX: u64 = 150_000;
 /// Granularity of the origin.
 const SECTOR: u64 = 512;
 
-/// A range that begins or ends anywhere, mostly small, often at a border of something.
+/// A range that starts or ends anywhere, mostly small, often at a boundary.
 fn range(rng: &mut Rng) -> (u64, u64) {
     let around = [0, 512, 4096, 1 << 20, 2 << 20, ORIGIN_LEN][rng.below(6) as usize];
     let start = match rng.below(3) {
@@ -34,7 +34,7 @@ fn range(rng: &mut Rng) -> (u64, u64) {
     (start, len.min(ORIGIN_LEN - start))
 }
 
-/// Text, noise, one value: what codecs make little, nothing and everything of.
+/// Text, noise, or one value: data that codecs compress a little, not at all, or completely.
 fn fill(rng: &mut Rng, data: &mut [u8]) {
     match rng.below(4) {
         0 => data.fill(rng.next_u64() as u8),
@@ -62,7 +62,7 @@ async fn write(open: &Open, offset: u64, data: &[u8], fua: bool) {
         .expect("both are well");
 }
 
-/// What is said to read as zeroes does, and what is said covers a beginning of what was asked.
+/// Ranges that are reported as zeroes read as zeroes, and the report covers a prefix of the requested range.
 async fn check_status(open: &Open, right: &[u8], (start, len): (u64, u64)) {
     let extents = open
         .volume
@@ -109,7 +109,7 @@ async fn step(open: &Open, rng: &mut Rng, right: &mut [u8]) {
         }
         9 => {
             open.volume.trim(start, len, fua).await.expect("both are well");
-            // Whole sectors of the origin, which are zeroes then.
+            // Whole sectors of the origin, which are then zeroes.
             let inner = start.next_multiple_of(SECTOR)..(start + len) / SECTOR * SECTOR;
             if inner.start < inner.end {
                 right[inner.start as usize..inner.end as usize].fill(0);

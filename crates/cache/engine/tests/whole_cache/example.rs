@@ -1,4 +1,4 @@
-//! The example at the end of `docs/format.md`: its bytes are those of a cache that did what it says.
+//! The example at the end of `docs/format.md`: its bytes are those of a cache with the operations described there.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Damage of one byte, anywhere: right data or a refusal, and a check that tells.
+//! Damage of one byte, anywhere: correct data or a refusal, and a check that reports it.
 
 use flaz_engine::policy::PolicyKind;
 use flaz_sim::DiskImage;
@@ -6,7 +6,7 @@ use flaz_sim::DiskImage;
 use crate::image::{ORIGIN_LEN, Victim};
 use crate::rig::{Rig, settings};
 
-/// Tells which byte it was when a panic comes.
+/// Prints the damaged byte if there is a panic.
 struct Place(&'static str, u64);
 
 impl Drop for Place {
@@ -24,7 +24,7 @@ fn damaged(victim: &Victim, offset: u64) -> DiskImage {
     image
 }
 
-/// Opens, and reads everything if `all`.
+/// Opens the cache, and reads everything if `all`.
 fn check_read(victim: &Victim, image: &DiskImage, all: bool) {
     const CHUNK_BYTES: u64 = 128 << 10;
     let rig = Rig::from_images(1, &victim.origin, image);
@@ -39,7 +39,7 @@ fn check_read(victim: &Victim, image: &DiskImage, all: bool) {
     });
 }
 
-/// Checks, and counts what is wrong.
+/// Checks the cache, and counts the problems.
 fn problems(victim: &Victim, image: &DiskImage) -> usize {
     let rig = Rig::from_images(1, &victim.origin, image);
     match rig.sim.block_on(rig.check()) {
@@ -57,7 +57,7 @@ fn check_part(part: &str) {
         for offset in range {
             let _place = Place(name, offset);
             let image = damaged(&victim, offset);
-            // Most of a page is reserved: what follows from damage there is the same for all of it.
+            // Most of a page is reserved: damage there has the same effect everywhere.
             let all = offset - start < 128 || offset.is_multiple_of(16);
             check_read(&victim, &image, all);
             assert!(
@@ -105,7 +105,7 @@ fn every_byte_of_the_summary() {
     check_part("summary");
 }
 
-/// One byte of each fragment at a time, the same in all: what is made of one depends on no other.
+/// Damages one byte of each fragment at a time, the same in all: fragments are decoded independently of each other.
 fn check_fragments(codec: &str) {
     let victim = Victim::of_codec(codec);
     let longest = victim.fragments.iter().map(|range| range.end - range.start).max();
@@ -127,7 +127,7 @@ fn check_fragments(codec: &str) {
         check_read(&victim, &image, true);
         told += problems(&victim, &image);
     }
-    // The formats of some codecs have bits that change nothing of what comes out, and that is what is checked.
+    // The formats of some codecs have bits that do not change the decoded data, and only that is checked.
     let least = if codec == "none" {
         flipped
     } else {

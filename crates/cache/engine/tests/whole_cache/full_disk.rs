@@ -1,4 +1,4 @@
-//! A cache device that takes no writes is given up, and no request notices.
+//! A cache device that fails writes is fenced, and no request fails.
 
 use flaz_engine::cache::Start;
 use flaz_engine::policy::PolicyKind;
@@ -55,14 +55,14 @@ fn survives(faults: FaultRates) {
             stats.counts.cache_errors
         );
         assert_eq!(stats.counts.origin_errors, 0);
-        // Passed through: the cache device is left alone.
+        // Passed through: the cache device is not used.
         rig.disk.reset_stats();
         work(&open, 4).await;
         let disk = rig.disk.stats();
         assert_eq!((disk.reads, disk.writes, disk.errors), (0, 0, 0));
         rig.disk.set_faults(FaultRates::default());
         open.stop().await.expect_err("a failed cache is not marked clean");
-        // The disk is well again: the cache starts cold and is of use again.
+        // The disk works again: the cache starts cold and is useful again.
         let open = rig.opened(fifo).await;
         assert_eq!(open.cache.start, Start::Cold);
         assert_eq!(open.cached_blocks(), 0);
@@ -117,7 +117,7 @@ fn errors_below_the_limit_lose_blocks_and_nothing_else() {
         assert_eq!(stats.counts.cache_errors, CACHE_ERRORS_MAX - 1);
         assert!(!stats.holdings.cache_failed);
         assert!(stats.counts.hit_blocks > 500);
-        // The index forgot what did not reach the device: what is left may be used again.
+        // The index dropped blocks that did not reach the device: the others may be used again.
         open.stop().await.expect("stops in order");
         let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
         assert_eq!(open.cache.start, Start::Warm(flaz_engine::units::Epoch(1)));

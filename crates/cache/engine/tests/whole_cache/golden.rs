@@ -1,8 +1,8 @@
 //! Golden images of the format.
 //!
-//! `raw.img.zst` is written again byte for byte, `codecs.img.zst` is only read (what a codec makes of a block may
-//! change with its library, what it reads may not). After a change of format that is meant, with its version:
-//! `FLAZ_BLESS=1 cargo test -p flaz-engine --test whole_cache golden`.
+//! `raw.img.zst` is written again byte for byte, `codecs.img.zst` is only read (the output of a codec may change with its
+//! library, the decoded data must not). After an intended change of format, with a new version: `FLAZ_BLESS=1 cargo test -p
+//! flaz-engine --test whole_cache golden`.
 
 use std::path::PathBuf;
 
@@ -17,10 +17,10 @@ use flaz_sim::{DiskImage, SimDisk};
 use crate::rig::{BLOCK, Rig, SMALLEST, SMALLEST_LEN, filled_disk, plain_disk, settings};
 
 const ORIGIN_LEN: u64 = 1 << 20;
-/// Everything is in the first blocks.
+/// All contents are in the first blocks.
 const BLOCKS: u64 = 96;
 
-/// A block with a short text, over and over: any codec shrinks it, and so does the file it is kept in.
+/// A block of a repeated short text: any codec compresses it, and so does the compression of the image file.
 fn text(number: u64, version: u64) -> Vec<u8> {
     let line = format!("block {number:06} version {version} of the golden image\n");
     line.bytes().cycle().take(BLOCK as usize).collect()
@@ -34,7 +34,7 @@ fn other_text(number: u64, block: &mut [u8; 4096]) {
     block.copy_from_slice(&text(number, 999));
 }
 
-/// What the golden caches hold: blocks 0 to 95 but for 5 and 37, which were trimmed.
+/// The contents of the golden caches: blocks 0 to 95 except 5 and 37, which were trimmed.
 fn expected(number: u64) -> Option<Vec<u8>> {
     match number {
         5 | 37 => None,
@@ -47,8 +47,8 @@ fn expected(number: u64) -> Option<Vec<u8>> {
     }
 }
 
-/// Fills a cache: raw or packed blocks in both rings, same-filled blocks, an overwritten block, tombstones, admitted reads,
-/// hits; in the raw image some regions are full and have a summary. `codecs` take turns.
+/// Fills a cache: raw or compressed blocks in both rings, same-filled blocks, an overwritten block, tombstones, admitted
+/// reads, hits; in the raw image some regions are full and have a summary. The codecs of `codecs` take turns.
 fn make(codecs: &[&str]) -> SimDisk {
     let rig = Rig::new(1, filled_disk(ORIGIN_LEN, origin_text), plain_disk(SMALLEST_LEN));
     rig.create(ORIGIN_LEN, SMALLEST);
@@ -114,7 +114,7 @@ fn stored(name: &str) -> Vec<u8> {
     zstd::bulk::decompress(&packed, SMALLEST_LEN as usize).expect("the golden image unpacks")
 }
 
-/// Opens a stored image over an origin that holds something else: what is right comes from the cache.
+/// Opens a stored image over an origin with different contents: correct data must come from the cache.
 fn check_stored(name: &str, fragments: &[&str]) {
     let mut image = DiskImage::new(plain_disk(SMALLEST_LEN));
     image.write(0, &stored(name));
@@ -141,7 +141,7 @@ fn check_stored(name: &str, fragments: &[&str]) {
             _ => None,
         });
         assert_eq!(named, Some(BLOCKS - 2));
-        // The origin is another one on purpose: forget what it began with.
+        // The origin is intentionally a different one: remove its fingerprint.
         let mut superblock = read_superblock(&rig.disk).await.expect("has a superblock");
         superblock.origin_fingerprint = None;
         write_superblock(&rig.disk, &mut superblock)

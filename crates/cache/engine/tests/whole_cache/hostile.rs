@@ -1,5 +1,5 @@
-//! Images whose checksums hold and whose values are absurd: no panic, no hang, no access beyond the device (the
-//! simulated disk panics at one), and what is written afterwards is read back.
+//! Images with valid checksums and absurd values: no panic, no hang, no access beyond the device (the simulated disk panics
+//! then), and later writes are read back.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ fn refusal(victim: &Victim, image: &DiskImage) -> Option<String> {
     opened.err().map(|error| error.to_string())
 }
 
-/// Uses a cache as far as it can be used: check, open, read all, overwrite until every region has been reclaimed,
-/// stop, open again. Tells how it started, if it did.
+/// Uses a cache as far as possible: check, open, read all, overwrite until every region has been reclaimed, stop, open
+/// again. Returns how it started, if it did.
 fn use_it(victim: &Victim, image: &DiskImage, seed: u64) -> Option<Start> {
     let rig = Rig::from_images(seed, &victim.origin, image);
     rig.sim.set_step_limit(STEPS_MAX);
@@ -168,11 +168,11 @@ fn a_truncated_origin_is_refused() {
         error.contains("origin") && error.contains("524288") && error.contains("523776"),
         "{error}"
     );
-    // One that has grown is taken: its beginning is served.
+    // An origin that has grown is accepted: the original part is served.
     victim.origin = DiskImage::new(plain_disk(ORIGIN_LEN + 4096));
     victim.origin.write(0, &contents);
     assert_eq!(refusal(&victim, &victim.cache), None);
-    // One that begins otherwise than at the stop is not.
+    // An origin with different first bytes than at the stop is refused.
     victim.origin.write(1024, &[contents[1024] ^ 1]);
     let error = refusal(&victim, &victim.cache).expect("the origin was changed");
     assert!(error.contains("has been changed"), "{error}");
@@ -192,7 +192,7 @@ fn a_device_with_larger_sectors_is_refused() {
     assert!(error.contains("512") && error.contains("4096"), "{error}");
 }
 
-/// Bytes to be put at offsets.
+/// Bytes to write at offsets.
 type Patches<'a> = &'a [(usize, &'a [u8])];
 
 #[test]
@@ -224,7 +224,8 @@ fn absurd_shard_states_start_cold() {
     }
 }
 
-/// Its length is not believed only because so many regions are said to hold it: memory for it would be had first.
+/// An excessive image length is refused even if enough regions are listed for it: otherwise memory would be allocated
+/// first.
 #[test]
 fn an_image_that_is_longer_than_any_is_not_read() {
     let victim = Victim::new();
@@ -266,7 +267,7 @@ fn absurd_index_images_start_cold() {
         let image = victim.with_index(|index| index.truncate(len));
         assert_eq!(use_it(&victim, &image, 3), Some(Start::Cold), "{len} bytes");
     }
-    // An open region whose list does not fit: its summary would be written in front of the region.
+    // An open region whose list is too long: its summary would be written before the start of the region.
     let records = 40_000u32;
     let image = victim.with_index(|index| {
         let old = u32::from_le_bytes(index[open + 8..open + 12].try_into().expect("four bytes"));
@@ -285,7 +286,7 @@ fn absurd_index_images_start_cold() {
     );
 }
 
-/// What a manifest with a right checksum says is checked as well, and against the image.
+/// Values in a manifest with a valid checksum are checked too, and compared with the image.
 #[test]
 fn absurd_manifests_start_cold() {
     let victim = Victim::new();
@@ -316,7 +317,7 @@ fn absurd_manifests_start_cold() {
     for (name, at, value) in cases {
         let image = victim.with_manifest(|sector| put(sector, at, value));
         let start = use_it(&victim, &image, 2);
-        // Entries of a region that is free are left out.
+        // Index entries in a free region are left out.
         let left_out = name == "a full region is free" && matches!(start, Some(Start::Warm(_)));
         assert!(start == Some(Start::Cold) || left_out, "{name}: {start:?}");
     }
@@ -334,7 +335,7 @@ fn index_entries_that_point_anywhere_are_left_out_or_miss() {
         let image = victim.with_index(|index| {
             for slot in index[first..].chunks_exact_mut(8) {
                 let bits = u64::from_le_bytes(slot.try_into().expect("eight bytes"));
-                // Never a same-filled block: its value is the entry's word alone.
+                // Never a same-filled block: its value is stored only in the entry.
                 let changed = match turn % 4 {
                     0 if bits != 0 => bits & !((1 << 37) - 1) | rng.below(1 << 37),
                     1 if bits != 0 => bits & !((1 << 37) - 1) | rng.below(1 << 17),
@@ -394,11 +395,11 @@ fn absurd_extents_and_summaries_do_no_harm() {
     }
 }
 
-/// Nothing is looked for where its extent has ended: behind the last one there need not be anything.
+/// Nothing is read beyond the end of an extent: after the last one the device may end.
 #[test]
 fn a_record_that_ends_behind_its_extent_is_damage() {
     let victim = Victim::new();
-    // Of a region that has no summary yet.
+    // In a region that has no summary yet.
     let last = victim.extents.len() - 1;
     let image = victim.with_extent(last, |header| {
         let records = (header.len() - 64) / 8;
@@ -433,7 +434,7 @@ fn random_values_in_structures_with_right_checksums_do_no_harm() {
         let kind = seed % 5;
         let mut change = |bytes: &mut [u8]| {
             for _ in 0..1 + rng.below(3) {
-                // Mostly where something is.
+                // Mostly in the used part.
                 let end = if rng.below(4) > 0 {
                     bytes.len().min(256)
                 } else {
@@ -479,8 +480,8 @@ fn a_cache_of_zeroes_or_noise_is_refused() {
     }
 }
 
-/// The superblock says so before the first block is dirty: where it does not, records and images that have dirty blocks are
-/// damaged or forged, and what the origin has is right.
+/// The superblock is marked dirty before the first block is dirty: without that mark, records and images with dirty blocks
+/// are damaged or forged, and the origin's contents are correct.
 #[test]
 fn impossible_dirty_blocks_are_refused() {
     for stopped in [true, false] {

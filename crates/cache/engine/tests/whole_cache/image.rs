@@ -1,4 +1,4 @@
-//! A small cache after a clean stop, where everything in it is, and how to change it so that its checksums hold.
+//! A small cache after a clean stop, the location of everything in it, and changes to it that keep its checksums valid.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::rig::{BLOCK, Rig, SMALLEST, SMALLEST_LEN, plain_disk, settings};
 /// Length of the origin.
 pub const ORIGIN_LEN: u64 = 512 << 10;
 
-/// Contents of the origin: no two blocks are the same, some are of one value, the others shrink to less than a half.
+/// Contents of the origin: no two blocks are equal, some are same-filled, the others compress to less than half.
 fn contents(number: u64) -> Vec<u8> {
     const NOISE_BYTES: usize = 1400;
     if number % 10 == 9 {
@@ -32,7 +32,7 @@ fn contents(number: u64) -> Vec<u8> {
 pub struct Victim {
     pub cache: DiskImage,
     pub origin: DiskImage,
-    /// What the origin holds, and every reader should see.
+    /// The contents of the origin, which every reader should see.
     pub right: Vec<u8>,
     pub geometry: Geometry,
     pub state: ShardState,
@@ -54,7 +54,7 @@ impl Victim {
         victim
     }
 
-    /// The same with a codec. No region may be full then.
+    /// The same with a codec. There may be no full region then.
     pub fn of_codec(codec: &str) -> Self {
         let rig = Rig::new(1, plain_disk(ORIGIN_LEN), plain_disk(SMALLEST_LEN));
         for number in 0..ORIGIN_LEN / BLOCK {
@@ -109,7 +109,7 @@ impl Victim {
         }
     }
 
-    /// Everything on the device that is not a block's data, by name.
+    /// Everything on the device except the data of blocks, by name.
     pub fn metadata(&self) -> Vec<(&'static str, Range<u64>)> {
         let page = |offset: u64| offset..offset + 4096;
         let slot = |offset: u64| offset..offset + SUPERBLOCK_BYTES as u64;
@@ -132,7 +132,7 @@ impl Victim {
         all
     }
 
-    /// A copy in which `change` was made to a range, whose checksum at `checksum` is then right again.
+    /// A copy with `change` applied to a range, whose checksum at `checksum` is then updated.
     fn sealed(&self, range: Range<u64>, checksum: usize, change: impl FnOnce(&mut [u8])) -> DiskImage {
         let mut image = self.cache.clone();
         let mut bytes = image.read(range.start, (range.end - range.start) as usize);
@@ -142,7 +142,7 @@ impl Victim {
         image
     }
 
-    /// With other sectors of the manifest, the same in both copies.
+    /// With changed sectors of the manifest, the same in both copies.
     pub fn with_manifest(&self, change: impl Fn(&mut [u8])) -> DiskImage {
         let mut image = self.cache.clone();
         for copy in 0..2 {
@@ -156,7 +156,7 @@ impl Victim {
         image
     }
 
-    /// With another superblock, and no second one.
+    /// With a changed superblock, and no second one.
     pub fn with_superblock(&self, change: impl FnOnce(&mut [u8])) -> DiskImage {
         let [first, second] = SUPERBLOCK_SLOTS;
         let generation = |slot: u64| {
@@ -170,7 +170,7 @@ impl Victim {
         };
         let mut bytes = self.cache.read(last, SUPERBLOCK_BYTES);
         change(&mut bytes);
-        // The texts have a checksum of their own, in the page.
+        // The strings have a checksum of their own, in the page.
         let texts = crc32c::crc32c(&bytes[PAGE_BYTES..]);
         bytes[116..120].copy_from_slice(&texts.to_le_bytes());
         let mut image = self.cache.clone();
@@ -180,13 +180,13 @@ impl Victim {
         image
     }
 
-    /// With another shard state.
+    /// With a changed shard state.
     pub fn with_state(&self, change: impl FnOnce(&mut [u8])) -> DiskImage {
         let offset = self.geometry.shard_state_offset(0);
         self.sealed(offset..offset + 4096, 8, change)
     }
 
-    /// With another index image.
+    /// With a changed index image.
     pub fn with_index(&self, change: impl FnOnce(&mut Vec<u8>)) -> DiskImage {
         let mut bytes = self
             .cache
@@ -200,25 +200,25 @@ impl Victim {
         image
     }
 
-    /// With another header of extent `number`.
+    /// With a changed header of extent `number`.
     pub fn with_extent(&self, number: usize, change: impl FnOnce(&mut [u8])) -> DiskImage {
         assert!(self.geometry.header_bytes() > EXTENT_HEADER_BYTES);
         self.sealed(self.extents[number].clone(), 4, change)
     }
 
-    /// With another summary of the full region.
+    /// With a changed summary of the full region.
     pub fn with_summary(&self, change: impl FnOnce(&mut [u8])) -> DiskImage {
         let len = (self.summary.end - self.summary.start) as usize;
         self.sealed(self.summary.clone(), len - 64 + 4, change)
     }
 
-    /// What block `number` holds.
+    /// The contents of block `number`.
     pub fn block(&self, number: u64) -> &[u8] {
         &self.right[(number * BLOCK) as usize..][..BLOCK as usize]
     }
 }
 
-/// Makes the checksum of a range, `checksum` bytes from its start, right again.
+/// Updates the checksum of a range, `checksum` bytes from its start.
 fn reseal(image: &mut DiskImage, range: Range<u64>, checksum: usize) {
     let mut bytes = image.read(range.start, (range.end - range.start) as usize);
     bytes[checksum..checksum + 4].fill(0);

@@ -1,4 +1,4 @@
-//! What intents cost: cached blocks after a crash, and writers' time before it.
+//! The cost of intents: cached blocks after a crash, and writers' time before it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::rig::{BLOCK, Open, Rig, plain_disk, settings};
 
 const STRIPE_BYTES: u64 = 1 << 20;
 const STRIPES: u64 = 3000;
-/// Intents of stripes that are left alone are clear after this.
+/// Time after which the intents of idle stripes are clear.
 const CLEARED: Duration = Duration::from_secs(30);
 
-/// An origin that takes so long for a write, and a cache device that takes so long for one.
+/// An origin and a cache device with these write latencies.
 fn devices(origin_write: Duration, cache_write: Duration) -> Rig {
     let origin = DiskConfig {
         write_latency: origin_write..=origin_write,
@@ -37,7 +37,7 @@ fn devices(origin_write: Duration, cache_write: Duration) -> Rig {
     rig
 }
 
-/// Writes the second block of so many stripes, taken at random, so many writers at a time; says which.
+/// Writes the second block of `writes` random stripes, with `writers` writers at a time; returns the stripes.
 async fn write_scattered(open: &Open, writers: u64, writes: u64) -> BTreeSet<u64> {
     let write = async |writer| {
         let mut rng = Rng::new(writer);
@@ -56,7 +56,7 @@ async fn write_scattered(open: &Open, writers: u64, writes: u64) -> BTreeSet<u64
     written.into_iter().flatten().collect()
 }
 
-/// Scattered writes to a hard disk, then a crash: the stripes that were written are cold, and no others.
+/// Scattered writes to a hard disk, then a crash: only the written stripes are cold.
 #[test]
 fn a_crash_under_scattered_writes_costs_only_their_stripes() {
     for writers in [1, 4, 32] {
@@ -89,7 +89,7 @@ fn a_crash_under_scattered_writes_costs_only_their_stripes() {
     }
 }
 
-/// Where each intent would take as long as the write itself, one write of the bitmap has many stripes in it.
+/// If each intent takes as long as the write itself, one write of the bitmap sets the intents of many stripes.
 #[test]
 fn scattered_writes_share_intents_where_waiting_is_slow() {
     for writers in [1, 32] {

@@ -2,16 +2,16 @@
 //!
 //! | module | question |
 //! |---|---|
-//! | [`bytes`] | do requests of any bytes do what a plain array does? |
-//! | [`golden`] | is the format on the device what it was? |
-//! | [`flips`] | does damage of any byte stay without harm? |
-//! | [`hostile`] | do images with valid checksums and absurd values stay without harm? |
+//! | [`bytes`] | do requests of any bytes behave like a plain array? |
+//! | [`golden`] | is the on-disk format unchanged? |
+//! | [`flips`] | is damage of any byte harmless? |
+//! | [`hostile`] | are images with valid checksums and absurd values harmless? |
 //! | [`intents`] | what do intents cost, in cached blocks after a crash and in time before it? |
 //! | [`memory`] | what does a cached block cost in memory, and how much of the device holds blocks? |
-//! | [`reads`] | what is read from the cache device, and what enters the cache, and when? |
-//! | [`full_disk`] | what if the cache device takes no writes? |
-//! | [`status`] | are the figures of the status page true? |
-//! | [`warm`] | is everything there after a clean stop? |
+//! | [`reads`] | what is read from the cache device, what is stored in the cache, and when? |
+//! | [`full_disk`] | what happens if the cache device fails writes? |
+//! | [`status`] | are the figures of the status page correct? |
+//! | [`warm`] | is everything still cached after a clean stop? |
 
 mod bytes;
 mod example;

@@ -1,4 +1,4 @@
-//! What a cached block costs in memory, and how much of the device holds blocks.
+//! The memory that a cached block costs, and the share of the device that holds blocks.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::rig::{BLOCK, Rig, filled_disk, plain_disk, settings};
 
 const CACHE_LEN: u64 = 64 << 20;
 
-/// Cheap and unlike any other: a cut from random bytes, and the number.
+/// A cheap, unique block: a part of a random pool, and the number.
 fn random(number: u64, block: &mut [u8; 4096]) {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     let noise = NOISE.get_or_init(|| {
@@ -23,7 +23,7 @@ fn random(number: u64, block: &mut [u8; 4096]) {
     block[..8].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Random bytes over about half of the block, 1900 to 2195: LZ4 makes 2:1 of it.
+/// Random bytes over about half of the block, 1900 to 2195: LZ4 compresses it 2:1.
 fn half(number: u64, block: &mut [u8; 4096]) {
     random(number, block);
     let len = 1900 + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 296;
@@ -38,14 +38,14 @@ fn mixed(number: u64, block: &mut [u8; 4096]) {
     }
 }
 
-/// What a full cache holds.
+/// The contents of a full cache.
 struct Full {
     blocks: u64,
     index_bytes: f64,
     other_bytes: f64,
-    /// Of the device that could hold blocks of the mean stored size.
+    /// Share of the device that could hold blocks of the mean stored size.
     capacity: f64,
-    /// Of the regions that have been filled.
+    /// Share of the regions that have been filled.
     packing_loss: f64,
 }
 
@@ -134,7 +134,7 @@ fn blocks_of_half_the_size_in_one_ring() {
     assert!(full.capacity >= 0.95, "{}", full.capacity);
 }
 
-/// Where tables of a power of two would have just doubled.
+/// Sizes at which tables of a power of two would just have doubled.
 #[test]
 fn sizes_just_past_a_power_of_two() {
     for cache_len in [65, 258].map(|mib| mib << 20) {
@@ -143,7 +143,7 @@ fn sizes_just_past_a_power_of_two() {
     }
 }
 
-/// Blocks of the first half of the origin shrink to a half, those of the second to 0.7 of their size.
+/// Blocks of the first half of the origin compress to half, those of the second to 0.7 of their size.
 fn half_then_less(number: u64, block: &mut [u8; 4096]) {
     half(number, block);
     if number >= CHANGE {
@@ -155,7 +155,7 @@ fn half_then_less(number: u64, block: &mut [u8; 4096]) {
 
 const CHANGE: u64 = (128 << 20) / BLOCK;
 
-/// A full cache of which ever more blocks are larger ones: it holds fewer, and the memory follows.
+/// A full cache with an increasing share of larger blocks: it holds fewer blocks, and the memory follows.
 #[test]
 fn blocks_that_compress_less_than_those_before() {
     for policy in [PolicyKind::Fifo, PolicyKind::S3Fifo] {

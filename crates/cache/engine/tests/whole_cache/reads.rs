@@ -1,4 +1,4 @@
-//! What a read takes from the cache device, what it leaves in the cache, and when.
+//! What a read takes from the cache device, what it stores in the cache, and when.
 
 use flaz_codec::CodecSpec;
 use flaz_engine::policy::PolicyKind;
@@ -11,7 +11,7 @@ use crate::rig::{BLOCK, Rig, SMALLEST, filled_disk, plain_disk, settings};
 const ORIGIN_LEN: u64 = 32 << 20;
 const SECTOR: u64 = 512;
 
-/// Every fourth block does not compress; of the others a fifth to four fifths are random.
+/// Every fourth block is incompressible; of each other block, one to four fifths are random.
 fn mixed(number: u64, block: &mut [u8; 4096]) {
     Rng::new(number).fill(block);
     if !number.is_multiple_of(4) {
@@ -20,7 +20,7 @@ fn mixed(number: u64, block: &mut [u8; 4096]) {
     }
 }
 
-/// Bytes of the fragment of such a block: a header of 8 bytes, up to the next multiple of 8.
+/// Bytes of the fragment of such a block: a header of 8 bytes, rounded up to a multiple of 8.
 fn fragment_bytes(number: u64) -> u64 {
     let mut encoder = flaz_codec::encoder(CodecSpec::default());
     let (mut block, mut out) = ([0; 4096], [0; 4096]);
@@ -29,7 +29,7 @@ fn fragment_bytes(number: u64) -> u64 {
     (8 + stored.unwrap_or(4096) as u64).next_multiple_of(8)
 }
 
-/// One by one, several at a time, so many that other cores help, and from memory.
+/// Read one by one, several at a time, so many that other cores help, and from memory.
 #[test]
 fn every_block_that_is_restored_is_counted() {
     for cores in [1, 2] {
@@ -56,7 +56,7 @@ fn a_hit_reads_only_the_sectors_of_its_fragment() {
     rig.create(ORIGIN_LEN, SMALLEST);
     rig.sim.block_on(async {
         let open = rig.opened(settings("lz4", PolicyKind::Fifo)).await;
-        // The last ones are still in memory; the first are not.
+        // The last blocks are still in memory; the first are not.
         open.prefetch(0..1000).await;
         let (mut read, mut expected) = (0, 0);
         for number in 0..400 {
@@ -67,7 +67,7 @@ fn a_hit_reads_only_the_sectors_of_its_fragment() {
             let after = open.cache.stats().counts;
             assert_eq!(after.cache_reads - before.cache_reads, 1, "block {number}");
             let bytes = after.cache_read_bytes - before.cache_read_bytes;
-            // It begins anywhere in a sector, at a multiple of 8.
+            // It starts anywhere in a sector, at a multiple of 8.
             let fragment = fragment_bytes(number);
             let (fewest, most) = (
                 fragment.div_ceil(SECTOR),
@@ -94,7 +94,7 @@ fn a_miss_is_answered_first_and_admitted_afterwards() {
         for (first, blocks) in [(0, 1), (100, 8)] {
             let cached = open.cached_blocks();
             open.read(first * BLOCK, blocks * BLOCK).await;
-            // Nothing was waited for since the answer.
+            // There was no await since the reply.
             assert_eq!(open.cached_blocks(), cached, "stored before the answer");
             assert_eq!(open.cache.stats().holdings.admission_queue, 1, "and offered");
             open.stored().await;
@@ -113,7 +113,7 @@ fn a_long_sequential_stream_is_not_admitted_and_what_follows_is() {
             ..settings("lz4", PolicyKind::Fifo)
         };
         let open = rig.opened(with_cutoff).await;
-        // Up to the cut-off, whose last request is past it already.
+        // Up to the cut-off; the last request is already beyond it.
         let (step, stream, before) = (16, 1024, 256 - 16);
         for first in (0..stream).step_by(step) {
             open.read(first * BLOCK, step as u64 * BLOCK).await;
@@ -128,7 +128,7 @@ fn a_long_sequential_stream_is_not_admitted_and_what_follows_is() {
         let written = open.cache.stats().counts.refused_sequential - counts.refused_sequential;
         assert_eq!(written, stream - before, "of writes");
         assert_eq!(open.cached_blocks(), 2 * before);
-        // Elsewhere.
+        // A read elsewhere.
         open.volume.read(7000 * BLOCK, BLOCK as u32).await.expect("reads");
         open.stored().await;
         assert_eq!(open.cached_blocks(), 2 * before + 1);

@@ -1,4 +1,4 @@
-//! A cache between two simulated disks, and a short way to drive it.
+//! A cache between two simulated disks, and helpers to use it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use uuid::Uuid;
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;
-/// Bytes in front of the regions of a cache with one shard and a small origin.
+/// Bytes before the regions of a cache with one shard and a small origin.
 pub const FRONT_BYTES: u64 = 192 << 10;
-/// The smallest sizes there are.
+/// The smallest sizes.
 pub const SMALLEST: GeometryOptions = GeometryOptions {
     extent_bytes: Some(32 << 10),
     region_bytes: Some(128 << 10),
@@ -39,7 +39,7 @@ impl Platform for Simulated {
     type Origin = SimDisk;
 }
 
-/// Settings with this codec and policy; all else as usual.
+/// Settings with this codec and policy, otherwise defaults.
 pub fn settings(codec: &str, policy: PolicyKind) -> Settings {
     let codec = codec.parse().expect("a codec");
     Settings {
@@ -52,7 +52,7 @@ pub fn settings(codec: &str, policy: PolicyKind) -> Settings {
     }
 }
 
-/// A disk that keeps its contents once and reads zeroes where nothing was written.
+/// A disk that stores its contents once and reads zeroes where nothing was written.
 pub fn plain_disk(len: u64) -> DiskConfig {
     let fast = DiskConfig::fast(len);
     DiskConfig {
@@ -63,7 +63,7 @@ pub fn plain_disk(len: u64) -> DiskConfig {
     }
 }
 
-/// A disk of which block `n` holds what `fill(n, block)` makes, until it is written.
+/// A disk whose block `n` has the contents that `fill(n, block)` generates, until it is written.
 pub fn filled_disk(len: u64, fill: fn(u64, &mut [u8; 4096])) -> DiskConfig {
     DiskConfig {
         background: Some(Arc::new(fill)),
@@ -93,7 +93,7 @@ impl Rig {
         }
     }
 
-    /// Lays an empty cache out.
+    /// Creates an empty cache.
     pub fn create(&self, origin_len: u64, wish: GeometryOptions) -> Superblock {
         let options = CreateOptions {
             uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
@@ -127,7 +127,7 @@ impl Rig {
         self.open(settings).await.expect("the cache opens")
     }
 
-    /// Everything that a check finds.
+    /// All findings of a check.
     pub async fn check(&self) -> Result<Vec<Finding>, CacheError> {
         let mut findings = Vec::new();
         walk(&self.disk, &mut |finding, _, _| findings.push(finding)).await?;
@@ -135,7 +135,7 @@ impl Rig {
     }
 }
 
-/// A cache that is open.
+/// An open cache.
 pub struct Open {
     env: SimEnv,
     pub cache: LocalCache<Simulated>,
@@ -155,7 +155,7 @@ impl Open {
             .collect()
     }
 
-    /// Writes, and waits until it has been stored.
+    /// Writes, and waits until the data has been stored.
     pub async fn write(&self, offset: u64, data: &[u8]) {
         let mut rest = data;
         let segments = segment_lens(offset, data.len() as u64).map(|len| {
@@ -171,7 +171,7 @@ impl Open {
         self.stored().await;
     }
 
-    /// Reads blocks `range` for the cache, as far as they are missing there.
+    /// Reads blocks `range` into the cache, if they are missing there.
     pub async fn prefetch(&self, range: std::ops::Range<u64>) {
         for first in range.clone().step_by(32) {
             let blocks = (range.end - first).min(32);
@@ -183,7 +183,7 @@ impl Open {
         }
     }
 
-    /// Waits until nothing waits to be stored.
+    /// Waits until no admission is waiting.
     pub async fn stored(&self) {
         while self.cache.stats().holdings.admission_queue > 0 {
             self.env.sleep(Duration::from_millis(1)).await;

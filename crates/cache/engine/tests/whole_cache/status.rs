@@ -1,4 +1,4 @@
-//! Figures that are not counters: bytes of fragments, ghost hits by policy, how full the queues have been.
+//! Figures that are not counters: bytes of fragments, ghost hits by policy, depths of queues.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn random(number: u64, block: &mut [u8; 4096]) {
     Rng::new(number).fill(block);
 }
 
-/// From a fifth to four fifths random, and every tenth of equal bytes.
+/// One to four fifths random, and every tenth same-filled.
 fn mixed(number: u64, block: &mut [u8; 4096]) {
     block.fill(0);
     if !number.is_multiple_of(10) {
@@ -28,7 +28,7 @@ fn mixed(number: u64, block: &mut [u8; 4096]) {
     }
 }
 
-/// What LZ4 makes of such blocks, with headers of 8 bytes and up to the next multiple of 8.
+/// Bytes of the fragments of such blocks with LZ4, each with a header of 8 bytes and rounded up to a multiple of 8.
 fn fragment_bytes(numbers: impl Iterator<Item = u64>) -> u64 {
     let mut encoder = flaz_codec::encoder(CodecSpec::default());
     let (mut block, mut out) = ([0; 4096], [0; 4096]);
@@ -60,7 +60,7 @@ fn fragment_bytes_are_those_of_cached_blocks() {
         let stats = open.cache.stats();
         assert_eq!(stats.holdings.cached_blocks, 4000);
         assert_near(stats.holdings.fragment_bytes, fragment_bytes(0..4000));
-        // Of what is dropped nothing counts, though its bytes are still on the device.
+        // Dropped blocks do not count, though their bytes are still on the device.
         for first in (0..4000).step_by(16) {
             open.volume
                 .trim(first * BLOCK, 8 * BLOCK, false)
@@ -81,7 +81,7 @@ fn fragment_bytes_are_those_of_cached_blocks() {
     });
 }
 
-/// Reads blocks one after the other twice over, four times what fits.
+/// Reads blocks sequentially, twice, four times as many as fit.
 async fn two_rounds(open: &Open) -> (StatsSnapshot, StatsSnapshot) {
     open.prefetch(0..4096).await;
     let first = open.cache.stats();
@@ -113,7 +113,7 @@ fn ghost_hits_are_what_the_policy_remembered() {
                 PolicyKind::Fifo => assert_eq!((second.counts.ghost_hits, misses > 3000), (0, true)),
                 _ => assert!(hits < misses, "{policy}: {hits} of {misses}"),
             }
-            // Blocks that came twice lately, by reads and by writes.
+            // Blocks that were recently accessed twice, by reads and by writes.
             open.prefetch(5000..5032).await;
             let before = open.cache.stats().counts;
             open.write(6000 * BLOCK, &vec![7; BLOCK as usize]).await;
@@ -154,7 +154,7 @@ fn slow_device(len: u64) -> DiskConfig {
 
 #[test]
 fn peaks_stay_when_queues_are_empty_again() {
-    // So large that each block has a version of its own: nothing is refused for a neighbour's sake.
+    // So large that each block has a version of its own: nothing is refused because of a neighbour.
     let rig = Rig::new(4, DiskConfig::slow(ORIGIN_LEN), slow_device(160 << 20));
     rig.create(ORIGIN_LEN, SMALLEST);
     rig.sim.block_on(async {
@@ -168,7 +168,7 @@ fn peaks_stay_when_queues_are_empty_again() {
             ),
             (0, 0, 0)
         );
-        // Apart from each other, so that each is a read of its own.
+        // Not adjacent, so that each is a read of its own.
         let reads = (0..20).map(|i| open.volume.read(i * 4 * BLOCK, BLOCK as u32));
         join_all(reads.collect::<Vec<_>>())
             .await
@@ -178,7 +178,7 @@ fn peaks_stay_when_queues_are_empty_again() {
         assert_eq!((read.origin_reads.now, read.origin_reads.peak), (0, 20));
         assert!((1..=20).contains(&read.admission.peak), "{:?}", read.admission);
         assert_eq!(open.cache.stats().counts.admission_full, 0);
-        // More writes at once than the queue takes, while the cache device is busy with the first of them.
+        // More concurrent writes than the queue takes, while the cache device is busy with the first of them.
         let count = JOBS_MAX as u64 + 200;
         let writes = (0..count).map(|number| {
             let mut data = flaz_device::IoBuf::new(BLOCK as usize);
@@ -196,13 +196,13 @@ fn peaks_stay_when_queues_are_empty_again() {
             (holdings.admission.now, holdings.admission.peak),
             (0, JOBS_MAX as u64)
         );
-        // The last blocks that were read may still have been waiting.
+        // The blocks read last may still have been waiting.
         assert!(
             (200..=220).contains(&stats.counts.admission_full),
             "{:?}",
             stats.counts
         );
-        // Clearing intents may close an extent of each ring on top.
+        // Clearing intents may also close an extent of each ring.
         let most = WRITES_IN_FLIGHT_MAX as u64;
         assert!((most..=most + 2).contains(&holdings.cache_writes.peak));
         assert!(stats.counts.cache_writes_full > 0);
@@ -249,7 +249,7 @@ fn of_several_shards_the_fullest_counts() {
             ..settings("lz4", PolicyKind::Fifo)
         };
         let open = rig.opened(no_admission).await;
-        // Seven in the second stripe, three in each of the others.
+        // Seven reads in the second stripe, three in each of the others.
         let offsets = (0..4u64).flat_map(|stripe| {
             let reads = if stripe == 1 { 7 } else { 3 };
             (0..reads).map(move |read| (stripe << 20) + read * 4 * BLOCK)
@@ -266,7 +266,7 @@ fn of_several_shards_the_fullest_counts() {
     });
 }
 
-/// Both devices take a time of their own for reads and for writes.
+/// A disk with these latencies of reads and writes.
 fn timed_disk(len: u64, read_ms: u64, write_ms: u64) -> DiskConfig {
     let exactly = |ms| Duration::from_millis(ms)..=Duration::from_millis(ms);
     DiskConfig {

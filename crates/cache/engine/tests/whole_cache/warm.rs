@@ -66,7 +66,7 @@ fn every_entry_is_there_after_a_clean_stop_and_hits_at_once() {
         open.prefetch(0..1000).await;
         assert_eq!(open.cached_blocks(), 1000);
         open.stop().await.expect("stops");
-        // Several times: a stop that stored nothing new must keep what was there.
+        // Several times: a stop that stored nothing new must keep the existing contents.
         for epoch in 1..4 {
             let open = rig.opened(settings("lz4", PolicyKind::S3Fifo)).await;
             rig.origin.reset_stats();
@@ -98,7 +98,7 @@ fn other_settings_find_the_same_blocks() {
         ];
         let mut cached = open.cached_blocks();
         for (turn, changed) in turns.into_iter().enumerate() {
-            // Changed while it is served, stopped, and opened with the same.
+            // Changed while the cache is served, stopped, and opened with the same settings.
             open.cache.set(&changed);
             let first = 300 + turn as u64 * 50;
             open.prefetch(first..first + 50).await;
@@ -125,7 +125,7 @@ fn hit_counters_survive() {
         }
         open.stop().await.expect("stops");
         let open = rig.opened(kept).await;
-        // Enough for every region that was full to be reclaimed once, and not twice.
+        // Enough to reclaim every full region once, and not twice.
         let mut next = 600;
         while open.cache.stats().counts.reclaimed_blocks < 540 {
             open.prefetch(next..next + 32).await;
@@ -154,7 +154,7 @@ fn one_value(number: u64, block: &mut [u8; 4096]) {
 
 #[test]
 fn an_image_larger_than_what_is_free_makes_room_for_itself() {
-    // Same-filled blocks cost a record of 8 bytes and an entry of 9: the index is as large as the log.
+    // A same-filled block costs a record of 8 bytes and an entry of 9: the index is as large as the log.
     let rig = Rig::new(9, filled_disk(512 << 20, one_value), plain_disk(40 << 20));
     rig.create(512 << 20, SMALLEST);
     rig.sim.block_on(async {
@@ -215,12 +215,12 @@ fn a_stop_in_the_middle_of_reclaim_is_in_order() {
             let policy = PolicyKind::ALL[seed as usize % 3];
             let open = rig.opened(settings("lz4", policy)).await;
             for first in (0..3600).step_by(600) {
-                // Twice: second-touch takes nothing at the first time.
+                // Twice: second-touch admits nothing the first time.
                 open.prefetch(first..first + 600).await;
                 open.prefetch(first..first + 600).await;
             }
             let mut rng = Rng::new(seed);
-            // More than the queue of admissions takes, at once; then a stop after a moment.
+            // More concurrent reads than the admission queue takes; then a stop shortly after.
             let reads = (0..64).map(|_| {
                 let first = rng.below(4096 - 32);
                 open.volume.prefetch(first * BLOCK, 32 * BLOCK)
@@ -240,7 +240,7 @@ fn a_stop_in_the_middle_of_reclaim_is_in_order() {
                 .filter(|finding| finding.object.is_err())
                 .collect();
             assert!(bad.is_empty(), "seed {seed}: {bad:?}");
-            // Nothing is admitted, so that reading everything in order drops nothing on the way.
+            // Nothing is admitted, so that reading everything in order drops no block.
             let no_admission = Settings {
                 sequential_cutoff: 1,
                 dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
