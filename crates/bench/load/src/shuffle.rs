@@ -8,7 +8,7 @@
 
 use flaz_random::Key;
 
-/// Rounds of the network. Four are sufficient for a shuffle that nobody attacks; small N need more.
+/// Rounds of the network. Four are sufficient for a shuffle that does not have to resist attacks; small N need more.
 const ROUNDS: u64 = 6;
 /// Separates this from other uses of the same seed.
 const PURPOSE: u64 = 0x73_6875_6666_6c65;

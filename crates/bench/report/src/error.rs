@@ -1,4 +1,4 @@
-//! Errors about results, claims and options: what was expected, what was found, where, and what to do.
+//! Errors about results, claims and options: the expected and the actual value, the location, and the fix.
 
 use std::fmt;
 use std::io;

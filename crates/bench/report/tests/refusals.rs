@@ -1,4 +1,4 @@
-//! Results that cannot be compared: each message says what was expected, what was found, where, and what to do.
+//! Results that cannot be compared: each message names the expected and the actual value, the location, and the fix.
 
 use std::error::Error;
 use std::fs;

@@ -145,8 +145,8 @@ impl Fingerprints {
         }
         let low = all.repeated_share() - Z * jackknife_error(&lows);
         let high = all.share_at_most() + Z * jackknife_error(&highs);
-        // A few copied windows, each seen entirely or not at all: the bound is at least what is possible if none was
-        // seen.
+        // A few copied windows, each seen as a whole or not at all: the upper bound is at least the share that could exist
+        // although none of them was seen.
         let unseen = NONE_SEEN_AT_MOST / (Design::new(drawn, windows).two * windows as f64);
         let high = high.max(all.repeated_share() + unseen);
         (low.clamp(0.0, 1.0), high.clamp(0.0, 1.0))
