@@ -73,16 +73,16 @@ pub trait HostRecords: 'static {
     /// Writes the record. Before shards are started, and after they have stopped. False: not written.
     fn note(&self, record: HostRecord) -> LocalBoxFuture<'_, bool>;
 
-    /// Records that the cache may hold dirty blocks from now on, and the generation of the superblock that says so. False:
-    /// not written.
+    /// Records that the cache may hold dirty blocks from now on, and the generation of the superblock that marks it dirty.
+    /// False: not written.
     fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool>;
 
-    /// Records the fingerprint that the origin has now. The call with the highest `ticket` wins, in whatever order calls
-    /// arrive: each shard makes its own. False: not written.
+    /// Records the current fingerprint of the origin. The call with the highest `ticket` wins, regardless of the order in
+    /// which calls arrive: each shard makes its own. False: not written.
     fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool>;
 
-    /// Records that the shards have stopped without a superblock that says so, and the fingerprint that the origin has
-    /// then, if it is known. False: not written.
+    /// Records that the shards have stopped although the superblock still says *open*, and the fingerprint of the origin at
+    /// that time, if known. False: not written.
     fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool>;
 
     /// Records that the clean blocks of the device must never be used again. False: not written.

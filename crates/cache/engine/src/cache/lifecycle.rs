@@ -63,7 +63,7 @@ pub enum Discard {
 pub struct OpenOptions {
     /// The mode is write-back.
     pub write_back: bool,
-    /// What a crash of this opening leaves.
+    /// State of the cache after a crash of this opening.
     pub after_crash: AfterCrash,
     /// What to do with the contents.
     pub discard: Discard,
@@ -80,7 +80,7 @@ pub struct Opened {
     pub restored_in: Duration,
 }
 
-/// What a close leaves on the cache device.
+/// The state in which a close leaves the cache device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
     /// The contents, for the next opening.

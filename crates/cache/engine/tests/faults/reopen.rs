@@ -29,7 +29,7 @@ async fn live_and_stop(world: &World) -> flaz_engine::format::superblock::Superb
     live.stop().await.expect("a clean stop")
 }
 
-/// Marks give the part of a region that must be present. Nothing of a discarded region has to be.
+/// Marks give the part of a region that must be present. This does not apply to a discarded region.
 #[test]
 fn fence_marks_do_not_affect_later_epochs() {
     for (number, mode) in [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack]

@@ -43,9 +43,9 @@ struct Full {
     blocks: u64,
     index_bytes: f64,
     other_bytes: f64,
-    /// Share of the device that could hold blocks of the mean stored size.
+    /// Stored bytes of the cached blocks, as a share of the device.
     capacity: f64,
-    /// Share of the regions that have been filled.
+    /// Share of the used bytes of regions that holds no stored bytes.
     packing_loss: f64,
 }
 
