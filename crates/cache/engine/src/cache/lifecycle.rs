@@ -1,7 +1,7 @@
 //! The life of a whole cache: the order of the steps that open it, permit write-back and close it.
 //!
-//! The daemon, the offline commands and the simulation all open and close caches here. The shards may live on this thread or
-//! on others ([`ShardSet`]).
+//! The daemon, the offline commands and the simulation all open and close caches here. The shards may live on this thread
+//! or on others ([`ShardSet`]).
 //!
 //! Opening:
 //! 1. Decide how far the device is trusted: host record, other caches of the same origin.
@@ -9,15 +9,15 @@
 //! 3. Mark the cache open, in a new epoch.
 //! 4. Build the shards; load the index images, or recover from the log, or start cold.
 //! 5. If the cache starts empty, flush the origin. Take the origin's fingerprint.
-//! 6. Mark the cache dirty if the mode is write-back. Not earlier: a start that is refused in step 5 leaves a cache that may
-//!    be discarded as before.
+//! 6. Mark the cache dirty if the mode is write-back. Not earlier: a start that is refused in step 5 leaves a cache that
+//!    may be discarded as before.
 //! 7. Write the host record.
 //! 8. Permit write-back to the shards, and start them.
 //!
 //! Closing:
 //! 1. Stop the shards.
-//! 2. If a shard was fenced and no block is dirty, mark the cache void. Before step 3, which takes long: writes went past the
-//!    cache, and a power cut during step 3 must not leave a cache that recovery would use.
+//! 2. If a shard was fenced and no block is dirty, mark the cache void. Before step 3, which takes long: writes went past
+//!    the cache, and a power cut during step 3 must not leave a cache that recovery would use.
 //! 3. Write the index images. If a shard was fenced meanwhile, mark the cache void now.
 //! 4. Take the origin's fingerprint; nothing was written since the last flush.
 //! 5. Mark the cache clean (or empty, after a detach), then write the host record.
@@ -173,7 +173,8 @@ impl Lifecycle {
     /// lacks.
     ///
     /// # Errors
-    /// [`CacheError`]: the cache is not marked clean; the next opening recovers it, or starts cold if the device was fenced.
+    /// [`CacheError`]: the cache is not marked clean; the next opening recovers it, or starts cold if the device was
+    /// fenced.
     pub async fn close<P: Platform, S: ShardSet>(
         &mut self,
         around: &Surroundings<P>,

@@ -314,7 +314,8 @@ mod tests {
         }
     }
 
-    /// Several regions are read at a time. The length that a trailer claims must not make the reader allocate too much memory.
+    /// Several regions are read at a time. The length that a trailer claims must not make the reader allocate too much
+    /// memory.
     #[test]
     fn the_longest_summary_is_a_small_part_of_its_region() {
         use crate::format::geometry::{GeometryOptions, REGION_BYTES};

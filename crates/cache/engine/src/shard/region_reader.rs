@@ -1,9 +1,9 @@
-//! Reads the contents of a region: from its summary, or by walking the headers of its extents. Used by recovery, reclaim and
-//! `flaz check`.
+//! Reads the contents of a region: from its summary, or by walking the headers of its extents. Used by recovery, reclaim
+//! and `flaz check`.
 //!
 //! The manifest says what must be present. A full region must be complete: without a readable summary the walk has to reach
-//! its end. An open region must be complete up to the stable length. Beyond it the walk accepts whole extents up to the first
-//! gap, because writes in flight may have landed in any order.
+//! its end. An open region must be complete up to the stable length. Beyond it the walk accepts whole extents up to the
+//! first gap, because writes in flight may have landed in any order.
 
 use std::cell::Cell;
 
