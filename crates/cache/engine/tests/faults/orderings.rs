@@ -77,8 +77,8 @@ pub fn an_intent_is_stable_before_its_write_reaches_the_origin() {
     }
 }
 
-/// One read of an opening after a crash returns zeroes; every read is tried. If it was a read of the bitmap, its bits count
-/// as set in memory. They must also be set on the device before a write reaches the origin.
+/// Two consecutive reads of an opening after a crash return zeroes; every pair is tried. If both read the bitmap, its bits
+/// count as set in memory. They must also be set on the device before a write reaches the origin.
 #[test]
 fn an_intent_assumed_after_a_misread_is_written() {
     for mode in MODES {
@@ -91,7 +91,7 @@ fn an_intent_assumed_after_a_misread_is_written() {
         let (mut checked, mut misread) = (0, 0);
         for nth in 1.. {
             let next = world.reboot(nth);
-            let reads = next.misread(Some((nth, Wrong::Zeroes)));
+            let reads = next.misread_each(nth..nth + 2, Wrong::Zeroes);
             let opened = next.sim.block_on(async {
                 let Ok(live) = next.try_open().await else {
                     return true;
@@ -627,8 +627,7 @@ pub fn what_follows_a_tombstone_that_is_not_stable_goes_to_its_ring() {
             live.warm(next..next + 8).await;
             next += 8;
         }
-        live.warm(next..next + std::env::var("NN").map_or(24, |n| n.parse::<u64>().unwrap()))
-            .await;
+        live.warm(next..next + 24).await;
         // The intent of their stripe is set and cleared, with the log stable.
         live.write(255).await;
         live.env.sleep(CLEARED).await;

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -358,6 +359,12 @@ impl World {
 
     /// Makes the read of the cache device with this number wrong, once; the medium is intact. Counts the reads from now on.
     pub fn misread(&self, wrong: Option<(u64, Wrong)>) -> Rc<Cell<u64>> {
+        let (number, wrong) = wrong.unwrap_or((0, Wrong::Zeroes));
+        self.misread_each(number..number + 1, wrong)
+    }
+
+    /// The same for the reads of these numbers, the first of which is 1.
+    pub fn misread_each(&self, numbers: Range<u64>, wrong: Wrong) -> Rc<Cell<u64>> {
         let (disk, reads) = (self.cache.clone(), Rc::new(Cell::new(0)));
         let (seen, right) = (Rc::clone(&reads), RefCell::new(None));
         self.sim.set_observer(move |event| {
@@ -366,7 +373,7 @@ impl World {
             }
             if event.stage == EventStage::Issued {
                 seen.set(seen.get() + 1);
-                if let Some((_, wrong)) = wrong.filter(|(nth, _)| *nth == seen.get()) {
+                if numbers.contains(&seen.get()) {
                     let whole = disk.peek(event.offset, event.len as usize);
                     match wrong {
                         Wrong::Bit(part) => disk.flip_bit(event.offset + (event.len - 1) * part / 8, 1),
@@ -500,7 +507,7 @@ impl Live {
     }
 
     /// Reads blocks into the cache, and waits until they are stored.
-    pub async fn warm(&self, blocks: std::ops::Range<u64>) {
+    pub async fn warm(&self, blocks: Range<u64>) {
         for first in blocks.clone().step_by(32) {
             let count = (blocks.end - first).min(32);
             self.volume

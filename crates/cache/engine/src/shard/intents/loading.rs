@@ -1,11 +1,11 @@
 //! The bitmap as a whole: read after a crash, set when the cache device is fenced.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
 
-use super::page_of;
+use crate::format::FormatError;
 use crate::format::geometry::PAGE_BYTES;
 use crate::format::intent::{INTENT_STRIPES, IntentSector};
 use crate::shard::{Platform, Shard};
@@ -14,7 +14,7 @@ use crate::stats::count;
 /// Bytes of the bitmap read or written at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Maximum number of unreadable pages in such a part.
-const UNREADABLE_PAGES_MAX: u32 = 8;
+const UNREADABLE_PAGES_MAX: usize = 8;
 
 impl<P: Platform> Shard<P> {
     /// Reads the bitmap after a crash. A sector with a wrong checksum counts as all ones. Bits from before a cold start count,
@@ -27,87 +27,124 @@ impl<P: Platform> Shard<P> {
             self.id.geometry.shard_intent_offset(self.id.number),
             self.id.geometry.shard_intent_len(),
         );
-        let mut assumed = BTreeSet::new();
+        let mut assumed = Vec::new();
         let mut at = 0;
         while at < len {
             let part = CHUNK_BYTES.min(len - at);
-            let buf = self.read_intents(start + at, part).await?;
-            let mut bits = self.intents.bits.borrow_mut();
-            let stripes = bits.stripes();
-            for (i, bytes) in buf.chunks_exact(512).enumerate() {
-                let within = at / 512 + i as u64;
-                let number = (self.first_intent_sector() + within) as u32;
-                let range = within * INTENT_STRIPES..((within + 1) * INTENT_STRIPES).min(stripes);
-                let bytes = bytes.try_into().expect("chunks of 512 bytes");
-                match IntentSector::parse(bytes, number) {
-                    Ok(sector) => {
-                        let first = range.start;
-                        range
-                            .filter(|stripe| sector.has(stripe - first))
-                            .for_each(|stripe| bits.set(stripe));
-                    }
-                    Err(error) => {
-                        if !range.is_empty() {
-                            tracing::warn!(shard = self.id.number, sector = number, %error, "an intent sector is damaged");
-                            assumed.insert(page_of(range.start));
-                            range.for_each(|stripe| bits.set(stripe));
-                        }
-                    }
+            let (mut buf, unreadable) = self.read_intents(start + at, part).await?;
+            for (page, bytes) in (at / PAGE_BYTES as u64..).zip(buf.chunks_exact_mut(PAGE_BYTES)) {
+                let position = start + page * PAGE_BYTES as u64;
+                // A single read may be wrong.
+                if !unreadable.contains(&position) && !self.is_whole(page, bytes) {
+                    bytes.copy_from_slice(&self.read_intents(position, PAGE_BYTES as u64).await?.0);
                 }
+                if !self.is_whole(page, bytes) {
+                    assumed.push(page);
+                }
+                self.take_page(page, bytes);
             }
             at += part;
         }
-        let permit = self.intents.pages().await;
-        for page in assumed {
-            self.write_intents(page, &[], true).await?;
+        if assumed.is_empty() {
+            return Ok(());
         }
-        drop(permit);
-        Ok(())
+        let _permit = self.intents.pages().await;
+        let failures = self.cache.flush_failures();
+        self.write_pages(assumed, failures).await
     }
 
-    /// Reads part of the bitmap. Unreadable pages are returned as zeroes, which fail the checksum.
+    /// The sectors of a page that have bits, each with the stripes of its bits.
+    fn sectors_of(
+        &self,
+        page: u64,
+        bytes: &[u8],
+    ) -> impl Iterator<Item = (Range<u64>, Result<IntentSector, FormatError>)> {
+        let first = self.first_intent_sector();
+        let stripes = self.intents.bits.borrow().stripes();
+        (page * (PAGE_BYTES as u64 / 512)..)
+            .zip(bytes.chunks_exact(512))
+            .map(move |(within, bytes)| {
+                let range = within * INTENT_STRIPES..((within + 1) * INTENT_STRIPES).min(stripes);
+                let bytes = bytes.try_into().expect("chunks of 512 bytes");
+                (range, IntentSector::parse(bytes, (first + within) as u32))
+            })
+            .filter(|(range, _)| !range.is_empty())
+    }
+
+    fn is_whole(&self, page: u64, bytes: &[u8]) -> bool {
+        self.sectors_of(page, bytes).all(|(_, sector)| sector.is_ok())
+    }
+
+    /// Sets the bits of a page; all bits of a damaged sector.
+    fn take_page(&self, page: u64, bytes: &[u8]) {
+        for (range, sector) in self.sectors_of(page, bytes) {
+            let mut bits = self.intents.bits.borrow_mut();
+            match sector {
+                Ok(sector) => {
+                    let first = range.start;
+                    range
+                        .filter(|stripe| sector.has(stripe - first))
+                        .for_each(|stripe| bits.set(stripe));
+                }
+                Err(error) => {
+                    tracing::warn!(shard = self.id.number, page, %error, "an intent sector is damaged");
+                    range.for_each(|stripe| bits.set(stripe));
+                }
+            }
+        }
+    }
+
+    /// Writes pages of the bitmap, stable on return. No flush may have failed since there had been `failures`. The caller holds
+    /// the permit.
+    async fn write_pages(
+        &self,
+        pages: impl IntoIterator<Item = u64>,
+        failures: u64,
+    ) -> Result<(), DeviceError> {
+        for page in pages {
+            self.write_intents(page, &[], false).await?;
+        }
+        // Earlier failed flushes do not matter for these pages, but one of another shard that fails now may lose them.
+        self.cache.flush_since(failures).await
+    }
+
+    /// Reads part of the bitmap. Unreadable pages are zeroes, which fail the checksum; their positions are returned.
     ///
     /// # Errors
     /// The device's, after a timeout or if more than [`UNREADABLE_PAGES_MAX`] pages cannot be read.
-    async fn read_intents(&self, position: u64, len: u64) -> Result<IoBuf, DeviceError> {
+    async fn read_intents(&self, position: u64, len: u64) -> Result<(IoBuf, Vec<u64>), DeviceError> {
         let device = self.cache.device();
         let (mut buf, result) = device.read_at(position, IoBuf::new(len as usize)).await;
         if result.is_ok() {
-            return Ok(buf);
+            return Ok((buf, Vec::new()));
         }
-        let mut unreadable = 0;
+        let mut unreadable = Vec::new();
         for (at, page) in buf.chunks_mut(PAGE_BYTES).enumerate() {
             let position = position + (at * PAGE_BYTES) as u64;
             let (read, result) = device.read_at(position, IoBuf::new(page.len())).await;
             match result {
                 Ok(()) => page.copy_from_slice(&read),
-                Err(error) if is_timeout(&error) || unreadable == UNREADABLE_PAGES_MAX => {
+                Err(error) if is_timeout(&error) || unreadable.len() == UNREADABLE_PAGES_MAX => {
                     return Err(error);
                 }
                 Err(error) => {
-                    unreadable += 1;
+                    unreadable.push(position);
                     count(&self.stats.counters.cache_read_errors, 1);
                     tracing::warn!(shard = self.id.number, %error, "a page of intents cannot be read: all of it counts as set");
                     page.fill(0);
                 }
             }
         }
-        Ok(buf)
+        Ok((buf, unreadable))
     }
 
     /// Sets every bit of the shard: writes go to the origin without intents from now on.
     pub(in crate::shard) async fn write_fence_mark(&self) -> Result<(), DeviceError> {
         // A page write in flight has clear bits and must not land after this one.
-        let permit = self.intents.pages().await;
+        let _permit = self.intents.pages().await;
         let failures = self.cache.flush_failures();
         self.intents.bits.borrow_mut().set_all();
         let pages = self.id.geometry.shard_intent_len() / PAGE_BYTES as u64;
-        for page in 0..pages {
-            self.write_intents(page, &[], false).await?;
-        }
-        // Earlier failed flushes do not matter for these pages, but one of another shard that fails now may lose them.
-        let flushed = self.cache.flush_since(failures).await;
-        drop(permit);
-        flushed
+        self.write_pages(0..pages, failures).await
     }
 }
