@@ -65,10 +65,6 @@ impl<P: Platform> Shard<P> {
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
-        // The image includes blocks that reclaim has just moved, so the manifest must include their regions.
-        if !self.log.is_all_stable() && !self.make_log_stable().await {
-            return Err(ImageError::Failed { shard });
-        }
         let wanted = image.len().div_ceil(self.id.geometry.region_bytes as usize);
         let regions = self.log.first_free(wanted);
         assert_eq!(regions.len(), wanted, "the image has room");
@@ -89,10 +85,7 @@ impl<P: Platform> Shard<P> {
                 self.cache.write_at(position, buf).await.map_err(device)?;
             }
         }
-        assert!(
-            self.log.is_all_stable() && !self.map.any_stale(),
-            "the image is all there is"
-        );
+        assert!(self.log.is_all_stable(), "nothing is appended beside the image");
         let state = ShardState {
             cache: self.id.cache_id,
             shard,
@@ -145,6 +138,15 @@ impl<P: Platform> Shard<P> {
         let before = self.map.len();
         loop {
             self.settle_late().await?;
+            // Reclaim has just moved blocks: the manifest must have their regions before the image names them.
+            if !self.log.is_all_stable() {
+                if !self.make_log_stable().await {
+                    return Err(ImageError::Failed {
+                        shard: self.id.number,
+                    });
+                }
+                continue;
+            }
             // Reclaim continues when the device is fenced. A region freed then may not be free in the manifest, and its
             // blocks would be recovered after the next crash.
             if self.cache.is_fenced() {
@@ -163,6 +165,8 @@ impl<P: Platform> Shard<P> {
                         "blocks made room for the index image"
                     );
                 }
+                // A read may find a damaged copy after this: the next start finds it again.
+                assert!(!self.map.any_stale(), "all tombstones are written");
                 return Ok(self.image());
             }
             if !self.reclaim_one(false).await {
