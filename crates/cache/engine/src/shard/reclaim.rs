@@ -12,7 +12,7 @@ use futures_util::future::join;
 
 use super::gather::{Limits, neighbours};
 use super::log::{Append, Appended, Class, Copies, Victim};
-use super::region_reader::{Found, Guess, RegionContents, read_region};
+use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::tasks::Phase;
 use super::writeback_worker::Dirty;
 use super::{Platform, Shard, fragment};
@@ -84,11 +84,7 @@ impl<P: Platform> Shard<P> {
     pub(super) async fn reclaim_one(self: &Rc<Self>, keep: bool) -> bool {
         let unfinished = self.reclaimer.unfinished();
         let victim = unfinished.unwrap_or_else(|| self.tuning.victim(self.ring_sizes()));
-        let other = if victim == Ring::Main {
-            Ring::Probation
-        } else {
-            Ring::Main
-        };
+        let other = victim.other();
         // A reclaim that a crash interrupted is finished first.
         let taken = (self.log.take_oldest(victim))
             .or_else(|| unfinished.is_none().then(|| self.log.take_oldest(other))?);
@@ -289,20 +285,15 @@ impl<P: Platform> Shard<P> {
     /// Decides for each block of the region whether it is dropped or moved, and drops the former.
     async fn judge(&self, victim: Victim, contents: &RegionContents, keep: bool) -> Vec<Survivor> {
         let mut survivors = Vec::new();
-        let mut records = contents.records.iter();
+        let base = u64::from(victim.region) * self.id.geometry.region_bytes;
+        let header_bytes = self.id.geometry.header_bytes();
         let mut judged = 0;
-        for extent in &contents.extents {
-            let start = u64::from(victim.region) * self.id.geometry.region_bytes + u64::from(extent.offset);
-            let mut at = start + self.id.geometry.header_bytes() as u64;
-            for &bits in records.by_ref().take(usize::from(extent.record_count)) {
-                let Ok(record) = Record::unpack(bits) else { break };
-                if at + record.fragment_bytes() as u64 > start + u64::from(extent.len) {
-                    break;
-                }
-                if let Some(survivor) = self.judge_one(victim.ring, record, start, at, keep) {
+        for (extent, records) in contents.records_by_extent() {
+            let start = base + u64::from(extent.offset);
+            for (record, at) in located(extent, records, header_bytes) {
+                if let Some(survivor) = self.judge_one(victim.ring, record, start, base + at, keep) {
                     survivors.push(survivor);
                 }
-                at += record.fragment_bytes() as u64;
                 judged += 1;
                 if judged % JUDGE_YIELD_RECORDS == 0 {
                     self.env.yield_now().await;

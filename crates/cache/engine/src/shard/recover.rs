@@ -6,7 +6,8 @@
 //! get tombstones. Open regions are closed.
 //!
 //! Until the manifest says that they are closed, recovery writes nothing that changes the result of another recovery of
-//! the same device, so a crash during recovery is the same as a crash before it.
+//! the same device, so a crash during recovery is the same as a crash before it. The exception is a damaged page of intents:
+//! its bits are written as set, and another recovery drops at least the same blocks.
 
 use std::rc::Rc;
 
@@ -17,7 +18,7 @@ use super::errors::RecoverError;
 use super::log::{Append, Class, Copies, Region, RegionState, Regions, WRITES_IN_FLIGHT_MAX};
 use super::manifest_reader::{Manifest, ManifestError, ManifestPlace, read_manifest};
 use super::queue::Job;
-use super::region_reader::{Found, Guess, RegionContents, read_region};
+use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::{Platform, Shard};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
 use crate::format::manifest::{ManifestEntry, RegionUse};
@@ -276,21 +277,17 @@ impl<P: Platform> Shard<P> {
         let total: usize = found.iter().map(|region| region.contents.records.len()).sum();
         let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
         let mut bulk = self.map.reserve(total, room);
+        let header_bytes = self.id.geometry.header_bytes();
         for (_, region, extent, first) in order {
             let InUse { number, contents, .. } = &found[region as usize];
             let extent = &contents.extents[extent as usize];
-            let start = u64::from(*number) * self.id.geometry.region_bytes + u64::from(extent.offset);
-            let mut at = start + self.id.geometry.header_bytes() as u64;
-            let end = start + u64::from(extent.len);
-            for &bits in &contents.records[first..first + usize::from(extent.record_count)] {
-                let Ok(record) = Record::unpack(bits) else { break };
-                if at + record.fragment_bytes() as u64 > end {
-                    break;
-                }
-                if let Some((block, change)) = self.change_of(record, start, at) {
+            let base = u64::from(*number) * self.id.geometry.region_bytes;
+            let start = base + u64::from(extent.offset);
+            let records = &contents.records[first..first + usize::from(extent.record_count)];
+            for (record, at) in located(extent, records, header_bytes) {
+                if let Some((block, change)) = self.change_of(record, start, base + at) {
                     bulk.push(block, change);
                 }
-                at += record.fragment_bytes() as u64;
             }
             if bulk.len() >= BATCH_RECORDS {
                 self.map.apply(&mut bulk);

@@ -66,8 +66,33 @@ pub(crate) struct RegionContents {
 impl RegionContents {
     /// The highest sequence in it.
     pub(crate) fn last_sequence(&self) -> Option<Sequence> {
-        self.extents.iter().map(|extent| extent.sequence).max()
+        self.extents.last().map(|extent| extent.sequence)
     }
+
+    /// Each extent with its packed records.
+    pub(crate) fn records_by_extent(&self) -> impl Iterator<Item = (&SummaryExtent, &[u64])> {
+        let mut rest = &self.records[..];
+        self.extents.iter().map(move |extent| {
+            let (records, behind) = rest.split_at(usize::from(extent.record_count));
+            rest = behind;
+            (extent, records)
+        })
+    }
+}
+
+/// The records of an extent up to the first invalid one, each with the offset of its fragment in the region.
+pub(crate) fn located<'a>(
+    extent: &SummaryExtent,
+    records: &'a [u64],
+    header_bytes: usize,
+) -> impl Iterator<Item = (Record, u64)> + use<'a> {
+    let mut at = u64::from(extent.offset) + header_bytes as u64;
+    let end = u64::from(extent.offset) + u64::from(extent.len);
+    records.iter().map_while(move |&bits| {
+        let record = Record::unpack(bits).ok()?;
+        let next = at + record.fragment_bytes() as u64;
+        (next <= end).then(|| (record, std::mem::replace(&mut at, next)))
+    })
 }
 
 /// The result of reading a region.
