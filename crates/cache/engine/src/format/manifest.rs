@@ -115,11 +115,7 @@ impl ManifestEntry {
             let expected = format!("at most {region_bytes}, and not 0 if it is full");
             return Err(FormatError::field(WHAT, "region length", expected, len));
         }
-        let ring = if bits >> RING_SHIFT & 1 == 0 {
-            Ring::Probation
-        } else {
-            Ring::Main
-        };
+        let ring = Ring::from_number((bits >> RING_SHIFT & 1) as u8).expect("a bit");
         Ok(Self {
             state,
             ring,

@@ -250,10 +250,14 @@ fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Re
     let mut full = Vec::new();
     for (number, entry) in (0..).zip(manifest) {
         let state = match entry.state {
-            RegionUse::Free => RegionState::Free,
+            // A region that only an unfinished reclaim used counts as free.
+            RegionUse::Free | RegionUse::Recovering => {
+                table.push(Region::FREE);
+                continue;
+            }
             RegionUse::Open => RegionState::Open,
             RegionUse::Full => RegionState::Full,
-            RegionUse::Reclaiming | RegionUse::Recovering => {
+            RegionUse::Reclaiming => {
                 return Err(format!("the reclaim of region {number} was not finished"));
             }
         };

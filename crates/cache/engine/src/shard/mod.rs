@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`read`] | hits, partial hits, misses, single-flight origin reads |
 //! | [`write`] | write-through, write-around, pass-through, trim, write-zeroes |
-//! | [`write_back`] | writes that stay in the cache, acknowledged when they have landed |
-//! | [`clean`] | writing dirty blocks to the origin; the dirty limit |
+//! | [`dirty_write`] | writes that stay in the cache, acknowledged when they have landed |
+//! | [`writeback_worker`], [`writeback`] | writing dirty blocks to the origin; the dirty limit |
 //! | [`admit`] | storing blocks, off the caller's path |
 //! | [`reclaim`] | freeing the oldest regions |
 //! | [`image`], [`contents`] | the index image of a clean stop, written and read |
@@ -24,10 +24,8 @@
 //!   entry is dropped before its write is acknowledged.
 //! - An index entry of a dirty block names the latest contents. Only the writeback worker reads or writes the origin there.
 //!   The entry is removed only when newer contents are appended, or when the contents are stable on the origin.
-//! - Of the records of a block on the device, the newest is destroyed last, or else the remaining records say "not cached":
-//!   a new version goes to the ring that holds the old one ([`BlockMap::ring_for`]), a block changes rings only at the
-//!   reclaim that destroys its copy, and a block that is dropped and not stored again leaves a tombstone in its ring. An
-//!   interrupted reclaim is finished before another one begins.
+//! - Of the records of a block on the device, the newest is destroyed last: see [`map`]. An interrupted reclaim is finished
+//!   before another one begins.
 //! - No `RefCell` is borrowed across an await.
 
 mod admit;

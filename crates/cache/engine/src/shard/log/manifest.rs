@@ -2,8 +2,9 @@
 //!
 //! A sector is written from the current entries ([`State::entry`](super::state::State::entry)) of all its regions. Each
 //! sector has two copies. Some changes must not be missed by a reader, because the older entry would bring back void
-//! contents. Such a change goes to both copies, one after the other, so that one damaged copy loses nothing. A mark of a
-//! stable length goes to one copy, alternating: an older mark is also true.
+//! contents. Such a change goes to both copies, one after the other, so that one damaged copy loses no data. A mark of a
+//! stable length goes to one copy, alternating: an older mark is also true. (The index image needs the newer one: if its copy
+//! is damaged after a clean stop, the next start recovers the log, or is cold if no block is dirty.)
 //!
 //! Invariants: one writer at a time; the copy being written is never the only one that counts.
 

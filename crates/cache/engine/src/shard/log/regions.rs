@@ -105,11 +105,7 @@ impl Packed {
     }
 
     fn ring(self) -> Ring {
-        if self.bits >> RING_SHIFT & 1 == 0 {
-            Ring::Probation
-        } else {
-            Ring::Main
-        }
+        Ring::from_number((self.bits >> RING_SHIFT & 1) as u8).expect("a bit")
     }
 
     fn next(self) -> u32 {
