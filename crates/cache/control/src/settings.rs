@@ -192,33 +192,32 @@ fn parse_choice<T: Choice>(key: &str, value: &str) -> Result<T, SettingError> {
     })
 }
 
-/// Settings on one line.
+/// Settings on one line. Lists the settings of write-back only in that mode.
 #[must_use]
 pub fn text(settings: &Settings) -> String {
-    let cutoff = match settings.sequential_cutoff {
-        0 => "off".to_owned(),
-        bytes => size::HumanBytes(bytes).to_string(),
-    };
-    let limit = match settings.mode {
-        Mode::WriteBack => format!(", dirty limit {} %", settings.dirty_percent),
-        _ => String::new(),
-    };
-    format!(
-        "{}, {}, codec {}, sequential cut-off {cutoff}{limit}",
-        settings.mode, settings.policy, settings.codec
-    )
+    text_after(settings, &SettingsPatch::default())
 }
 
 /// Settings after a change. Lists a changed setting even if the current mode does not use it.
 #[must_use]
 pub fn text_after(settings: &Settings, patch: &SettingsPatch) -> String {
-    let text = text(settings);
-    match patch.dirty_limit {
-        Some(_) if settings.mode != Mode::WriteBack => {
-            format!("{text}, dirty limit {} % (in write-back)", settings.dirty_percent)
-        }
-        _ => text,
+    let cutoff = match settings.sequential_cutoff {
+        0 => "off".to_owned(),
+        bytes => size::HumanBytes(bytes).to_string(),
+    };
+    let mut text = format!(
+        "{}, {}, codec {}, sequential cut-off {cutoff}",
+        settings.mode, settings.policy, settings.codec
+    );
+    let is_used = settings.mode == Mode::WriteBack;
+    let condition = if is_used { "" } else { " (in write-back)" };
+    if is_used || patch.dirty_limit.is_some() {
+        text += &format!(", dirty limit {} %{condition}", settings.dirty_percent);
     }
+    if is_used || patch.strict_flush.is_some() {
+        text += &format!(", strict flush {}{condition}", settings.strict_flush);
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Pages of synthetic reports.
 
-use flaz_engine::settings::Mode;
+use flaz_engine::settings::{Mode, StrictFlush};
 
 use super::*;
 use crate::report::example::example;
@@ -141,12 +141,25 @@ fn a_dump_line_is_indented_by_depth() {
 fn a_changed_setting_is_shown_even_without_effect() {
     let mut settings = example().settings.unwrap();
     settings.dirty_percent = 10;
+    settings.strict_flush = StrictFlush::Always;
+    let unchanged = SettingsPatch::default();
     let limit = SettingsPatch {
         dirty_limit: Some(10),
         ..SettingsPatch::default()
     };
+    let strict = SettingsPatch {
+        strict_flush: Some(StrictFlush::Always),
+        ..SettingsPatch::default()
+    };
     assert!(settings_after(&settings, &limit).ends_with(", dirty limit 10 % (in write-back)"));
-    assert!(!settings_after(&settings, &SettingsPatch::default()).contains("dirty limit"));
+    assert!(settings_after(&settings, &strict).ends_with(" MiB, strict flush always (in write-back)"));
+    assert!(settings_after(&settings, &unchanged).ends_with(" MiB"));
     settings.mode = Mode::WriteBack;
-    assert!(settings_after(&settings, &limit).ends_with(", dirty limit 10 %"));
+    for patch in [unchanged, limit, strict] {
+        let text = settings_after(&settings, &patch);
+        assert!(
+            text.ends_with(" MiB, dirty limit 10 %, strict flush always"),
+            "{text}"
+        );
+    }
 }
