@@ -15,7 +15,7 @@ use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::Settings;
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::Volume;
@@ -275,12 +275,8 @@ pub fn replay(
         };
         create(&disk, options).await.expect("the cache fits");
         let settings = Settings {
-            mode: Mode::WriteThrough,
             policy,
-            codec: CodecSpec::default(),
-            sequential_cutoff: 0,
-            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         };
         let (cache, base) = (Rc::new(disk), Rc::new(origin));
         let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)

@@ -468,6 +468,8 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
 
 #[cfg(test)]
 mod tests {
+    use flaz_engine::settings::Settings;
+
     use super::*;
 
     #[test]
@@ -505,6 +507,15 @@ mod tests {
             (serve.mode, serve.policy, serve.sequential_cutoff),
             (Mode::WriteThrough, PolicyKind::S3Fifo, 0)
         );
+        let chosen = Settings {
+            mode: serve.mode,
+            policy: serve.policy,
+            codec: serve.codec.unwrap_or_default(),
+            sequential_cutoff: serve.sequential_cutoff,
+            dirty_percent: serve.dirty_limit,
+            strict_flush: serve.strict_flush,
+        };
+        assert_eq!(chosen, Settings::default());
         assert_eq!(serve.device_timeout, flaz_device::deadline::TIMEOUT_DEFAULT);
         let cli = Cli::try_parse_from(["flaz", "create", "c", "--origin", "o"]).unwrap();
         let Command::Create(create) = cli.command else {

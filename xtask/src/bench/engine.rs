@@ -8,7 +8,6 @@ use flaz_codec::{CodecSpec, encoder};
 use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
-use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::stats::StatsSnapshot;
@@ -111,11 +110,8 @@ fn exercise(work: Work<'_>) -> Done {
         }
         let settings = Settings {
             mode: work.mode,
-            policy: PolicyKind::S3Fifo,
             codec,
-            sequential_cutoff: 0,
-            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         };
         let (cache, base) = (Rc::new(disk), Rc::new(origin));
         let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)

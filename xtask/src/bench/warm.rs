@@ -21,9 +21,8 @@ use flaz_engine::cache::{
 };
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::format::superblock::Superblock;
-use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::Settings;
 use flaz_engine::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered};
 use flaz_engine::units::{BlockNumber, Epoch, STRIPE_BLOCKS};
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
@@ -158,17 +157,6 @@ struct Warm {
     blocks: u64,
 }
 
-fn settings() -> Settings {
-    Settings {
-        mode: Mode::WriteThrough,
-        policy: PolicyKind::S3Fifo,
-        codec: CodecSpec::default(),
-        sequential_cutoff: 0,
-        dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
-        strict_flush: flaz_engine::settings::StrictFlush::Auto,
-    }
-}
-
 /// Creates an empty cache in a new file.
 async fn make(path: &Path, len: u64) -> Result<(Rc<Sparse>, Rc<MadeUp>), BenchError> {
     // Twice the size would fit at 2:1; four times is never read to its end.
@@ -200,7 +188,8 @@ async fn open(
     cache: &Rc<Sparse>,
     origin: &Rc<MadeUp>,
 ) -> Result<(LocalCache<Bench>, CachedVolume<LocalShards<Bench>, MadeUp>), BenchError> {
-    let open = LocalCache::<Bench>::open(Rt, Rc::clone(cache), Rc::clone(origin), settings()).await?;
+    let open =
+        LocalCache::<Bench>::open(Rt, Rc::clone(cache), Rc::clone(origin), Settings::default()).await?;
     let volume = CachedVolume::new(open.shards(), Rc::clone(origin), origin.len, 0);
     Ok((open, volume))
 }
@@ -374,7 +363,7 @@ impl RecoveryThreads<'_> {
                 },
                 origin_writes: OriginWrites::default(),
             };
-            let group = ShardGroup::<Bench>::new(parts, settings());
+            let group = ShardGroup::<Bench>::new(parts, Settings::default());
             group.build(superblock).await?;
             Ok(group.recover_with(trust, || ()).await)
         })

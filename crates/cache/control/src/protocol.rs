@@ -269,9 +269,7 @@ mod tests {
             mode: Mode::PassThrough,
             policy: PolicyKind::Fifo,
             codec: CodecSpec::NONE,
-            sequential_cutoff: 0,
-            dirty_percent: 25,
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         };
         for reply in [
             Reply::Status(Box::new(crate::report::example::example())),

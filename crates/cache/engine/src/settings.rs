@@ -80,6 +80,20 @@ pub struct Settings {
     pub strict_flush: StrictFlush,
 }
 
+/// The defaults of `flaz serve`.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            policy: PolicyKind::default(),
+            codec: CodecSpec::default(),
+            sequential_cutoff: 0,
+            dirty_percent: DIRTY_PERCENT_DEFAULT,
+            strict_flush: StrictFlush::default(),
+        }
+    }
+}
+
 /// Maximum of [`Settings::dirty_percent`]. Reclaim can always continue with the rest.
 pub const DIRTY_PERCENT_MAX: u8 = 50;
 /// Default of [`Settings::dirty_percent`].

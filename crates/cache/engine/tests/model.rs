@@ -98,7 +98,7 @@ fn plan(seed: u64) -> Plan {
                 .expect("a codec"),
             sequential_cutoff: if rng.below(4) == 0 { 256 << 10 } else { 0 },
             dirty_percent: [1, 25, 50][rng.below(3) as usize],
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         },
         operations: 150,
         origin_faults: FaultRates::default(),
@@ -217,9 +217,7 @@ impl Run {
             codec: CODECS[rng.below(CODECS.len() as u64) as usize]
                 .parse()
                 .expect("a codec"),
-            sequential_cutoff: 0,
-            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         });
     }
 

@@ -10,7 +10,6 @@ use flaz_codec::CodecSpec;
 use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::GeometryOptions;
-use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::Platform;
@@ -60,11 +59,8 @@ impl World {
         create(&disk, options).await.expect("the cache fits");
         let settings = Settings {
             mode: Mode::WriteBack,
-            policy: PolicyKind::S3Fifo,
-            codec: CodecSpec::default(),
-            sequential_cutoff: 0,
             dirty_percent: 25,
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         };
         let origin = Rc::new(Emulated::new(origin, env.clone(), Model::HDD));
         let cache = LocalCache::open(env.clone(), Rc::new(disk), Rc::clone(&origin), settings)

@@ -16,7 +16,7 @@ use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::Settings;
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
@@ -80,12 +80,9 @@ async fn serve(dir: &std::path::Path, server: Server, shutdown: Shutdown) -> Sta
         device(&dir.join("cache"), 64 * MIB),
     );
     let settings = Settings {
-        mode: Mode::WriteThrough,
         policy: PolicyKind::Fifo,
         codec: "none".parse().expect("a codec"),
-        sequential_cutoff: 0,
-        dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
-        strict_flush: flaz_engine::settings::StrictFlush::Auto,
+        ..Settings::default()
     };
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(1),

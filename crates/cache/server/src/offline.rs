@@ -12,8 +12,7 @@ use flaz_engine::cache::{self, CacheError, CreateOptions};
 use flaz_engine::check::{Finding, Object, walk};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::{State, Superblock};
-use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::{DIRTY_PERCENT_DEFAULT, Mode, Settings};
+use flaz_engine::settings::Settings;
 use flaz_runtime::file::{FileDevice, OpenMode, locked_by};
 use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
@@ -139,12 +138,8 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
             size_bytes: superblock.geometry.origin_len,
         },
         settings: Some(Settings {
-            mode: Mode::WriteThrough,
-            policy: PolicyKind::S3Fifo,
             codec: superblock.codec,
-            sequential_cutoff: 0,
-            dirty_percent: DIRTY_PERCENT_DEFAULT,
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         }),
         live: None,
         warnings,

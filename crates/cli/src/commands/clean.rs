@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::{AfterCrash, Mode};
+use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::units::BLOCK_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -85,15 +84,16 @@ fn alone<T>(
     idle: &IdleArgs,
     what: impl FnOnce(&Daemon) -> Result<T, HostError>,
 ) -> Result<T, HostError> {
+    let defaults = Settings::default();
     let spec = ServeSpec {
         cache: cache.to_owned(),
         origin: idle.origin.clone(),
         nbd: Vec::new(),
         mode: Mode::WriteThrough,
-        policy: PolicyKind::S3Fifo,
-        sequential_cutoff: 0,
-        dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
-        strict_flush: flaz_engine::settings::StrictFlush::Auto,
+        policy: defaults.policy,
+        sequential_cutoff: defaults.sequential_cutoff,
+        dirty_percent: defaults.dirty_percent,
+        strict_flush: defaults.strict_flush,
         codec: None,
         threads: None,
         discard_cache: false,

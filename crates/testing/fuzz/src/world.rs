@@ -57,10 +57,9 @@ impl World {
             mode: shape.mode,
             policy: shape.policy,
             codec: shape.codec.parse().expect("a codec's name"),
-            sequential_cutoff: 0,
             // The maximum, so that little is written back soon.
             dirty_percent: DIRTY_PERCENT_MAX,
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         };
         let (cache, origin) = (Rc::new(self.cache.clone()), Rc::new(self.origin.clone()));
         let cache = LocalCache::open(self.sim.env(), cache, Rc::clone(&origin), settings).await?;

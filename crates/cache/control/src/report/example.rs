@@ -1,8 +1,5 @@
 //! An example report of a running cache, for tests.
 
-use flaz_codec::CodecSpec;
-use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::Mode;
 use uuid::Uuid;
 
 use super::*;
@@ -50,12 +47,8 @@ pub fn example() -> StatusReport {
             size_bytes: 2 << 40,
         },
         settings: Some(Settings {
-            mode: Mode::WriteThrough,
-            policy: PolicyKind::S3Fifo,
-            codec: CodecSpec::LZ4,
             sequential_cutoff: 4 << 20,
-            dirty_percent: 25,
-            strict_flush: flaz_engine::settings::StrictFlush::Auto,
+            ..Settings::default()
         }),
         live: Some(LiveReport {
             daemon: DaemonReport {

@@ -12,7 +12,7 @@ use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::Settings;
 use flaz_engine::shard::Platform;
 use flaz_engine::volume::{Volume, segment_lens};
 use flaz_sim::{DiscardMode, DiskConfig, DiskImage, Sim, SimDisk, SimEnv};
@@ -43,12 +43,9 @@ impl Platform for Simulated {
 pub fn settings(codec: &str, policy: PolicyKind) -> Settings {
     let codec = codec.parse().expect("a codec");
     Settings {
-        mode: Mode::WriteThrough,
         policy,
         codec,
-        sequential_cutoff: 0,
-        dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
-        strict_flush: flaz_engine::settings::StrictFlush::Auto,
+        ..Settings::default()
     }
 }
 

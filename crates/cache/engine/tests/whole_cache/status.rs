@@ -245,7 +245,6 @@ fn of_several_shards_the_fullest_counts() {
     rig.sim.block_on(async {
         let no_admission = Settings {
             sequential_cutoff: 1,
-            dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
             ..settings("lz4", PolicyKind::Fifo)
         };
         let open = rig.opened(no_admission).await;

@@ -243,7 +243,6 @@ fn a_stop_in_the_middle_of_reclaim_is_in_order() {
             // Nothing is admitted, so that reading everything in order drops no block.
             let no_admission = Settings {
                 sequential_cutoff: 1,
-                dirty_percent: flaz_engine::settings::DIRTY_PERCENT_DEFAULT,
                 ..settings("lz4", policy)
             };
             let open = rig.opened(no_admission).await;

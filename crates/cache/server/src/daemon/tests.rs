@@ -2,8 +2,7 @@ use std::sync::mpsc;
 
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::GeometryOptions;
-use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::AfterCrash;
+use flaz_engine::settings::{AfterCrash, Settings};
 
 use super::*;
 use crate::threads::watched;
@@ -56,15 +55,16 @@ fn a_detach_during_a_stop_does_not_report_success() {
         create(&open(&cache), options).await.expect("it fits");
     });
     drop(runtime);
+    let defaults = Settings::default();
     let spec = ServeSpec {
         cache,
         origin: None,
         nbd: Vec::new(),
         mode: Mode::WriteBack,
-        policy: PolicyKind::S3Fifo,
-        sequential_cutoff: 0,
-        dirty_percent: 25,
-        strict_flush: flaz_engine::settings::StrictFlush::Auto,
+        policy: defaults.policy,
+        sequential_cutoff: defaults.sequential_cutoff,
+        dirty_percent: defaults.dirty_percent,
+        strict_flush: defaults.strict_flush,
         codec: None,
         threads: None,
         discard_cache: false,
