@@ -322,41 +322,21 @@ mod tests {
 
     #[test]
     fn signatures_of_disk_images() {
-        expect(
-            "qcow2",
-            0,
-            "qemu-img",
-            &["create", "-q", "-f", "qcow2", "IMAGE", "1M"],
-            "",
-        );
-        expect(
-            "vhdx",
-            0,
-            "qemu-img",
-            &["create", "-q", "-f", "vhdx", "IMAGE", "1M"],
-            "",
-        );
-        expect(
-            "vdi",
-            0,
-            "qemu-img",
-            &["create", "-q", "-f", "vdi", "IMAGE", "1M"],
-            "",
-        );
-        expect(
-            "vmdk",
-            0,
-            "qemu-img",
-            &["create", "-q", "-f", "vmdk", "IMAGE", "1M"],
-            "",
-        );
-        expect(
-            "vhd",
-            0,
-            "qemu-img",
-            &["create", "-q", "-f", "vpc", "IMAGE", "1M"],
-            "",
-        );
+        for (name, format) in [
+            ("qcow2", "qcow2"),
+            ("vhdx", "vhdx"),
+            ("vdi", "vdi"),
+            ("vmdk", "vmdk"),
+            ("vhd", "vpc"),
+        ] {
+            expect(
+                name,
+                0,
+                "qemu-img",
+                &["create", "-q", "-f", format, "IMAGE", "1M"],
+                "",
+            );
+        }
     }
 
     #[test]
