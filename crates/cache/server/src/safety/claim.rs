@@ -106,28 +106,26 @@ pub fn cache(path: &Path) -> Result<Node, SafetyError> {
 /// exist.
 #[must_use]
 pub fn uses_text(path: &Path) -> Option<String> {
-    let node = Node::find(path).ok().flatten()?;
-    let uses = System::default().uses(node.identity);
-    let list = uses
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ");
-    (!list.is_empty()).then_some(list)
+    uses_where(path, |_| true)
 }
 
 /// The users of the device or file at `path` that no option overrides: mounts, swap space. Format as in [`uses_text`].
 #[must_use]
 pub fn final_uses_text(path: &Path) -> Option<String> {
+    uses_where(path, Use::is_final)
+}
+
+fn uses_where(path: &Path, is_wanted: impl Fn(&Use) -> bool) -> Option<String> {
     let node = Node::find(path).ok().flatten()?;
-    let uses = System::default().uses(node.identity);
-    let list = uses
-        .iter()
-        .filter(|found| found.is_final())
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ");
-    (!list.is_empty()).then_some(list)
+    let mut uses = System::default().uses(node.identity);
+    uses.retain(is_wanted);
+    (!uses.is_empty()).then(|| joined(&uses))
+}
+
+/// The uses on one line, for a message.
+fn joined(uses: &[Use]) -> String {
+    let texts: Vec<String> = uses.iter().map(ToString::to_string).collect();
+    texts.join("; ")
 }
 
 /// Checks that `cache` may be overwritten, and holds it. A missing file is created with `size_bytes` bytes.
@@ -156,13 +154,7 @@ pub fn claim_for_create(
     };
     let (file, claimed) = open(&node, Access::ReadWrite)?;
     let held = claimed.is_none();
-    // A known holder explains why the kernel refuses an exclusive open. Without one, the device may be mounted in
-    // another namespace.
-    if let Some(claim) = claimed
-        && (objections.uses.is_empty() || claim == Use::Locked)
-    {
-        objections.uses.push(claim);
-    }
+    objections.add_claim(claimed);
     let found_size = length(&node, &file)?;
     objections.found = signatures(&node, &file, found_size)?;
     if objections.is_final() || !(objections.is_empty() || force) {
@@ -224,14 +216,9 @@ pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError
         if uses.is_empty() {
             uses.push(claim);
         }
-        let list = uses
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("; ");
         return Err(SafetyError::Busy {
             path: cache.to_owned(),
-            list,
+            list: joined(&uses),
         });
     }
     let size_bytes = length(&node, &file)?;
@@ -255,24 +242,18 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
         role: "device or file",
         advice: "`lsblk` lists the devices",
     })?;
-    let mut uses = System::default().uses(node.identity);
+    let mut objections = Objections {
+        uses: System::default().uses(node.identity),
+        found: Vec::new(),
+    };
     let (file, claimed) = open(&node, Access::ReadWrite)?;
-    if let Some(claim) = claimed
-        && (uses.is_empty() || claim == Use::Locked)
-    {
-        uses.push(claim);
-    }
+    objections.add_claim(claimed);
     let size_bytes = length(&node, &file)?;
-    let found = probe::signatures(&Source::new(&file, size_bytes)).map_err(failed("read", path))?;
-    let list: String = uses
-        .iter()
-        .map(|usage| format!("\n  - {usage}"))
-        .chain(found.iter().map(|found| format!("\n  - {found}")))
-        .collect();
-    if !list.is_empty() {
+    objections.found = probe::signatures(&Source::new(&file, size_bytes)).map_err(failed("read", path))?;
+    if !objections.is_empty() {
         return Err(SafetyError::Kept {
             path: path.to_owned(),
-            list,
+            list: objections.list(),
         });
     }
     Ok(Claim {

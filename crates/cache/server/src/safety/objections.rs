@@ -24,16 +24,28 @@ impl Objections {
     pub(super) fn is_final(&self) -> bool {
         self.uses.iter().any(Use::is_final)
     }
+
+    /// Adds the reason why an exclusive open or a lock was refused. A known user explains a refused open, and nothing is
+    /// added then; without one, the device may be mounted in another namespace.
+    pub(super) fn add_claim(&mut self, claim: Option<Use>) {
+        if let Some(claim) = claim
+            && (self.uses.is_empty() || claim == Use::Locked)
+        {
+            self.uses.push(claim);
+        }
+    }
+
+    /// The objections, each on a line of its own.
+    pub(super) fn list(&self) -> String {
+        let uses = self.uses.iter().map(|usage| format!("\n  - {usage}"));
+        let found = self.found.iter().map(|found| format!("\n  - {found}"));
+        uses.chain(found).collect()
+    }
 }
 
 impl fmt::Display for Objections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for usage in &self.uses {
-            write!(f, "\n  - {usage}")?;
-        }
-        for found in &self.found {
-            write!(f, "\n  - {found}")?;
-        }
+        f.write_str(&self.list())?;
         f.write_str(match (self.is_final(), self.uses.is_empty()) {
             (true, _) => {
                 "\nUnmount it, disable the swap space, or stop the program that uses it; --force does not \
