@@ -72,7 +72,6 @@ impl<E: Env> DeviceTimeout<E> {
                 let needed = state.mode.get() == Mode::WriteBack || is_dirty();
                 clean = if needed { 0 } else { clean + 1 };
             }
-            assert!(state.mode.get() != Mode::WriteBack, "a limit in write-back");
             (state.apply)(Some(limit));
             tracing::info!(
                 "nothing is dirty: the time limit of {limit:?} for cache device operations applies again"

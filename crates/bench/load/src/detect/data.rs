@@ -128,7 +128,6 @@ mod tests {
             ("lz4", 64, Pattern::Duplicates, 0.0),
         ] {
             let found = saved(codec, unit_kib << 10, pattern);
-            let found = if found > 1.0 { found / 100.0 } else { found };
             assert!(
                 (found - share).abs() < 0.06,
                 "{codec} at {unit_kib} KiB: {found} of {pattern}"
