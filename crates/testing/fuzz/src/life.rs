@@ -256,7 +256,7 @@ fn live_twice(victim: &Victim, seed: u64, image: &DiskImage, promise: Promise, l
     let life: Vec<u8> = (0..256u32)
         .map(|at| {
             let byte = life[at as usize % life.len()];
-            flaz_sim::rng::mix(u64::from(byte) << 32 | u64::from(at)) as u8
+            flaz_sim::rng::splitmix(u64::from(byte) << 32 | u64::from(at)) as u8
         })
         .collect();
     let mut choices = Choices::new(&life);

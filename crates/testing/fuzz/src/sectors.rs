@@ -2,7 +2,7 @@
 //! consists of equal bytes.
 
 use flaz_sim::Rng;
-use flaz_sim::rng::mix;
+use flaz_sim::rng::splitmix;
 
 /// Bytes of a sector.
 pub const SECTOR: u64 = 512;
@@ -18,7 +18,7 @@ pub fn sector(number: u64, version: u32) -> [u8; SECTOR as usize] {
         return [0; 512];
     }
     let block = number / (BLOCK / SECTOR);
-    let mut rng = Rng::new(mix(number << 32 | u64::from(version)));
+    let mut rng = Rng::new(splitmix(number << 32 | u64::from(version)));
     let word = rng.next_u64().to_le_bytes();
     // Blocks of four kinds: equal bytes, text that any codec shrinks, half of each, noise.
     let random = match (block + u64::from(version)) % 10 {

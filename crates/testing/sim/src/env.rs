@@ -11,7 +11,7 @@ use std::time::Duration;
 use flaz_device::{DeviceOp, Env, Nanos, Priority};
 
 use crate::executor::{BoxedTask, Core, DeviceEvent, EventStage, Sim, Task};
-use crate::rng::{Rng, mix};
+use crate::rng::{Rng, splitmix};
 use crate::timer::TimerId;
 
 /// Maximum time that [`Env::compute`] waits, in nanoseconds.
@@ -53,7 +53,10 @@ impl SimEnv {
     pub(crate) fn register_disk(&self) -> (u32, Rng) {
         let number = self.core.disks.get();
         self.core.disks.set(number + 1);
-        (number, Rng::new(mix(self.core.seed ^ mix(u64::from(number) + 1))))
+        (
+            number,
+            Rng::new(splitmix(self.core.seed ^ splitmix(u64::from(number) + 1))),
+        )
     }
 
     /// Counts a device event and shows it to the observer. The disk must not be borrowed.

@@ -11,7 +11,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use flaz_engine::settings::StrictFlush;
-use flaz_sim::rng::mix;
+use flaz_sim::rng::splitmix;
 use flaz_sim::{CrashPlan, FaultRates, Rng};
 
 use super::damage::Damage;
@@ -271,7 +271,7 @@ impl Explorer<'_> {
         self.counts.steps_max = self.counts.steps_max.max(life.steps);
         self.counts.did.add(&life.did);
         self.counts.kinds.add(&life.kinds);
-        self.counts.digest = mix(self.counts.digest ^ life.trace_hash);
+        self.counts.digest = splitmix(self.counts.digest ^ life.trace_hash);
         Ok(life)
     }
 
@@ -339,7 +339,7 @@ impl Explorer<'_> {
         start: &Start,
         index: u64,
     ) -> Result<(), String> {
-        let mut rng = Rng::new(mix(life.trace_hash ^ moment.event << 20 ^ index));
+        let mut rng = Rng::new(splitmix(life.trace_hash ^ moment.event << 20 ^ index));
         let past = start.past;
         // Other damage is covered only if it is the only damage.
         let alone = !past.rotten && !past.damaged && !past.forgetful;
@@ -408,7 +408,7 @@ impl Explorer<'_> {
         };
         let mut mode = None;
         if self.unsettled {
-            let mut rng = Rng::new(mix(!seed));
+            let mut rng = Rng::new(splitmix(!seed));
             mode = Some(MODES[rng.below(4) as usize]);
             if !steps.is_empty() {
                 unsettle(&mut steps, &mut rng);
@@ -456,7 +456,7 @@ impl Explorer<'_> {
         if twice && troubles.none() {
             self.counts.twice += 1;
             let other = Script {
-                seed: mix(seed),
+                seed: splitmix(seed),
                 mode,
                 forgetful_host: self.forgetful_host,
                 read_first: true,
@@ -485,7 +485,7 @@ impl Explorer<'_> {
 
     /// The faults of a life after a crash. The rest of the life stays as it would be without them.
     fn troubles(&self, start: &Start, seed: u64, depth: u32) -> Troubles {
-        let mut rng = Rng::new(mix(seed ^ 0x7b0b1e));
+        let mut rng = Rng::new(splitmix(seed ^ 0x7b0b1e));
         let mut troubles = Troubles::default();
         // Damage and faults are not combined, because one may hide the other; and the last life has no faults.
         if rng.below(self.budget.one_in_damaged) == 0 {

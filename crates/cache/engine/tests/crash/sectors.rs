@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 
 use flaz_sim::Rng;
-use flaz_sim::rng::mix;
+use flaz_sim::rng::splitmix;
 
 /// Bytes of a sector.
 pub const SECTOR: usize = 512;
@@ -70,7 +70,7 @@ fn pool() -> &'static [u8] {
 /// compressible.
 fn body(sector: u64, version: u64) -> &'static [u8] {
     let places = (POOL_BYTES - BODY_BYTES) / 8;
-    let at = mix(sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version) as usize % places * 8;
+    let at = splitmix(sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version) as usize % places * 8;
     &pool()[at..at + BODY_BYTES]
 }
 
@@ -123,7 +123,7 @@ pub fn print_of(sector: u64, bytes: &[u8]) -> Print {
             byte => Print(Print::EQUAL_BYTES | u64::from(byte)),
         };
     }
-    let hash = (0..SECTOR / 8).fold(0, |hash, at| mix(hash ^ word(at)));
+    let hash = (0..SECTOR / 8).fold(0, |hash, at| splitmix(hash ^ word(at)));
     Print(Print::GARBAGE | hash >> 2)
 }
 

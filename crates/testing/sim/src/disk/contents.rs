@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::rng::{Rng, mix};
+use crate::rng::{Rng, splitmix};
 
 /// Size of a page in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -131,7 +131,7 @@ impl Contents {
             Payload::Bytes(bytes, from) => self.write(offset, &bytes[*from..*from + len as usize]),
             Payload::Zeroes => self.fill_pages(offset, len, |_| Some(Page::Zero)),
             Payload::Discard(mode, seed) => self.fill_pages(offset, len, |number| {
-                let dice = mix(seed ^ number);
+                let dice = splitmix(seed ^ number);
                 match (mode, dice % 3) {
                     (DiscardMode::Old, _) | (DiscardMode::Mixed, 0) => None,
                     (DiscardMode::Zero, _) | (DiscardMode::Mixed, 1) => Some(Page::Zero),

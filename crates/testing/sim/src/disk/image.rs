@@ -5,7 +5,7 @@ use std::fmt;
 use super::config::DiskConfig;
 use super::contents::Contents;
 use super::volatile::{Medium, Unflushed, VolatileWrite};
-use crate::rng::{Rng, mix};
+use crate::rng::{Rng, splitmix};
 
 /// Contents of a disk at one moment. Cheap to clone; can be moved to another thread or simulation.
 #[derive(Clone)]
@@ -195,7 +195,7 @@ impl CrashPlan {
             plans.push(Self::Everything);
             plans.extend((0..volatile).flat_map(|index| [Self::Without(index), Self::Only(index)]));
         }
-        plans.extend((0..random).map(|n| Self::Random(mix(seed ^ mix(n)))));
+        plans.extend((0..random).map(|n| Self::Random(splitmix(seed ^ splitmix(n)))));
         plans
     }
 
@@ -212,7 +212,7 @@ impl CrashPlan {
             Self::Without(index) => write != index,
             Self::Only(index) => write == index,
             Self::Subset(bits) => write < 64 && bits >> write & 1 == 1,
-            Self::Random(seed) => match mix(seed ^ write as u64) % 4 {
+            Self::Random(seed) => match splitmix(seed ^ write as u64) % 4 {
                 0 => true,
                 1 => false,
                 _ => rng.coin(),
