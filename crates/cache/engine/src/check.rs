@@ -9,20 +9,21 @@ use flaz_device::{Device, IoBuf};
 use crate::cache::CacheError;
 use crate::format::extent::{ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind};
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
-use crate::format::intent::IntentSector;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::SummaryExtent;
 use crate::format::superblock::{State, Superblock};
 use crate::index::Entry;
 use crate::policy::Ring;
 use crate::shard::{
-    Found, Guess, ImageContents, ManifestPlace, RegionPlace, read_image, read_manifest, read_region,
-    read_state, unpack_fragment,
+    Found, Guess, ImageContents, IntentReader, ManifestPlace, RegionPlace, read_image, read_manifest,
+    read_region, read_state, unpack_fragment,
 };
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence, UNIT_BYTES};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Bytes of a sector of the intent bitmap.
+const SECTOR: u64 = 512;
 
 /// A valid structure on a cache device.
 #[derive(Clone, Debug)]
@@ -205,26 +206,29 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             self.superblock.geometry.intent_offset(),
             self.superblock.geometry.intent_len(),
         );
-        let (mut set, mut number) = (0, 0_u64);
-        // The bitmap of a device that claims to be huge takes hundreds of MiB.
-        for at in (0..len).step_by(CHUNK_BYTES as usize) {
-            let bytes = self.read(offset + at, CHUNK_BYTES.min(len - at)).await?;
-            for sector in bytes.as_chunks::<512>().0 {
-                match IntentSector::parse(sector, number as u32) {
-                    Ok(sector) => {
-                        let ones = sector.bits.iter().map(|byte| u64::from(byte.count_ones()));
-                        set += ones.sum::<u64>();
+        let (cache, geometry) = (self.cache, &self.superblock.geometry);
+        let mut set = 0;
+        for shard in 0..geometry.shard_count {
+            let reader = IntentReader::new(cache, geometry, shard);
+            for part in reader.parts() {
+                for page in reader.read(part).await? {
+                    if let Some(error) = page.error {
+                        return Err(error.into());
                     }
-                    Err(error) => {
-                        let at = offset + number * 512;
-                        self.tell(Finding::bad("intent-sector", at, 512, error));
+                    for sector in page.sectors {
+                        self.done += SECTOR;
+                        match sector.bits {
+                            Ok(bits) => set += bits.set_count(),
+                            Err(error) => {
+                                self.tell(Finding::bad("intent-sector", sector.offset, SECTOR, error));
+                            }
+                        }
                     }
                 }
-                number += 1;
             }
         }
         let object = Object::Intents {
-            sectors: len / 512,
+            sectors: len / SECTOR,
             set,
         };
         self.tell(Finding::good("intent-bitmap", offset, len, object));

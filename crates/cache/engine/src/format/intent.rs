@@ -56,6 +56,13 @@ impl IntentSector {
         self.bits[(at / 8) as usize] >> (at % 8) & 1 == 1
     }
 
+    /// Number of bits that are set.
+    #[must_use]
+    pub fn set_count(&self) -> u64 {
+        let ones = self.bits.iter().map(|byte| u64::from(byte.count_ones()));
+        ones.sum()
+    }
+
     /// Computes the checksum after a change.
     pub fn seal(&mut self) {
         self.checksum = U32::new(checksum_without(self.as_bytes(), 4));

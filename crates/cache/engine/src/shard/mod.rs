@@ -94,7 +94,7 @@ use writeback::{Level, Writeback};
 pub(crate) use contents::{ImageContents, read_image, read_state};
 pub use errors::{ImageError, RecoverError};
 pub use fragment::{FragmentError, unpack as unpack_fragment};
-pub(crate) use intents::any_intent;
+pub(crate) use intents::{IntentReader, any_intent};
 pub use io::{CACHE_ERRORS_MAX, OriginWrites};
 pub use log::WRITES_IN_FLIGHT_MAX;
 pub(crate) use manifest_reader::{ManifestPlace, read_manifest};

@@ -12,6 +12,8 @@
 mod bits;
 mod clearing;
 mod loading;
+mod pages;
+mod reader;
 mod setting;
 mod widening;
 
@@ -23,6 +25,7 @@ use flaz_device::{Device, IoBuf, Nanos};
 use zerocopy::IntoBytes;
 
 use self::bits::Bits;
+pub(crate) use self::reader::IntentReader;
 use self::widening::Widening;
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::intent::{INTENT_STRIPES, IntentSector};
@@ -150,18 +153,11 @@ pub(crate) async fn any_intent<C: Device>(cache: &C, geometry: &Geometry, stripe
     for &stripe in stripes.range(..served) {
         let (shard, block) = BlockNumber(stripe * STRIPE_BLOCKS).in_shard(geometry.shard_count);
         let local = block.0 / STRIPE_BLOCKS;
-        let (page, within) = (
-            page_of(local),
-            (local / INTENT_STRIPES) as usize * 512 % PAGE_BYTES,
-        );
-        let position = geometry.shard_intent_offset(shard) + page * PAGE_BYTES as u64;
-        let (buf, result) = cache.read_at(position, IoBuf::new(PAGE_BYTES)).await;
-        let number = geometry.shard_intent_len() / 512 * u64::from(shard) + local / INTENT_STRIPES;
-        let sector = buf[within..within + 512].try_into().expect("512 bytes");
-        let clear = result.is_ok()
-            && IntentSector::parse(sector, number as u32)
-                .is_ok_and(|sector| !sector.has(local % INTENT_STRIPES));
-        if !clear {
+        let page = page_of(local);
+        let read = IntentReader::new(cache, geometry, shard)
+            .read(page..page + 1)
+            .await;
+        if read.is_err() || read.is_ok_and(|pages| pages[0].sector_of(local).has(local)) {
             return true;
         }
     }
