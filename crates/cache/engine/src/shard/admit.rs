@@ -6,89 +6,21 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::{Env, IoBuf, Nanos, Priority};
-use futures_util::future::join_all;
+use flaz_device::{Env, IoBuf};
 
-use super::fragment::{Packed, Packer};
 use super::log::{Append, Appended, Class};
 use super::order::Version;
+use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::queue::{Candidate, Job};
-use super::{Platform, Shard, Shared, WRITES_IN_FLIGHT_MAX};
+use super::{Platform, Shard, Shared};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Admission;
 use crate::settings::Mode;
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, LocalBlock};
+use crate::units::LocalBlock;
 
-/// Number of blocks of a job from which packing is spread over the cores.
-pub(super) const PACK_SPLIT_BLOCKS_MIN: usize = 16;
 /// Blocks packed on this thread before other tasks run.
 const PACK_YIELD_BLOCKS: usize = 8;
-
-/// The result of packing some blocks of a job.
-pub(super) struct Batch {
-    pub(super) items: Vec<(Candidate, Packed)>,
-    pub(super) bytes: Vec<u8>,
-    pub(super) packer: Packer,
-}
-
-impl Batch {
-    /// The record to append for the block at `index` of `data`, and the number of bytes that it stores.
-    pub(super) fn record<'a>(
-        &'a self,
-        packed: &Packed,
-        data: &'a [u8],
-        index: usize,
-        dirty: bool,
-    ) -> (Append<'a>, u64) {
-        match *packed {
-            Packed::SameFilled(value) => (Append::SameFilled { value, dirty }, 0),
-            Packed::Compressed {
-                codec,
-                start,
-                len,
-                plain_crc,
-            } => {
-                debug_assert_eq!(codec, self.packer.codec().id());
-                let stored = &self.bytes[start..start + len];
-                let what = Append::Packed {
-                    codec,
-                    stored,
-                    plain_crc,
-                    dirty,
-                };
-                (what, len as u64)
-            }
-            Packed::Raw { plain_crc } => {
-                let what = Append::Packed {
-                    codec: flaz_codec::CodecId::RAW,
-                    stored: &data[index * BLOCK_BYTES..][..BLOCK_BYTES],
-                    plain_crc,
-                    dirty,
-                };
-                (what, BLOCK_BYTES as u64)
-            }
-        }
-    }
-
-    pub(super) fn pack(
-        mut packer: Packer,
-        data: &[u8],
-        candidates: &[Candidate],
-        mut bytes: Vec<u8>,
-    ) -> Self {
-        bytes.clear();
-        packer.next_request();
-        let items = candidates
-            .iter()
-            .map(|candidate| {
-                let block = &data[candidate.index * BLOCK_BYTES..][..BLOCK_BYTES];
-                (*candidate, packer.pack(block, &mut bytes))
-            })
-            .collect();
-        Self { items, bytes, packer }
-    }
-}
 
 impl<P: Platform> Shard<P> {
     /// Offers blocks that were read from the origin. `versions` are from before the read, for blocks that were not cached then.
@@ -235,43 +167,6 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Packs many blocks on all cores.
-    pub(super) async fn pack_spread(&self, data: &Shared, candidates: &[Candidate]) -> Vec<Batch> {
-        let started = self.env.now();
-        let share = candidates
-            .len()
-            .div_ceil(self.env.parallelism())
-            .max(PACK_SPLIT_BLOCKS_MIN / 2);
-        let jobs = candidates.chunks(share).map(|chunk| {
-            let (chunk, data, packer) = (chunk.to_vec(), Arc::clone(data), self.take_packer());
-            self.env.compute(Priority::Write, move || {
-                Batch::pack(packer, &data, &chunk, Vec::new())
-            })
-        });
-        let batches = join_all(jobs).await;
-        self.count_packing(started);
-        batches
-    }
-
-    pub(super) fn count_packing(&self, started: Nanos) {
-        let took = self.env.now().since(started).as_nanos() as u64;
-        count(&self.stats.counters.pack_ns, took);
-    }
-
-    pub(super) fn count_stored(&self, packed: &Packed, stored: u64, written: bool) {
-        let counters = &self.stats.counters;
-        count(&counters.admitted_blocks, 1);
-        count(&counters.admitted_writes, u64::from(written));
-        count(&counters.codec_in_bytes, BLOCK_BYTES as u64);
-        count(&counters.codec_out_bytes, stored);
-        let kind = match packed {
-            Packed::SameFilled(_) => &counters.same_filled_blocks,
-            Packed::Compressed { .. } => &counters.packed_blocks,
-            Packed::Raw { .. } => &counters.raw_blocks,
-        };
-        count(kind, 1);
-    }
-
     /// Appends one block, unless a write has overtaken it or it is already cached. Waits for space.
     async fn store_block(
         self: &Rc<Self>,
@@ -338,26 +233,5 @@ impl<P: Platform> Shard<P> {
             }
             self.wait_for_room().await;
         }
-    }
-
-    /// Call it after every append: sends sealed extents, and wakes reclaim if regions run short.
-    pub(super) fn appended(self: &Rc<Self>) {
-        self.pump_writes();
-        self.want_reclaim();
-    }
-
-    pub(super) async fn wait_for_room(self: &Rc<Self>) {
-        let full = self.log.writes_in_flight() >= WRITES_IN_FLIGHT_MAX;
-        count(&self.stats.counters.cache_writes_full, u64::from(full));
-        self.pump_writes();
-        if self.is_stopping() && !self.cache.is_fenced() && self.can_reclaim() {
-            // The reclaim task has ended. Boxed, because this is rare and the future is large.
-            let freed = Box::pin(self.reclaim_one(true)).await;
-            if freed || self.reclaimer.is_stuck() {
-                return;
-            }
-        }
-        self.want_reclaim();
-        self.log.room().await;
     }
 }

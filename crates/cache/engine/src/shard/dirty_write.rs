@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use flaz_device::{Env, IoBuf};
 
-use super::admit::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::log::{Append, Appended, Class, Lsn, Positions};
 use super::order::RangeGuard;
+use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::queue::Candidate;
 use super::writeback::{blocks_max, bytes_of};
 use super::{Platform, Shard};
@@ -28,8 +28,6 @@ use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
 use crate::volume::IoError;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Number of cache writes in flight above which acknowledgements wait to be packed together.
-const ACK_WRITES_MAX: usize = 2;
 /// Blocks of a write that are appended at a time.
 const BACK_BLOCKS_MAX: usize = 64;
 
@@ -66,25 +64,10 @@ struct KeptBlock {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Whether blocks are or may become dirty.
-    pub(super) fn dirty_allowed(&self) -> bool {
-        self.mode() == Mode::WriteBack || self.dirty_blocks() > 0
-    }
-
     /// Whether a write must take this path. Call it with the range locked.
     pub(super) fn must_write_back(&self, blocks: &Range<u64>, bypass: bool) -> bool {
         blocks.end <= self.whole_blocks()
             && (self.mode() == Mode::WriteBack && !bypass || self.any_dirty(blocks))
-    }
-
-    pub(super) fn any_dirty(&self, blocks: &Range<u64>) -> bool {
-        let mut locals = blocks.clone().map(|block| self.local(BlockNumber(block)));
-        self.map.dirty_blocks() > 0 && locals.any(|block| self.map.is_dirty(block))
-    }
-
-    /// The error of a request that needs the cache device after it was fenced.
-    pub(super) fn cache_failed(&self) -> IoError {
-        IoError::CacheFailed(format!("shard {} has given it up", self.id.number))
     }
 
     /// Stores a write in the cache. The range is in one stripe, in whole blocks of the origin.
@@ -181,7 +164,7 @@ impl<P: Platform> Shard<P> {
         kept.landed = true;
         self.log.promise(&kept.upto);
         if fua && !planted(PlantedBug::DirtyFuaDropped) {
-            self.flush_dirty().await?;
+            self.flush().await?;
         }
         Ok(())
     }
@@ -206,17 +189,6 @@ impl<P: Platform> Shard<P> {
         all
     }
 
-    /// Whether the contents of a block are known.
-    ///
-    /// # Errors
-    /// [`IoError::CacheFailed`]: not before the next start.
-    pub(super) fn is_known(&self, block: LocalBlock) -> Result<(), IoError> {
-        if self.cache.is_fenced() && self.map.is_unknown(block) {
-            return Err(self.cache_failed());
-        }
-        Ok(())
-    }
-
     /// The whole blocks of an unaligned write: old contents around the new.
     async fn merge(self: &Rc<Self>, offset: u64, data: &[u8], blocks: &Range<u64>) -> Result<IoBuf, IoError> {
         let start = blocks.start * BLOCK;
@@ -231,26 +203,6 @@ impl<P: Platform> Shard<P> {
         }
         image[(offset - start) as usize..][..data.len()].copy_from_slice(data);
         Ok(image)
-    }
-
-    /// The latest contents of one block, from the cache or the origin.
-    pub(super) async fn read_block(
-        self: &Rc<Self>,
-        block: LocalBlock,
-        out: &mut [u8],
-    ) -> Result<(), IoError> {
-        loop {
-            let entry = self.map.lookup(block);
-            let Some(entry) = entry else { break };
-            if self.load(block, entry, out).await? {
-                return Ok(());
-            }
-        }
-        let offset = self.global(block).offset();
-        let (buf, result) = self.origin.read(offset, IoBuf::new(BLOCK_BYTES)).await;
-        result.map_err(IoError::Origin)?;
-        out.copy_from_slice(&buf);
-        Ok(())
     }
 
     /// The ring for a dirty block without an older copy: the policy may choose the ring, but not refuse the block.
@@ -347,42 +299,12 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Seals the open extents up to these positions, now or when the next write to the device ends.
-    fn commit(self: &Rc<Self>, upto: &Positions) {
-        if self.log.writes_in_flight() >= ACK_WRITES_MAX {
-            self.log.want_sealed(upto);
-            return;
-        }
-        for (len, records) in self.log.seal_upto(upto).into_iter().flatten() {
-            count(&self.stats.counters.ack_extents, 1);
-            count(&self.stats.counters.ack_extent_bytes, len);
-            count(&self.stats.counters.ack_extent_blocks, records);
-        }
-        self.pump_writes();
-    }
-
-    /// A write to the device has ended: closes the extents that waited for it.
-    pub(super) fn commit_what_waits(self: &Rc<Self>) {
-        let waiting = self.log.take_wanted();
-        if waiting != Positions::default() {
-            self.commit(&waiting);
-        }
-    }
-
     /// The shard's part of a flush: everything acknowledged is stable on return, and the manifest says so now or soon. The
     /// caller flushes the origin.
     ///
     /// # Errors
-    /// [`IoError::Origin`] when a flush of the origin that the shard made on its own failed since the last call;
     /// [`IoError::CacheFailed`] when the cache device cannot make dirty blocks stable, now or at an earlier flush.
     pub async fn flush(self: &Rc<Self>) -> Result<(), IoError> {
-        match self.origin.take_untold() {
-            Some(error) => Err(IoError::Origin(error)),
-            None => self.flush_dirty().await,
-        }
-    }
-
-    async fn flush_dirty(self: &Rc<Self>) -> Result<(), IoError> {
         if self.log.keeps_promises() || planted(PlantedBug::DirtyFlushNotSent) {
             return Ok(());
         }

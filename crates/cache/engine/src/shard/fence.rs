@@ -14,6 +14,7 @@ use futures_util::future::{Either, select};
 
 use super::io::CacheIo;
 use super::{Platform, Shard};
+use crate::volume::IoError;
 
 /// Attempts to mark a failed cache as out of date.
 const MARK_TRIES_MAX: u32 = 3;
@@ -122,5 +123,10 @@ impl<P: Platform> Shard<P> {
             self.intents.wanted().await;
         }
         self.cache.tell_host().await
+    }
+
+    /// The error of a request that needs the cache device after it was fenced.
+    pub(super) fn cache_failed(&self) -> IoError {
+        IoError::CacheFailed(format!("shard {} has given it up", self.id.number))
     }
 }

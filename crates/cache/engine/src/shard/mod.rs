@@ -1,23 +1,48 @@
 //! A shard: an independent part of the cache, driven by one thread, without locks.
 //!
-//! | module | stage |
+//! [`Shard`] owns one component for each kind of state. A component knows nothing of the shard or of other components
+//! unless they are passed to it, and is tested alone:
+//!
+//! | component | state |
 //! |---|---|
-//! | [`read`] | hits, partial hits, misses, single-flight origin reads |
-//! | [`write`] | write-through, write-around, pass-through, trim, write-zeroes |
-//! | [`dirty_write`] | writes that stay in the cache, acknowledged when they have landed |
-//! | [`writeback_worker`], [`writeback`] | writing dirty blocks to the origin; the dirty limit |
-//! | [`admit`] | storing blocks, off the caller's path |
-//! | [`reclaim`] | freeing the oldest regions |
-//! | [`image`], [`contents`] | the index image of a clean stop, written and read |
-//! | [`intents`], [`recover`] | intents and recovery, for a warm start after a crash |
-//! | [`map`] | locations of blocks, and which records are void |
-//! | [`log`], [`fragment`] | locations and encoding of fragments |
+//! | [`map`] | locations of blocks, and which records are stale |
+//! | [`log`], [`fragment`], [`codecs`] | regions, extents in flight, and the encoding of fragments |
 //! | [`order`], [`locks`] | ordering of writes and admissions |
-//! | [`queue`], [`origin_reads`], [`reclaimer`], [`tasks`] | waiting and running work |
-//! | [`stable`] | making the log stable, and recording that in the manifest |
-//! | [`manifest_reader`], [`region_reader`] | reading the state that an earlier opening left |
+//! | [`queue`], [`origin_reads`], [`reclaimer`], [`writeback`], [`tasks`] | waiting and running work |
+//! | [`intents`] | stripes that may differ from the origin |
 //! | [`io`] | the two devices |
-//! | [`fence`] | fencing a cache device that fails |
+//! | [`tuning`], [`identity`] | settings and policy; what never changes |
+//! | [`contents`], [`manifest_reader`], [`region_reader`] | no state: reading what an earlier opening left |
+//!
+//! An operation that needs several components is a method of the shard. Such methods only call methods of files below their
+//! own (the test `layers` checks that). What concerns a file above is an event that it awaits, such as
+//! [`SegmentLog::room`](log::SegmentLog::room):
+//!
+//! | file | methods |
+//! |---|---|
+//! | `start` | starting tasks, changing settings |
+//! | `image` | stop, and the index image of a clean stop |
+//! | `recover` | the start after a crash |
+//! | `read` | hits, partial hits, misses |
+//! | `write` | write-through, write-around, pass-through, trim, write-zeroes |
+//! | `dirty_write` | writes that stay in the cache, acknowledged when they have landed |
+//! | `writeback_worker` | cleaning dirty blocks in address order |
+//! | `admit` | storing blocks and tombstones, off the caller's path |
+//! | `packing` | compression before an append |
+//! | `room` | waiting for space in the log |
+//! | `reclaim` | freeing the oldest regions |
+//! | `writeback_runs` | writing dirty blocks to the origin |
+//! | `load` | the contents of one block |
+//! | `devices` | reads of the cache device |
+//! | `intents/setting` | setting intents before a write |
+//! | `intents/clearing` | clearing them when a crash no longer matters |
+//! | `stable` | making the log stable, and recording that in the manifest |
+//! | `sending` | writing extents and summaries |
+//! | `stale` | dropping copies, and the tombstones that must follow |
+//! | `fence` | fencing a cache device that fails |
+//! | `intents/loading` | the bitmap as a whole |
+//! | `intents/pages` | writing a page of the bitmap |
+//! | `mod` | names, sizes and levels, from the components |
 //!
 //! Invariants:
 //! - An index entry of a clean block names a fragment with the bytes of the origin, except for writes in flight; a block's
@@ -41,12 +66,14 @@ mod identity;
 mod image;
 mod intents;
 mod io;
+mod load;
 mod locks;
 mod log;
 mod manifest_reader;
 mod map;
 mod order;
 mod origin_reads;
+mod packing;
 mod platform;
 mod queue;
 mod read;
@@ -54,17 +81,22 @@ mod reclaim;
 mod reclaimer;
 mod recover;
 mod region_reader;
+mod room;
 mod sending;
 #[cfg(test)]
 mod simulated;
 mod stable;
+mod stale;
+mod start;
 mod tasks;
 mod tuning;
 mod write;
 mod writeback;
+mod writeback_runs;
 mod writeback_worker;
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -75,7 +107,7 @@ use crate::format::geometry::Geometry;
 use crate::host_record::HostRecords;
 use crate::policy::{Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
-use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot, count};
+use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use codecs::CodecPool;
 use identity::ShardIdentity;
@@ -236,19 +268,6 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, write back, and mark stable
-    /// lengths.
-    pub fn start(self: &Rc<Self>) {
-        self.tasks.enter(Phase::Serving);
-        let (tasks, env) = (&self.tasks, &self.env);
-        tasks.spawn(env, Self::admit_task(Rc::clone(self)));
-        tasks.spawn(env, Self::reclaim_task(Rc::clone(self)));
-        tasks.spawn(env, Self::intent_task(Rc::clone(self)));
-        tasks.spawn(env, Self::clear_task(Rc::clone(self)));
-        tasks.spawn(env, Self::clean_task(Rc::clone(self)));
-        tasks.spawn(env, Self::mark_task(Rc::clone(self)));
-    }
-
     fn is_stopping(&self) -> bool {
         self.tasks.phase() == Phase::Stopping
     }
@@ -263,24 +282,6 @@ impl<P: Platform> Shard<P> {
     #[must_use]
     pub fn number(&self) -> u32 {
         self.id.number
-    }
-
-    /// Applies settings that can change while serving.
-    pub fn set(&self, change: &Settings) {
-        self.tuning.change(change, self.map.len() as u64);
-        self.writeback.note_limit();
-    }
-
-    /// Sets whether the superblock, stable, permits dirty blocks. Without that, write-back acts as write-through.
-    pub fn permit_write_back(self: &Rc<Self>, permitted: bool) {
-        let was_careful = self.must_be_whole();
-        self.writeback.permit(permitted);
-        if permitted && !was_careful {
-            // Until now reclaim moved fragments unverified: see `must_be_whole`. No dirty block may follow those in a
-            // region.
-            self.log.close_regions();
-            self.pump_writes();
-        }
     }
 
     /// Whether reclaim must verify the fragments that it moves. Recovery takes an extent with a damaged fragment for a torn
@@ -412,14 +413,6 @@ impl<P: Platform> Shard<P> {
         self.map.ring_for(&self.log, block, self.global(block))
     }
 
-    /// Drops a block because its cached copy no longer matches the origin. Returns the ring that now needs a new record of
-    /// the block, if any.
-    fn invalidate(&self, block: LocalBlock) -> Option<Ring> {
-        let stale = self.map.invalidate(&self.log, block)?;
-        count(&self.stats.counters.dropped_blocks, u64::from(stale.was_cached));
-        Some(stale.ring)
-    }
-
     /// Space in the two rings, for the policy.
     fn ring_sizes(&self) -> RingSizes {
         let region_bytes = self.id.geometry.region_bytes;
@@ -435,6 +428,16 @@ impl<P: Platform> Shard<P> {
     /// Takes a packer for the current codec. The caller must put it back.
     fn take_packer(&self) -> Packer {
         self.codecs.take(self.tuning.settings().codec)
+    }
+
+    /// Whether blocks are or may become dirty.
+    fn dirty_allowed(&self) -> bool {
+        self.mode() == Mode::WriteBack || self.dirty_blocks() > 0
+    }
+
+    fn any_dirty(&self, blocks: &Range<u64>) -> bool {
+        let mut locals = blocks.clone().map(|block| self.local(BlockNumber(block)));
+        self.map.dirty_blocks() > 0 && locals.any(|block| self.map.is_dirty(block))
     }
 }
 

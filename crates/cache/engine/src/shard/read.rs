@@ -13,13 +13,10 @@ use futures_util::future::{join, join_all};
 
 use super::fragment::{self, FragmentError};
 use super::gather::{Limits, neighbours};
+use super::load::Hit;
 use super::order::Version;
 use super::origin_reads::Run;
-use super::queue::Job;
 use super::{Platform, Shard, Shared};
-use crate::format::extent::FragmentIdentity;
-use crate::index::{Entry, Place};
-use crate::planted::{PlantedBug, planted};
 use crate::settings::Mode;
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
@@ -32,22 +29,6 @@ const GATHER: Limits = Limits {
 };
 /// Number of hits of a request from which decoding is spread over the cores.
 const DECODE_SPLIT_BLOCKS_MIN: usize = 32;
-
-/// One in this many decodings is timed.
-const UNPACK_SAMPLE: u64 = 16;
-
-/// A hit on the cache device.
-#[derive(Clone, Copy, Debug)]
-struct Hit {
-    /// Block within the request.
-    index: usize,
-    block: LocalBlock,
-    entry: Entry,
-    identity: FragmentIdentity,
-    /// Bytes of the shard's part that the fragment touches, in whole sectors.
-    start: u64,
-    end: u64,
-}
 
 /// Neighbouring hits that are read together.
 #[derive(Debug)]
@@ -153,162 +134,6 @@ impl<P: Platform> Shard<P> {
             self.map.touch(block);
             out
         }))
-    }
-
-    /// Restores the block at `entry` into `out`. False: the copy could not be read; repeat the lookup, because there may be a
-    /// newer one by now.
-    ///
-    /// # Errors
-    /// [`IoError::DirtyLost`]: it was the only copy. [`IoError::CacheFailed`]: the contents are known only after the next start.
-    pub(super) async fn load(
-        self: &Rc<Self>,
-        block: LocalBlock,
-        entry: Entry,
-        out: &mut [u8],
-    ) -> Result<bool, IoError> {
-        self.is_known(block)?;
-        match self.load_from_memory(block, entry, out) {
-            Some(Ok(())) => return Ok(true),
-            Some(Err(error)) => return self.drop_bad(block, entry, Some(&error)).map(|()| false),
-            None => {}
-        }
-        let hit = self.hit(0, block, entry);
-        let pin = self.log.pin(entry.location());
-        let known = self.map.is_damaged(block);
-        let read = self.read_cache_again(hit.start, hit.end - hit.start, known).await;
-        drop(pin);
-        let Ok((buf, at)) = read else {
-            return self.drop_bad(block, entry, None).map(|()| false);
-        };
-        let skip = at + (hit.identity.location.offset() - hit.start) as usize;
-        match self.unpack(&buf[skip..], &hit.identity, out) {
-            Ok(()) => {
-                self.map.not_damaged(block);
-                Ok(true)
-            }
-            Err(error) => self.drop_bad(block, entry, Some(&error)).map(|()| false),
-        }
-    }
-
-    fn unpack(&self, bytes: &[u8], identity: &FragmentIdentity, out: &mut [u8]) -> Result<(), FragmentError> {
-        let counters = &self.stats.counters;
-        count(&counters.unpacked_blocks, 1);
-        if !counters.unpacked_blocks.get().is_multiple_of(UNPACK_SAMPLE) {
-            return self.codecs.unpack(bytes, identity, out);
-        }
-        let started = self.env.now();
-        let result = self.codecs.unpack(bytes, identity, out);
-        let took = self.env.now().since(started).as_nanos() as u64;
-        count(&counters.unpack_ns, took * UNPACK_SAMPLE);
-        result
-    }
-
-    /// Same-filled blocks, and fragments whose extent is still in memory. `None`: the device must be read.
-    fn load_from_memory(
-        &self,
-        block: LocalBlock,
-        entry: Entry,
-        out: &mut [u8],
-    ) -> Option<Result<(), FragmentError>> {
-        let location = match entry.place() {
-            Place::SameFilled { value, .. } => {
-                out.fill(value);
-                return Some(Ok(()));
-            }
-            Place::Fragment { location, .. } => location,
-        };
-        self.log
-            .in_memory(self.global(block), location, |bytes, identity| {
-                count(&self.stats.counters.memory_hit_blocks, 1);
-                self.unpack(bytes, &identity, out)
-            })
-    }
-
-    fn hit(&self, index: usize, block: LocalBlock, entry: Entry) -> Hit {
-        let Place::Fragment { location, sectors } = entry.place() else {
-            unreachable!("same-filled blocks are never on the device")
-        };
-        let start = location.offset() / 512 * 512;
-        let end = start + u64::from(sectors) * 512;
-        let identity = self.log.identity_at(self.global(block), location);
-        Hit {
-            index,
-            block,
-            entry,
-            identity,
-            start,
-            end,
-        }
-    }
-
-    /// Handles a bad fragment (`None`: could not be read). A clean block is dropped. The caller has counted a failed read.
-    ///
-    /// # Errors
-    /// [`IoError::DirtyLost`] if the block is dirty and still has this copy: the origin has only an older version, which must
-    /// not be served.
-    fn drop_bad(
-        self: &Rc<Self>,
-        block: LocalBlock,
-        entry: Entry,
-        error: Option<&FragmentError>,
-    ) -> Result<(), IoError> {
-        self.is_known(block)?;
-        if let Some(error) = error {
-            count(&self.stats.counters.checksum_failures, 1);
-            // The writeback worker reads a dirty one again every second.
-            if !self.map.is_damaged(block) {
-                tracing::warn!(
-                    shard = self.id.number,
-                    block = self.global(block).0,
-                    location = entry.location().offset(),
-                    %error,
-                    "found a bad fragment"
-                );
-            }
-        }
-        let now = self.map.lookup(block);
-        let Some(now) = now.filter(|now| now.same_place(entry)) else {
-            return Ok(());
-        };
-        if now.dirty() && !planted(PlantedBug::DirtyDamageIsAMiss) {
-            count(&self.stats.counters.dirty_lost, 1);
-            let first = self.map.note_damaged(block);
-            let block = self.global(block).0;
-            if first {
-                tracing::error!(
-                    shard = self.id.number,
-                    block,
-                    "the only copy of a block cannot be read: requests for it fail"
-                );
-            }
-            return Err(IoError::DirtyLost { block });
-        }
-        self.drop_if_same(block, entry);
-        Ok(())
-    }
-
-    /// Drops a block whose copy cannot be used, if the index still points to that copy. A tombstone follows: the copy may
-    /// become readable again after the origin has changed.
-    pub(super) fn drop_if_same(self: &Rc<Self>, block: LocalBlock, entry: Entry) {
-        if !self.map.is_at(block, entry) {
-            return;
-        }
-        self.invalidate(block);
-        self.settle_later(block);
-    }
-
-    /// Queues a tombstone for a stale block.
-    pub(super) fn settle_later(self: &Rc<Self>, block: LocalBlock) {
-        let job = Job::WriteTombstones { blocks: vec![block] };
-        if let Some(slot) = self.queue.try_reserve(0) {
-            self.queue.offer(slot, job, &self.stats);
-            return;
-        }
-        let shard = Rc::clone(self);
-        self.tasks.spawn(&self.env, async move {
-            let slot = shard.queue.reserve(&shard.stats).await;
-            shard.queue.offer(slot, job, &shard.stats);
-        });
     }
 
     /// The general path. Returns whole blocks and how many of them were cached.

@@ -14,7 +14,7 @@ use super::gather::{Limits, neighbours};
 use super::log::{Append, Appended, Class, Copies, Victim};
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::tasks::Phase;
-use super::writeback_worker::Dirty;
+use super::writeback_runs::Dirty;
 use super::{Platform, Shard, fragment};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
 use crate::index::Entry;

@@ -1,0 +1,40 @@
+//! Starting a shard's tasks, and changes while they run.
+
+use std::rc::Rc;
+
+use super::tasks::Phase;
+use super::{Platform, Shard};
+use crate::settings::Settings;
+
+impl<P: Platform> Shard<P> {
+    /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, write back, and mark stable
+    /// lengths.
+    pub fn start(self: &Rc<Self>) {
+        self.tasks.enter(Phase::Serving);
+        let (tasks, env) = (&self.tasks, &self.env);
+        tasks.spawn(env, Self::admit_task(Rc::clone(self)));
+        tasks.spawn(env, Self::reclaim_task(Rc::clone(self)));
+        tasks.spawn(env, Self::intent_task(Rc::clone(self)));
+        tasks.spawn(env, Self::clear_task(Rc::clone(self)));
+        tasks.spawn(env, Self::clean_task(Rc::clone(self)));
+        tasks.spawn(env, Self::mark_task(Rc::clone(self)));
+    }
+
+    /// Applies settings that can change while serving.
+    pub fn set(&self, change: &Settings) {
+        self.tuning.change(change, self.map.len() as u64);
+        self.writeback.note_limit();
+    }
+
+    /// Sets whether the superblock, stable, permits dirty blocks. Without that, write-back acts as write-through.
+    pub fn permit_write_back(self: &Rc<Self>, permitted: bool) {
+        let was_careful = self.must_be_whole();
+        self.writeback.permit(permitted);
+        if permitted && !was_careful {
+            // Until now reclaim moved fragments unverified: see `must_be_whole`. No dirty block may follow those in a
+            // region.
+            self.log.close_regions();
+            self.pump_writes();
+        }
+    }
+}
