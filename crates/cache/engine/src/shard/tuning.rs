@@ -64,3 +64,32 @@ impl Tuning {
         self.policy.borrow().memory_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PolicyKind;
+
+    fn settings(policy: PolicyKind) -> Settings {
+        Settings {
+            policy,
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn a_policy_of_another_kind_starts_anew_and_one_of_the_same_kind_continues() {
+        let tuning = Tuning::new(settings(PolicyKind::SecondTouch), 1000);
+        let admit = || tuning.admit(LocalBlock(7));
+        assert!(matches!(admit(), Admission::Refuse), "the first touch");
+        let mut same = settings(PolicyKind::SecondTouch);
+        same.dirty_percent += 1;
+        tuning.change(&same, 0);
+        assert!(!matches!(admit(), Admission::Refuse), "the second touch");
+        assert_eq!(tuning.settings().dirty_percent, same.dirty_percent);
+        tuning.change(&settings(PolicyKind::Fifo), 0);
+        assert!(matches!(tuning.admit(LocalBlock(8)), Admission::To(_)));
+        tuning.change(&same, 0);
+        assert!(matches!(tuning.admit(LocalBlock(8)), Admission::Refuse));
+    }
+}

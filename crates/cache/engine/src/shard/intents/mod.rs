@@ -184,3 +184,64 @@ impl Drop for Intent<'_> {
         clients.set(clients.get() - u32::from(self.of_client));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::GeometryOptions;
+
+    fn bitmap() -> IntentBitmap {
+        let options = GeometryOptions {
+            shard_count: Some(1),
+            ..GeometryOptions::default()
+        };
+        IntentBitmap::new(&Geometry::plan(64 << 20, 512, 64 << 30, options).expect("fits"))
+    }
+
+    #[test]
+    fn a_bit_is_not_cleared_while_a_write_is_in_flight() {
+        let intents = bitmap();
+        intents.bits.borrow_mut().set(3);
+        let (first, second) = (intents.enter(3, true), intents.enter(3, false));
+        drop(first);
+        assert!(!intents.writing(), "writeback is not counted");
+        assert!(!intents.bits.borrow_mut().clear_if_idle(3));
+        drop(second);
+        intents
+            .bits
+            .borrow_mut()
+            .begin_round(crate::settings::AfterCrash::Warm);
+        assert!(intents.bits.borrow_mut().clear_if_idle(3));
+        assert_eq!(intents.set_count(), 0);
+    }
+
+    #[test]
+    fn a_page_has_the_set_bits_and_those_about_to_be_set() {
+        let intents = bitmap();
+        let second_sector = INTENT_STRIPES + 5;
+        intents.bits.borrow_mut().set(3);
+        let page = intents.page(0, 9, &[4, second_sector], 16);
+        let sector = |within: usize| {
+            let bytes = page[within * 512..][..512].try_into().expect("512 bytes");
+            IntentSector::parse(bytes, 16 + within as u32).expect("sealed")
+        };
+        let set = |within| {
+            let sector = sector(within);
+            (0..INTENT_STRIPES)
+                .filter(move |at| sector.has(*at))
+                .collect::<Vec<u64>>()
+        };
+        assert_eq!((set(0), set(1)), (vec![3, 4], vec![5]));
+        assert_eq!(sector(0).epoch.get(), 9);
+        assert!(
+            !intents.is_set(LocalBlock(4 * STRIPE_BLOCKS)),
+            "not before it is stable"
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "they ascend")]
+    fn stripes_of_a_page_must_ascend() {
+        let _page = bitmap().page(0, 1, &[5, 4], 0);
+    }
+}

@@ -15,6 +15,8 @@ mod counts;
 mod flushes;
 mod noting;
 mod origin;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use flaz_device::Env;

@@ -4,7 +4,6 @@
 //! - A write that is stable on return is trusted like a flush: only if no flush that it may depend on has failed.
 //! - A flush that fails when no client asked for it is reported to the next client that asks for a flush.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -30,8 +29,6 @@ pub(in crate::shard) struct OriginIo<P: Platform> {
     pub(super) shard: u32,
     /// Where the host records the origin's fingerprint, if it does.
     pub(super) host: Option<Rc<dyn HostRecords>>,
-    /// A failed flush that no client had asked for.
-    untold: RefCell<Option<DeviceError>>,
 }
 
 impl<P: Platform> OriginIo<P> {
@@ -51,7 +48,6 @@ impl<P: Platform> OriginIo<P> {
             len: geometry.origin_len,
             shard,
             host,
-            untold: RefCell::new(None),
         }
     }
 
@@ -296,10 +292,6 @@ impl<P: Platform> OriginIo<P> {
     /// Keeps the failure of a flush that no client asked for, and reports it to the next client that asks for a flush: the
     /// operating system may report it only once.
     pub(in crate::shard) fn leave_untold(&self, error: DeviceError) {
-        *self.untold.borrow_mut() = Some(error);
-    }
-
-    pub(in crate::shard) fn take_untold(&self) -> Option<DeviceError> {
-        self.untold.borrow_mut().take()
+        self.shared.flushes().leave_untold(error);
     }
 }
