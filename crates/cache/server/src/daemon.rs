@@ -17,7 +17,7 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
 use flaz_nbd::Export;
-use flaz_runtime::file::{FileDevice, OpenMode};
+use flaz_runtime::file::{FileDevice, Hold, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime, compute};
 
 use crate::device::{HostDevice, Production};
@@ -210,7 +210,7 @@ pub(crate) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<File
         path,
         OpenMode {
             read_only,
-            exclusive: false,
+            hold: Hold::Claimed,
             buffered: false,
         },
     )?)

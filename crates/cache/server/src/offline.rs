@@ -13,7 +13,7 @@ use flaz_engine::check::{Finding, Object, walk};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_engine::settings::Settings;
-use flaz_runtime::file::{FileDevice, OpenMode, locked_by};
+use flaz_runtime::file::{FileDevice, Hold, OpenMode, locked_by};
 use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -27,7 +27,11 @@ use crate::status::cache_report;
 
 fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
     safety::cache(path)?;
-    let device = open_cache(path, true)?;
+    let mode = OpenMode {
+        read_only: true,
+        ..OpenMode::default()
+    };
+    let device = FileDevice::open(path, mode)?;
     let runtime = Runtime::new(Config::default())?;
     Ok(runtime.block_on(cache::read_superblock(&device))?)
 }
@@ -49,7 +53,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         &spec.origin,
         OpenMode {
             read_only: true,
-            exclusive: false,
+            hold: Hold::None,
             buffered: false,
         },
     )

@@ -5,7 +5,7 @@ use flaz_engine::cache::CacheError;
 use flaz_engine::fingerprint::{FINGERPRINT_BYTES, partitions, read_start};
 use flaz_engine::format::superblock::Superblock;
 use flaz_runtime::Runtime;
-use flaz_runtime::file::{FileDevice, OpenError, OpenMode};
+use flaz_runtime::file::{FileDevice, Hold, OpenError, OpenMode};
 
 use crate::device::HostDevice;
 use crate::error::HostError;
@@ -76,7 +76,7 @@ pub(crate) fn open_origin(
 fn open(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
     let mode = OpenMode {
         read_only,
-        exclusive: true,
+        hold: Hold::Exclusive,
         buffered: false,
     };
     FileDevice::open(path, mode).map_err(|error| {

@@ -1,7 +1,8 @@
 //! Advisory locks, and the processes that hold them.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,7 +45,7 @@ pub(super) fn take_patiently(
         if take(fd, read_only)? {
             return Ok(true);
         }
-        let alive = holder_ids(device, inode)
+        let alive = holder_ids(FLOCK, device, inode)
             .iter()
             .any(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true));
         if alive || Instant::now() >= give_up {
@@ -55,16 +56,69 @@ pub(super) fn take_patiently(
     }
 }
 
-/// Processes that hold locks on an inode of a device, by number. From /proc/locks, which shows only processes of this
-/// container.
-fn holder_ids(device: u64, inode: u64) -> Vec<String> {
+/// Waits up to [`LINGER_MAX`] until no request of an earlier process is in flight (see [`take_patiently`]), and marks this
+/// descriptor for later calls. `Ok(false)` if they are still in flight. The caller excludes running processes.
+///
+/// The mark is a lock of the open file description, independent of [`take`], that the kernel releases when the descriptor
+/// and all requests on it are gone.
+pub(super) fn outlast_requests(
+    fd: &OwnedFd,
+    read_only: bool,
+    device: u64,
+    inode: u64,
+) -> rustix::io::Result<bool> {
+    let give_up = Instant::now() + LINGER_MAX;
+    loop {
+        if mark(fd, read_only)? {
+            return Ok(true);
+        }
+        // NFS turns both kinds of locks into one, so the conflict may be with the lock that the caller has.
+        if holder_ids(OFD, device, inode).is_empty() {
+            return Ok(true);
+        }
+        if Instant::now() >= give_up {
+            return Ok(false);
+        }
+        thread::sleep(LINGER_POLL);
+    }
+}
+
+/// Takes a lock of the open file description on the first byte; false if another description has it.
+fn mark(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
+    // SAFETY: all zeroes is a valid `flock`.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = match read_only {
+        true => libc::F_RDLCK as libc::c_short,
+        false => libc::F_WRLCK as libc::c_short,
+    };
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_len = 1;
+    // SAFETY: the descriptor is open, and `lock` is a valid `flock` that the call only reads.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(true);
+    }
+    match Errno::from_io_error(&io::Error::last_os_error()) {
+        Some(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        // The file system has no locks.
+        Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => Ok(true),
+        error => Err(error.unwrap_or(Errno::IO)),
+    }
+}
+
+/// The names of the two kinds of locks in /proc/locks.
+const FLOCK: &str = "FLOCK";
+const OFD: &str = "OFDLCK";
+
+/// Processes that hold locks of a kind on an inode of a device, by number (-1 for the lock of a description). From
+/// /proc/locks, which shows only processes of this container.
+fn holder_ids(kind: &str, device: u64, inode: u64) -> Vec<String> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    holders_in(&locks, device, inode)
+    holders_in(&locks, kind, device, inode)
 }
 
 /// Two file systems may have files with the same inode number, and each FUSE mount has. But some file systems (btrfs)
 /// report another device here than in the file's status: if no device matches, the inode number alone decides.
-fn holders_in(locks: &str, device: u64, inode: u64) -> Vec<String> {
+fn holders_in(locks: &str, kind: &str, device: u64, inode: u64) -> Vec<String> {
     let place = format!(
         "{:02x}:{:02x}:{inode}",
         rustix::fs::major(device),
@@ -75,10 +129,10 @@ fn holders_in(locks: &str, device: u64, inode: u64) -> Vec<String> {
         let fitting = locks.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             // "1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF"; waiting ones have "->" second.
-            let [_, "FLOCK", _, _, pid, place, ..] = fields[..] else {
+            let [_, found, _, _, pid, place, ..] = fields[..] else {
                 return None;
             };
-            fits(place).then(|| pid.to_owned())
+            (found == kind && fits(place)).then(|| pid.to_owned())
         });
         fitting.take(NAMED_MAX).collect()
     };
@@ -95,7 +149,7 @@ fn holders_in(locks: &str, device: u64, inode: u64) -> Vec<String> {
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<String> {
     let stat = rustix::fs::stat(path).ok()?;
-    let alive: Vec<String> = holder_ids(stat.st_dev, stat.st_ino)
+    let alive: Vec<String> = holder_ids(FLOCK, stat.st_dev, stat.st_ino)
         .iter()
         .filter(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(false))
         .map(|pid| process(pid))
@@ -105,7 +159,10 @@ pub fn locked_by(path: &Path) -> Option<String> {
 
 /// The holders for a message: "process 12 (qemu)".
 pub(super) fn holders(device: u64, inode: u64) -> String {
-    let mut names: Vec<String> = holder_ids(device, inode).iter().map(|pid| process(pid)).collect();
+    let mut names: Vec<String> = holder_ids(FLOCK, device, inode)
+        .iter()
+        .map(|pid| process(pid))
+        .collect();
     names.dedup();
     if names.is_empty() {
         "another process".into()
@@ -174,10 +231,31 @@ mod tests {
                      2: FLOCK  ADVISORY  WRITE 18 00:30:2 0 EOF\n\
                      3: POSIX  ADVISORY  WRITE 19 00:30:2 0 EOF\n\
                      4: -> FLOCK  ADVISORY  WRITE 20 00:30:2 0 EOF\n";
-        let of = |minor, inode| holders_in(locks, rustix::fs::makedev(0, minor), inode);
+        let of = |minor, inode| holders_in(locks, FLOCK, rustix::fs::makedev(0, minor), inode);
         assert_eq!(of(0x30, 2), ["18"]);
         assert_eq!(of(0x2f, 2), ["17"]);
         assert_eq!(of(0x31, 2), ["17", "18"], "a device with another number there");
         assert!(of(0x30, 12).is_empty());
+    }
+
+    /// The first description stands for one that only requests of a dead process keep open.
+    #[test]
+    fn the_mark_of_a_claimed_file_waits_for_the_last_one() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = || OwnedFd::from(file.reopen().expect("opens"));
+        let stat = rustix::fs::stat(file.path()).expect("it is there");
+        let (claim, first, second) = (open(), open(), open());
+        assert!(take(&claim, false).expect("locks"));
+        let outlast = |fd: &OwnedFd| outlast_requests(fd, false, stat.st_dev, stat.st_ino).expect("locks");
+        assert!(outlast(&first), "beside the lock of the claim");
+        assert!(!mark(&second, false).expect("locks"));
+        let begun = Instant::now();
+        let ended = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(first);
+        });
+        assert!(outlast(&second));
+        assert!(begun.elapsed() >= Duration::from_millis(50), "it waited");
+        ended.join().expect("it ends");
     }
 }

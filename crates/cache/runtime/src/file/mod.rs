@@ -29,5 +29,5 @@ pub use handle::FileDevice;
 pub use identity::Identity;
 pub use kind::Kind;
 pub use lock::locked_by;
-pub use open::{OpenError, OpenMode};
+pub use open::{Hold, OpenError, OpenMode};
 pub use status::Run;

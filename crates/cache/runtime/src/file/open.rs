@@ -25,11 +25,25 @@ const ALIGNMENT_MAX: u32 = flaz_device::buf::ALIGNMENT as u32;
 pub struct OpenMode {
     /// For reading only: writes will fail.
     pub read_only: bool,
-    /// Exclusively: an advisory lock (shared among readers), and O_EXCL on block devices, which fails if the device is
-    /// mounted or used by another driver.
-    pub exclusive: bool,
+    /// Which other users are excluded.
+    pub hold: Hold,
     /// Through the page cache even if O_DIRECT works.
     pub buffered: bool,
+}
+
+/// How an open device excludes others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    /// Not at all.
+    #[default]
+    None,
+    /// The caller excludes other processes by another descriptor, for example one on which it has checked the contents.
+    /// Only the requests of a process that has ended can be left: waits for them, and makes later opens wait for the
+    /// requests of this process.
+    Claimed,
+    /// By an advisory lock (shared among readers), and O_EXCL on block devices, which fails if the device is mounted or
+    /// used by another driver. Waits for requests of a process that has ended.
+    Exclusive,
 }
 
 /// Why a device could not be opened.
@@ -60,6 +74,12 @@ pub enum OpenError {
         path: PathBuf,
         /// The holder, as far as it is visible.
         holder: String,
+    },
+    /// Requests of a process that has ended are still in flight.
+    #[error("{} still has requests of a flaz process that has ended: try again when they have completed, or check the device", path.display())]
+    Lingering {
+        /// The file.
+        path: PathBuf,
     },
     /// The block device is in use.
     #[error("{} is in use: {user}: free it first", path.display())]
@@ -112,14 +132,22 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
             found: "file that was replaced during the checks",
         });
     }
-    if mode.exclusive
-        && !lock::take_patiently(&fd, mode.read_only, opened.st_dev, opened.st_ino)
-            .map_err(failed("lock", path))?
-    {
-        return Err(OpenError::Locked {
-            path: path.into(),
-            holder: lock::holders(opened.st_dev, opened.st_ino),
-        });
+    let (device, inode) = (opened.st_dev, opened.st_ino);
+    match mode.hold {
+        Hold::None => {}
+        Hold::Claimed => {
+            if !lock::outlast_requests(&fd, mode.read_only, device, inode).map_err(failed("lock", path))? {
+                return Err(OpenError::Lingering { path: path.into() });
+            }
+        }
+        Hold::Exclusive => {
+            if !lock::take_patiently(&fd, mode.read_only, device, inode).map_err(failed("lock", path))? {
+                return Err(OpenError::Locked {
+                    path: path.into(),
+                    holder: lock::holders(device, inode),
+                });
+            }
+        }
     }
     let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(failed("determine the size of", path))?;
     let (alignment, direct) = match (direct, kind) {
@@ -193,7 +221,7 @@ fn open_descriptor(path: &Path, mode: OpenMode, kind: Kind) -> Result<(OwnedFd, 
         OFlags::RDWR
     };
     let mut flags = access | OFlags::CLOEXEC;
-    if kind == Kind::BlockDevice && mode.exclusive {
+    if kind == Kind::BlockDevice && mode.hold == Hold::Exclusive {
         flags |= OFlags::EXCL;
     }
     let open = |flags| {

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use flaz_device::{Device, IoBuf};
-use flaz_runtime::file::{FileDevice, Kind, OpenError, OpenMode, Run};
+use flaz_runtime::file::{FileDevice, Hold, Kind, OpenError, OpenMode, Run};
 
 use crate::runtime;
 
 const LEN: u64 = 16 << 20;
 const EXCLUSIVE: OpenMode = OpenMode {
     read_only: false,
-    exclusive: true,
+    hold: Hold::Exclusive,
     buffered: false,
 };
 

@@ -4,24 +4,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use flaz_device::{Device, DeviceOp, IoBuf};
-use flaz_runtime::file::{FileDevice, Kind, OpenError, OpenMode, Run};
+use flaz_runtime::file::{FileDevice, Hold, Kind, OpenError, OpenMode, Run};
 use futures_util::future::join_all;
 
 use crate::runtime;
 
 const EXCLUSIVE: OpenMode = OpenMode {
     read_only: false,
-    exclusive: true,
+    hold: Hold::Exclusive,
     buffered: false,
 };
 const READ_ONLY: OpenMode = OpenMode {
     read_only: true,
-    exclusive: true,
+    hold: Hold::Exclusive,
     buffered: false,
 };
 const BUFFERED: OpenMode = OpenMode {
     read_only: false,
-    exclusive: false,
+    hold: Hold::None,
     buffered: true,
 };
 
