@@ -274,7 +274,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 ..Finding::good("index-entry", offset, len, object)
             });
             if missing > 0 {
-                let message = format!("{missing} index entries of shard {shard} name nothing that is there");
+                let message = format!("{missing} index entries of shard {shard} point to missing records");
                 self.tell(Finding {
                     count: missing,
                     ..Finding::bad("index-entry", offset, len, message)
@@ -356,7 +356,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     Object::Index { shard, entries },
                 ));
                 if contents.refused > 0 {
-                    let message = format!("{} index entries of shard {shard} cannot be", contents.refused);
+                    let message = format!("{} index entries of shard {shard} are invalid", contents.refused);
                     let bad = Finding::bad("index-entry", offset, PAGE_BYTES as u64, message);
                     self.tell(Finding {
                         count: contents.refused as u64,
@@ -475,7 +475,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     "record",
                     offset,
                     8,
-                    "its fragment ends behind the extent",
+                    "its fragment ends after the extent",
                 ));
                 break;
             }

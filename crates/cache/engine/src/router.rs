@@ -387,7 +387,7 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         let failed = writes.flushes().flushes_failed();
         self.heard.set(failed);
         if outcome.is_ok() && failed != heard {
-            let why = io::Error::other("it failed a flush that somebody else asked for");
+            let why = io::Error::other("a flush requested by another client failed");
             outcome = Err(IoError::Origin(DeviceError::new(DeviceOp::Flush, 0, 0, why)));
         }
         outcome

@@ -30,8 +30,8 @@ pub fn segment_lens(offset: u64, len: u64) -> impl Iterator<Item = usize> {
 /// Why a request failed. Front ends turn this into their protocol's error number.
 #[derive(Debug, thiserror::Error)]
 pub enum IoError {
-    /// The request reaches over the end of the device.
-    #[error("request of {len} bytes at offset {offset} reaches over the device's end at {size}")]
+    /// The request exceeds the device.
+    #[error("request of {len} bytes at offset {offset} exceeds the device size of {size} bytes")]
     OutOfRange {
         /// Byte offset of the request.
         offset: u64,
@@ -44,15 +44,14 @@ pub enum IoError {
     #[error("origin: {0}")]
     Origin(#[source] DeviceError),
     /// Another reader's origin read failed, and this request had joined it.
-    #[error("origin: the read that this request waited for failed")]
+    #[error("origin: the read shared with another request failed")]
     OriginShared,
-    /// The cache device failed, and what the request is about is newer there than on the origin.
-    #[error("the cache device failed, and it alone has the latest data of this range: {0}")]
+    /// The cache device failed, and has newer data than the origin.
+    #[error("the cache device failed and has the only current data of this range: {0}")]
     CacheFailed(String),
     /// A dirty block's only copy is damaged.
     #[error(
-        "block {block} was not on the origin yet, and its copy on the cache device is damaged; writing the whole block \
-         makes it usable again"
+        "block {block} is dirty and its only copy on the cache device is damaged; writing the whole block repairs it"
     )]
     DirtyLost {
         /// Number of the 4 KiB block.

@@ -91,7 +91,7 @@ fn a_damaged_dirty_block_is_named_with_safe_advice() {
             "{command}: {said}"
         );
         assert!(
-            !said.contains("the latest data of this range"),
+            !said.contains("the only current data of this range"),
             "{command}: {said}"
         );
     }

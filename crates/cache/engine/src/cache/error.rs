@@ -33,7 +33,7 @@ pub enum CacheError {
     /// The device's sector size does not match the cache.
     #[error(
         "the cache device has sectors of {found} bytes, the cache was created for {expected}: use a device with such \
-         sectors, or create the cache anew"
+         sectors, or recreate the cache"
     )]
     Sectors {
         /// Sector size in the superblock.
@@ -43,8 +43,8 @@ pub enum CacheError {
     },
     /// The origin has shrunk.
     #[error(
-        "the origin has {found} bytes, the cache was created for one of {expected}: name the right origin, or create \
-         the cache anew"
+        "the origin has {found} bytes, the cache was created for one of {expected}: specify the correct origin, or \
+         recreate the cache"
     )]
     OriginTooSmall {
         /// Bytes according to the superblock.
@@ -55,8 +55,8 @@ pub enum CacheError {
     /// The origin has changed since the cache last served it.
     #[error(
         "the origin has been changed since {since} (its first {bytes} bytes, and those of its partitions, have the \
-         fingerprint {found:#010x}, expected {expected:#010x}): what is cached may be old{}, and never write to an origin \
-         past its cache",
+         fingerprint {found:#010x}, expected {expected:#010x}): cached data may be out of date{}. Never write to an \
+         origin while it has a cache",
         if *dirty {
             ", and dirty blocks no longer fit the origin; discard everything with --discard-cache --discard-dirty"
         } else {
@@ -80,20 +80,20 @@ pub enum CacheError {
     Origin(#[source] DeviceError),
     /// Write-back needs recovery after a crash.
     #[error(
-        "write-back needs a cache that is warm after a crash, or acknowledged writes would be lost with the index: leave out \
+        "write-back requires a warm start after a crash, otherwise acknowledged writes would be lost with the index: remove \
          --after-crash cold"
     )]
     ColdWriteBack,
     /// Discarding the cache would lose dirty blocks.
     #[error(
         "the cache holds, or may hold, dirty blocks (writes that have not reached the origin): discarding it would lose \
-         them. Serve it once as it is, and run `flaz detach`; or discard those writes as well with --discard-dirty"
+         them. Serve it and run `flaz detach`, or also discard those writes with --discard-dirty"
     )]
     Dirty,
     /// Dirty blocks cannot be found again.
     #[error(
         "the cache may hold dirty blocks (writes that have not reached the origin), and its log cannot be used: {why}; \
-         `flaz check` says more. To serve the origin without those writes, discard them with --discard-cache \
+         run `flaz check` for details. To serve the origin without those writes, discard them with --discard-cache \
          --discard-dirty"
     )]
     DirtyUnreadable {
@@ -191,9 +191,9 @@ fn no_superblock(first: &FormatError, second: &FormatError) -> String {
             "not a flaz cache: no superblock found (check the path; `flaz create` creates a cache)".to_owned()
         }
         _ => format!(
-            "not a usable flaz cache: slot 0: {first}; slot 1: {second} (it is a cache that is damaged, cut short or newer, \
-             and may hold writes that have not reached the origin: put the device back as it was; make it anew only if \
-             those may be lost)"
+            "not a usable flaz cache: slot 0: {first}; slot 1: {second} (the cache is damaged, truncated or newer, and may \
+             hold writes that have not reached the origin: restore the device; recreate the cache only if those writes \
+             may be lost)"
         ),
     }
 }

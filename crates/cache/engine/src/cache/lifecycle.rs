@@ -296,7 +296,7 @@ impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
         if let Start::Warm(epoch) = opened.start {
             match self.shards.load_images(epoch).await? {
                 Ok(0) => {}
-                Ok(refused) => tracing::warn!("{refused} index entries were not usable and were left out"),
+                Ok(refused) => tracing::warn!("{refused} index entries were invalid and were skipped"),
                 Err(error) => opened.start = self.without_images(error).await?,
             }
         }

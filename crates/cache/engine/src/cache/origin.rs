@@ -30,7 +30,7 @@ pub(super) async fn check<C: Device, O: Device>(
         // Clients wrote without intents, and the fingerprint was not updated since.
         (Start::Recovered, Some(record)) if record.fenced => {
             tracing::warn!(
-                "cannot check whether the origin was changed since the crash: the cache was fenced before it"
+                "cannot check whether the origin has changed since the crash: the cache was fenced before it"
             );
             return Ok(());
         }
@@ -42,7 +42,7 @@ pub(super) async fn check<C: Device, O: Device>(
         Ok(found) => found,
         // A power cut may have torn a sector that clients were writing: the cached copy of it is needed.
         Err(error) if since == Served::UntilCrash => {
-            tracing::warn!("cannot check whether the origin was changed since the crash: {error}");
+            tracing::warn!("cannot check whether the origin has changed since the crash: {error}");
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -55,7 +55,7 @@ pub(super) async fn check<C: Device, O: Device>(
         && any_intent(cache, &superblock.geometry, &found.stripes).await
     {
         tracing::info!(
-            "cannot check whether the origin was changed since the crash: clients were writing to the compared stripes"
+            "cannot check whether the origin has changed since the crash: clients were writing to the compared stripes"
         );
         return Ok(());
     }
@@ -78,7 +78,7 @@ pub(super) async fn take_fingerprint<O: Device>(
     superblock: &mut Superblock,
 ) -> Option<Fingerprint> {
     let warn = |error: &dyn std::fmt::Display| {
-        tracing::warn!("changes of the origin past the cache will not be detected: {error}");
+        tracing::warn!("changes of the origin that bypass the cache will not be detected: {error}");
     };
     let found = match writes.flushes().run(origin.flush()).await {
         Ok(()) if writes.flushes().failures() > 0 => None,

@@ -46,7 +46,7 @@ pub enum FormatError {
     },
     /// A different version of the format.
     #[error(
-        "format version {found}, expected {expected}: create the cache anew with `flaz create`, or use the flaz that made it"
+        "format version {found}, expected {expected}: recreate the cache with `flaz create`, or use the flaz that made it"
     )]
     Version {
         /// The version that this build reads.
@@ -55,7 +55,7 @@ pub enum FormatError {
         found: u32,
     },
     /// Features that this build does not support and must not ignore.
-    #[error("unknown features {0:#x}: use a newer flaz, or create the cache anew")]
+    #[error("unknown features {0:#x}: use a newer flaz, or recreate the cache")]
     Features(u64),
     /// A field has an invalid value.
     #[error("{what}: {field} is {found}, expected {expected}")]

@@ -305,7 +305,7 @@ impl Index {
                 .and_then(|n| n.checked_mul(SLOTS * 8));
             let Some((bytes, after)) = len.and_then(|len| body.split_at_checked(len)) else {
                 return Err(format!(
-                    "segment {number} promises {buckets} buckets, {} bytes are left",
+                    "segment {number} has {buckets} buckets, {} bytes are left",
                     body.len()
                 ));
             };

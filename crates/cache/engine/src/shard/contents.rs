@@ -330,7 +330,7 @@ impl Input<'_> {
         let bytes = u64::from(extents) * 24 + u64::from(records) * 8;
         if bytes > self.0.len() as u64 {
             return Err(format!(
-                "open region {number} promises {bytes} bytes, {} are left",
+                "open region {number} has {bytes} bytes, {} are left",
                 self.0.len()
             ));
         }

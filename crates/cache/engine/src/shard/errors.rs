@@ -16,9 +16,7 @@ pub enum ImageError {
         source: DeviceError,
     },
     /// The origin failed a flush.
-    #[error(
-        "shard {shard}: the origin could not be flushed, so the cache is not marked as stopped in order: {source}"
-    )]
+    #[error("shard {shard}: the origin could not be flushed, so the cache is not marked as clean: {source}")]
     Origin {
         /// The shard.
         shard: u32,

@@ -46,7 +46,7 @@ impl<P: Platform> Shard<P> {
         }
         tracing::error!(
             shard = self.id.number,
-            "the cache device is no longer used: {why}; I/O goes on with the origin alone"
+            "the cache device is fenced: {why}; I/O continues with the origin only"
         );
         self.log.wake();
         self.queue.wake_worker();
@@ -79,8 +79,8 @@ impl<P: Platform> Shard<P> {
         if !told {
             tracing::error!(
                 shard = self.id.number,
-                "neither the cache device nor this host can be told that the cache is out of date: if the device \
-                 comes back, serve it with --discard-cache"
+                "the fence could be recorded neither on the cache device nor on this host: if the device comes back, \
+                 serve it with --discard-cache"
             );
         }
         self.settle_fence();
@@ -127,6 +127,6 @@ impl<P: Platform> Shard<P> {
 
     /// The error of a request that needs the cache device after it was fenced.
     pub(super) fn cache_failed(&self) -> IoError {
-        IoError::CacheFailed(format!("shard {} has given it up", self.id.number))
+        IoError::CacheFailed(format!("shard {} has fenced it", self.id.number))
     }
 }

@@ -110,7 +110,7 @@ impl<P: Platform> Shard<P> {
         if self.reclaimer.is_stuck() && self.map.any_stale() {
             let (shard, what) = (
                 self.id.number,
-                "its regions are full of dirty blocks, and the origin takes none".to_owned(),
+                "all regions are full of dirty blocks, and writeback fails".to_owned(),
             );
             return Err(ImageError::Contents { shard, what });
         }
@@ -162,7 +162,7 @@ impl<P: Platform> Shard<P> {
                     tracing::info!(
                         shard = self.id.number,
                         dropped,
-                        "blocks made room for the index image"
+                        "dropped blocks to make space for the index image"
                     );
                 }
                 // A read may find a damaged copy after this: the next start finds it again.
@@ -220,7 +220,7 @@ impl<P: Platform> Shard<P> {
             ImageContents::parse(&image, &self.id.geometry, &state, &manifest.entries).map_err(contents)?;
         let dirty = contents.index.dirty_blocks();
         if dirty > 0 && !self.id.may_be_dirty {
-            let what = format!("{dirty} blocks newer than the origin, of which the superblock knows nothing");
+            let what = format!("{dirty} dirty blocks, but the superblock allows none");
             return Err(ImageError::Contents {
                 shard: self.id.number,
                 what,
@@ -241,7 +241,7 @@ impl<P: Platform> Shard<P> {
         self.inherit_dirty();
         if self.intents.set_count() > 0 {
             let dropped = self.drop_intended().await.map_err(|error| {
-                tracing::warn!(%error, "what the origin may have lost cannot be dropped");
+                tracing::warn!(%error, "blocks that the origin may have lost cannot be dropped");
                 ImageError::Failed {
                     shard: self.id.number,
                 }
@@ -249,7 +249,7 @@ impl<P: Platform> Shard<P> {
             tracing::warn!(
                 shard = self.id.number,
                 dropped,
-                "blocks are dropped that the origin may have lost in a failed flush"
+                "dropped blocks that the origin may have lost in a failed flush"
             );
         }
         Ok(contents.refused)

@@ -153,7 +153,7 @@ impl<P: Platform> Shard<P> {
                     block = self.global(block).0,
                     location = entry.location().offset(),
                     %error,
-                    "found a bad fragment"
+                    "found a damaged fragment"
                 );
             }
         }

@@ -222,10 +222,7 @@ impl BlockMap {
 
     /// Removes a dirty block that reclaim has written to the origin.
     pub(super) fn evacuate(&self, log: &SegmentLog, block: LocalBlock) {
-        assert!(
-            self.is_dirty(block),
-            "only dirty blocks are brought to the origin"
-        );
+        assert!(self.is_dirty(block), "only dirty blocks are written back");
         self.remove(log, block);
         self.evacuated.borrow_mut().insert(block);
     }

@@ -140,7 +140,7 @@ impl<P: Platform> Shard<P> {
                 shard = self.id.number,
                 region = number,
                 blocks = homeless.len(),
-                "reclaim cleans what it cannot move"
+                "reclaim writes back dirty blocks that it cannot move"
             );
             homeless.sort_unstable_by_key(|dirty| dirty.block);
             let (written, outcome) = self.write_dirty(&homeless).await;
@@ -155,7 +155,7 @@ impl<P: Platform> Shard<P> {
                 self.writeback.note_step();
             } else {
                 let why = outcome.err().map_or_else(
-                    || "there is no room for what cannot be read".to_owned(),
+                    || "no space for unreadable blocks".to_owned(),
                     |error| error.to_string(),
                 );
                 tries += 1;
@@ -166,7 +166,7 @@ impl<P: Platform> Shard<P> {
                         region = number,
                         tries,
                         why,
-                        "reclaim waits: a dirty region cannot be cleaned"
+                        "reclaim waits: dirty blocks of a region cannot be written back"
                     );
                 }
                 // A start does not wait for the origin.

@@ -80,7 +80,7 @@ fn absurd_superblocks_are_refused() {
         |n: u64| n.to_le_bytes().to_vec(),
     );
     let cases = [
-        (8, u32s(1), "format version 1, expected 2: create the cache anew"),
+        (8, u32s(1), "format version 1, expected 2: recreate the cache"),
         (8, u32s(3), "format version 3"),
         (16, u64s(2), "features"),
         (40, u64s(u64::MAX), "generation"),

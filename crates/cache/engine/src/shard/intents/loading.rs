@@ -39,7 +39,7 @@ impl<P: Platform> Shard<P> {
     /// Sets the bits of a page; all bits of a damaged sector.
     fn take_page(&self, page: &IntentPage) {
         if let Some(error) = &page.error {
-            tracing::warn!(shard = self.id.number, %error, "a page of intents cannot be read: all of it counts as set");
+            tracing::warn!(shard = self.id.number, %error, "cannot read a page of intents: assuming that all of them are set");
         }
         let mut bits = self.intents.bits.borrow_mut();
         for sector in &page.sectors {

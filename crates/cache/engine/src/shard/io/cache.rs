@@ -155,9 +155,9 @@ impl<P: Platform> CacheIo<P> {
             u64::from(error.op != DeviceOp::Read),
         );
         if is_timeout(error) {
-            Some("it does not answer in time".to_owned())
+            Some("an operation timed out".to_owned())
         } else if counters.cache_errors.get() >= CACHE_ERRORS_MAX {
-            Some(format!("it failed {CACHE_ERRORS_MAX} times"))
+            Some(format!("{CACHE_ERRORS_MAX} operations failed"))
         } else {
             None
         }
@@ -293,7 +293,7 @@ impl<P: Platform> CacheIo<P> {
         let part = self.start..=self.start + self.len;
         assert!(
             part.contains(&position) && part.contains(&(position + len)),
-            "a region is given up"
+            "a region is discarded"
         );
         self.refused(DeviceOp::Discard, position, len)?;
         self.device.discard(position, len).await

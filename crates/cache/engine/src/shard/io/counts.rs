@@ -151,7 +151,7 @@ impl OriginWrites {
         if flushes.believed(env, failures).await {
             return Ok(done);
         }
-        let why = io::Error::other("it failed a flush that another shard asked for");
+        let why = io::Error::other("a flush requested by another shard failed");
         Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
     }
 
@@ -172,7 +172,7 @@ impl OriginWrites {
         if flushes.believed(env, failures).await {
             return Ok(());
         }
-        let why = io::Error::other("it failed a flush that somebody else asked for meanwhile");
+        let why = io::Error::other("a concurrent flush failed");
         Err(DeviceError::new(DeviceOp::Flush, 0, 0, why))
     }
 }

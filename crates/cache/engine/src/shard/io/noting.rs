@@ -42,7 +42,7 @@ impl<P: Platform> OriginIo<P> {
         let Fingerprint { value, stripes, .. } = match fingerprint(self.device()).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(shard = self.shard, %error, "what the origin begins with cannot be read");
+                tracing::warn!(shard = self.shard, %error, "cannot read the beginning of the origin");
                 return Noted::Failed;
             }
         };

@@ -136,10 +136,7 @@ impl Progress {
 
     fn report(&self, error: &IoError) {
         if self.failure.replace(Some(error.to_string())).is_none() {
-            tracing::error!(
-                shard = self.shard,
-                "writeback cannot write dirty blocks to the origin and keeps trying: {error}"
-            );
+            tracing::error!(shard = self.shard, "writeback failed and is retried: {error}");
         }
     }
 
