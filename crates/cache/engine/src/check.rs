@@ -388,7 +388,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             shard,
             number,
         };
-        let start = place.position();
+        let start = place.device_offset();
         let read = read_region(self.cache, &place, entry, guess).await;
         let contents = match read.map_err(|error| error.to_string()) {
             Ok(Found::Contents(contents)) => contents,

@@ -97,7 +97,7 @@ pub trait Shards: Clone + 'static {
     fn origin_writes(&self) -> OriginWrites;
 
     /// The current time, the same for all shards.
-    fn now(&self) -> Nanos;
+    fn time(&self) -> Nanos;
 
     /// Executes a piece on shard `number`. A read returns its data, everything else nothing.
     ///
@@ -173,7 +173,7 @@ impl<P: Platform> Shards for LocalShards<P> {
             .unwrap_or_default()
     }
 
-    fn now(&self) -> Nanos {
+    fn time(&self) -> Nanos {
         self.0.first().map(|shard| shard.env.now()).unwrap_or_default()
     }
 
@@ -207,7 +207,7 @@ impl<S: Shards, O> CachedVolume<S, O> {
     fn for_client(inner: Rc<Inner<S, O>>) -> Self {
         // The client may have reconnected: it may not have been told on the earlier connection, or it retries after having
         // been told.
-        let now = inner.shards.now();
+        let now = inner.shards.time();
         let heard = Cell::new(
             inner
                 .shards
@@ -366,7 +366,7 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         if let Some(upto) = unflushed {
             let flushed = writes.flushes().run(self.inner.origin.flush()).await;
             outcome = flushed.map_err(IoError::Origin);
-            writes.flushes().note_news(self.inner.shards.now());
+            writes.flushes().note_news(self.inner.shards.time());
             if outcome.is_ok() && writes.flushes().under_way() {
                 // An overlapping flush may have failed and lost data that this flush covers. That is known when the other
                 // has ended. Until then this flush must not count for other clients either.

@@ -113,7 +113,7 @@ impl Shards for HostShards {
         self.0.group.origin_writes().clone()
     }
 
-    fn now(&self) -> Nanos {
+    fn time(&self) -> Nanos {
         Rt.now()
     }
 

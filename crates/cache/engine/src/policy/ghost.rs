@@ -116,7 +116,7 @@ impl Ghost {
 
     /// Whether `key` is remembered.
     #[must_use]
-    pub fn contains(&self, key: u64) -> bool {
+    pub fn has(&self, key: u64) -> bool {
         let (index, fingerprint) = self.place(key);
         find(&self.buckets[index], fingerprint).is_some()
     }
@@ -259,7 +259,7 @@ mod tests {
                     asked += 1;
                     let expected = exact.take(key);
                     wrong += u32::from(exact.ghost.take(key) != expected);
-                    prop_assert!(!exact.ghost.contains(key) || wrong > 0, "what is taken is gone");
+                    prop_assert!(!exact.ghost.has(key) || wrong > 0, "what is taken is gone");
                 }
             }
             prop_assert!(wrong <= 2 + asked / 100, "{} of {} answers are wrong", wrong, asked);
@@ -296,7 +296,7 @@ mod tests {
 
     fn remembered(ghost: &Ghost, keys: std::ops::Range<u64>) -> f64 {
         let count = (keys.end - keys.start) as f64;
-        keys.filter(|&block| ghost.contains(block_key(block))).count() as f64 / count
+        keys.filter(|&block| ghost.has(block_key(block))).count() as f64 / count
     }
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
         for key in [0, u64::MAX, 1 << 63, u64::MAX >> 16] {
             assert!(!ghost.take(key));
             ghost.insert(key);
-            assert!(ghost.contains(key));
+            assert!(ghost.has(key));
         }
         ghost.fit(1_000_000);
         ghost.fit(0);

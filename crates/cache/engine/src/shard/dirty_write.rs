@@ -117,7 +117,7 @@ impl<P: Platform> Shard<P> {
         lock: &RangeGuard<'_>,
         kept: &mut AppendedWrite,
     ) -> Result<(), IoError> {
-        let (first, total) = (lock.first(), lock.len());
+        let (first, total) = (lock.first_block(), lock.len());
         assert_eq!(data.len(), total * BLOCK_BYTES, "whole blocks of the range");
         let mut at = 0;
         while at < total {
@@ -228,7 +228,7 @@ impl<P: Platform> Shard<P> {
         kept: &mut AppendedWrite,
     ) -> Result<(), IoError> {
         for (candidate, packed) in &batch.items {
-            let block = LocalBlock(lock.first().0 + candidate.index as u64);
+            let block = LocalBlock(lock.first_block().0 + candidate.index as u64);
             let dirty = !planted(PlantedBug::DirtyStoredClean);
             let (what, stored) = batch.record(packed, data, candidate.index, dirty);
             let (ring, lsn, was_dirty) = self.append_one_dirty(lock, block, candidate.ring, what).await?;

@@ -46,7 +46,7 @@ impl<P: Platform> Shard<P> {
     ///
     /// # Errors
     /// [`IoError::DirtyLost`]: it was the only copy. [`IoError::CacheFailed`]: the contents are known only after the next start.
-    pub(super) async fn load(
+    pub(super) async fn load_block(
         self: &Rc<Self>,
         block: LocalBlock,
         entry: Entry,
@@ -187,7 +187,7 @@ impl<P: Platform> Shard<P> {
         loop {
             let entry = self.map.lookup(block);
             let Some(entry) = entry else { break };
-            if self.load(block, entry, out).await? {
+            if self.load_block(block, entry, out).await? {
                 return Ok(());
             }
         }

@@ -124,7 +124,7 @@ impl RangeGuard<'_> {
     }
 
     /// The first locked block.
-    pub(super) fn first(&self) -> LocalBlock {
+    pub(super) fn first_block(&self) -> LocalBlock {
         LocalBlock(self.blocks.start)
     }
 

@@ -130,7 +130,7 @@ impl<P: Platform> Shard<P> {
         let entry = self.map.lookup(block);
         let Some(entry) = entry else { return Ok(None) };
         let mut out = IoBuf::new(BLOCK_BYTES);
-        Ok(self.load(block, entry, &mut out).await?.then(|| {
+        Ok(self.load_block(block, entry, &mut out).await?.then(|| {
             self.map.touch(block);
             out
         }))

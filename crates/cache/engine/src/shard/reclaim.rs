@@ -198,7 +198,7 @@ impl<P: Platform> Shard<P> {
         let mut data = IoBuf::new(BLOCK_BYTES);
         let errors = &self.stats.counters.cache_read_errors;
         let mut known = errors.get();
-        let mut loaded = self.load(dirty.block, dirty.entry, &mut data).await;
+        let mut loaded = self.load_block(dirty.block, dirty.entry, &mut data).await;
         for pause in LOAD_AGAIN {
             if loaded.is_ok() || !self.is_still(dirty) || self.cache.is_fenced() {
                 break;
@@ -207,7 +207,7 @@ impl<P: Platform> Shard<P> {
                 self.env.sleep(pause).await;
             }
             known = errors.get();
-            loaded = self.load(dirty.block, dirty.entry, &mut data).await;
+            loaded = self.load_block(dirty.block, dirty.entry, &mut data).await;
         }
         let (mut packer, mut bytes) = (self.take_packer(), Vec::new());
         packer.next_request();

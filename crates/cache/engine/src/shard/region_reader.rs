@@ -45,7 +45,7 @@ impl RegionPlace<'_> {
     }
 
     /// Start of the region on the device.
-    pub(crate) fn position(&self) -> u64 {
+    pub(crate) fn device_offset(&self) -> u64 {
         self.geometry.shard_offset(self.shard) + self.start()
     }
 }
@@ -183,7 +183,7 @@ impl<D: Device> Reader<'_, D> {
     async fn read(&mut self, offset: u64, len: u64) -> Result<IoBuf, DeviceError> {
         let wide = len.next_multiple_of(u64::from(self.device.alignment()));
         self.bytes_read += wide;
-        let position = self.place.position() + offset;
+        let position = self.place.device_offset() + offset;
         let (mut buf, result) = self.device.read_at(position, IoBuf::new(wide as usize)).await;
         result?;
         buf.set_len(len as usize);
@@ -235,7 +235,7 @@ impl<D: Device> Reader<'_, D> {
         let used = check_extents(&summary.extents, self.place.geometry).ok()?;
         let ours = summary.cache == self.place.cache_id
             && summary.shard == self.place.shard
-            && summary.position == self.place.position()
+            && summary.position == self.place.device_offset()
             && summary.generation == self.entry.generation
             && summary.ring == self.entry.ring
             && used == u64::from(self.entry.len);
@@ -324,7 +324,7 @@ impl<D: Device> Reader<'_, D> {
         let geometry = self.place.geometry;
         let placed = header.cache == self.place.cache_id
             && u32::from(header.shard) == self.place.shard
-            && header.position == self.place.position() + at
+            && header.position == self.place.device_offset() + at
             && header.generation == self.entry.generation
             && header.ring == self.entry.ring;
         let length = header.extent_bytes.is_multiple_of(geometry.sector_bytes)

@@ -156,7 +156,7 @@ impl<P: Platform> Shard<P> {
     /// [`IoError::Origin`] when the origin fails.
     pub async fn trim(self: &Rc<Self>, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {
         let started = self.env.now();
-        let align = self.origin.alignment();
+        let align = self.origin.sector_bytes();
         let inner = offset.next_multiple_of(align)..(offset + len) / align * align;
         count(&self.stats.counters.trims, 1);
         if inner.start >= inner.end {
@@ -205,7 +205,7 @@ impl<P: Platform> Shard<P> {
         may_unmap: bool,
         fua: bool,
     ) -> Result<(), IoError> {
-        let align = self.origin.alignment();
+        let align = self.origin.sector_bytes();
         count(&self.stats.counters.write_zeroes, 1);
         if !offset.is_multiple_of(align) || !len.is_multiple_of(align) {
             // Unaligned edges need the sectors around them, which an ordinary write reads.
@@ -260,7 +260,10 @@ impl<P: Platform> Shard<P> {
         let local = self.local(BlockNumber(block));
         let entry = self.map.lookup(local);
         let Some(entry) = entry else { return false };
-        matches!(self.load(local, entry, &mut place[..BLOCK_BYTES]).await, Ok(true))
+        matches!(
+            self.load_block(local, entry, &mut place[..BLOCK_BYTES]).await,
+            Ok(true)
+        )
     }
 
     /// Drops the cached copies of changed blocks and queues their new contents (`staged`, as far as known and admitted) or their

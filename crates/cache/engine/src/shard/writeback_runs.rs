@@ -129,9 +129,9 @@ impl<P: Platform> Shard<P> {
         };
         let mut at = 0;
         while at < run.len() {
-            let zero = is_zero(run[at].entry);
+            let zero = is_of_zeroes(run[at].entry);
             let len = (at..run.len())
-                .take_while(|&i| there[i] && is_zero(run[i].entry) == zero)
+                .take_while(|&i| there[i] && is_of_zeroes(run[i].entry) == zero)
                 .count();
             if len == 0 {
                 at += 1;
@@ -185,7 +185,7 @@ impl<P: Platform> Shard<P> {
 
     /// Reads a block whose entry is unchanged.
     async fn load_dirty(self: &Rc<Self>, dirty: &Dirty, place: &mut [u8]) -> bool {
-        self.is_still(dirty) && matches!(self.load(dirty.block, dirty.entry, place).await, Ok(true))
+        self.is_still(dirty) && matches!(self.load_block(dirty.block, dirty.entry, place).await, Ok(true))
     }
 
     /// Makes the *cleaned* records of these blocks stable before newer data goes directly to the origin: otherwise recovery
@@ -218,7 +218,7 @@ impl<P: Platform> Shard<P> {
     }
 }
 
-fn is_zero(entry: Entry) -> bool {
+fn is_of_zeroes(entry: Entry) -> bool {
     matches!(entry.place(), Place::SameFilled { value: 0, .. })
 }
 

@@ -61,7 +61,7 @@ impl<P: Platform> OriginIo<P> {
         &self.shared
     }
 
-    pub(in crate::shard) fn alignment(&self) -> u64 {
+    pub(in crate::shard) fn sector_bytes(&self) -> u64 {
         u64::from(self.device.alignment())
     }
 
@@ -89,7 +89,7 @@ impl<P: Platform> OriginIo<P> {
     /// # Errors
     /// [`IoError::Origin`].
     pub(in crate::shard) async fn read_range(&self, offset: u64, len: usize) -> Result<IoBuf, IoError> {
-        let align = self.alignment();
+        let align = self.sector_bytes();
         let start = offset / align * align;
         let end = (offset + len as u64).next_multiple_of(align).min(self.len);
         assert!(offset + len as u64 <= end, "the range lies on the origin");
@@ -130,7 +130,7 @@ impl<P: Platform> OriginIo<P> {
         data: IoBuf,
         fua: bool,
     ) -> (IoBuf, Result<(), DeviceError>) {
-        let align = self.alignment();
+        let align = self.sector_bytes();
         let end = offset + data.len() as u64;
         let wide = offset / align * align..end.next_multiple_of(align);
         if wide == (offset..end) {
@@ -158,7 +158,7 @@ impl<P: Platform> OriginIo<P> {
         fua: bool,
     ) -> Result<(), DeviceError> {
         assert!(wide.start <= offset && offset + data.len() as u64 <= wide.end);
-        let align = self.alignment() as usize;
+        let align = self.sector_bytes() as usize;
         let mut buf = IoBuf::new((wide.end - wide.start) as usize);
         let len = buf.len();
         let (head, result) = self.read(wide.start, IoBuf::new(align)).await;

@@ -214,7 +214,7 @@ impl InFlight {
     }
 
     /// A write has succeeded or failed, or will never be sent.
-    pub(super) fn end(&mut self, id: WriteId) {
+    pub(super) fn end_write(&mut self, id: WriteId) {
         match id {
             WriteId::Opening { region } => {
                 assert!(self.is_opening(region), "a region is opened once");

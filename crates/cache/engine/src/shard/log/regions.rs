@@ -263,7 +263,7 @@ impl Regions {
         }
     }
 
-    fn pop(&mut self, ring: Option<Ring>) -> Option<u32> {
+    fn pop_oldest(&mut self, ring: Option<Ring>) -> Option<u32> {
         let number = self.list(ring).head;
         let next = self.table.get(number as usize)?.next();
         let list = self.list(ring);
@@ -313,7 +313,7 @@ impl Regions {
         if self.free_len() <= reserved {
             return None;
         }
-        let number = self.pop(None)?;
+        let number = self.pop_oldest(None)?;
         assert_eq!(self.at(number).state, RegionState::Free);
         self.update(number, |region| {
             *region = Region {
@@ -343,7 +343,7 @@ impl Regions {
 
     /// The oldest region of `ring`, for reclaim.
     pub(crate) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
-        let number = self.pop(Some(ring))?;
+        let number = self.pop_oldest(Some(ring))?;
         assert_eq!(self.at(number).state, RegionState::Full);
         self.update(number, |region| region.state = RegionState::Reclaiming);
         Some(number)

@@ -287,7 +287,7 @@ impl State {
                 let extent = self.in_flight.get_mut(lsn).expect("a write was taken");
                 (extent.lsn, extent.stage) = (Lsn::MAX, Stage::Withheld);
             }
-            id => self.in_flight.end(id),
+            id => self.in_flight.end_write(id),
         }
         while let Some(region) = self.in_flight.pop_ended() {
             self.finish(region);
