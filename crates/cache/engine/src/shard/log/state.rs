@@ -189,7 +189,8 @@ impl State {
 
     /// Whether no write that `point` covers is in flight.
     pub(super) fn has_ended(&self, point: &FlushPoint) -> bool {
-        let [upto, _] = Ring::ALL.map(|ring| point.landed.at(ring));
+        let [upto, other] = Ring::ALL.map(|ring| point.landed.at(ring));
+        assert_eq!(upto, other, "a point of `seal_for_flush` covers both rings alike");
         self.in_flight.all_ended(upto)
     }
 
