@@ -375,7 +375,7 @@ fn a_damaged_cache_is_not_recreated_without_warning() {
     scratch.run("create cache --origin origin --force").succeeded();
     let cache = File::options().write(true).open(scratch.path("cache")).unwrap();
     cache.set_len(SIZE / 2).unwrap();
-    refuse(&["cut short", "may hold writes"], "`flaz create`");
+    refuse(&["truncated", "may hold writes"], "`flaz create`");
     cache.set_len(SIZE).unwrap();
     scratch.run("status cache").succeeded();
     for slot in [0, 64 << 10] {
