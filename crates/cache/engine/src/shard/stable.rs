@@ -6,8 +6,8 @@
 //!
 //! | what makes the log stable | when the mark in the manifest is stable |
 //! |---|---|
-//! | a flush or FUA write, strict | before the reply |
-//! | a flush or FUA write, not strict | soon after the reply: [`Shard::mark_task`] |
+//! | a flush or FUA write, strict, or while the shard stops | before the reply |
+//! | another flush or FUA write | soon after the reply: [`Shard::mark_task`] |
 //! | writeback, reclaim, clearing of intents, stop, recovery | before they go on |
 //!
 //! The manifest never claims more than a flush has made stable, so a power cut alone never leaves less.
@@ -29,8 +29,13 @@ const TRIES_MAX: u32 = 3;
 const FORCE_AFTER: Duration = Duration::from_millis(2);
 
 impl<P: Platform> Shard<P> {
-    /// Whether the reply to a flush waits until the mark that covers it is stable.
+    /// Whether the reply to a flush waits until the mark that covers it is stable. While the shard stops, no task follows, and
+    /// the end of the stop may have to wait for the origin.
     pub(super) fn flushes_strictly(&self) -> bool {
+        self.is_stopping() || self.is_set_to_flush_strictly()
+    }
+
+    fn is_set_to_flush_strictly(&self) -> bool {
         match self.tuning.settings().strict_flush {
             StrictFlush::Always => true,
             StrictFlush::Never => false,
@@ -83,11 +88,10 @@ impl<P: Platform> Shard<P> {
         false
     }
 
-    /// Follows acknowledged flushes until the shard stops. A mark is written at once, which is enough if the process is
-    /// killed. For a power cut, the next flush makes it stable, or a flush of the task's own if none comes: so marks cost
-    /// clients no flush.
+    /// Follows acknowledged flushes until the shard stops, including those before. A mark is written at once, which is enough
+    /// if the process is killed. For a power cut, the next flush makes it stable, or a flush of the task's own if none comes:
+    /// so marks cost clients no flush.
     pub(super) async fn mark_task(shard: Rc<Self>) {
-        // A stop makes the log stable itself.
         while !shard.is_stopping() {
             shard.log.flush_answered().await;
             if !planted(PlantedBug::StableMarkSkipped) {
@@ -99,7 +103,7 @@ impl<P: Platform> Shard<P> {
     async fn follow_flushes(self: &Rc<Self>) {
         let fua = self.cache.fua_stands_alone();
         let mut failures = 0;
-        while !self.cache.is_fenced() && !self.is_stopping() {
+        while !self.cache.is_fenced() {
             if !self.log.unmarked(false).is_empty() {
                 if let Err(error) = self.log.write_marks(&self.cache, fua).await {
                     self.cache_error(&error);
@@ -124,5 +128,65 @@ impl<P: Platform> Shard<P> {
                 self.log.note_manifest_flushed(&point);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use flaz_device::IoBuf;
+    use flaz_sim::Rng;
+
+    use crate::format::geometry::GeometryOptions;
+    use crate::shard::Shard;
+    use crate::shard::simulated::{Disks, Simulated};
+    use crate::shard::tasks::Phase;
+    use crate::units::BLOCK_BYTES;
+
+    /// A shard of whose tasks only the one that follows flushes runs.
+    fn serving(disks: &Disks) -> Rc<Shard<Simulated>> {
+        let shard = disks.shard(1);
+        shard.tasks.enter(Phase::Serving);
+        shard.tasks.spawn(&disks.env, Shard::mark_task(Rc::clone(&shard)));
+        shard
+    }
+
+    async fn write_one_dirty(shard: &Rc<Shard<Simulated>>) {
+        let mut data = IoBuf::new(BLOCK_BYTES);
+        Rng::new(1).fill(&mut data);
+        let lock = shard.lock_blocks(&(0..1)).await;
+        let written = shard.write_back(0, data, false, &(0..1), &lock).await;
+        assert!(written.is_ok(), "it is acknowledged");
+    }
+
+    /// The task that follows flushes has ended, and the stop may still wait for the origin.
+    #[test]
+    fn a_flush_while_the_shard_stops_is_marked_before_the_reply() {
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let shard = serving(&disks);
+            write_one_dirty(&shard).await;
+            shard.stop().await;
+            assert!(!shard.log.keeps_promises());
+            shard.flush().await.expect("the devices are well");
+            assert!(shard.log.keeps_promises() && shard.log.unmarked(true).is_empty());
+        });
+    }
+
+    #[test]
+    fn a_flush_just_before_a_stop_is_marked_when_the_tasks_have_ended() {
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let shard = serving(&disks);
+            write_one_dirty(&shard).await;
+            shard.flush().await.expect("the devices are well");
+            assert!(
+                !shard.log.unmarked(false).is_empty(),
+                "the mark follows the reply"
+            );
+            shard.stop().await;
+            assert!(shard.log.unmarked(true).is_empty());
+        });
     }
 }
