@@ -27,7 +27,6 @@ impl<P: Platform> Shard<P> {
         self.writeback.wake();
         self.writeback.note_step();
         self.log.wake_room();
-        self.log.note_answered();
         self.store_what_waits().await;
     }
 

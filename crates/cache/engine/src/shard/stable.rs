@@ -93,8 +93,11 @@ impl<P: Platform> Shard<P> {
     /// so marks cost clients no flush.
     pub(super) async fn mark_task(shard: Rc<Self>) {
         while !shard.is_stopping() {
-            shard.log.flush_answered().await;
-            if !planted(PlantedBug::StableMarkSkipped) {
+            let (answered, stopped) = (shard.log.flush_answered(), shard.tasks.stopped());
+            // If both have happened, the flush is followed.
+            if let Either::Left(_) = select(pin!(answered), pin!(stopped)).await
+                && !planted(PlantedBug::StableMarkSkipped)
+            {
                 shard.follow_flushes().await;
             }
         }
@@ -104,6 +107,11 @@ impl<P: Platform> Shard<P> {
         let fua = self.cache.fua_stands_alone();
         let mut failures = 0;
         while !self.cache.is_fenced() {
+            if self.is_stopping() {
+                // No more flushes are to be followed. On failure the device has been fenced.
+                self.make_marks_stable().await;
+                return;
+            }
             if !self.log.unmarked(false).is_empty() {
                 if let Err(error) = self.log.write_marks(&self.cache, fua).await {
                     self.cache_error(&error);
