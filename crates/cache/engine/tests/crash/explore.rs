@@ -23,6 +23,9 @@ use super::workload::{Generator, MODES, Scenario, Shape, Step, failing, failing_
 /// Time within which the mark of a flush is certainly stable, if it follows the reply: some writes and flushes of the
 /// fastest disk, and of the extents and the summary that it may have to wait for.
 const MARKED_WITHIN: Duration = Duration::from_millis(15);
+/// Number of consecutive operations of the cache device that a mark may wait for if each of them stalls: a mark that is being
+/// written, the mark itself, and the flush that makes it stable.
+const STALLS_MAX: u32 = 3;
 
 /// How much of a scenario is explored.
 #[derive(Clone, Copy, Debug)]
@@ -349,7 +352,8 @@ impl Explorer<'_> {
             return Ok(());
         }
         let mut before = life.moments.iter().rev();
-        let marked = match before.find(|other| other.time.after(MARKED_WITHIN) <= moment.time) {
+        let within = MARKED_WITHIN + STALLS_MAX * life.stall;
+        let marked = match before.find(|other| other.time.after(within) <= moment.time) {
             _ if strict => moment.tick,
             Some(due) => due.tick,
             None => 0,

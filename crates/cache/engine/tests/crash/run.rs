@@ -173,6 +173,8 @@ pub struct Life {
     pub refused: bool,
     /// Devices failed while the cache was served.
     pub failed: bool,
+    /// How much longer some operations of the cache device took.
+    pub stall: Duration,
 }
 
 impl Life {
@@ -273,6 +275,10 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         kinds,
         refused,
         failed,
+        stall: match script.cache_faults.stall_ppm {
+            0 => Duration::ZERO,
+            _ => script.cache_faults.stall,
+        },
     })
 }
 
