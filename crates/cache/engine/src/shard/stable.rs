@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_just_before_a_stop_is_marked_when_the_tasks_have_ended() {
+    fn a_flush_just_before_a_stop_is_marked_by_its_end() {
         let disks = Disks::new(8 << 20, GeometryOptions::default());
         disks.sim.block_on(async {
             let shard = serving(&disks);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_another_kind_starts_anew_and_one_of_the_same_kind_continues() {
+    fn only_a_policy_of_another_kind_starts_anew() {
         let tuning = Tuning::new(settings(PolicyKind::SecondTouch), 1000);
         let admit = || tuning.admit(LocalBlock(7));
         assert!(matches!(admit(), Admission::Refuse), "the first touch");

@@ -542,7 +542,7 @@ pub fn a_fence_is_recorded_before_a_write_without_intent() {
 
 /// Recovery closes an open region: the contents that it found must be stable before the manifest marks them stable.
 #[test]
-pub fn a_region_closed_by_recovery_is_stable_before_the_manifest_says_so() {
+pub fn a_region_closed_by_recovery_is_stable_before_its_mark() {
     let world = World::new(22, Mode::WriteThrough);
     let killed = world.sim.block_on(async {
         let live = world.open().await;

@@ -115,7 +115,7 @@ fn failed(kind: io::ErrorKind) -> DeviceError {
 }
 
 #[test]
-fn a_fenced_cache_device_takes_nothing_but_marks_and_moved_extents() {
+fn a_fenced_device_takes_only_marks_and_moved_extents() {
     let parts = Parts::new();
     let cache = parts.cache(None);
     let position = parts.geometry.shard_offset(0);
@@ -191,7 +191,7 @@ fn a_failed_flush_of_one_shard_fails_the_flushes_of_all() {
 }
 
 #[test]
-fn a_read_covers_whole_sectors_and_returns_where_its_bytes_begin() {
+fn a_read_covers_whole_sectors_and_says_where_it_begins() {
     let parts = Parts::new();
     let cache = parts.cache(None);
     let bytes: Vec<u8> = (0..2048_u32).map(|n| (n / 7) as u8).collect();

@@ -46,7 +46,7 @@ fn flush(log: &SegmentLog, map: &BlockMap) {
 }
 
 #[test]
-fn a_new_version_follows_the_old_one_until_its_tombstone_is_stable() {
+fn a_new_version_follows_the_old_one_until_a_stable_tombstone() {
     let (log, map) = map();
     assert_eq!(map.ring_for(&log, BLOCK, NUMBER), None);
     store(&log, &map, Ring::Probation, false);

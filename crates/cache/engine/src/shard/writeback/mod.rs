@@ -266,7 +266,7 @@ mod tests {
 
     /// Otherwise a write that is larger than the limit would wait indefinitely.
     #[test]
-    fn a_permit_larger_than_the_limit_is_given_when_nothing_is_dirty() {
+    fn a_permit_above_the_limit_is_given_when_nothing_is_dirty() {
         let (sim, writeback, stats) = (Sim::new(1), Writeback::new(0), Stats::default());
         let level = || Ok(Level { dirty: 0, ..LEVEL });
         let permit = writeback.reserve(&sim.env(), &stats, 2000, level).now_or_never();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_no_longer_than_its_patience_when_the_origin_fails() {
+    fn a_writer_waits_for_a_limited_time_when_the_origin_fails() {
         let (sim, writeback, stats) = (Sim::new(1), Writeback::new(0), Stats::default());
         let env = sim.env();
         sim.block_on(async {

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_fails_twice_in_a_row_ends_the_patience_of_writers() {
+    fn a_step_that_fails_twice_limits_the_wait_of_writers() {
         let progress = Progress::new(0);
         assert!(!progress.note_failing(at(1), &error(), Failing::Writes, at(0)));
         assert_eq!(progress.wait_limit(at(2), at(0)), None, "one failure says little");
