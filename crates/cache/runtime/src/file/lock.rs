@@ -15,6 +15,8 @@ const NAMED_MAX: usize = 4;
 /// Longest wait for the requests of a dead process to complete. A slow disk with a full queue takes a few seconds.
 const LINGER_MAX: Duration = Duration::from_secs(30);
 const LINGER_POLL: Duration = Duration::from_millis(5);
+/// Longest wait for a running process. udev locks a block device for a moment after a process that wrote to it has closed it.
+const BUSY_MAX: Duration = Duration::from_secs(2);
 
 /// Locks the whole file: shared for readers, exclusive for writers. `Ok(false)` if another process has the lock.
 pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
@@ -31,7 +33,7 @@ pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
     }
 }
 
-/// As [`take`], but waits up to [`LINGER_MAX`] for a lock whose holder is dead. The kernel completes the io_uring
+/// As [`take`], but waits up to [`BUSY_MAX`] for a lock, and up to [`LINGER_MAX`] for one whose holder is dead. The kernel completes the io_uring
 /// requests of a killed process after its end; until then they keep the file open, locked, and possibly changing.
 /// Opening it earlier would read data that such a write is about to change.
 pub(super) fn take_patiently(
@@ -40,7 +42,7 @@ pub(super) fn take_patiently(
     device: u64,
     inode: u64,
 ) -> rustix::io::Result<bool> {
-    let give_up = Instant::now() + LINGER_MAX;
+    let begun = Instant::now();
     loop {
         if take(fd, read_only)? {
             return Ok(true);
@@ -48,7 +50,8 @@ pub(super) fn take_patiently(
         let alive = holder_ids(FLOCK, device, inode)
             .iter()
             .any(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true));
-        if alive || Instant::now() >= give_up {
+        let most = if alive { BUSY_MAX } else { LINGER_MAX };
+        if begun.elapsed() >= most {
             // Try once more: the last holder may have gone between the attempt and the search.
             return take(fd, read_only);
         }
