@@ -57,6 +57,20 @@ fn pattern(len: usize, seed: u8) -> IoBuf {
     buf
 }
 
+/// udev holds one for a moment.
+#[test]
+fn a_lock_that_is_released_soon_is_waited_for() {
+    let scratch = Scratch::new();
+    let path = scratch.file("origin", 1 << 20);
+    let held = FileDevice::open(&path, EXCLUSIVE).expect("free");
+    let ended = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        drop(held);
+    });
+    FileDevice::open(&path, EXCLUSIVE).expect("free soon");
+    ended.join().expect("it ends");
+}
+
 #[test]
 fn written_data_is_readable_direct_and_buffered() {
     let scratch = Scratch::new();
