@@ -1,0 +1,51 @@
+# shellcheck shell=bash
+# Functions for scripts on the virtual machine: . /flaz/lib.sh
+
+set -euo pipefail
+
+step() { echo "--- $*"; }
+
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+
+# A command that fails is a failure of the script, with its place.
+trap 'echo "FAILED: ${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND"' ERR
+set -E
+
+# wait_for SECONDS COMMAND...: polls until COMMAND succeeds; fails after SECONDS.
+wait_for() {
+    local deadline_s=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$deadline_s" ] || fail "not within the limit: $*"
+        sleep 0.1
+    done
+}
+
+# answers SOCKET: whether an NBD server listens there.
+answers() { nbdinfo --size "nbd+unix:///?socket=$1"; }
+
+# started_warm CACHE: whether the running flaz kept the contents of the cache at its start.
+started_warm() {
+    flaz status "$1" --json |
+        python3 -c 'import json, sys; sys.exit(not json.load(sys.stdin)["live"]["daemon"]["started_warm"])'
+}
+
+# attach SOCKET: makes /dev/nbd0 a disk of the server. udev opens new and changed devices for a moment, and the kernel
+# refuses to attach one that is open.
+attach() {
+    modprobe nbd
+    udevadm settle
+    nbd-client -unix "$1" /dev/nbd0 -block-size 4096 >/dev/null
+    wait_for 10 attached
+}
+attached() { [ "$(blockdev --getsize64 /dev/nbd0)" -gt 0 ]; }
+
+# detach: the kernel notices the end of the server late, and refuses to attach again before that.
+detach() {
+    nbd-client -d /dev/nbd0 >/dev/null
+    wait_for 30 detached
+}
+detached() { ! nbd-client -c /dev/nbd0; }
