@@ -2,7 +2,7 @@
 # passed on where the help says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test soak bench fuzz lint audit clean
+.PHONY: help demo build test vm soak bench fuzz lint audit clean
 
 CARGO := tools/cargo
 ARGS ?=
@@ -32,6 +32,11 @@ test: ## Run all tests and the lint; as root, install missing Debian packages (A
 	@if [ -z "$(ARGS)" ]; then $(CARGO) test --package flaz-engine --package flaz-fuzz --locked --features planted-bugs --test crash --test faults --test planted -- planted; fi
 	@$(MAKE) --no-print-directory lint
 
+# Debian packages are installed for root; the images of the machine are built once, in target/vm.
+vm: ## Test the program on a virtual machine with a real kernel: NBD, power cuts, systemd (ARGS: names in tests/vm)
+	@$(CARGO) build --release --locked --package flaz-cli
+	@tools/vm test "$${CARGO_TARGET_DIR:-target}/release/flaz" $(ARGS)
+
 soak: ## Run crash tests for an hour: simulation, kills, power cuts; print losses (ARGS="--minutes N")
 	@tools/packages test || true
 	@$(CARGO) run --locked --package xtask -- soak $(ARGS)
@@ -49,7 +54,8 @@ fuzz: ## Fuzz all parsers with hostile caches and clients until something is fou
 lint: ## Check formatting, clippy, shell scripts, licences, sources and directions of dependencies
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages tools/fuzz .ci/run; \
+	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages tools/fuzz tools/vm \
+		tests/vm/*.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session tests/vm/rig/lib.sh .ci/run; \
 	else echo 'skipped: shellcheck is not installed; install it with: apt-get install shellcheck'; fi
 	@$(CARGO) run --quiet --locked --package xtask -- dependencies
 
