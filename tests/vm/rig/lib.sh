@@ -43,8 +43,10 @@ attach() {
 }
 attached() { [ "$(blockdev --getsize64 /dev/nbd0)" -gt 0 ]; }
 
-# detach: the kernel notices the end of the server late, and refuses to attach again before that.
+# detach: the kernel notices the end of the server late, and refuses to attach again before that. udev may still read what
+# was written.
 detach() {
+    udevadm settle
     nbd-client -d /dev/nbd0 >/dev/null
     wait_for 30 detached
 }
