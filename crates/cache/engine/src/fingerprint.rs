@@ -18,7 +18,7 @@ use std::num::NonZeroU32;
 use flaz_device::{Device, IoBuf};
 use twox_hash::XxHash64;
 
-use crate::cache::CacheError;
+use crate::cache::error::CacheError;
 use crate::volume::STRIPE_BYTES;
 
 /// Bytes that a fingerprint covers at the start of the origin and of each partition: the superblocks of ext4, xfs and

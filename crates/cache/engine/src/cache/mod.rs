@@ -14,7 +14,7 @@
 //! [`LocalCache`] drives all shards on one thread (tests, trace replay, benchmarks).
 
 mod create;
-mod error;
+pub(crate) mod error;
 pub mod lifecycle;
 mod origin;
 pub mod shard_set;
