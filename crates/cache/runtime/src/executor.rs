@@ -216,7 +216,11 @@ impl Core {
         let mut completions = Vec::new();
         loop {
             self.reap(&mut completions);
-            if self.ops.borrow().in_flight() == 0 && self.driver.is_closed() {
+            if self.ops.borrow().pending().is_empty() && self.driver.is_closed() {
+                // What a driver still has goes back to the kernel with the ring.
+                if self.ops.borrow().in_flight() > 0 {
+                    self.ops.borrow_mut().leak();
+                }
                 return;
             }
             let left = deadline.since(monotonic());

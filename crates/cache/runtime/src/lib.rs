@@ -20,6 +20,7 @@
 //! | `state` | the state of a thread's runtime |
 //! | `op`, `sleep` | one operation, one wait as a future |
 //! | `executor` | the loop: poll ready tasks, submit all new operations at once, wait only if idle |
+//! | [`command`] | commands to the drivers of character devices |
 //! | [`net`] | sockets: accept, receive, send |
 //! | [`mod@file`] | files and block devices |
 //! | [`emulate`] | emulation of slow devices |
@@ -34,6 +35,7 @@
 
 mod batch;
 mod clock;
+pub mod command;
 pub mod compute;
 mod config;
 mod driver;

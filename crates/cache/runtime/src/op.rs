@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::op_table::{Abandoned, Payload, Progress};
-use crate::request::Request;
+use crate::request::{CompletedBy, Request};
 use crate::state::{Core, current};
 
 enum Stage {
@@ -48,7 +48,7 @@ impl Future for Op {
                     .core
                     .ops
                     .borrow_mut()
-                    .insert(payload, request.is_open_ended(), cx.waker());
+                    .insert(payload, request.completed_by(), cx.waker());
                 match entered {
                     Ok(index) => {
                         this.stage = Stage::Entered(index);
@@ -81,9 +81,9 @@ impl Drop for Op {
         match abandoned {
             Abandoned::Leaked => {}
             Abandoned::Done(payload, result) => payload.dispose(result),
-            Abandoned::Pending { waker, open_ended } => {
+            Abandoned::Pending { waker, by } => {
                 drop(waker);
-                if open_ended {
+                if by == CompletedBy::Peer {
                     self.core.driver.cancel(u64::from(index));
                 }
                 // The owner may close the descriptor next, and its number may then mean another file: the kernel must

@@ -13,7 +13,7 @@ use std::task::Waker;
 use flaz_device::IoBuf;
 
 use crate::batch::Outgoing;
-use crate::request::OPS_MAX;
+use crate::request::{CompletedBy, OPS_MAX};
 
 /// Memory that an operation owns.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ enum State {
 struct Entry {
     state: State,
     payload: Payload,
-    open_ended: bool,
+    by: CompletedBy,
 }
 
 /// The effect of a completion, to be executed outside the borrow of the table.
@@ -80,7 +80,7 @@ pub(crate) enum Progress {
 pub(crate) enum Abandoned {
     Leaked,
     Done(Payload, i32),
-    Pending { waker: Waker, open_ended: bool },
+    Pending { waker: Waker, by: CompletedBy },
 }
 
 /// The operations of a runtime.
@@ -103,7 +103,7 @@ impl OpTable {
     pub(crate) fn insert(
         &mut self,
         payload: Payload,
-        open_ended: bool,
+        by: CompletedBy,
         waker: &Waker,
     ) -> Result<u32, Payload> {
         if self.in_flight >= OPS_MAX {
@@ -116,7 +116,7 @@ impl OpTable {
         let entry = Entry {
             state: State::Pending(waker.clone()),
             payload,
-            open_ended,
+            by,
         };
         if let Some(index) = self.free.pop() {
             self.entries[index as usize] = entry;
@@ -150,10 +150,7 @@ impl OpTable {
         };
         match std::mem::replace(&mut entry.state, State::Abandoned) {
             State::Done(result) => Abandoned::Done(self.release(index), result),
-            State::Pending(waker) => Abandoned::Pending {
-                waker,
-                open_ended: entry.open_ended,
-            },
+            State::Pending(waker) => Abandoned::Pending { waker, by: entry.by },
             State::Free | State::Abandoned => unreachable!("operation {index} lost its entry"),
         }
     }
@@ -183,9 +180,11 @@ impl OpTable {
         std::mem::replace(&mut entry.payload, Payload::None)
     }
 
-    /// Numbers of all submitted operations, for the end of the runtime.
+    /// Numbers of the submitted operations that the end of the runtime waits for.
     pub(crate) fn pending(&self) -> Vec<u32> {
-        let with_kernel = |entry: &Entry| matches!(entry.state, State::Pending(_) | State::Abandoned);
+        let with_kernel = |entry: &Entry| {
+            matches!(entry.state, State::Pending(_) | State::Abandoned) && entry.by != CompletedBy::Driver
+        };
         (0u32..)
             .zip(&self.entries)
             .filter(|(_, entry)| with_kernel(entry))
@@ -193,7 +192,8 @@ impl OpTable {
             .collect()
     }
 
-    /// Leaks everything: the last resort if the kernel does not return buffers.
+    /// Leaks everything: the memory of operations that a driver has not completed, and the last resort if the kernel does not
+    /// return buffers.
     pub(crate) fn leak(&mut self) {
         for entry in self.entries.drain(..) {
             std::mem::forget(entry.payload);

@@ -47,15 +47,35 @@ pub(crate) enum Request {
         fd: RawFd,
         msg: *const libc::msghdr,
     },
+    Command {
+        fd: RawFd,
+        op: u32,
+        bytes: [u8; 16],
+    },
+}
+
+/// What completes an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CompletedBy {
+    /// The kernel, in bounded time.
+    Kernel,
+    /// A peer, perhaps never: it must be cancelled if its future is dropped.
+    Peer,
+    /// A driver, when its device has work or goes away. It cannot be cancelled, and the end of the runtime does not wait.
+    Driver,
 }
 
 impl Request {
-    /// Whether it may wait for a peer for ever, so that it must be cancelled if its future is dropped.
-    pub(crate) fn is_open_ended(self) -> bool {
-        matches!(
-            self,
-            Self::Accept { .. } | Self::Recv { .. } | Self::Send { .. } | Self::SendMsg { .. }
-        )
+    pub(crate) fn completed_by(self) -> CompletedBy {
+        match self {
+            Self::Accept { .. } | Self::Recv { .. } | Self::Send { .. } | Self::SendMsg { .. } => {
+                CompletedBy::Peer
+            }
+            Self::Command { .. } => CompletedBy::Driver,
+            Self::Read { .. } | Self::Write { .. } | Self::DataSync { .. } | Self::Fallocate { .. } => {
+                CompletedBy::Kernel
+            }
+        }
     }
 }
 

@@ -339,5 +339,6 @@ fn entry(request: Request) -> Entry {
             let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
             opcode::SendMsg::new(Fd(fd), msg).flags(flags).build()
         }
+        Request::Command { fd, op, bytes } => opcode::UringCmd16::new(Fd(fd), op).cmd(bytes).build(),
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 
-use crate::request::{Completion, Request};
+use crate::request::{CompletedBy, Completion, Request};
 use crate::task::Shared;
 
 /// Number of threads for files in the whole process, and so of concurrent operations.
@@ -71,7 +71,7 @@ impl Threads {
     }
 
     pub(crate) fn push(&self, request: Request, user_data: u64) {
-        if !request.is_open_ended() {
+        if !(request.completed_by() == CompletedBy::Peer) {
             *lock(&self.board.open) += 1;
             pool().push(Job {
                 request,
@@ -256,7 +256,8 @@ fn readiness(request: &Request) -> libc::pollfd {
         Request::Read { .. }
         | Request::Write { .. }
         | Request::DataSync { .. }
-        | Request::Fallocate { .. } => {
+        | Request::Fallocate { .. }
+        | Request::Command { .. } => {
             unreachable!("files are served by threads")
         }
     };
@@ -311,12 +312,14 @@ fn perform(request: Request) -> i32 {
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             ),
             Request::SendMsg { fd, msg } => libc::sendmsg(fd, msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+            // Only io_uring can send it.
+            Request::Command { .. } => return -libc::EOPNOTSUPP,
         }
     };
     if result < 0 {
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         // An interrupted call on a socket is retried after the next `poll`.
-        let again = request.is_open_ended() && errno == libc::EINTR;
+        let again = (request.completed_by() == CompletedBy::Peer) && errno == libc::EINTR;
         return if again { -libc::EAGAIN } else { -errno };
     }
     // Requests are at most 1 GiB.
