@@ -1,0 +1,60 @@
+//! What fails, and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a device cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum UblkError {
+    /// The driver is not there.
+    #[error(
+        "ublk: /dev/ublk-control does not exist: load the driver with `modprobe ublk_drv` (Linux 6.1 or later; Ubuntu has it \
+         in linux-modules-extra), or serve over NBD with --nbd"
+    )]
+    NoDriver,
+    /// The user may not use the driver.
+    #[error("ublk: cannot open {}: {source}: run as root, or serve over NBD with --nbd", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The driver lacks something.
+    #[error(
+        "ublk: the driver of this kernel lacks {what}: use Linux 6.1 or later, or serve over NBD with --nbd"
+    )]
+    Lacks {
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// io_uring cannot be used.
+    #[error("ublk: io_uring cannot be used: {0}")]
+    Ring(#[source] io::Error),
+    /// The driver refused a command.
+    #[error("ublk: cannot {what}: {source}")]
+    Command {
+        /// What was attempted.
+        what: &'static str,
+        /// The driver's error.
+        source: io::Error,
+    },
+    /// The driver did not answer.
+    #[error("ublk: cannot {what}: no answer within {seconds} s{why}")]
+    Late {
+        /// What was attempted.
+        what: &'static str,
+        /// The time limit.
+        seconds: u64,
+        /// What it probably waits for.
+        why: String,
+    },
+    /// The memory of a queue cannot be mapped.
+    #[error("ublk: cannot map the requests of queue {queue}: {source}")]
+    Map {
+        /// Number of the queue.
+        queue: u16,
+        /// The system's error.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,23 @@
+//! A block device by ublk: Linux passes the requests for `/dev/ublkbN` to this process, through io_uring.
+//!
+//! | file | contents |
+//! |---|---|
+//! | [`protocol`] | structures and numbers of the driver; pure |
+//! | [`control`] | `/dev/ublk-control`: adding, starting, stopping, taking over and deleting devices |
+//! | [`queue`] | `/dev/ublkcN`: the requests of one queue |
+//! | [`error`] | what fails, and what to do |
+//!
+//! Data is copied between the page cache and this process by the driver (its plain copy mode): a compressor has to see it in
+//! any case. Devices are made with recovery and reissue, so a device outlives its server: requests wait, and those that were
+//! not answered go to the next server.
+//!
+//! References: Documentation/block/ublk.rst and include/uapi/linux/ublk_cmd.h of Linux.
+
+pub mod control;
+pub mod error;
+pub mod protocol;
+pub mod queue;
+
+pub use control::{Control, NewDevice};
+pub use error::UblkError;
+pub use queue::{CharDevice, Queue};
