@@ -160,6 +160,8 @@ Examples:
   flaz serve /dev/nvme0n1p3 --nbd unix:/run/flaz/disk.sock
   flaz serve cache.img --nbd tcp:127.0.0.1:10809 --insecure-tcp
   flaz serve cache.img --mode write-around
+  flaz serve /dev/nvme0n1p3 --ublk=disk            block device /dev/flaz/disk
+  nbdfuse mnt/disk nbd+unix:///?socket=/tmp/d.sock a file for losetup, without the nbd module
   flaz serve cache.img --emulate-origin hdd        emulate a slow origin")]
 pub struct ServeArgs {
     /// Cache device created by `flaz create`
@@ -175,6 +177,22 @@ pub struct ServeArgs {
     /// Allow tcp: addresses. Anyone who can reach the port can read and write all data
     #[arg(long)]
     pub insecure_tcp: bool,
+    /// Serve a block device on this machine, /dev/flaz/NAME, with the ublk driver of Linux 6.1 or later; over NBD only if
+    /// --nbd is also given. NAME is the UUID of the cache by default
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, value_parser = device_name)]
+    pub ublk: Option<Option<String>>,
+    /// With --ublk: leave the device in place at a clean stop. Its requests then wait for the next start
+    #[arg(long, requires = "ublk")]
+    pub keep_device: bool,
+    /// With --ublk: bytes of a logical block, 512 or 4096 [default: those of the origin; 512 for a file]
+    #[arg(long, value_name = "BYTES", requires = "ublk", value_parser = block_size)]
+    pub block_size: Option<u32>,
+    /// With --ublk: number of queues [default: one per thread]
+    #[arg(long, value_name = "N", requires = "ublk", value_parser = whole(1..=THREADS_MAX))]
+    pub ublk_queues: Option<u32>,
+    /// With --ublk: requests in flight of each queue [default: 64]
+    #[arg(long, value_name = "N", requires = "ublk", value_parser = whole(1..=1024))]
+    pub ublk_depth: Option<u32>,
     /// When a write is acknowledged, and what happens to the cached copy
     #[arg(long, value_name = "MODE", value_parser = choice::<Mode>(), default_value_t = Mode::WriteThrough)]
     pub mode: Mode,
@@ -428,6 +446,25 @@ fn interval(text: &str) -> Result<Duration, String> {
         return Err("expected 0.1 seconds to one year".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The last part of a path below `/dev/flaz`.
+fn device_name(text: &str) -> Result<String, String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if text.is_empty() || text.starts_with('.') || text.len() > 64 || !text.bytes().all(fits) {
+        return Err(
+            "expected at most 64 letters, digits, '-', '_' and '.', not beginning with '.'".to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" => Ok(4096),
+        _ => Err("expected 512 or 4096".to_owned()),
+    }
 }
 
 fn device_timeout(text: &str) -> Result<Duration, String> {

@@ -334,8 +334,30 @@ fn serve_with_invalid_options() {
     let long = format!("--nbd unix:/{}", "x".repeat(120));
     serve(&long).refused(USAGE, &["has 121 bytes", "maximum is 107"]);
     serve("--nbd tcp:127.0.0.1:10809").refused(USAGE, &["TCP without TLS", "--insecure-tcp"]);
+    for name in ["a/b", ".a", "a%20b", ""] {
+        serve(&format!("--ublk={name}")).refused(USAGE, &["--ublk"]);
+    }
+    serve("--keep-device").refused(USAGE, &["--ublk"]);
+    serve("--ublk --block-size 1024").refused(USAGE, &["expected 512 or 4096"]);
+    serve("--ublk --ublk-depth 0").refused(USAGE, &["--ublk-depth"]);
     serve("--nbd unix:a --nbd unix:a").refused(USAGE, &["unix:a is given twice"]);
     serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["the maximum is 16"]);
+}
+
+/// Without the driver, the cache stays as it was.
+#[test]
+fn a_missing_ublk_driver_is_named_with_what_to_do() {
+    if Path::new("/dev/ublk-control").exists() {
+        eprintln!("skipped: the ublk driver is loaded");
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let before = fs::read(scratch.path("cache")).unwrap();
+    let ran = scratch.run("serve cache --ublk");
+    ran.refused(FAILURE, &["/dev/ublk-control", "modprobe ublk_drv", "--nbd"]);
+    assert!(before == fs::read(scratch.path("cache")).unwrap());
 }
 
 #[test]

@@ -139,6 +139,9 @@ pub struct LiveReport {
     pub queues: Vec<QueueReport>,
     /// NBD listeners.
     pub nbd: Vec<NbdReport>,
+    /// Block devices on this machine.
+    #[serde(default)]
+    pub ublk: Vec<UblkReport>,
 }
 
 /// The process of the daemon.
@@ -397,6 +400,19 @@ pub struct NbdReport {
     pub connections_max: u32,
     /// Connections accepted since the start.
     pub connections_total: u64,
+}
+
+/// A block device by ublk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UblkReport {
+    /// Its name, `/dev/flaz/NAME`.
+    pub name: PathBuf,
+    /// The device, `/dev/ublkbN`.
+    pub device: PathBuf,
+    /// Number of queues.
+    pub queues: u16,
+    /// Requests in flight of each queue.
+    pub depth: u16,
 }
 
 /// The result of `flaz create`.

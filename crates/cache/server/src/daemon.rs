@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use flaz_control::report::{CacheReport, OriginReport, StatusReport};
 use flaz_control::settings::SettingsPatch;
 use flaz_control::size::HumanBytes;
+use flaz_device::Device;
 use flaz_device::deadline::Deadline;
 use flaz_engine::cache::lifecycle::{Discard, Leave, Lifecycle, OpenOptions, Opened};
 use flaz_engine::cache::read_superblock;
@@ -17,7 +18,7 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
 use flaz_nbd::Export;
-use flaz_runtime::file::{FileDevice, Hold, OpenMode};
+use flaz_runtime::file::{FileDevice, Hold, Kind, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime, compute};
 
 use crate::device::{HostDevice, Production};
@@ -32,6 +33,7 @@ use crate::state::StateFile;
 use crate::state_records::StateRecords;
 use crate::status::{Facts, cache_report, live};
 use crate::threads::{ThreadParts, Threads};
+use crate::ublk::{Exported, UblkFrontEnd};
 
 /// How long clients have to read their last replies when the daemon stops.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -104,7 +106,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         .unwrap_or_else(|| superblock.origin_path.clone().into());
     let origin_file = open_origin(spec, &origin_path, &mut superblock)?;
     // Only here: a command that opens a cache for a moment does not report this.
-    if !spec.nbd.is_empty() {
+    if !spec.nbd.is_empty() || spec.ublk.is_some() {
         warn_if_buffered("cache device", &cache_file);
         warn_if_buffered("origin", &origin_file);
     }
@@ -113,8 +115,23 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let thread_count = thread_count(spec.threads, geometry.shard_count);
     let export = Export::new(geometry.origin_len).read_only(spec.read_only);
     // Bind the sockets before the superblock is marked open: if a socket is in use, a clean cache stays clean.
-    let front_ends: Vec<Box<dyn FrontEnd>> =
-        vec![Box::new(NbdFrontEnd::bind(&spec.nbd, export, thread_count)?)];
+    let mut front_ends: Vec<Box<dyn FrontEnd>> = Vec::new();
+    if !spec.nbd.is_empty() {
+        front_ends.push(Box::new(NbdFrontEnd::bind(&spec.nbd, export, thread_count)?));
+    }
+    if let Some(ublk) = &spec.ublk {
+        let exported = Exported {
+            uuid: superblock.uuid,
+            bytes: geometry.origin_len,
+            origin_sector: match origin_file.kind() {
+                Kind::BlockDevice => origin_file.alignment(),
+                Kind::File => 512,
+            },
+            read_only: spec.read_only,
+            threads: thread_count,
+        };
+        front_ends.push(Box::new(UblkFrontEnd::bind(ublk, &exported)?));
+    }
     let devices = Devices {
         cache,
         origin: HostDevice::new(origin_file, spec.emulate_origin),
@@ -285,6 +302,11 @@ impl Daemon {
                 .front_ends
                 .iter()
                 .flat_map(|front_end| front_end.report())
+                .collect(),
+            devices: self
+                .front_ends
+                .iter()
+                .flat_map(|front_end| front_end.devices())
                 .collect(),
         };
         drop(settings);

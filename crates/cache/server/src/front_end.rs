@@ -2,12 +2,12 @@
 //!
 //! A front end is created before the cache is opened, so that a failure (a socket in use) leaves a clean cache clean.
 //! It is started when the volume can be served, and receives the threads of the server. For each client, or each queue
-//! of a device, it passes a [`Session`] to one of the threads, which runs it with that thread's volume. NBD is the only
-//! front end so far.
+//! of a device, it passes a [`Session`] to one of the threads, which runs it with that thread's volume. There
+//! are two: NBD and ublk.
 
 use std::thread::JoinHandle;
 
-use flaz_control::report::NbdReport;
+use flaz_control::report::{NbdReport, UblkReport};
 use flaz_engine::cache::shard_set::Reached;
 use flaz_nbd::Snapshot;
 use flaz_runtime::mailbox::Sender;
@@ -73,4 +73,9 @@ pub trait FrontEnd: Send + Sync {
 
     /// The addresses of this front end, for `flaz status`.
     fn report(&self) -> Vec<NbdReport>;
+
+    /// The block devices of this front end, for `flaz status`.
+    fn devices(&self) -> Vec<UblkReport> {
+        Vec::new()
+    }
 }

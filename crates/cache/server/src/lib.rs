@@ -9,7 +9,7 @@
 //! | `timed` | latency of flushes and prefetches |
 //! | `daemon` | opening, serving and closing a cache |
 //! | [`serve()`], `life` | the life of a server: signals, systemd, the control socket |
-//! | [`front_end`], `nbd` | the interface of front ends; the front end for NBD |
+//! | [`front_end`], `nbd`, `ublk` | the interface of front ends; those for NBD and for ublk |
 //! | `order` | orders to the threads, and the volume of each thread |
 //! | [`safety`] | checks before a device is overwritten |
 //! | `process` | process settings of a server |
@@ -39,6 +39,7 @@ mod state_records;
 mod status;
 mod threads;
 mod timed;
+mod ublk;
 mod worker;
 
 pub use daemon::{CLEAN_WITHIN, Daemon, start};
@@ -48,3 +49,4 @@ pub use offline::{check, create, dump, identify, offline_status};
 pub use serve::{ServeError, Watch, serve};
 pub use spec::{CreateSpec, ServeSpec};
 pub use state::default_directory;
+pub use ublk::{DEPTH_DEFAULT as UBLK_DEPTH_DEFAULT, UblkSpec};

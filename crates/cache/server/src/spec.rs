@@ -9,6 +9,7 @@ use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_nbd::NbdAddress;
 
 use crate::safety::Claim;
+use crate::ublk::UblkSpec;
 
 /// A cache to create.
 #[derive(Debug)]
@@ -34,8 +35,10 @@ pub struct ServeSpec {
     pub cache: PathBuf,
     /// Path of the origin, if it differs from the one in the superblock.
     pub origin: Option<PathBuf>,
-    /// At least one address.
+    /// Addresses for NBD clients.
     pub nbd: Vec<NbdAddress>,
+    /// A block device on this machine.
+    pub ublk: Option<UblkSpec>,
     /// Mode, policy and sequential cut-off.
     pub mode: Mode,
     /// Admission and reclaim.

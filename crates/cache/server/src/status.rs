@@ -7,7 +7,7 @@ use std::time::Instant;
 use flaz_control::report::{
     AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport,
     LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport, QueueReport,
-    REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport, WriteBackReport,
+    REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport, UblkReport, WriteBackReport,
 };
 use flaz_engine::cache::lifecycle::Opened;
 use flaz_engine::format::superblock::{Superblock, VERSION};
@@ -78,6 +78,8 @@ pub(crate) struct Facts<'a> {
     pub threads: u32,
     /// The addresses that clients connect to.
     pub listeners: Vec<NbdReport>,
+    /// The block devices.
+    pub devices: Vec<UblkReport>,
 }
 
 /// The status of a running cache. `nbd`: the counts of each thread's connections.
@@ -211,6 +213,7 @@ fn live_report(
         memory: memory(stats),
         queues: queues(stats, threads, facts),
         nbd: facts.listeners.clone(),
+        ublk: facts.devices.clone(),
     }
 }
 

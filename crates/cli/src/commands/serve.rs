@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use flaz_control::chain;
 use flaz_control::place::{self, Places};
 use flaz_nbd::NbdAddress;
-use flaz_server::{ServeError, ServeSpec, Watch, default_directory, identify};
+use flaz_server::{ServeError, ServeSpec, UblkSpec, Watch, default_directory, identify};
+use uuid::Uuid;
 
 use super::output;
 use crate::args::{NBD_ADDRESSES_MAX, ServeArgs};
@@ -29,7 +30,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         .control
         .clone()
         .unwrap_or_else(|| place::control_socket(&directory, &uuid));
-    let spec = spec(args, place::nbd_socket(&directory, &uuid));
+    let spec = spec(args, &uuid, place::nbd_socket(&directory, &uuid));
     flaz_server::serve(&spec, &control, watch, || announce(&spec)).map_err(failed)
 }
 
@@ -44,7 +45,8 @@ fn failure(args: &ServeArgs, error: ServeError) -> Failure {
 
 /// Tells scripts that clients can connect.
 fn announce(spec: &ServeSpec) {
-    let addresses: Vec<_> = spec.nbd.iter().map(ToString::to_string).collect();
+    let device = spec.ublk.iter().map(|ublk| ublk.path().display().to_string());
+    let addresses: Vec<_> = device.chain(spec.nbd.iter().map(ToString::to_string)).collect();
     // A script that has read the line may have closed the pipe; the daemon continues.
     if let Err(failure) = output::print(&format!("ready: {}\n", addresses.join(" "))) {
         tracing::debug!("{}", chain(&failure));
@@ -69,8 +71,10 @@ fn check_addresses(args: &ServeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn spec(args: &ServeArgs, nbd_default: PathBuf) -> ServeSpec {
-    let nbd = if args.nbd.is_empty() {
+fn spec(args: &ServeArgs, uuid: &Uuid, nbd_default: PathBuf) -> ServeSpec {
+    let nbd = if args.nbd.is_empty() && args.ublk.is_some() {
+        Vec::new()
+    } else if args.nbd.is_empty() {
         vec![NbdAddress::Unix(nbd_default)]
     } else {
         args.nbd.clone()
@@ -79,6 +83,13 @@ fn spec(args: &ServeArgs, nbd_default: PathBuf) -> ServeSpec {
         cache: args.cache.clone(),
         origin: args.origin.clone(),
         nbd,
+        ublk: args.ublk.as_ref().map(|name| UblkSpec {
+            name: name.clone().unwrap_or_else(|| uuid.to_string()),
+            queues: args.ublk_queues.map(|number| number as u16),
+            depth: args.ublk_depth.map(|number| number as u16),
+            block_bytes: args.block_size,
+            keep: args.keep_device,
+        }),
         mode: args.mode,
         policy: args.policy,
         sequential_cutoff: args.sequential_cutoff,

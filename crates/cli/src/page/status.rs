@@ -95,6 +95,18 @@ fn head(page: &mut Page, report: &StatusReport) {
         None => {}
     }
     let Some(live) = &report.live else { return };
+    for ublk in &live.ublk {
+        page.line(
+            "Block device",
+            &format!(
+                "{} ({}), {} queues of {} requests",
+                ublk.name.display(),
+                ublk.device.display(),
+                ublk.queues,
+                ublk.depth
+            ),
+        );
+    }
     for nbd in &live.nbd {
         page.line(
             "NBD",

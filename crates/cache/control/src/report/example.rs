@@ -112,6 +112,12 @@ pub fn example() -> StatusReport {
                 connections_max: 64,
                 connections_total: 3,
             }],
+            ublk: vec![UblkReport {
+                name: "/dev/flaz/disk".into(),
+                device: "/dev/ublkb0".into(),
+                queues: 2,
+                depth: 64,
+            }],
             ..Default::default()
         }),
         warnings: vec!["the origin is emulated".to_owned()],
