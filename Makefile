@@ -33,7 +33,7 @@ test: ## Run all tests and the lint; as root, install missing Debian packages (A
 	@$(MAKE) --no-print-directory lint
 
 # Debian packages are installed for root; the images of the machine are built once, in target/vm.
-vm: ## Test the program on a virtual machine with a real kernel: NBD, power cuts, systemd (ARGS: names in tests/vm)
+vm: ## Test the program on a virtual machine with a real kernel: ublk, NBD, power cuts, systemd (ARGS: names in tests/vm)
 	@$(CARGO) build --release --locked --package flaz-cli
 	@tools/vm test "$${CARGO_TARGET_DIR:-target}/release/flaz" $(ARGS)
 
