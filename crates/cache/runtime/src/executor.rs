@@ -218,7 +218,7 @@ impl Core {
             self.reap(&mut completions);
             if self.ops.borrow().pending().is_empty() && self.driver.is_closed() {
                 // What a driver still has goes back to the kernel with the ring.
-                if self.ops.borrow().in_flight() > 0 {
+                if self.ops.borrow().any_with_driver() {
                     self.ops.borrow_mut().leak();
                 }
                 return;

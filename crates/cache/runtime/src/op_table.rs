@@ -88,8 +88,10 @@ pub(crate) enum Abandoned {
 pub(crate) struct OpTable {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Submitted to the kernel.
+    /// Submitted to the kernel, without those of drivers.
     in_flight: usize,
+    /// Submitted to drivers.
+    with_driver: usize,
     /// Futures that found [`OPS_MAX`] operations in flight.
     waiting: Vec<Waker>,
 }
@@ -99,6 +101,11 @@ impl OpTable {
         self.in_flight
     }
 
+    /// Whether a driver has commands.
+    pub(crate) fn any_with_driver(&self) -> bool {
+        self.with_driver > 0
+    }
+
     /// Adds an operation. If [`OPS_MAX`] are submitted, returns the payload; the future is woken when there is space.
     pub(crate) fn insert(
         &mut self,
@@ -106,13 +113,16 @@ impl OpTable {
         by: CompletedBy,
         waker: &Waker,
     ) -> Result<u32, Payload> {
-        if self.in_flight >= OPS_MAX {
+        // A driver may keep its commands for ever: they take no slot.
+        let counts = by != CompletedBy::Driver;
+        if counts && self.in_flight >= OPS_MAX {
             if !self.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
                 self.waiting.push(waker.clone());
             }
             return Err(payload);
         }
-        self.in_flight += 1;
+        self.in_flight += usize::from(counts);
+        self.with_driver += usize::from(!counts);
         let entry = Entry {
             state: State::Pending(waker.clone()),
             payload,
@@ -157,7 +167,10 @@ impl OpTable {
 
     pub(crate) fn complete(&mut self, index: u32, result: i32) -> Completed {
         let entry = &mut self.entries[index as usize];
-        self.in_flight -= 1;
+        match entry.by {
+            CompletedBy::Driver => self.with_driver -= 1,
+            CompletedBy::Kernel | CompletedBy::Peer => self.in_flight -= 1,
+        }
         match std::mem::replace(&mut entry.state, State::Done(result)) {
             State::Pending(waker) => Completed::Wake(waker),
             State::Abandoned => Completed::Dispose(self.release(index), result),
