@@ -33,7 +33,7 @@ use crate::state::StateFile;
 use crate::state_records::StateRecords;
 use crate::status::{Facts, cache_report, live};
 use crate::threads::{ThreadParts, Threads};
-use crate::ublk::{Exported, UblkFrontEnd};
+use crate::ublk::{self, Exported, UblkFrontEnd};
 
 /// How long clients have to read their last replies when the daemon stops.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -100,6 +100,9 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let deadlined = Deadline::new(cache.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&deadlined))?;
     let state = Arc::new(StateFile::open(spec.state_dir.as_deref(), superblock.uuid));
+    if spec.ublk.is_none() {
+        ublk::refuse_left_over(superblock.uuid)?;
+    }
     let origin_path = spec
         .origin
         .clone()
@@ -122,12 +125,14 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     if let Some(ublk) = &spec.ublk {
         let exported = Exported {
             uuid: superblock.uuid,
+            origin_identity: superblock.origin_identity.clone(),
             bytes: geometry.origin_len,
             origin_sector: match origin_file.kind() {
                 Kind::BlockDevice => origin_file.alignment(),
                 Kind::File => 512,
             },
             read_only: spec.read_only,
+            discards_dirty: spec.discard_dirty,
             threads: thread_count,
         };
         front_ends.push(Box::new(UblkFrontEnd::bind(ublk, &exported)?));
@@ -407,14 +412,18 @@ impl Daemon {
     /// # Errors
     /// Some blocks cannot be written to the origin; the cache is then still needed.
     pub fn detach(&self) -> Result<(), HostError> {
+        if let Some(user) = self.front_ends.iter().find_map(|front_end| front_end.in_use()) {
+            return Err(format!("{user}: unmount it first, so that the cache can be taken away").into());
+        }
         // From here on, `set` refuses write-back.
         self.detaching.store(true, Ordering::SeqCst);
         let before = self.settings.lock().unwrap_or_else(PoisonError::into_inner).mode;
         // A stop that has already begun may have missed the flag and left the cache as it is. Both sides set their flag
         // first and then read the other's, so that one of the two sees the other.
         let done = self.bring_all().and_then(|()| self.not_stopping());
-        if done.is_err() {
-            self.detaching.store(false, Ordering::Relaxed);
+        match &done {
+            Ok(()) => self.front_ends.iter().for_each(|front_end| front_end.detached()),
+            Err(_) => self.detaching.store(false, Ordering::Relaxed),
         }
         // The mode is not changed back: write-through adds no dirty blocks.
         done.map_err(|error| match before {

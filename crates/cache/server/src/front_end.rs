@@ -74,6 +74,14 @@ pub trait FrontEnd: Send + Sync {
     /// The addresses of this front end, for `flaz status`.
     fn report(&self) -> Vec<NbdReport>;
 
+    /// What uses the volume through this front end and could not go on without the cache, for a message.
+    fn in_use(&self) -> Option<String> {
+        None
+    }
+
+    /// The cache has been detached: nothing is kept for a next start.
+    fn detached(&self) {}
+
     /// The block devices of this front end, for `flaz status`.
     fn devices(&self) -> Vec<UblkReport> {
         Vec::new()

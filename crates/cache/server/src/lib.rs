@@ -22,10 +22,12 @@
 mod daemon;
 mod device;
 mod device_timeout;
+mod disk_users;
 mod error;
 mod filesystem;
 pub mod front_end;
 mod life;
+mod names;
 mod nbd;
 mod offline;
 mod order;

@@ -3,26 +3,34 @@
 //! Invariants:
 //! - one command is in flight at a time, and memory that the driver may access lives until its answer: after a command that is
 //!   late it is leaked, and the ring is not used again;
-//! - a device is recognised by its stamp, which the driver keeps for the server.
+//! - a device is used only if its requests can be answered as [`crate::queue`] does it: [`Control::add`] and
+//!   [`Control::start_recovery`] refuse others.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::error::UblkError;
-use crate::protocol::{ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Encoding, Parameters, flag};
+use crate::protocol::{
+    ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Encoding, Parameters, Processors, flag,
+};
 
 const CONTROL: &str = "/dev/ublk-control";
 /// The devices that there are.
 const DEVICES: &str = "/sys/class/ublk-char";
 /// How long most commands may take.
 const COMMAND_WITHIN: Duration = Duration::from_secs(10);
+/// Interval at which a caller is asked whether to wait on.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+const COMMAND_LIMIT: Patience<'static> = Patience::Limit(COMMAND_WITHIN);
+const RECOVERY_POLL: Duration = Duration::from_millis(20);
+const RING_ENTRIES: u32 = 8;
 /// Bytes of a command in a submission entry of 128 bytes.
 const COMMAND_AREA_BYTES: usize = 80;
 
@@ -39,11 +47,22 @@ pub struct NewDevice {
     pub stamp: u64,
 }
 
+/// How long an answer is awaited.
+#[allow(missing_debug_implementations, reason = "a closure cannot be printed")]
+pub enum Patience<'a> {
+    /// So long.
+    Limit(Duration),
+    /// As long as the closure, called several times a second with the time waited, returns `true`.
+    While(&'a mut dyn FnMut(Duration) -> bool),
+}
+
 /// The driver.
 pub struct Control {
     file: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     encoding: Encoding,
+    /// Commands sent, by which their answers are recognised.
+    sent: u64,
 }
 
 impl std::fmt::Debug for Control {
@@ -69,11 +88,12 @@ impl Control {
                 source,
             },
         })?;
-        let ring = IoUring::builder().build(8).map_err(UblkError::Ring)?;
+        let ring = IoUring::builder().build(RING_ENTRIES).map_err(UblkError::Ring)?;
         let mut control = Self {
             file,
             ring,
             encoding: Encoding::Ioctl,
+            sent: 0,
         };
         control.probe()?;
         Ok(control)
@@ -86,7 +106,7 @@ impl Control {
             len: 8,
             ..ControlCommand::of(ANY_DEVICE)
         };
-        match self.exchange(WHAT, ControlOp::GetFeatures, command, 0_u64, COMMAND_WITHIN) {
+        match self.exchange(WHAT, ControlOp::GetFeatures, command, 0_u64, COMMAND_LIMIT) {
             Ok(features) => {
                 if features & flag::USER_RECOVERY_REISSUE == 0 {
                     return Err(UblkError::Lacks {
@@ -112,26 +132,16 @@ impl Control {
         self.encoding
     }
 
-    /// The device with this stamp.
+    /// All devices.
     ///
     /// # Errors
-    /// The driver's.
-    pub fn find(&mut self, stamp: u64) -> Result<Option<DeviceInfo>, UblkError> {
-        let Ok(entries) = std::fs::read_dir(DEVICES) else {
-            return Ok(None);
-        };
-        let numbers = entries.flatten().filter_map(|entry| {
-            let name = entry.file_name();
-            name.to_str()?.strip_prefix("ublkc")?.parse().ok()
-        });
-        for number in numbers {
-            if let Some(info) = self.info(number)?
-                && info.stamp == stamp
-            {
-                return Ok(Some(info));
-            }
+    /// The driver's, or the system's: a device that cannot be read may be any.
+    pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, UblkError> {
+        let mut devices = Vec::new();
+        for number in device_numbers()? {
+            devices.extend(self.info(number)?);
         }
-        Ok(None)
+        Ok(devices)
     }
 
     /// A device, if there is one with this number.
@@ -145,19 +155,35 @@ impl Control {
             ..ControlCommand::of(device)
         };
         let room = DeviceInfo::default();
-        match self.exchange(WHAT, ControlOp::GetInfo, command, room, COMMAND_WITHIN) {
+        let missing = match self.encoding {
+            Encoding::Ioctl => libc::ENODEV,
+            // So say drivers before Linux 6.4.
+            Encoding::Plain => libc::EINVAL,
+        };
+        match self.exchange(WHAT, ControlOp::GetInfo, command, room, COMMAND_LIMIT) {
             Ok(info) => Ok(Some(info)),
-            // It has gone meanwhile, or belongs to another user.
             Err(UblkError::Command { source, .. })
-                if matches!(
-                    source.raw_os_error(),
-                    Some(libc::EINVAL | libc::ENODEV | libc::EPERM | libc::EACCES)
-                ) =>
+                if [missing, libc::ENODEV].contains(&source.raw_os_error().unwrap_or(0)) =>
             {
                 Ok(None)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The processors whose requests go to a queue.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn processors(&mut self, device: u32, queue: u16) -> Result<Processors, UblkError> {
+        const WHAT: &str = "read the processors of a queue";
+        let command = ControlCommand {
+            len: size_of::<Processors>() as u16,
+            data: u64::from(queue),
+            ..ControlCommand::of(device)
+        };
+        let room = Processors::default();
+        self.exchange(WHAT, ControlOp::GetQueueAffinity, command, room, COMMAND_LIMIT)
     }
 
     /// Adds a device that outlives its server.
@@ -182,7 +208,13 @@ impl Control {
             len: size_of::<DeviceInfo>() as u16,
             ..ControlCommand::of(ANY_DEVICE)
         };
-        self.exchange("add a device", ControlOp::Add, command, info, COMMAND_WITHIN)
+        let added = self.exchange("add a device", ControlOp::Add, command, info, COMMAND_LIMIT)?;
+        if let Err(error) = added.is_usable() {
+            // The answer that counts is why it cannot be used.
+            let _ = self.delete(added.device, COMMAND_WITHIN);
+            return Err(error);
+        }
+        Ok(added)
     }
 
     /// Sets the parameters of a new device.
@@ -195,13 +227,7 @@ impl Control {
             len: Parameters::BYTES,
             ..ControlCommand::of(device)
         };
-        self.exchange(
-            WHAT,
-            ControlOp::SetParameters,
-            command,
-            parameters,
-            COMMAND_WITHIN,
-        )?;
+        self.exchange(WHAT, ControlOp::SetParameters, command, parameters, COMMAND_LIMIT)?;
         Ok(())
     }
 
@@ -216,7 +242,7 @@ impl Control {
             ..ControlCommand::of(device)
         };
         let room = Parameters::room();
-        self.exchange(WHAT, ControlOp::GetParameters, command, room, COMMAND_WITHIN)
+        self.exchange(WHAT, ControlOp::GetParameters, command, room, COMMAND_LIMIT)
     }
 
     /// Makes the block device appear. Its queues must be served meanwhile: the driver waits until all their requests are
@@ -224,27 +250,38 @@ impl Control {
     ///
     /// # Errors
     /// The driver's.
-    pub fn start(&mut self, device: u32, within: Duration) -> Result<(), UblkError> {
-        self.with_process("start a device", ControlOp::Start, device, within)
+    pub fn start(&mut self, device: u32, patience: Patience<'_>) -> Result<(), UblkError> {
+        self.with_process("start a device", ControlOp::Start, device, patience)
     }
 
     /// Takes a device over whose server has ended. Its queues must be served next, and then [`Control::end_recovery`] called.
+    /// While the kernel still releases what the earlier server had, this waits up to `within`.
     ///
     /// # Errors
     /// The driver's: it still has a server, for example.
-    pub fn start_recovery(&mut self, device: u32) -> Result<(), UblkError> {
+    pub fn start_recovery(&mut self, device: &DeviceInfo, within: Duration) -> Result<(), UblkError> {
         const WHAT: &str = "take a device over";
-        let command = ControlCommand::of(device);
-        self.exchange(WHAT, ControlOp::StartRecovery, command, 0_u64, COMMAND_WITHIN)?;
-        Ok(())
+        device.is_usable()?;
+        let begun = Instant::now();
+        loop {
+            let command = ControlCommand::of(device.device);
+            match self.exchange(WHAT, ControlOp::StartRecovery, command, 0_u64, COMMAND_LIMIT) {
+                Err(UblkError::Command { source, .. })
+                    if source.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < within =>
+                {
+                    std::thread::sleep(RECOVERY_POLL);
+                }
+                other => return other.map(|_| ()),
+            }
+        }
     }
 
     /// Continues the requests of a device that was taken over. Its queues must be served meanwhile.
     ///
     /// # Errors
     /// The driver's.
-    pub fn end_recovery(&mut self, device: u32, within: Duration) -> Result<(), UblkError> {
-        self.with_process("continue a device", ControlOp::EndRecovery, device, within)
+    pub fn end_recovery(&mut self, device: u32, patience: Patience<'_>) -> Result<(), UblkError> {
+        self.with_process("continue a device", ControlOp::EndRecovery, device, patience)
     }
 
     /// Makes the block device disappear. Requests in flight are answered first, so its queues must be served meanwhile.
@@ -253,7 +290,13 @@ impl Control {
     /// The driver's.
     pub fn stop(&mut self, device: u32, within: Duration) -> Result<(), UblkError> {
         let command = ControlCommand::of(device);
-        self.exchange("stop a device", ControlOp::Stop, command, 0_u64, within)?;
+        self.exchange(
+            "stop a device",
+            ControlOp::Stop,
+            command,
+            0_u64,
+            Patience::Limit(within),
+        )?;
         Ok(())
     }
 
@@ -263,7 +306,13 @@ impl Control {
     /// The driver's, or it is late: something has the device open.
     pub fn delete(&mut self, device: u32, within: Duration) -> Result<(), UblkError> {
         let command = ControlCommand::of(device);
-        self.exchange("delete a device", ControlOp::Delete, command, 0_u64, within)?;
+        self.exchange(
+            "delete a device",
+            ControlOp::Delete,
+            command,
+            0_u64,
+            Patience::Limit(within),
+        )?;
         Ok(())
     }
 
@@ -272,13 +321,13 @@ impl Control {
         what: &'static str,
         op: ControlOp,
         device: u32,
-        within: Duration,
+        patience: Patience<'_>,
     ) -> Result<(), UblkError> {
         let command = ControlCommand {
             data: u64::from(std::process::id()),
             ..ControlCommand::of(device)
         };
-        self.exchange(what, op, command, 0_u64, within)?;
+        self.exchange(what, op, command, 0_u64, patience)?;
         Ok(())
     }
 
@@ -289,7 +338,7 @@ impl Control {
         op: ControlOp,
         command: ControlCommand,
         memory: T,
-        within: Duration,
+        patience: Patience<'_>,
     ) -> Result<T, UblkError> {
         assert!(
             usize::from(command.len) <= size_of::<T>(),
@@ -301,20 +350,21 @@ impl Control {
             address: if command.len > 0 { address as u64 } else { 0 },
             ..command
         };
-        match self.send(op.number(self.encoding), &command, within) {
-            Ok(result) if result >= 0 => Ok(*memory),
-            Ok(result) => Err(UblkError::Command {
+        let begun = Instant::now();
+        match self.send(op.number(self.encoding), &command, patience) {
+            Ok(Some(result)) if result >= 0 => Ok(*memory),
+            Ok(Some(result)) => Err(UblkError::Command {
                 what,
                 source: io::Error::from_raw_os_error(-result),
             }),
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
+            Ok(None) => {
                 // The driver may still write to it.
                 Box::leak(memory);
-                self.renew().map_err(UblkError::Ring)?;
+                // The answer must not be taken for that of another command.
+                self.ring = IoUring::builder().build(RING_ENTRIES).map_err(UblkError::Ring)?;
                 Err(UblkError::Late {
                     what,
-                    seconds: within.as_secs(),
-                    why: String::new(),
+                    seconds: begun.elapsed().as_secs(),
                 })
             }
             Err(error) => {
@@ -324,33 +374,94 @@ impl Control {
         }
     }
 
-    fn send(&mut self, number: u32, command: &ControlCommand, within: Duration) -> io::Result<i32> {
+    /// The driver's result; `None` if it comes too late.
+    fn send(
+        &mut self,
+        number: u32,
+        command: &ControlCommand,
+        mut patience: Patience<'_>,
+    ) -> io::Result<Option<i32>> {
         let mut area = [0; COMMAND_AREA_BYTES];
         area[..size_of::<ControlCommand>()].copy_from_slice(command.as_bytes());
+        self.sent += 1;
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), number)
             .cmd(area)
-            .build();
+            .build()
+            .user_data(self.sent);
         // SAFETY: the only memory that the command names is that of `exchange`, which lives until the answer.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::Error::other("the ring is full"))?;
-        let limit = Timespec::from(within);
+        let begun = Instant::now();
         loop {
-            let arguments = SubmitArgs::new().timespec(&limit);
+            let wait = match &patience {
+                Patience::Limit(limit) => limit.saturating_sub(begun.elapsed()),
+                Patience::While(_) => ASK_EVERY,
+            };
+            let timespec = Timespec::from(wait);
+            let arguments = SubmitArgs::new().timespec(&timespec);
             match self.ring.submitter().submit_with_args(1, &arguments) {
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                Err(error) if error.raw_os_error() != Some(libc::ETIME) => return Err(error),
-                submitted => {
-                    if let Some(completion) = self.ring.completion().next() {
-                        return Ok(completion.result());
-                    }
-                    submitted?;
-                }
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => {}
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+            if let Some(completion) = self.ring.completion().next() {
+                assert_eq!(completion.user_data(), self.sent, "one command is in flight");
+                return Ok(Some(completion.result()));
+            }
+            let on = match &mut patience {
+                Patience::Limit(limit) => begun.elapsed() < *limit,
+                Patience::While(asked) => asked(begun.elapsed()),
+            };
+            if !on {
+                return Ok(None);
             }
         }
     }
+}
 
-    /// After a late command: its answer must not be taken for that of another one.
-    fn renew(&mut self) -> io::Result<()> {
-        self.ring = IoUring::builder().build(8)?;
-        Ok(())
+/// Numbers of all devices, without asking the driver.
+///
+/// # Errors
+/// The system's.
+pub fn device_numbers() -> Result<Vec<u32>, UblkError> {
+    numbers(Path::new(DEVICES))
+}
+
+/// Numbers of the devices in the driver's directory of sysfs, in order. There is none before the driver is loaded.
+fn numbers(directory: &Path) -> Result<Vec<u32>, UblkError> {
+    let failed = |source| UblkError::Open {
+        path: directory.into(),
+        source,
+    };
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("ublkc"));
+        numbers.extend(number.and_then(|number| number.parse::<u32>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_listed_and_an_unreadable_list_is_an_error() {
+        let scratch = tempfile::tempdir().unwrap();
+        for name in ["ublkc3", "ublkc0", "ublkc12", "ublkcx", "other"] {
+            std::fs::create_dir(scratch.path().join(name)).unwrap();
+        }
+        assert_eq!(numbers(scratch.path()).unwrap(), [0, 3, 12]);
+        assert!(numbers(&scratch.path().join("missing")).unwrap().is_empty());
+        let file = scratch.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = numbers(&file).unwrap_err().to_string();
+        assert!(error.contains("file"), "{error}");
     }
 }

@@ -40,14 +40,23 @@ pub enum UblkError {
         source: io::Error,
     },
     /// The driver did not answer.
-    #[error("ublk: cannot {what}: no answer within {seconds} s{why}")]
+    #[error("ublk: cannot {what}: no answer within {seconds} s")]
     Late {
         /// What was attempted.
         what: &'static str,
-        /// The time limit.
+        /// The time waited.
         seconds: u64,
-        /// What it probably waits for.
-        why: String,
+    },
+    /// The driver gave a device another mode than the one asked for, or an earlier server did.
+    #[error(
+        "ublk: /dev/ublkb{device} has flags {flags:#x}: expected recovery with reissue, and data that is copied; serve over \
+         NBD with --nbd"
+    )]
+    Mode {
+        /// Number of the device.
+        device: u32,
+        /// Its flags.
+        flags: u64,
     },
     /// The memory of a queue cannot be mapped.
     #[error("ublk: cannot map the requests of queue {queue}: {source}")]

@@ -18,6 +18,6 @@ pub mod error;
 pub mod protocol;
 pub mod queue;
 
-pub use control::{Control, NewDevice};
+pub use control::{Control, NewDevice, Patience, device_numbers};
 pub use error::UblkError;
-pub use queue::{CharDevice, Queue};
+pub use queue::{CharDevice, End, Queue, many_queues_are_possible};

@@ -4,6 +4,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::error::UblkError;
+
 /// Bytes of a sector in all structures.
 pub const SECTOR_BYTES: u64 = 512;
 /// The number of the queue in a command that concerns no queue.
@@ -15,8 +17,13 @@ pub const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 /// Descriptors that the driver reserves for each queue in the mapping of its character device.
 pub const QUEUE_DEPTH_MAX: u16 = 4096;
 
+/// Processors that a set has room for: no kernel supports more.
+const PROCESSORS_MAX: usize = 8192;
+
 /// Features of the driver, and flags of a device.
 pub mod flag {
+    /// The server gets no copy of the data.
+    pub const SUPPORT_ZERO_COPY: u64 = 1 << 0;
     /// The driver asks for memory when it has data of a write.
     pub const NEED_GET_DATA: u64 = 1 << 2;
     /// A device outlives its server.
@@ -25,6 +32,16 @@ pub mod flag {
     pub const USER_RECOVERY_REISSUE: u64 = 1 << 4;
     /// Commands are numbered like ioctls.
     pub const IOCTL_ENCODE: u64 = 1 << 6;
+    /// The server copies data itself.
+    pub const USER_COPY: u64 = 1 << 7;
+    /// The device is zoned.
+    pub const ZONED: u64 = 1 << 8;
+    /// The driver registers the pages of data as buffers of the ring.
+    pub const AUTO_BUF_REG: u64 = 1 << 11;
+    /// What a device must have, so that its requests outlive a server.
+    pub const RECOVERY: u64 = USER_RECOVERY | USER_RECOVERY_REISSUE;
+    /// What needs another server than this one.
+    pub const OTHER_MODES: u64 = SUPPORT_ZERO_COPY | NEED_GET_DATA | USER_COPY | ZONED | AUTO_BUF_REG;
 }
 
 /// Attributes of a device.
@@ -66,6 +83,8 @@ pub enum ControlOp {
     StartRecovery,
     /// Continues its requests. Its data is the process number of the server.
     EndRecovery,
+    /// Reads the [`Processors`] of a queue.
+    GetQueueAffinity,
     /// Reads the features of the driver.
     GetFeatures,
 }
@@ -97,6 +116,7 @@ impl ControlOp {
     #[must_use]
     pub const fn number(self, encoding: Encoding) -> u32 {
         let (number, writes) = match self {
+            Self::GetQueueAffinity => (0x01, false),
             Self::GetInfo => (0x02, false),
             Self::Add => (0x04, true),
             Self::Delete => (0x05, true),
@@ -200,6 +220,23 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// With another state, as the driver numbers them: 0 dead, 1 live, 2 quiesced. For tests.
+    #[must_use]
+    pub fn in_state(self, state: u16) -> Self {
+        Self { state, ..self }
+    }
+
+    /// Whether [`crate::queue`] can serve it, and the next server after it.
+    pub(crate) fn is_usable(&self) -> Result<(), UblkError> {
+        if self.flags & flag::RECOVERY == flag::RECOVERY && self.flags & flag::OTHER_MODES == 0 {
+            return Ok(());
+        }
+        Err(UblkError::Mode {
+            device: self.device,
+            flags: self.flags,
+        })
+    }
+
     /// The state of the device.
     #[must_use]
     pub fn state(&self) -> DeviceState {
@@ -260,6 +297,35 @@ impl Parameters {
     #[must_use]
     pub fn room() -> Self {
         Self::both()
+    }
+}
+
+/// A set of processors, as the kernel writes one: a bit for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Processors {
+    words: [u64; PROCESSORS_MAX / 64],
+}
+
+impl Default for Processors {
+    fn default() -> Self {
+        Self {
+            words: [0; PROCESSORS_MAX / 64],
+        }
+    }
+}
+
+impl Processors {
+    /// The numbers of the processors.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..PROCESSORS_MAX).filter(|number| self.words[number / 64] >> (number % 64) & 1 == 1)
+    }
+
+    /// Adds the processors of another set.
+    pub fn add(&mut self, other: &Self) {
+        for (word, more) in self.words.iter_mut().zip(&other.words) {
+            *word |= more;
+        }
     }
 }
 
@@ -363,6 +429,7 @@ impl Descriptor {
 const _: () = assert!(size_of::<ControlCommand>() == 32);
 const _: () = assert!(size_of::<DeviceInfo>() == 64);
 const _: () = assert!(size_of::<Parameters>() == 64);
+const _: () = assert!(size_of::<Processors>() == 1024);
 const _: () = assert!(size_of::<IoCommand>() == 16);
 const _: () = assert!(size_of::<Descriptor>() == 24);
 
@@ -374,6 +441,7 @@ mod tests {
     #[test]
     fn commands_have_the_kernel_numbers() {
         let all = [
+            (ControlOp::GetQueueAffinity, 0x8020_7501, 0x01),
             (ControlOp::GetInfo, 0x8020_7502, 0x02),
             (ControlOp::Add, 0xc020_7504, 0x04),
             (ControlOp::Delete, 0xc020_7505, 0x05),
@@ -449,6 +517,41 @@ mod tests {
             (info.flags, info.stamp),
             (flag::USER_RECOVERY | flag::IOCTL_ENCODE, 0xfeed)
         );
+    }
+
+    #[test]
+    fn a_device_in_another_mode_is_not_usable() {
+        let info = |flags| DeviceInfo {
+            flags,
+            ..DeviceInfo::default()
+        };
+        assert!(
+            info(flag::RECOVERY | flag::IOCTL_ENCODE | 1 << 1 | 1 << 13)
+                .is_usable()
+                .is_ok()
+        );
+        for flags in [
+            0,
+            flag::USER_RECOVERY,
+            flag::RECOVERY | flag::USER_COPY,
+            flag::RECOVERY | flag::NEED_GET_DATA,
+            flag::RECOVERY | flag::SUPPORT_ZERO_COPY,
+            flag::RECOVERY | flag::AUTO_BUF_REG,
+            flag::RECOVERY | flag::ZONED,
+        ] {
+            let error = info(flags).is_usable().unwrap_err().to_string();
+            assert!(error.contains("expected recovery with reissue"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_set_of_processors_has_a_bit_for_each() {
+        let mut bytes = [0_u8; 1024];
+        (bytes[0], bytes[8]) = (0b101, 1);
+        let processors = Processors::read_from_bytes(&bytes).expect("1024 bytes");
+        let mut all = Processors::default();
+        all.add(&processors);
+        assert_eq!(all.numbers().collect::<Vec<_>>(), [0, 2, 64]);
     }
 
     #[test]

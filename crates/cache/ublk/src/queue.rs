@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - between a command and its completion, the driver alone uses the buffer of that tag; otherwise this process does;
-//! - a request is answered once. A request that cannot be answered, because the cache stops, is left to the next server.
+//! - a request is answered once. A request that cannot be answered, because the cache stops, is left to the next server;
+//! - a read-only device is not written to, whatever the kernel sends.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -30,12 +31,34 @@ use crate::protocol::{
     DESCRIPTOR_BYTES, Descriptor, DeviceInfo, Encoding, IoCommand, IoOp, Op, QUEUE_DEPTH_MAX,
 };
 
+/// Pages are not smaller.
+const PAGE_BYTES_MIN: usize = 4096;
+/// Distance of the descriptors of two queues in the mapping of the character device.
+const QUEUE_BYTES: u64 = QUEUE_DEPTH_MAX as u64 * DESCRIPTOR_BYTES as u64;
+
+/// Whether several queues can be mapped. Pages of 64 KiB, as some Arm kernels have, do not divide what the driver reserves
+/// for a queue.
+#[must_use]
+pub fn many_queues_are_possible() -> bool {
+    QUEUE_BYTES.is_multiple_of(rustix::param::page_size() as u64)
+}
+
+/// Why a queue is no longer served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was asked to end. Requests wait for the next server.
+    Parked,
+    /// The driver ended it, with this error number: the device was stopped, or something is wrong.
+    Driver(i32),
+}
+
 /// The character device of a ublk device.
 #[derive(Clone, Debug)]
 pub struct CharDevice {
     fd: Arc<OwnedFd>,
     info: DeviceInfo,
     encoding: Encoding,
+    read_only: bool,
 }
 
 impl CharDevice {
@@ -43,7 +66,7 @@ impl CharDevice {
     ///
     /// # Errors
     /// The system's.
-    pub fn open(info: DeviceInfo, encoding: Encoding) -> Result<Self, UblkError> {
+    pub fn open(info: DeviceInfo, encoding: Encoding, read_only: bool) -> Result<Self, UblkError> {
         let path = PathBuf::from(format!("/dev/ublkc{}", info.device));
         let file = File::options().read(true).write(true).open(&path);
         let file = file.map_err(|source| UblkError::Open { path, source })?;
@@ -51,6 +74,7 @@ impl CharDevice {
             fd: Arc::new(file.into()),
             info,
             encoding,
+            read_only,
         })
     }
 
@@ -91,7 +115,7 @@ impl Descriptors {
     fn map(fd: &OwnedFd, queue: u16, depth: u16) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let bytes = (usize::from(depth) * DESCRIPTOR_BYTES).next_multiple_of(page);
-        let offset = u64::from(queue) * u64::from(QUEUE_DEPTH_MAX) * DESCRIPTOR_BYTES as u64;
+        let offset = u64::from(queue) * QUEUE_BYTES;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start =
@@ -149,23 +173,34 @@ impl Parking {
 impl Queue {
     /// Serves the requests until the device is stopped, or until `park` is sent (or its sender dropped): then requests that
     /// are being served are answered, and others are left to the next server.
-    pub async fn serve<V: Volume>(self, volume: V, park: OneReceiver<()>) {
+    pub async fn serve<V: Volume>(self, volume: V, park: OneReceiver<()>) -> End {
         let parking = Parking::default();
         let queue = &self;
         let tags = (0..self.descriptors.depth).map(|tag| queue.serve_tag(tag, &volume, &parking));
         let mut tags: FuturesUnordered<_> = tags.collect();
-        let all = async { while tags.next().await.is_some() {} };
+        let all = async {
+            let mut end = End::Parked;
+            while let Some(of_tag) = tags.next().await {
+                if end == End::Parked {
+                    end = of_tag;
+                }
+            }
+            end
+        };
         let mut all = pin!(all);
-        if let Either::Right(_) = select(&mut all, pin!(park.recv())).await {
-            parking.begun.set(true);
-            parking.changed.notify_all();
-            all.await;
+        match select(&mut all, pin!(park.recv())).await {
+            Either::Left((end, _)) => end,
+            Either::Right(_) => {
+                parking.begun.set(true);
+                parking.changed.notify_all();
+                all.await
+            }
         }
     }
 
     /// Serves one request after the other.
-    async fn serve_tag<V: Volume>(&self, tag: u16, volume: &V, parking: &Parking) {
-        let buf = IoBuf::zeroed(self.device.info.request_bytes_max as usize);
+    async fn serve_tag<V: Volume>(&self, tag: u16, volume: &V, parking: &Parking) -> End {
+        let buf = in_memory(self.device.info.request_bytes_max as usize);
         let mut next = (IoOp::Fetch, 0, buf);
         loop {
             let (op, result, buf) = next;
@@ -173,15 +208,21 @@ impl Queue {
             let (mut buf, status) = match select(waiting, pin!(parking.begins())).await {
                 Either::Left((done, _)) => done,
                 // The answer has been sent; the driver keeps the rest of the command.
-                Either::Right(_) => return,
+                Either::Right(_) => return End::Parked,
             };
-            // Negative: the device was stopped.
-            if status < 0 || parking.begun.get() {
-                return;
+            if parking.begun.get() {
+                return End::Parked;
+            }
+            if status < 0 {
+                return End::Driver(-status);
             }
             let request = self.descriptors.get(tag);
-            let Some(result) = answer(perform(volume, request, &mut buf).await, request) else {
-                return;
+            let done = match self.device.read_only && changes_data(request.op()) {
+                true => Err(Refused::ReadOnly),
+                false => perform(volume, request, &mut buf).await.map_err(Refused::Failed),
+            };
+            let Some(result) = answer(done, request) else {
+                return End::Parked;
             };
             next = (IoOp::CommitAndFetch, result, buf);
         }
@@ -207,12 +248,31 @@ impl Queue {
     }
 }
 
+/// A buffer whose memory is there: when the kernel is short of it, and writes to this device to get some, it is too late to
+/// ask for it.
+fn in_memory(len: usize) -> IoBuf {
+    let mut buf = IoBuf::zeroed(len);
+    for byte in buf.iter_mut().step_by(PAGE_BYTES_MIN) {
+        // Hidden from the compiler, which knows that the memory is zero.
+        *std::hint::black_box(byte) = 0;
+    }
+    buf
+}
+
+/// Why a request has no result.
+#[derive(Debug)]
+enum Refused {
+    ReadOnly,
+    Failed(IoError),
+}
+
 /// The driver's form of a result: bytes, or a negative error number. `None`: the next server answers.
-fn answer(result: Result<(), IoError>, request: Descriptor) -> Option<i32> {
+fn answer(result: Result<(), Refused>, request: Descriptor) -> Option<i32> {
     match result {
         Ok(()) => Some(i32::try_from(request.len()).unwrap_or(i32::MAX)),
-        Err(IoError::Stopping) => None,
-        Err(error) => {
+        Err(Refused::ReadOnly) => Some(-libc::EPERM),
+        Err(Refused::Failed(IoError::Stopping)) => None,
+        Err(Refused::Failed(error)) => {
             tracing::debug!(%error, ?request, "a request failed");
             Some(-errno(&error))
         }
@@ -231,6 +291,13 @@ fn errno(error: &IoError) -> i32 {
     }
 }
 
+fn changes_data(op: Op) -> bool {
+    match op {
+        Op::Write { .. } | Op::Discard | Op::WriteZeroes { .. } => true,
+        Op::Read | Op::Flush | Op::Other(_) => false,
+    }
+}
+
 /// Performs a request, with its data in `buf`.
 async fn perform<V: Volume>(volume: &V, request: Descriptor, buf: &mut IoBuf) -> Result<(), IoError> {
     let (offset, len) = (request.offset(), request.len());
@@ -240,7 +307,9 @@ async fn perform<V: Volume>(volume: &V, request: Descriptor, buf: &mut IoBuf) ->
         size: volume.size(),
     };
     match request.op() {
-        Op::Read | Op::Write { .. } if len > buf.len() as u64 => Err(out_of_range()),
+        Op::Read | Op::Write { .. } if len > buf.len() as u64 || offset.checked_add(len).is_none() => {
+            Err(out_of_range())
+        }
         Op::Read => {
             let data = volume.read(offset, len as u32).await?;
             let mut at = 0;
@@ -385,7 +454,10 @@ mod tests {
 
     fn performed(volume: &Memory, request: Descriptor, buf: &mut IoBuf) -> Option<i32> {
         let done = perform(volume, request, buf).now_or_never();
-        answer(done.expect("the volume never waits"), request)
+        answer(
+            done.expect("the volume never waits").map_err(Refused::Failed),
+            request,
+        )
     }
 
     #[test]
@@ -444,6 +516,8 @@ mod tests {
             request(0, 8, sectors),
             request(0, 16, 0),
             request(1, 16, 0),
+            request(0, 8, u64::MAX),
+            request(1, 8, u64::MAX),
             request(3, 8, u64::MAX),
             request(5, u32::MAX, 0),
             request(4, 8, 0),
@@ -457,12 +531,23 @@ mod tests {
     }
 
     #[test]
+    fn a_read_only_device_refuses_all_that_changes_data() {
+        let refused = |op_flags| changes_data(request(op_flags, 8, 0).op());
+        assert!([1, 1 | 1 << 13, 3, 5].into_iter().all(refused));
+        assert!(![0, 2].into_iter().any(refused));
+    }
+
+    #[test]
     fn errors_have_numbers_and_a_stop_has_no_answer() {
         let origin = |errno| {
             let source = io::Error::from_raw_os_error(errno);
             IoError::Origin(DeviceError::new(DeviceOp::Write, 0, 512, source))
         };
-        let answered = |error| answer(Err(error), request(1, 8, 0));
+        let answered = |error| answer(Err(Refused::Failed(error)), request(1, 8, 0));
+        assert_eq!(
+            answer(Err(Refused::ReadOnly), request(1, 8, 0)),
+            Some(-libc::EPERM)
+        );
         assert_eq!(answered(origin(libc::ENOSPC)), Some(-libc::ENOSPC));
         assert_eq!(answered(origin(libc::EIO)), Some(-libc::EIO));
         assert_eq!(answered(IoError::DirtyLost { block: 3 }), Some(-libc::EIO));

@@ -1,0 +1,155 @@
+//! Whether a block device of this process is in use, so that it can be removed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::safety;
+
+/// Opens the device exclusively, if nothing uses it: mounts, devices on it and other exclusive users find it busy as long as
+/// the file is open.
+///
+/// # Errors
+/// What uses it, or why that cannot be found out: it then counts as used.
+pub(crate) fn hold_unused(device: &Path) -> Result<File, String> {
+    let unknown = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
+    let exclusive = OFlags::EXCL.bits().cast_signed();
+    let file = match OpenOptions::new().read(true).custom_flags(exclusive).open(device) {
+        Ok(file) => file,
+        Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+            return Err(safety::uses_text(device).unwrap_or_else(|| "claimed by the kernel".to_owned()));
+        }
+        Err(error) => return Err(unknown("cannot open it", &error)),
+    };
+    let metadata = file
+        .metadata()
+        .map_err(|error| unknown("cannot inspect it", &error))?;
+    let mut numbers = vec![metadata.rdev()];
+    partitions(Path::new("/sys"), metadata.rdev(), &mut numbers)
+        .map_err(|error| unknown("cannot list its partitions", &error))?;
+    let opened = opened_by(Path::new("/proc"), &numbers, std::process::id());
+    match opened.map_err(|error| unknown("cannot list open files", &error))? {
+        Some(process) => Err(format!("process {process} has it open")),
+        None => Ok(file),
+    }
+}
+
+/// Adds the device numbers of the partitions.
+fn partitions(sys: &Path, device: u64, numbers: &mut Vec<u64>) -> io::Result<()> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    for entry in fs::read_dir(sys.join(format!("dev/block/{major}:{minor}")))? {
+        let directory = entry?.path();
+        if !directory.join("partition").exists() {
+            continue;
+        }
+        let text = fs::read_to_string(directory.join("dev"))?;
+        let number = safety::identity::DeviceNumber::parse(&text)
+            .ok_or_else(|| io::Error::other(format!("{}: {text:?}", directory.display())))?;
+        numbers.push(rustix::fs::makedev(number.major, number.minor));
+    }
+    Ok(())
+}
+
+/// A process that has one of these block devices open, except `own`.
+fn opened_by(proc: &Path, numbers: &[u64], own: u32) -> io::Result<Option<u32>> {
+    for entry in fs::read_dir(proc)? {
+        let entry = entry?;
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if process != own && has_open(&entry.path().join("fd"), numbers)? {
+            return Ok(Some(process));
+        }
+    }
+    Ok(None)
+}
+
+fn has_open(files: &Path, numbers: &[u64]) -> io::Result<bool> {
+    // Processes and files may go at any time.
+    let gone = |error: &io::Error| {
+        error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
+    };
+    let entries = match fs::read_dir(files) {
+        Ok(entries) => entries,
+        Err(error) if gone(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
+    let paths = match paths {
+        Ok(paths) => paths,
+        Err(error) if gone(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    for path in paths {
+        match fs::metadata(path) {
+            Ok(file) if file.file_type().is_block_device() && numbers.contains(&file.rdev()) => {
+                return Ok(true);
+            }
+            // Files of which nothing is known are on file systems that do not answer: they are no block devices.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_cannot_be_inspected_counts_as_used() {
+        let error = hold_unused(Path::new("/dev/no-such-device")).unwrap_err();
+        assert!(error.contains("cannot open it"), "{error}");
+    }
+
+    #[test]
+    fn partitions_are_listed_with_their_numbers() {
+        let sys = tempfile::tempdir().unwrap();
+        let disk = sys.path().join("dev/block/259:0");
+        for (name, number) in [("ublkb0p1", "259:1"), ("ublkb0p2", "259:2")] {
+            fs::create_dir_all(disk.join(name)).unwrap();
+            fs::write(disk.join(name).join("partition"), "1\n").unwrap();
+            fs::write(disk.join(name).join("dev"), format!("{number}\n")).unwrap();
+        }
+        fs::create_dir_all(disk.join("queue")).unwrap();
+        let listed = |device| {
+            let mut numbers = Vec::new();
+            partitions(sys.path(), device, &mut numbers).map(|()| {
+                numbers.sort_unstable();
+                numbers
+            })
+        };
+        let number = |minor| rustix::fs::makedev(259, minor);
+        assert_eq!(listed(number(0)).unwrap(), [number(1), number(2)]);
+        assert!(listed(number(9)).is_err(), "no such device");
+        fs::write(disk.join("ublkb0p2/dev"), "nonsense").unwrap();
+        assert!(listed(number(0)).is_err());
+    }
+
+    #[test]
+    fn a_process_with_the_device_open_is_found() {
+        let Some(device) = fs::read_dir("/dev").unwrap().flatten().find(|entry| {
+            entry
+                .metadata()
+                .is_ok_and(|file| file.file_type().is_block_device())
+        }) else {
+            eprintln!("skipped: there is no block device in /dev");
+            return;
+        };
+        let proc = tempfile::tempdir().unwrap();
+        for process in ["17", "18", "self", "19"] {
+            fs::create_dir_all(proc.path().join(process).join("fd")).unwrap();
+        }
+        fs::remove_dir(proc.path().join("19/fd")).unwrap();
+        let number = device.metadata().unwrap().rdev();
+        let by = |own| opened_by(proc.path(), &[number], own).unwrap();
+        std::os::unix::fs::symlink("/dev/null", proc.path().join("17/fd/0")).unwrap();
+        assert_eq!(by(1), None);
+        std::os::unix::fs::symlink(device.path(), proc.path().join("18/fd/3")).unwrap();
+        assert_eq!((by(1), by(18)), (Some(18), None));
+    }
+}

@@ -1,0 +1,485 @@
+//! The ublk front end: a block device on this machine.
+//!
+//! The device outlives the server. A start takes over the device that a killed server left, which it finds by a stamp
+//! ([`device`]), and requests that had no answer are sent again. A clean stop deletes the device, unless something uses it or
+//! [`UblkSpec::keep`] says so: then its requests wait for the next start.
+//!
+//! Invariants:
+//! - while the device exists, only its own front end opens the cache: other starts are refused ([`refuse_left_over`]);
+//! - it is deleted only while this process holds it exclusively, and only if it still has this cache's stamp;
+//! - each queue is served until it is parked or the device is stopped; another end of a queue ends the server.
+
+mod device;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use flaz_control::report::{NbdReport, UblkReport};
+use flaz_nbd::Snapshot;
+use flaz_runtime::{OneReceiver, OneSender, oneshot};
+use flaz_ublk::protocol::{DeviceInfo, Processors};
+use flaz_ublk::{CharDevice, Control, End, Patience, Queue};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use uuid::Uuid;
+
+pub use self::device::DEPTH_DEFAULT;
+use self::device::Stamp;
+pub(crate) use self::device::refuse_left_over;
+use crate::disk_users::hold_unused;
+use crate::error::HostError;
+use crate::front_end::{Failed, FrontEnd, SessionThreads};
+use crate::names::{LINKS, Name};
+
+/// How long the driver has to notice that a server has ended, to make device files, and to end queues.
+const SETTLE_WITHIN: Duration = Duration::from_secs(10);
+const SETTLE_POLL: Duration = Duration::from_millis(10);
+/// How long a stop of the block device may take: the kernel waits for requests.
+const STOP_WITHIN: Duration = Duration::from_secs(60);
+/// Interval of messages about a start that waits for the origin.
+const TELL_EVERY: Duration = Duration::from_secs(30);
+
+/// The block device to serve.
+#[derive(Clone, Debug, Default)]
+pub struct UblkSpec {
+    /// The last part of its name below `/dev/flaz`.
+    pub name: String,
+    /// Number of queues; by default one for each thread.
+    pub queues: Option<u16>,
+    /// Requests in flight of each queue; by default [`DEPTH_DEFAULT`].
+    pub depth: Option<u16>,
+    /// Bytes of a logical block, 512 or 4096; by default those of the origin.
+    pub block_bytes: Option<u32>,
+    /// Leave the device in place at a clean stop.
+    pub keep: bool,
+}
+
+impl UblkSpec {
+    /// The name of the device.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        Path::new(LINKS).join(&self.name)
+    }
+}
+
+/// The volume behind the device.
+pub(crate) struct Exported {
+    pub uuid: Uuid,
+    pub origin_identity: String,
+    pub bytes: u64,
+    /// Bytes of a sector of the origin.
+    pub origin_sector: u32,
+    pub read_only: bool,
+    /// Dirty data is discarded at this start.
+    pub discards_dirty: bool,
+    pub threads: u32,
+}
+
+/// A device of the driver.
+pub(crate) struct UblkFrontEnd {
+    state: Arc<State>,
+    info: DeviceInfo,
+    /// The device is left over from a server that has ended.
+    left_over: bool,
+    name: Name,
+    keep: AtomicBool,
+    read_only: bool,
+    threads: u32,
+    control: Mutex<Control>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Queues that are being served.
+    queues: AtomicUsize,
+    /// Ends the service of each queue.
+    park: Mutex<Vec<OneSender<()>>>,
+    started: AtomicBool,
+    /// The end of a queue is expected.
+    leaving: AtomicBool,
+}
+
+/// Counts a queue as served.
+struct Served(Arc<State>);
+
+impl Served {
+    fn new(state: &Arc<State>) -> Self {
+        state.queues.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.queues.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl UblkFrontEnd {
+    /// Adds the device, or finds the one that an earlier server left.
+    ///
+    /// # Errors
+    /// The driver cannot be used, or the device does not fit the volume.
+    pub(crate) fn bind(spec: &UblkSpec, exported: &Exported) -> Result<Self, HostError> {
+        let mut control = Control::open()?;
+        let stamp = Stamp::new(exported.uuid, &exported.origin_identity);
+        let parameters = device::parameters(spec, exported)?;
+        let found = device::find(&mut control, stamp)?;
+        let name = Name::new(&spec.name);
+        refuse_used_name(&name, found.as_ref())?;
+        let info = match found {
+            Some(info) => {
+                let found = control.parameters(info.device)?;
+                device::fits(&parameters, &found, &info, exported)?;
+                for option in device::ignored(spec, &parameters, &found, &info) {
+                    tracing::warn!("{} keeps its own {option}", device::path(&info).display());
+                }
+                info
+            }
+            None => device::add(&mut control, spec, exported, parameters)?,
+        };
+        Ok(Self {
+            state: Arc::default(),
+            info,
+            left_over: found.is_some(),
+            name,
+            keep: AtomicBool::new(spec.keep),
+            read_only: exported.read_only,
+            threads: exported.threads,
+            control: Mutex::new(control),
+        })
+    }
+
+    fn device(&self) -> PathBuf {
+        device::path(&self.info)
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes the queues to the threads.
+    fn serve(&self, threads: &SessionThreads, failed: &Failed) -> Result<(), HostError> {
+        let char_device =
+            open_soon(|| CharDevice::open(self.info, self.control().encoding(), self.read_only))?;
+        let mut processors = self.processors(threads.count())?;
+        for number in 0..self.info.queues {
+            let queue = char_device.queue(number)?;
+            let (sender, parked) = oneshot();
+            self.state
+                .park
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(sender);
+            let thread = usize::from(number) % threads.count();
+            let session = session(Session {
+                queue,
+                number,
+                parked,
+                served: Served::new(&self.state),
+                // Once for each thread.
+                processors: processors[thread].take(),
+                failed: Arc::clone(failed),
+            });
+            if threads.run(thread, session).is_err() {
+                return Err("ublk: a thread accepts no orders".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The processors whose requests go to each thread.
+    fn processors(&self, threads: usize) -> Result<Vec<Option<Processors>>, HostError> {
+        let mut all: Vec<Option<Processors>> = vec![None; threads];
+        for number in 0..self.info.queues {
+            let of_queue = self.control().processors(self.info.device, number)?;
+            all[usize::from(number) % threads]
+                .get_or_insert_default()
+                .add(&of_queue);
+        }
+        Ok(all)
+    }
+
+    fn park(&self) {
+        self.state.leaving.store(true, Ordering::SeqCst);
+        let senders = std::mem::take(&mut *self.state.park.lock().unwrap_or_else(PoisonError::into_inner));
+        for sender in senders {
+            // A queue that has ended receives nothing.
+            let _ = sender.send(());
+        }
+    }
+
+    fn wait_for_queues(&self) -> bool {
+        let give_up = Instant::now() + SETTLE_WITHIN;
+        while self.clients() > 0 && Instant::now() < give_up {
+            std::thread::sleep(SETTLE_POLL);
+        }
+        self.clients() == 0
+    }
+
+    /// Starts the block device, or continues it. The kernel reads the partition table meanwhile, so this takes as long as
+    /// the origin does; it is given up only if a queue ends.
+    fn start_device(&self) -> Result<(), HostError> {
+        let device = self.device();
+        let mut told = Duration::ZERO;
+        let mut patience = |waited: Duration| {
+            if waited >= told + TELL_EVERY {
+                told = waited;
+                tracing::warn!(
+                    "{}: the kernel has been reading its partition table for {} s: the origin is slow",
+                    device.display(),
+                    waited.as_secs()
+                );
+            }
+            self.clients() == usize::from(self.info.queues)
+        };
+        let patience = Patience::While(&mut patience);
+        match self.left_over {
+            true => self.control().end_recovery(self.info.device, patience)?,
+            false => self.control().start(self.info.device, patience)?,
+        }
+        Ok(())
+    }
+
+    /// Deletes the device, or leaves it to the next server.
+    fn leave(&self) {
+        let device = self.device();
+        self.state.leaving.store(true, Ordering::SeqCst);
+        if let Err(why) = self.remove() {
+            tracing::info!(
+                "{} stays ({why}): its requests wait for the next start",
+                device.display()
+            );
+            self.park();
+        }
+    }
+
+    /// Deletes the device, if nothing uses it.
+    ///
+    /// # Errors
+    /// Why it stays.
+    fn remove(&self) -> Result<(), String> {
+        if self.keep.load(Ordering::SeqCst) {
+            return Err("--keep-device".to_owned());
+        }
+        let device = self.device();
+        let held = hold_unused(&device)?;
+        let mut control = self.control();
+        let text = |error: flaz_ublk::UblkError| error.to_string();
+        if !control
+            .info(self.info.device)
+            .map_err(text)?
+            .is_some_and(|now| self.is_ours(&now))
+        {
+            return Err("it is no longer the device of this server".to_owned());
+        }
+        // From here on it goes, and nobody should find it by its name.
+        self.name.unlink_all(&device);
+        control.stop(self.info.device, STOP_WITHIN).map_err(text)?;
+        drop(held);
+        if !self.wait_for_queues() {
+            return Err("it has requests in flight".to_owned());
+        }
+        if let Err(error) = control.delete(self.info.device, SETTLE_WITHIN) {
+            tracing::warn!("{error}: something has /dev/ublkc{} open", self.info.device);
+        }
+        Ok(())
+    }
+
+    /// Whether this process still serves the device: its number may have been given to another one.
+    fn is_ours(&self, now: &DeviceInfo) -> bool {
+        now.stamp == self.info.stamp && u32::try_from(now.server) == Ok(std::process::id())
+    }
+}
+
+impl FrontEnd for UblkFrontEnd {
+    fn name(&self) -> String {
+        format!(
+            "ublk on {} ({})",
+            self.name.path().display(),
+            self.device().display()
+        )
+    }
+
+    fn start(&self, threads: SessionThreads, failed: Failed) -> Result<Vec<JoinHandle<()>>, HostError> {
+        let device = self.device();
+        if let Err(error) = self.name.note(&device) {
+            tracing::warn!("cannot note the name of {} for udev: {error}", device.display());
+        }
+        if self.left_over {
+            self.control().start_recovery(&self.info, SETTLE_WITHIN)?;
+        }
+        self.serve(&threads, &failed)?;
+        self.start_device()?;
+        self.state.started.store(true, Ordering::SeqCst);
+        if let Err(error) = self.name.link(&device) {
+            tracing::warn!("cannot make the link {}: {error}", self.name.path().display());
+        }
+        Ok(Vec::new())
+    }
+
+    fn stop(&self) {
+        self.leave();
+    }
+
+    fn clients(&self) -> usize {
+        self.state.queues.load(Ordering::SeqCst)
+    }
+
+    fn cut(&self) {
+        self.park();
+    }
+
+    fn in_use(&self) -> Option<String> {
+        let device = self.device();
+        let user = hold_unused(&device).err()?;
+        Some(format!("{} is in use ({user})", device.display()))
+    }
+
+    fn detached(&self) {
+        self.keep.store(false, Ordering::SeqCst);
+    }
+
+    fn counts(&self) -> Vec<Snapshot> {
+        vec![Snapshot::default(); self.threads as usize]
+    }
+
+    fn report(&self) -> Vec<NbdReport> {
+        Vec::new()
+    }
+
+    fn devices(&self) -> Vec<UblkReport> {
+        vec![UblkReport {
+            name: self.name.path(),
+            device: self.device(),
+            queues: self.info.queues,
+            depth: self.info.depth,
+        }]
+    }
+}
+
+impl Drop for UblkFrontEnd {
+    /// A start that failed leaves no device that it has added.
+    fn drop(&mut self) {
+        if !self.left_over && !self.state.started.load(Ordering::SeqCst) {
+            self.park();
+            self.wait_for_queues();
+            self.name.unlink_all(&self.device());
+            if let Err(error) = self.control().delete(self.info.device, SETTLE_WITHIN) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+}
+
+/// What a thread needs to serve a queue.
+struct Session {
+    queue: Queue,
+    number: u16,
+    parked: OneReceiver<()>,
+    served: Served,
+    /// The thread is to run on these.
+    processors: Option<Processors>,
+    failed: Failed,
+}
+
+fn session(parts: Session) -> crate::front_end::Session {
+    Box::new(move |volume| {
+        if let Some(processors) = &parts.processors {
+            run_on(processors);
+        }
+        Box::pin(async move {
+            let end = parts.queue.serve(volume, parts.parked).await;
+            if let End::Driver(errno) = end
+                && !parts.served.0.leaving.load(Ordering::SeqCst)
+            {
+                let error = std::io::Error::from_raw_os_error(errno);
+                let number = parts.number;
+                (parts.failed)(
+                    format!("ublk: the driver has ended queue {number}: {error}; was the device deleted?")
+                        .into(),
+                );
+            }
+            drop(parts.served);
+        })
+    })
+}
+
+/// Makes this thread run on those processors whose requests it serves, as far as it may.
+fn run_on(processors: &Processors) {
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
+    let mut chosen = CpuSet::new();
+    let numbers = processors
+        .numbers()
+        .take_while(|number| *number < CpuSet::MAX_CPU);
+    for number in numbers.filter(|number| allowed.is_set(*number)) {
+        chosen.set(number);
+    }
+    if chosen.count() > 0
+        && let Err(error) = sched_setaffinity(None, &chosen)
+    {
+        tracing::debug!(%error, "a thread runs on any processor");
+    }
+}
+
+/// Refuses a name that another device has.
+fn refuse_used_name(name: &Name, own: Option<&DeviceInfo>) -> Result<(), HostError> {
+    match name.device() {
+        Some(other) if other.exists() && Some(&other) != own.map(device::path).as_ref() => Err(format!(
+            "ublk: {} is the name of {}: choose another one with --ublk=NAME",
+            name.path().display(),
+            other.display()
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// Opens the character device, whose file appears a little after the device was added.
+fn open_soon(open: impl Fn() -> Result<CharDevice, flaz_ublk::UblkError>) -> Result<CharDevice, HostError> {
+    let give_up = Instant::now() + SETTLE_WITHIN;
+    loop {
+        match open() {
+            Ok(device) => return Ok(device),
+            Err(error) if Instant::now() >= give_up => return Err(error.into()),
+            Err(_) => std::thread::sleep(SETTLE_POLL),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_counted_even_if_they_never_run() {
+        let state = Arc::<State>::default();
+        let served = [Served::new(&state), Served::new(&state)];
+        assert_eq!(state.queues.load(Ordering::SeqCst), 2);
+        drop(served);
+        assert_eq!(state.queues.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_thread_runs_only_where_it_may() {
+        let ran = std::thread::spawn(|| {
+            let allowed = sched_getaffinity(None).unwrap();
+            run_on(&Processors::default());
+            assert_eq!(
+                sched_getaffinity(None).unwrap(),
+                allowed,
+                "no processor: as before"
+            );
+            let mut bytes = [0_u8; size_of::<Processors>()];
+            bytes[..8].fill(0xff);
+            run_on(&zerocopy::FromBytes::read_from_bytes(&bytes).unwrap());
+            let now = sched_getaffinity(None).unwrap();
+            (0..CpuSet::MAX_CPU).all(|number| !now.is_set(number) || allowed.is_set(number))
+        });
+        assert!(ran.join().unwrap());
+    }
+}
