@@ -191,7 +191,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", requires = "ublk", value_parser = whole(1..=THREADS_MAX))]
     pub ublk_queues: Option<u32>,
     /// With --ublk: requests in flight of each queue [default: 64]
-    #[arg(long, value_name = "N", requires = "ublk", value_parser = whole(1..=1024))]
+    #[arg(long, value_name = "N", requires = "ublk", value_parser = whole(1..=1024_u32))]
     pub ublk_depth: Option<u32>,
     /// When a write is acknowledged, and what happens to the cached copy
     #[arg(long, value_name = "MODE", value_parser = choice::<Mode>(), default_value_t = Mode::WriteThrough)]

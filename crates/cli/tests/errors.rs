@@ -355,8 +355,13 @@ fn a_missing_ublk_driver_is_named_with_what_to_do() {
     scratch.file("origin");
     scratch.run("create cache --size 32M --origin origin").succeeded();
     let before = fs::read(scratch.path("cache")).unwrap();
-    let ran = scratch.run("serve cache --ublk");
-    ran.refused(FAILURE, &["/dev/ublk-control", "modprobe ublk_drv", "--nbd"]);
+    for options in [
+        "",
+        "=disk --ublk-depth 8 --ublk-queues 2 --block-size 4096 --keep-device",
+    ] {
+        let ran = scratch.run(&format!("serve cache --ublk{options}"));
+        ran.refused(FAILURE, &["/dev/ublk-control", "modprobe ublk_drv", "--nbd"]);
+    }
     assert!(before == fs::read(scratch.path("cache")).unwrap());
 }
 

@@ -21,6 +21,7 @@
 //! | `op`, `sleep` | one operation, one wait as a future |
 //! | `executor` | the loop: poll ready tasks, submit all new operations at once, wait only if idle |
 //! | [`command`] | commands to the drivers of character devices |
+//! | [`memory`] | a reserve of memory, for servers that the kernel waits for when memory runs out |
 //! | [`net`] | sockets: accept, receive, send |
 //! | [`mod@file`] | files and block devices |
 //! | [`emulate`] | emulation of slow devices |
@@ -43,6 +44,7 @@ pub mod emulate;
 mod executor;
 pub mod file;
 pub mod mailbox;
+pub mod memory;
 pub mod net;
 mod oneshot;
 mod op;

@@ -14,6 +14,7 @@ use flaz_engine::cache::lifecycle::{Discard, Leave, Lifecycle, OpenOptions, Open
 use flaz_engine::cache::read_superblock;
 use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::shard::JOB_BYTES_MAX;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
@@ -33,7 +34,7 @@ use crate::state::StateFile;
 use crate::state_records::StateRecords;
 use crate::status::{Facts, cache_report, live};
 use crate::threads::{ThreadParts, Threads};
-use crate::ublk::{self, Exported, UblkFrontEnd};
+use crate::ublk::{self, Exported, REQUEST_BYTES_MAX, UblkFrontEnd};
 
 /// How long clients have to read their last replies when the daemon stops.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -327,6 +328,18 @@ impl Daemon {
     #[must_use]
     pub fn front_ends(&self) -> Vec<String> {
         self.front_ends.iter().map(|front_end| front_end.name()).collect()
+    }
+
+    /// Memory that requests of block devices take at most while they are served, in bytes: their data, what the shards queue
+    /// and send, and some for all else.
+    pub(crate) fn request_bytes(&self) -> usize {
+        const OTHER_BYTES: usize = 32 << 20;
+        let shards = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
+        let shards = shards.superblock().geometry.shard_count as usize;
+        let devices = self.front_ends.iter().flat_map(|front_end| front_end.devices());
+        let requests =
+            devices.map(|device| usize::from(device.queues) * usize::from(device.depth) * REQUEST_BYTES_MAX);
+        requests.sum::<usize>() + shards * 2 * JOB_BYTES_MAX + OTHER_BYTES
     }
 
     /// Changes settings; returns the settings then in force.

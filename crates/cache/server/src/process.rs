@@ -1,16 +1,27 @@
 //! Process settings of a server.
 
-use rustix::process::{DumpableBehavior, configure_io_flusher_behavior, set_dumpable_behavior};
+use std::time::Duration;
+
+use flaz_runtime::memory;
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{
+    DumpableBehavior, Resource, configure_io_flusher_behavior, getrlimit, set_dumpable_behavior,
+};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// Prepares the process for serving. Call this before any thread is started, because threads inherit the settings.
 ///
 /// - No core dump, because it would contain cached data and nothing protects it. The setting also keeps other processes
 ///   of the same user from reading this one's memory.
+/// - With `is_local`, all threads will share one heap, for [`lock_memory`].
 /// - Memory allocation does not write to a file system or swap first. If the exported device is mounted here, that
 ///   write would wait for this process. See `PR_SET_IO_FLUSHER` in prctl(2); it needs `CAP_SYS_RESOURCE`.
 ///
 /// A server that cannot have one of them runs without it.
-pub fn prepare() {
+pub fn prepare(is_local: bool) {
+    if is_local {
+        memory::use_one_heap();
+    }
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "cannot disable core dumps of this process, which would contain cached data");
     }
@@ -24,6 +35,69 @@ pub fn prepare() {
     }
 }
 
+/// How often the reserve is looked at. The index grows while the cache is filled, at most by megabytes a second.
+const RESERVE_EVERY: Duration = Duration::from_secs(1);
+/// The reserve is filled up only while the machine has so much memory: the allocator has its lock while it takes the first new
+/// page, and all threads would wait with it.
+const AVAILABLE_BYTES_MIN: u64 = 256 << 20;
+
+/// Keeps this process in memory, with the stacks of threads that start later: pages that were swapped out would have to be
+/// found while the kernel waits for this process to free memory. Call this before the threads start, and
+/// [`keep_memory_free`] afterwards.
+///
+/// Without permission (`CAP_IPC_LOCK`, or an unlimited `RLIMIT_MEMLOCK`) there is a warning: with a limit, later allocations
+/// would fail.
+pub fn lock_memory() {
+    let is_permitted = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
+        || getrlimit(Resource::Memlock).current.is_none();
+    let locked = match is_permitted {
+        true => mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE),
+        false => Err(rustix::io::Errno::PERM),
+    };
+    if let Err(error) = locked {
+        tracing::warn!(
+            "cannot lock the memory of this process: {error}; if the machine runs out of memory, writing to the block device \
+             can be slow or stop (run as root, or with LimitMEMLOCK=infinity)"
+        );
+    }
+}
+
+/// Keeps a reserve of free memory, for requests and for the index, which grows while the cache is filled: see
+/// [`flaz_runtime::memory`]. [`prepare`] must have prepared for this.
+pub fn keep_memory_free(bytes: usize) {
+    // From here on the heap grows without pages, so that no thread waits for them in the allocator, which all would wait for.
+    // Without permission, there was a warning before.
+    let _ = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    memory::reserve(bytes);
+    let refill = move || {
+        loop {
+            std::thread::sleep(RESERVE_EVERY);
+            if memory::free_bytes() < bytes / 2 && available_bytes() >= AVAILABLE_BYTES_MIN {
+                memory::reserve(bytes);
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new()
+        .name("memory".to_owned())
+        .spawn(refill)
+    {
+        tracing::warn!("cannot start the thread that keeps memory free: {error}");
+    }
+}
+
+/// Memory that the machine has without writing any out; 0 if that is not known.
+fn available_bytes() -> u64 {
+    std::fs::read_to_string("/proc/meminfo").map_or(0, |text| available_in(&text))
+}
+
+fn available_in(meminfo: &str) -> u64 {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::process::{dumpable_behavior, is_io_flusher};
@@ -31,11 +105,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn available_memory_is_read_in_bytes() {
+        let text = "MemTotal:        512 kB\nMemAvailable:    300 kB\nBuffers:   1 kB\n";
+        assert_eq!(
+            (available_in(text), available_in("MemTotal: 5 kB")),
+            (300 << 10, 0)
+        );
+        assert!(available_bytes() > 0);
+    }
+
+    #[test]
+    fn memory_is_locked_where_that_is_permitted() {
+        let locked_kib = || -> u64 {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmLck:"))
+                .unwrap();
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        let permitted = capabilities(None)
+            .unwrap()
+            .effective
+            .contains(CapabilitySet::IPC_LOCK)
+            || getrlimit(Resource::Memlock).current.is_none();
+        lock_memory();
+        let locked = locked_kib();
+        rustix::mm::munlockall().unwrap();
+        assert_eq!(locked > 0, permitted, "{locked} KiB are locked");
+    }
+
+    #[test]
     fn a_server_leaves_no_core_dump_and_is_an_io_flusher() {
         // Runs on its own thread, so that other tests are not affected.
         let before = std::thread::spawn(is_io_flusher).join().expect("ends");
         let of_threads = std::thread::spawn(|| {
-            prepare();
+            prepare(false);
             std::thread::spawn(is_io_flusher).join().expect("ends")
         });
         let after = of_threads.join().expect("ends");

@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 use crate::daemon::{Daemon, start};
 use crate::error::HostError;
 use crate::life::{Life, Reason, STILL_STARTING};
-use crate::process::prepare;
+use crate::process::{keep_memory_free, lock_memory, prepare};
 use crate::spec::ServeSpec;
 
 /// Exit status after the second signal.
@@ -62,12 +62,13 @@ impl ServeError {
 pub struct Watch(Arc<Life>);
 
 impl Watch {
-    /// Prepares the process for serving, and handles signals from now on.
+    /// Prepares the process for serving, and handles signals from now on. `is_local`: clients on this machine will use a block
+    /// device.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn start() -> Result<Self, ServeError> {
-        prepare();
+    pub fn start(is_local: bool) -> Result<Self, ServeError> {
+        prepare(is_local);
         let watch = Self::default();
         watch_signals(&watch.0)?;
         Ok(watch)
@@ -97,6 +98,11 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
         let life = Arc::clone(&life);
         Arc::new(move |error: HostError| life.ask_to_stop(Reason::Failed(error)))
     };
+    // Clients on this machine may wait for this process to free memory.
+    let is_local = spec.ublk.is_some();
+    if is_local {
+        lock_memory();
+    }
     let daemon = match start(spec, failed) {
         Ok(daemon) => handler.daemon.get_or_init(|| daemon),
         Err(error) => {
@@ -105,6 +111,9 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
             return Err(ServeError::Serve(error));
         }
     };
+    if is_local {
+        keep_memory_free(daemon.request_bytes());
+    }
     life.begin();
     announce(spec, daemon, control, begun.elapsed());
     ready();

@@ -20,7 +20,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     check_addresses(args)?;
     let failed = |error| failure(args, error);
     // Before anything is opened, so that a signal during the start is a clean stop.
-    let watch = Watch::start().map_err(failed)?;
+    let watch = Watch::start(args.ublk.is_some()).map_err(failed)?;
     let uuid = identify(&args.cache).map_err(Failure::host("serve", &args.cache))?;
     let directory = Places::of_process().daemon_directory();
     if args.control.is_none() || args.nbd.is_empty() {

@@ -14,7 +14,7 @@ use super::{Exported, SETTLE_POLL, SETTLE_WITHIN, UblkSpec};
 use crate::error::HostError;
 
 /// Maximum size of a request in bytes.
-const REQUEST_BYTES_MAX: u32 = 256 << 10;
+pub(crate) const REQUEST_BYTES_MAX: usize = 256 << 10;
 /// Maximum size of a discard, or of a write of zeroes, in bytes.
 const DISCARD_BYTES_MAX: u64 = 256 << 20;
 /// Granularity of discards: a block of the cache.
@@ -160,7 +160,7 @@ pub(super) fn add(
     let info = control.add(NewDevice {
         queues,
         depth: spec.depth.unwrap_or(DEPTH_DEFAULT),
-        request_bytes_max: REQUEST_BYTES_MAX,
+        request_bytes_max: REQUEST_BYTES_MAX as u32,
         stamp: Stamp::new(exported.uuid, &exported.origin_identity).number(),
     })?;
     if let Err(error) = control.set_parameters(info.device, parameters) {
@@ -195,7 +195,7 @@ pub(super) fn parameters(spec: &UblkSpec, exported: &Exported) -> Result<Paramet
     let mut parameters = Parameters::both();
     parameters.attributes = attributes;
     parameters.shifts = [block.trailing_zeros() as u8, 12, 12, 12];
-    parameters.sectors_max = sectors(u64::from(REQUEST_BYTES_MAX)) as u32;
+    parameters.sectors_max = sectors(REQUEST_BYTES_MAX as u64) as u32;
     parameters.sectors = sectors(exported.bytes);
     parameters.discard_granularity = DISCARD_GRANULARITY;
     parameters.discard_sectors_max = sectors(DISCARD_BYTES_MAX) as u32;

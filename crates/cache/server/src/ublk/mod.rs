@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 pub use self::device::DEPTH_DEFAULT;
 use self::device::Stamp;
-pub(crate) use self::device::refuse_left_over;
+pub(crate) use self::device::{REQUEST_BYTES_MAX, refuse_left_over};
 use crate::disk_users::hold_unused;
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
