@@ -20,7 +20,7 @@ build: ## Build the program: target/release/flaz
 	@$(CARGO) build --release --locked --package flaz-cli
 
 # For root, missing packages are installed, and a package that is still missing is a failure, not a skipped test. In CI
-# this includes PostgreSQL, FUSE, loop devices, and a browser if the distribution has one.
+# this includes PostgreSQL, FUSE, loop devices, a browser if the distribution has one, and the images of the virtual machine.
 test: ## Run all tests and the lint; as root, install missing Debian packages (ARGS: options of cargo test)
 	@if [ "$$(id -u)" -eq 0 ]; then : "$${FLAZ_REQUIRE_TOOLS=1}"; export FLAZ_REQUIRE_TOOLS; fi; \
 	if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ]; then : "$${FLAZ_REQUIRE_KERNEL=1}" "$${FLAZ_REQUIRE_POSTGRES=1}"; \
@@ -30,6 +30,7 @@ test: ## Run all tests and the lint; as root, install missing Debian packages (A
 		: "$${FLAZ_REQUIRE_BROWSER=1}"; export FLAZ_REQUIRE_BROWSER; fi; \
 	$(CARGO) test --workspace --locked --no-fail-fast $(ARGS)
 	@if [ -z "$(ARGS)" ]; then $(CARGO) test --package flaz-engine --package flaz-fuzz --locked --features planted-bugs --test crash --test faults --test planted -- planted; fi
+	@if [ -z "$(ARGS)" ]; then tools/vm quick "$${CARGO_TARGET_DIR:-target}/debug/flaz"; fi
 	@$(MAKE) --no-print-directory lint
 
 # Debian packages are installed for root; the images of the machine are built once, in target/vm.

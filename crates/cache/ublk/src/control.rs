@@ -48,7 +48,7 @@ pub struct NewDevice {
 }
 
 /// How long an answer is awaited.
-#[allow(missing_debug_implementations, reason = "a closure cannot be printed")]
+#[expect(missing_debug_implementations, reason = "a closure cannot be printed")]
 pub enum Patience<'a> {
     /// So long.
     Limit(Duration),
