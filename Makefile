@@ -55,7 +55,7 @@ fuzz: ## Fuzz all parsers with hostile caches and clients until something is fou
 lint: ## Check formatting, clippy, shell scripts, licences, sources and directions of dependencies
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck tools/cargo tools/packages tools/fuzz tools/vm \
+	@if command -v shellcheck >/dev/null; then shellcheck -x tools/cargo tools/packages tools/fuzz tools/vm \
 		tests/vm/*.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session tests/vm/rig/lib.sh .ci/run; \
 	else echo 'skipped: shellcheck is not installed; install it with: apt-get install shellcheck'; fi
 	@$(CARGO) run --quiet --locked --package xtask -- dependencies

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Memory pressure: swap space and a file system are on the block device, so the kernel frees memory only through the daemon.
 # boot: --memory 768M --timeout 600
-# shellcheck source=/dev/null
+# shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
 device=/dev/flaz/disk
@@ -33,11 +33,7 @@ PYTHON
 
 for mode in write-through write-back; do
     step "$mode: swap space and a file system on the device"
-    flaz serve "$CACHE" --ublk=disk --mode "$mode" >/tmp/serve.log 2>&1 &
-    server=$!
-    ready() { grep -q '^ready: ' /tmp/serve.log || ! kill -0 "$server"; }
-    wait_for 60 ready
-    kill -0 "$server" || fail "flaz serve: $(tail -n 5 /tmp/serve.log)"
+    serve --ublk=disk --mode "$mode"
     sectors=$(blockdev --getsz "$device")
     addpart "$device" 1 2048 $((swap_mib * 2048))
     addpart "$device" 2 $(((swap_mib + 1) * 2048)) $((sectors - (swap_mib + 1) * 2048))
@@ -61,7 +57,7 @@ for mode in write-through write-back; do
         written=$((written + 60))
     done
     wait "$hog" || fail "the program that fills memory"
-    kill -0 "$server" || fail "flaz serve ended: $(tail -n 5 /tmp/serve.log)"
+    kill -0 "$server" || fail "flaz serve ended: $(tail -n 5 "$serve_log")"
     swapped=$(awk '/^pswpout/ { print int($2 / 256) }' /proc/vmstat)
     echo "swapped out ${swapped} MiB, written ${written} MiB"
     [ "$swapped" -ge 50 ] || fail "there was no memory pressure"
@@ -71,8 +67,7 @@ for mode in write-through write-back; do
     step "$mode: unmount, stop"
     swapoff "${disk}p1"
     umount "$files"
-    flaz stop "$CACHE" >/dev/null
-    wait "$server" || fail "flaz serve ended with status $?: $(tail -n 5 /tmp/serve.log)"
+    stop
     removed() { [ ! -e "$device" ]; }
     wait_for 10 removed
 done

@@ -1,41 +1,16 @@
 #!/bin/bash
 # A block device that waits for its server keeps others from its cache; a device in use is not removed; names are unique.
 # boot: --origin 256M --spare 256M
-# shellcheck source=/dev/null
+# shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
 device=/dev/flaz/disk
 files=/mnt/files
-log=/tmp/serve.log
-server=
-starts=0
 
 modprobe ublk_drv
 mkdir -p "$files" /etc/udev/rules.d
 cp /flaz/60-flaz.rules /etc/udev/rules.d/
 udevadm control --reload
-: >"$log"
-
-# serve OPTION...: starts the daemon with a block device; returns when it is ready.
-serve() {
-    flaz serve "$CACHE" --mode write-back "$@" >>"$log" 2>&1 &
-    server=$!
-    starts=$((starts + 1))
-    started() { [ "$(grep -c '^ready: /dev/flaz/' "$log")" -ge "$starts" ] || ! kill -0 "$server"; }
-    wait_for 60 started
-    kill -0 "$server" || fail "flaz serve: $(tail -n 5 "$log")"
-}
-
-stop() {
-    flaz stop "$CACHE" >/dev/null
-    wait "$server" || fail "flaz serve ended with status $?: $(tail -n 5 "$log")"
-}
-
-kill_server() {
-    kill -KILL "$server"
-    wait "$server" 2>/dev/null || true
-}
-
 # refused TEXT COMMAND...: the command fails, and says TEXT.
 refused() {
     local text=$1
@@ -51,7 +26,7 @@ stays() { [ -b "$device" ] || fail "the device was removed although it is in use
 flaz create "$CACHE" --origin "$ORIGIN" 2>/dev/null
 
 step "a device that waits keeps others from the cache"
-serve --ublk=disk
+serve --mode write-back --ublk=disk
 mkfs.ext4 -q "$device"
 mount "$device" "$files"
 head -c 20000000 /dev/urandom >"$files/data"
@@ -64,8 +39,8 @@ refused 'waits for its server' flaz detach "$CACHE"
 refused 'is writable, expected read-only' flaz serve "$CACHE" --ublk=disk --read-only
 refused 'would lose dirty data' flaz serve "$CACHE" --ublk=disk --discard-cache --discard-dirty
 refused 'for another origin' flaz serve "$CACHE" --ublk=disk --discard-cache --discard-dirty --origin "$SPARE"
-serve --ublk=disk --ublk-depth 7
-grep -q 'keeps its own --ublk-depth (it has 64)' "$log" || fail "no warning of an option that is not followed"
+serve --mode write-back --ublk=disk --ublk-depth 7
+grep -q 'keeps its own --ublk-depth (it has 64)' "$serve_log" || fail "no warning of an option that is not followed"
 echo 3 >/proc/sys/vm/drop_caches
 [ "$(sha256sum <"$files/data")" = "$sum" ] || fail "the file has other contents"
 
@@ -73,14 +48,14 @@ step "a device in use is not removed, and its cache not detached"
 refused 'is in use (mounted on /mnt/files' flaz detach "$CACHE"
 stop
 stays
-serve --ublk=disk
+serve --mode write-back --ublk=disk
 umount "$files"
 (exec sleep 1000 9<"$device") &
 holder=$!
 refused "process $holder has it open" flaz detach "$CACHE"
 stop
 stays
-serve --ublk=disk
+serve --mode write-back --ublk=disk
 kill "$holder"
 wait "$holder" || true
 
@@ -95,7 +70,7 @@ mount /dev/flaz/disk-part1 "$files"
 refused 'mounted on /mnt/files' flaz detach "$CACHE"
 stop
 stays
-serve --ublk=disk
+serve --mode write-back --ublk=disk
 umount "$files"
 
 step "a name has one device, and a device one name"
@@ -103,7 +78,7 @@ truncate -s 64M /tmp/cache /tmp/origin
 flaz create /tmp/cache --origin /tmp/origin >/dev/null 2>&1
 refused 'is the name of /dev/ublkb0' flaz serve /tmp/cache --ublk=disk
 kill_server
-serve --ublk=other
+serve --mode write-back --ublk=other
 [ -b /dev/flaz/other ] || fail "no link of the new name"
 [ ! -e "$device" ] || fail "the earlier name is still there"
 flaz status "$CACHE" | grep -q '/dev/flaz/other' || fail "flaz status does not name the device"
@@ -111,22 +86,33 @@ flaz status "$CACHE" | grep -q '/dev/flaz/other' || fail "flaz status does not n
 step "a read-only device beside it"
 flaz serve /tmp/cache --ublk=fixed --read-only --control /tmp/fixed.control >/tmp/fixed.log 2>&1 &
 fixed=$!
-ready() { grep -q '^ready: ' /tmp/fixed.log; }
-wait_for 30 ready
+fixed_ready() { grep -q "^ready: " /tmp/fixed.log; }
+wait_for 30 fixed_ready
 [ "$(blockdev --getro /dev/flaz/fixed)" = 1 ] || fail "the device is writable"
 ! dd if=/dev/zero of=/dev/flaz/fixed bs=4k count=1 oflag=direct 2>/dev/null || fail "a write was accepted"
 cmp -n 67108864 /dev/flaz/fixed /dev/zero
 flaz stop --control /tmp/fixed.control >/dev/null
 wait "$fixed"
 
-step "detach removes the device, even with --keep-device"
+step "without permission to lock memory it warns and serves"
 stop
 wait_for 10 gone
-serve --ublk=disk --keep-device
+unlocked=(setpriv --inh-caps=-ipc_lock --bounding-set=-ipc_lock prlimit --memlock=65536)
+"${unlocked[@]}" flaz serve "$CACHE" --ublk=disk >/tmp/unlocked.log 2>&1 &
+server=$!
+unlocked_ready() { grep -q "^ready: " /tmp/unlocked.log || ! kill -0 "$server"; }
+wait_for 30 unlocked_ready
+grep -q 'cannot lock the memory' /tmp/unlocked.log || fail "no warning: $(cat /tmp/unlocked.log)"
+dd if=/dev/urandom of="$device" bs=1M count=100 oflag=direct 2>/dev/null
+kill -0 "$server" || fail "flaz serve ended: $(tail -n 5 /tmp/unlocked.log)"
+serve_log=/tmp/unlocked.log stop
+
+step "detach removes the device, even with --keep-device"
+serve --mode write-back --ublk=disk --keep-device
 stop
 stays
-serve --ublk=disk --keep-device
+serve --mode write-back --ublk=disk --keep-device
 flaz detach "$CACHE" >/dev/null
-wait "$server" || fail "flaz serve ended with status $?: $(tail -n 5 "$log")"
+wait_for_server
 wait_for 10 gone
-! grep -E 'panicked|checksum' "$log" || fail "the log of the daemon"
+! grep -E 'panicked|checksum' "$serve_log" || fail "the log of the daemon"

@@ -1,39 +1,15 @@
 #!/bin/bash
 # flaz as a block device, by ublk: a file system stays mounted on it over clean stops, kills and restarts of the daemon, and
 # fio verifies what it writes during kills and stops. Afterwards the device is gone, and the origin is complete.
-# shellcheck source=/dev/null
+# shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
 device=/dev/flaz/disk
 files=/mnt/files
 kills=4
 stops=3
-log=/tmp/serve.log
-server=
-starts=0
 
 modprobe ublk_drv
-: >"$log"
-
-# serve OPTION...: starts the daemon; returns when the device is there.
-serve() {
-    flaz serve "$CACHE" --ublk=disk --threads 2 "$@" >>"$log" 2>&1 &
-    server=$!
-    starts=$((starts + 1))
-    started() { [ "$(grep -c '^ready: /dev/flaz/disk' "$log")" -ge "$starts" ] || ! kill -0 "$server"; }
-    wait_for 60 started
-    kill -0 "$server" || fail "flaz serve: $(tail -n 5 "$log")"
-}
-
-stop() {
-    flaz stop "$CACHE" >/dev/null
-    wait "$server" || fail "flaz serve ended with status $?: $(tail -n 5 "$log")"
-}
-
-kill_server() {
-    kill -KILL "$server"
-    wait "$server" 2>/dev/null || true
-}
 
 gone() { [ ! -e "$device" ] && ! compgen -G '/dev/ublkb*' >/dev/null; }
 
@@ -42,7 +18,7 @@ verify_files() { (cd "$files" && sha256sum --quiet --check /tmp/hashes) || fail 
 flaz create "$CACHE" --origin "$ORIGIN" 2>/dev/null
 for mode in write-through write-back; do
     step "$mode: the device, its limits and its status"
-    serve --mode "$mode" --block-size 4096
+    serve --ublk=disk --threads 2 --mode "$mode" --block-size 4096
     queue=/sys/block/$(basename "$(readlink "$device")")/queue
     [ "$(blockdev --getsize64 "$device")" = "$(blockdev --getsize64 "$ORIGIN")" ]
     [ "$(cat "$queue/logical_block_size") $(cat "$queue/write_cache") $(cat "$queue/fua")" = "4096 write back 1" ]
@@ -62,10 +38,10 @@ for mode in write-through write-back; do
     reader=$!
     sleep 1
     kill -0 "$reader" || fail "reads do not wait for the daemon"
-    serve --mode "$mode" --block-size 4096
+    serve --ublk=disk --threads 2 --mode "$mode" --block-size 4096
     wait "$reader" || fail "files were not read after the restart"
     kill_server
-    serve --mode "$mode" --block-size 4096
+    serve --ublk=disk --threads 2 --mode "$mode" --block-size 4096
     echo 3 >/proc/sys/vm/drop_caches
     verify_files
     umount "$files"
@@ -79,19 +55,19 @@ for mode in write-through write-back; do
     for _ in $(seq "$kills"); do
         sleep 1.5
         kill_server
-        serve --mode "$mode" --block-size 4096
+        serve --ublk=disk --threads 2 --mode "$mode" --block-size 4096
     done
     for _ in $(seq "$stops"); do
         sleep 1
         stop
-        serve --mode "$mode" --block-size 4096
+        serve --ublk=disk --threads 2 --mode "$mode" --block-size 4096
     done
     kill -0 "$load" || fail "fio: $(cat /tmp/fio.log)"
     kill -INT "$load"
     # Its exit status says that it was interrupted.
     wait "$load" || true
     grep -q 'err= 0' /tmp/fio.log || fail "fio: $(cat /tmp/fio.log)"
-    ! grep -E 'panicked|checksum' "$log" || fail "the log of the daemon"
+    ! grep -E 'panicked|checksum' "$serve_log" || fail "the log of the daemon"
 
     step "$mode: another size or a second daemon is refused"
     ! flaz serve "$CACHE" --ublk=disk 2>/tmp/second.log || fail "a second daemon was started"
@@ -102,8 +78,8 @@ for mode in write-through write-back; do
 done
 
 step "the origin alone"
-serve --mode write-back
+serve --ublk=disk --threads 2 --mode write-back
 flaz detach "$CACHE" >/dev/null
-wait "$server" || fail "flaz serve ended with status $?"
+wait_for_server
 wait_for 10 gone
 step "done"

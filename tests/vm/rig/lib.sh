@@ -33,6 +33,36 @@ started_warm() {
         python3 -c 'import json, sys; sys.exit(not json.load(sys.stdin)["live"]["daemon"]["started_warm"])'
 }
 
+# Functions for a daemon with a block device, /dev/flaz/NAME. Its output is in $serve_log.
+serve_log=/tmp/serve.log
+server=
+starts=0
+
+# serve OPTION...: serves $CACHE; returns when the device is there.
+serve() {
+    flaz serve "$CACHE" "$@" >>"$serve_log" 2>&1 &
+    server=$!
+    starts=$((starts + 1))
+    wait_for 60 started
+    kill -0 "$server" || fail "flaz serve: $(tail -n 5 "$serve_log")"
+}
+started() { [ "$(grep -c '^ready: /dev/flaz/' "$serve_log")" -ge "$starts" ] || ! kill -0 "$server"; }
+
+stop() {
+    flaz stop "$CACHE" >/dev/null
+    wait_for_server
+}
+
+# wait_for_server: after the server was asked to end.
+wait_for_server() {
+    wait "$server" || fail "flaz serve ended with status $?: $(tail -n 5 "$serve_log")"
+}
+
+kill_server() {
+    kill -KILL "$server"
+    wait "$server" 2>/dev/null || true
+}
+
 # attach SOCKET: makes /dev/nbd0 a disk of the server. udev opens new and changed devices for a moment, and the kernel
 # refuses to attach one that is open.
 attach() {

@@ -22,7 +22,6 @@
 mod daemon;
 mod device;
 mod device_timeout;
-mod disk_users;
 mod error;
 mod filesystem;
 pub mod front_end;

@@ -37,20 +37,15 @@ pub fn prepare(is_local: bool) {
 
 /// How often the reserve is looked at. The index grows while the cache is filled, at most by megabytes a second.
 const RESERVE_EVERY: Duration = Duration::from_secs(1);
-/// The reserve is filled up only while the machine has so much memory: the allocator has its lock while it takes the first new
-/// page, and all threads would wait with it.
+/// The reserve is refilled only while the machine has this much memory: the allocator holds its lock while it touches the first
+/// new page, and all threads would wait with it.
 const AVAILABLE_BYTES_MIN: u64 = 256 << 20;
 
 /// Keeps this process in memory, with the stacks of threads that start later: pages that were swapped out would have to be
 /// found while the kernel waits for this process to free memory. Call this before the threads start, and
-/// [`keep_memory_free`] afterwards.
-///
-/// Without permission (`CAP_IPC_LOCK`, or an unlimited `RLIMIT_MEMLOCK`) there is a warning: with a limit, later allocations
-/// would fail.
+/// [`keep_memory_free`] afterwards. Without permission, there is a warning.
 pub fn lock_memory() {
-    let is_permitted = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
-        || getrlimit(Resource::Memlock).current.is_none();
-    let locked = match is_permitted {
+    let locked = match may_lock_memory() {
         true => mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE),
         false => Err(rustix::io::Errno::PERM),
     };
@@ -62,12 +57,21 @@ pub fn lock_memory() {
     }
 }
 
+/// Without permission the kernel would accept the lock of future memory, and then refuse memory above the limit.
+fn may_lock_memory() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
+        || getrlimit(Resource::Memlock).current.is_none()
+}
+
 /// Keeps a reserve of free memory, for requests and for the index, which grows while the cache is filled: see
 /// [`flaz_runtime::memory`]. [`prepare`] must have prepared for this.
 pub fn keep_memory_free(bytes: usize) {
-    // From here on the heap grows without pages, so that no thread waits for them in the allocator, which all would wait for.
-    // Without permission, there was a warning before.
-    let _ = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    if may_lock_memory()
+        // From here on the heap grows without pages: a thread that waited for them in the allocator would hold up all others.
+        && let Err(error) = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+    {
+        tracing::warn!("cannot lock the memory that this process will need: {error}");
+    }
     memory::reserve(bytes);
     let refill = move || {
         loop {
@@ -124,15 +128,10 @@ mod tests {
                 .unwrap();
             line.trim().trim_end_matches(" kB").parse().unwrap()
         };
-        let permitted = capabilities(None)
-            .unwrap()
-            .effective
-            .contains(CapabilitySet::IPC_LOCK)
-            || getrlimit(Resource::Memlock).current.is_none();
         lock_memory();
         let locked = locked_kib();
         rustix::mm::munlockall().unwrap();
-        assert_eq!(locked > 0, permitted, "{locked} KiB are locked");
+        assert_eq!(locked > 0, may_lock_memory(), "{locked} KiB are locked");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | [`mounts`], [`holders`] | who uses it: mounts, swap, devices stacked on it |
 //! | [`source`], [`signatures`], [`probe`] | what does it contain |
 //! | [`objections`], [`error`] | what are the objections to using it |
+//! | [`unused`] | is a device of this process unused, so that it may be removed |
 //! | [`file`], [`claim`] | may flaz overwrite it, and does flaz hold it |
 //!
 //! Invariants: nothing is written, and no file is created, before every check has passed. A device that is mounted,
@@ -22,6 +23,7 @@ mod objections;
 mod probe;
 mod signatures;
 mod source;
+mod unused;
 
 pub use claim::{
     Claim, cache, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin, uses_text,
@@ -29,3 +31,4 @@ pub use claim::{
 pub use error::SafetyError;
 pub use file::Access;
 pub use node::Node;
+pub(crate) use unused::hold_unused;

@@ -28,10 +28,10 @@ use uuid::Uuid;
 pub use self::device::DEPTH_DEFAULT;
 use self::device::Stamp;
 pub(crate) use self::device::{REQUEST_BYTES_MAX, refuse_left_over};
-use crate::disk_users::hold_unused;
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
 use crate::names::{LINKS, Name};
+use crate::safety::hold_unused;
 
 /// How long the driver has to notice that a server has ended, to make device files, and to end queues.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
@@ -94,11 +94,39 @@ pub(crate) struct UblkFrontEnd {
 struct State {
     /// Queues that are being served.
     queues: AtomicUsize,
+    running: Mutex<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    phase: Phase,
     /// Ends the service of each queue.
-    park: Mutex<Vec<OneSender<()>>>,
-    started: AtomicBool,
+    park: Vec<OneSender<()>>,
+}
+
+/// Goes forward only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// There is no block device yet, or it has no server.
+    #[default]
+    Starting,
+    Serving,
     /// The end of a queue is expected.
-    leaving: AtomicBool,
+    Leaving,
+}
+
+impl State {
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the phase before.
+    fn enter(&self, phase: Phase) -> Phase {
+        let mut running = self.running();
+        let before = running.phase;
+        running.phase = before.max(phase);
+        before
+    }
 }
 
 /// Counts a queue as served.
@@ -168,11 +196,7 @@ impl UblkFrontEnd {
         for number in 0..self.info.queues {
             let queue = char_device.queue(number)?;
             let (sender, parked) = oneshot();
-            self.state
-                .park
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(sender);
+            self.state.running().park.push(sender);
             let thread = usize::from(number) % threads.count();
             let session = session(Session {
                 queue,
@@ -203,8 +227,8 @@ impl UblkFrontEnd {
     }
 
     fn park(&self) {
-        self.state.leaving.store(true, Ordering::SeqCst);
-        let senders = std::mem::take(&mut *self.state.park.lock().unwrap_or_else(PoisonError::into_inner));
+        self.state.enter(Phase::Leaving);
+        let senders = std::mem::take(&mut self.state.running().park);
         for sender in senders {
             // A queue that has ended receives nothing.
             let _ = sender.send(());
@@ -219,8 +243,8 @@ impl UblkFrontEnd {
         self.clients() == 0
     }
 
-    /// Starts the block device, or continues it. The kernel reads the partition table meanwhile, so this takes as long as
-    /// the origin does; it is given up only if a queue ends.
+    /// Starts the block device, or continues it. This includes reads of the partition table by the kernel, so the origin
+    /// determines how long it takes. It fails only if a queue ends.
     fn start_device(&self) -> Result<(), HostError> {
         let device = self.device();
         let mut told = Duration::ZERO;
@@ -246,7 +270,7 @@ impl UblkFrontEnd {
     /// Deletes the device, or leaves it to the next server.
     fn leave(&self) {
         let device = self.device();
-        self.state.leaving.store(true, Ordering::SeqCst);
+        self.state.enter(Phase::Leaving);
         if let Err(why) = self.remove() {
             tracing::info!(
                 "{} stays ({why}): its requests wait for the next start",
@@ -275,7 +299,7 @@ impl UblkFrontEnd {
         {
             return Err("it is no longer the device of this server".to_owned());
         }
-        // From here on it goes, and nobody should find it by its name.
+        // Nothing should open the device while the driver stops it.
         self.name.unlink_all(&device);
         control.stop(self.info.device, STOP_WITHIN).map_err(text)?;
         drop(held);
@@ -313,7 +337,7 @@ impl FrontEnd for UblkFrontEnd {
         }
         self.serve(&threads, &failed)?;
         self.start_device()?;
-        self.state.started.store(true, Ordering::SeqCst);
+        self.state.enter(Phase::Serving);
         if let Err(error) = self.name.link(&device) {
             tracing::warn!("cannot make the link {}: {error}", self.name.path().display());
         }
@@ -363,7 +387,7 @@ impl FrontEnd for UblkFrontEnd {
 impl Drop for UblkFrontEnd {
     /// A start that failed leaves no device that it has added.
     fn drop(&mut self) {
-        if !self.left_over && !self.state.started.load(Ordering::SeqCst) {
+        if !self.left_over && self.state.enter(Phase::Leaving) == Phase::Starting {
             self.park();
             self.wait_for_queues();
             self.name.unlink_all(&self.device());
@@ -393,7 +417,7 @@ fn session(parts: Session) -> crate::front_end::Session {
         Box::pin(async move {
             let end = parts.queue.serve(volume, parts.parked).await;
             if let End::Driver(errno) = end
-                && !parts.served.0.leaving.load(Ordering::SeqCst)
+                && parts.served.0.running().phase != Phase::Leaving
             {
                 let error = std::io::Error::from_raw_os_error(errno);
                 let number = parts.number;
@@ -454,6 +478,15 @@ fn open_soon(open: impl Fn() -> Result<CharDevice, flaz_ublk::UblkError>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn phases_go_forward_only() {
+        let state = State::default();
+        assert_eq!(state.enter(Phase::Serving), Phase::Starting);
+        assert_eq!(state.enter(Phase::Leaving), Phase::Serving);
+        assert_eq!(state.enter(Phase::Serving), Phase::Leaving);
+        assert_eq!(state.running().phase, Phase::Leaving);
+    }
 
     #[test]
     fn queues_are_counted_even_if_they_never_run() {

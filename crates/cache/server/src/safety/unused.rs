@@ -1,4 +1,5 @@
-//! Whether a block device of this process is in use, so that it can be removed.
+//! Whether a block device of this process is unused, so that it may be removed. Unlike the other checks, this one must not
+//! overlook anything: what cannot be found out counts as a use.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -8,7 +9,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::safety;
+use super::claim::uses_text;
+use super::holders::Use;
+use super::identity::DeviceNumber;
 
 /// Opens the device exclusively, if nothing uses it: mounts, devices on it and other exclusive users find it busy as long as
 /// the file is open.
@@ -21,16 +24,17 @@ pub(crate) fn hold_unused(device: &Path) -> Result<File, String> {
     let file = match OpenOptions::new().read(true).custom_flags(exclusive).open(device) {
         Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
-            return Err(safety::uses_text(device).unwrap_or_else(|| "claimed by the kernel".to_owned()));
+            return Err(uses_text(device).unwrap_or_else(|| Use::Claimed.to_string()));
         }
         Err(error) => return Err(unknown("cannot open it", &error)),
     };
     let metadata = file
         .metadata()
         .map_err(|error| unknown("cannot inspect it", &error))?;
-    let mut numbers = vec![metadata.rdev()];
-    partitions(Path::new("/sys"), metadata.rdev(), &mut numbers)
+    let number = DeviceNumber::from_raw(metadata.rdev());
+    let mut numbers = partitions(Path::new("/sys"), number)
         .map_err(|error| unknown("cannot list its partitions", &error))?;
+    numbers.push(number);
     let opened = opened_by(Path::new("/proc"), &numbers, std::process::id());
     match opened.map_err(|error| unknown("cannot list open files", &error))? {
         Some(process) => Err(format!("process {process} has it open")),
@@ -38,24 +42,23 @@ pub(crate) fn hold_unused(device: &Path) -> Result<File, String> {
     }
 }
 
-/// Adds the device numbers of the partitions.
-fn partitions(sys: &Path, device: u64, numbers: &mut Vec<u64>) -> io::Result<()> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    for entry in fs::read_dir(sys.join(format!("dev/block/{major}:{minor}")))? {
+/// The numbers of the device's partitions.
+fn partitions(sys: &Path, device: DeviceNumber) -> io::Result<Vec<DeviceNumber>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(sys.join("dev/block").join(device.to_string()))? {
         let directory = entry?.path();
-        if !directory.join("partition").exists() {
-            continue;
+        if directory.join("partition").exists() {
+            let text = fs::read_to_string(directory.join("dev"))?;
+            let number = DeviceNumber::parse(&text);
+            numbers
+                .push(number.ok_or_else(|| io::Error::other(format!("{}: {text:?}", directory.display())))?);
         }
-        let text = fs::read_to_string(directory.join("dev"))?;
-        let number = safety::identity::DeviceNumber::parse(&text)
-            .ok_or_else(|| io::Error::other(format!("{}: {text:?}", directory.display())))?;
-        numbers.push(rustix::fs::makedev(number.major, number.minor));
     }
-    Ok(())
+    Ok(numbers)
 }
 
 /// A process that has one of these block devices open, except `own`.
-fn opened_by(proc: &Path, numbers: &[u64], own: u32) -> io::Result<Option<u32>> {
+fn opened_by(proc: &Path, numbers: &[DeviceNumber], own: u32) -> io::Result<Option<u32>> {
     for entry in fs::read_dir(proc)? {
         let entry = entry?;
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -68,7 +71,7 @@ fn opened_by(proc: &Path, numbers: &[u64], own: u32) -> io::Result<Option<u32>> 
     Ok(None)
 }
 
-fn has_open(files: &Path, numbers: &[u64]) -> io::Result<bool> {
+fn has_open(files: &Path, numbers: &[DeviceNumber]) -> io::Result<bool> {
     // Processes and files may go at any time.
     let gone = |error: &io::Error| {
         error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
@@ -86,7 +89,10 @@ fn has_open(files: &Path, numbers: &[u64]) -> io::Result<bool> {
     };
     for path in paths {
         match fs::metadata(path) {
-            Ok(file) if file.file_type().is_block_device() && numbers.contains(&file.rdev()) => {
+            Ok(file)
+                if file.file_type().is_block_device()
+                    && numbers.contains(&DeviceNumber::from_raw(file.rdev())) =>
+            {
                 return Ok(true);
             }
             // Files of which nothing is known are on file systems that do not answer: they are no block devices.
@@ -117,13 +123,12 @@ mod tests {
         }
         fs::create_dir_all(disk.join("queue")).unwrap();
         let listed = |device| {
-            let mut numbers = Vec::new();
-            partitions(sys.path(), device, &mut numbers).map(|()| {
+            partitions(sys.path(), device).map(|mut numbers| {
                 numbers.sort_unstable();
                 numbers
             })
         };
-        let number = |minor| rustix::fs::makedev(259, minor);
+        let number = |minor| DeviceNumber { major: 259, minor };
         assert_eq!(listed(number(0)).unwrap(), [number(1), number(2)]);
         assert!(listed(number(9)).is_err(), "no such device");
         fs::write(disk.join("ublkb0p2/dev"), "nonsense").unwrap();
@@ -145,7 +150,7 @@ mod tests {
             fs::create_dir_all(proc.path().join(process).join("fd")).unwrap();
         }
         fs::remove_dir(proc.path().join("19/fd")).unwrap();
-        let number = device.metadata().unwrap().rdev();
+        let number = DeviceNumber::from_raw(device.metadata().unwrap().rdev());
         let by = |own| opened_by(proc.path(), &[number], own).unwrap();
         std::os::unix::fs::symlink("/dev/null", proc.path().join("17/fd/0")).unwrap();
         assert_eq!(by(1), None);
