@@ -553,3 +553,53 @@ fn only_serve_reports_missing_direct_io() {
         assert_eq!(loud.matches(what).count(), 1, "{what}: {loud}");
     }
 }
+
+/// As when the SSD has failed or was unplugged: the daemon serves the origin.
+#[test]
+fn a_daemon_is_found_though_its_cache_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let flaz = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flaz"));
+        command
+            .args(words)
+            .current_dir(folder.path())
+            .env("FLAZ_RUNTIME_DIR", folder.path().join("run"))
+            .env("STATE_DIRECTORY", folder.path().join("state"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    };
+    let said = |words: &[&str]| {
+        let output = flaz(words).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
+    };
+    let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (cache, other, origin) = (place("cache"), place("other"), place("origin"));
+    File::create(&origin).unwrap().set_len(16 << 20).unwrap();
+    for path in [&cache, &other] {
+        assert!(said(&["create", path, "--size", "16M", "--origin", &origin]).0);
+    }
+    let mut server = flaz(&["serve", &cache]).spawn().unwrap();
+    let running = || said(&["status", &cache, "--json"]).1.contains("\"live\"");
+    if !(0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        running()
+    }) {
+        let _ = server.kill();
+        panic!("it did not start: {:?}", server.wait_with_output());
+    }
+    for path in [&cache, &other] {
+        std::fs::remove_file(path).unwrap();
+    }
+    let (of_cache, of_other) = (said(&["status", &cache, "--json"]), said(&["stop", &other]));
+    let stopped = said(&["stop", &cache]);
+    if !stopped.0 {
+        let _ = server.kill();
+    }
+    let _ = server.wait();
+    assert!(of_cache.0 && of_cache.1.contains("\"live\""), "{}", of_cache.1);
+    assert!(!of_other.0 && of_other.1.contains("other"), "{}", of_other.1);
+    assert!(stopped.0, "{}", stopped.1);
+}

@@ -55,22 +55,43 @@ impl Places {
     /// this user's daemon, of root's, of the owner's.
     #[must_use]
     pub fn control_candidates(&self, uuid: &Uuid, owner_uid: Option<u32>) -> Vec<PathBuf> {
-        let mut directories = vec![self.daemon_directory(), PathBuf::from("/run/flaz")];
+        let directories = self.directories(owner_uid);
+        directories
+            .iter()
+            .map(|directory| control_socket(directory, uuid))
+            .collect()
+    }
+
+    /// All control sockets in the same directories, for a cache that cannot be read.
+    #[must_use]
+    pub fn all_control_sockets(&self, owner_uid: Option<u32>) -> Vec<PathBuf> {
+        let entries = self
+            .directories(owner_uid)
+            .into_iter()
+            .flat_map(std::fs::read_dir);
+        let paths = entries.flatten().flatten().map(|entry| entry.path());
+        paths
+            .filter(|path| path.extension().is_some_and(|end| end == "sock"))
+            .collect()
+    }
+
+    fn directories(&self, owner_uid: Option<u32>) -> Vec<PathBuf> {
+        let mut directories: Vec<PathBuf> = Vec::new();
+        let mut add = |directory: PathBuf| {
+            if !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        };
+        add(self.daemon_directory());
+        add(PathBuf::from("/run/flaz"));
         if let Some(xdg) = &self.xdg {
-            directories.push(xdg.join("flaz"));
+            add(xdg.join("flaz"));
         }
         for uid in [Some(self.uid), owner_uid].into_iter().flatten() {
-            directories.push(PathBuf::from(format!("/run/user/{uid}/flaz")));
-            directories.push(PathBuf::from(format!("/tmp/flaz-{uid}")));
+            add(PathBuf::from(format!("/run/user/{uid}/flaz")));
+            add(PathBuf::from(format!("/tmp/flaz-{uid}")));
         }
-        let mut candidates: Vec<PathBuf> = Vec::new();
-        for directory in directories {
-            let path = control_socket(&directory, uuid);
-            if !candidates.contains(&path) {
-                candidates.push(path);
-            }
-        }
-        candidates
+        directories
     }
 }
 

@@ -2,13 +2,17 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::control::place::Places;
-use crate::control::{Client, ControlError};
+use crate::control::{Client, ControlError, Reply, Request};
 use crate::error::Failure;
 use crate::host;
+
+/// How long each daemon has to say what it serves.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// A connection to the daemon of a cache, or `None` if it is not running.
 ///
@@ -23,8 +27,17 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
     }
     let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
     let what = "finding the daemon (or use --control PATH) of";
-    let uuid = host::identify(cache).map_err(Failure::host(what, cache))?;
     let owner = owner(cache);
+    let uuid = match host::identify(cache) {
+        Ok(uuid) => uuid,
+        // A device that has failed is served on, and this is when its status matters.
+        Err(error) => {
+            return match find_by_path(cache, owner) {
+                None => Err(Failure::host(what, cache)(error)),
+                found => Ok(found),
+            };
+        }
+    };
     let mut refused = None;
     for path in Places::of_process().control_candidates(&uuid, owner) {
         match Client::connect(&path, owner) {
@@ -37,6 +50,21 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
         Some(error) if !is_nobodys(&error, cache) => Err(error.into()),
         _ => Ok(None),
     }
+}
+
+/// The daemon that says that it serves this path.
+fn find_by_path(cache: &Path, owner: Option<u32>) -> Option<Client> {
+    let wanted = std::path::absolute(cache).ok()?;
+    let serves_it = |client: &mut Client| match client.ask(&Request::Status {}, ANSWER_WITHIN) {
+        // A relative path is relative to the directory of the daemon, which is not known.
+        Ok(Reply::Status(status)) => status.cache.path == wanted,
+        _ => false,
+    };
+    let sockets = Places::of_process().all_control_sockets(owner);
+    let clients = sockets.iter().flat_map(|path| Client::connect(path, owner));
+    clients
+        .into_iter()
+        .find_map(|mut client| serves_it(&mut client).then_some(client))
 }
 
 /// Whether a directory without read permission is irrelevant for this cache: root's runtime directory is closed to
