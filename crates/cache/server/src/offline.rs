@@ -59,7 +59,8 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
     )
     .map_err(|error| format!("origin: {error}"))?;
     warn_if_weak(&origin);
-    let origin_path = std::fs::canonicalize(&spec.origin).map_err(|error| {
+    // Links are kept: names in /dev/disk mean the same disk after the kernel has numbered its disks anew.
+    let origin_path = std::path::absolute(&spec.origin).map_err(|error| {
         format!(
             "origin {}: cannot determine its full path: {error}",
             spec.origin.display()

@@ -250,6 +250,24 @@ fn the_sockets_are_private_and_go_with_the_server() {
     server.stop();
 }
 
+/// As with the names in /dev/disk, after the kernel has numbered its disks anew.
+#[test]
+fn an_origin_is_found_by_the_link_that_was_given() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", IMAGE_BYTES);
+    let link = scratch.place("by-id");
+    std::os::unix::fs::symlink(&origin, &link).expect("links");
+    let cache = Cache::create(&scratch, &link, &CacheSpec::default());
+    Server::start(&scratch, &cache, "").stop();
+    let moved = scratch.place("moved.img");
+    std::fs::rename(&origin, &moved).expect("renames");
+    std::fs::remove_file(&link).expect("removes");
+    std::os::unix::fs::symlink(&moved, &link).expect("links");
+    let server = Server::start(&scratch, &cache, "");
+    assert!(server.started_warm());
+    server.stop();
+}
+
 /// The effect of a mount without the cache on an origin: a counter at its start changes.
 #[test]
 fn an_origin_changed_without_the_cache_is_refused() {
