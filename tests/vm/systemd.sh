@@ -1,10 +1,10 @@
 #!/bin/bash
 # The shipped unit under systemd: enable, start, restart warm, restart after a kill, stop.
 # boot: --systemd
-# shellcheck source=/dev/null
+# shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
-unit=flaz@$(systemd-escape --path "$CACHE").service
+unit=flaz@disk.service
 socket=/run/flaz/disk.sock
 
 main_pid() { systemctl show --property MainPID --value "$unit"; }
@@ -12,7 +12,8 @@ main_pid() { systemctl show --property MainPID --value "$unit"; }
 step "$(systemctl --version | head -n 1), up $(cut -d ' ' -f 1 /proc/uptime) s"
 cp /flaz/flaz /usr/bin/
 cp /flaz/flaz@.service /etc/systemd/system/
-echo "FLAZ_OPTIONS=--nbd unix:$socket --mode write-back" >/etc/default/flaz
+mkdir /etc/flaz
+printf '%s\n' "FLAZ_CACHE=$CACHE" "FLAZ_OPTIONS=--nbd unix:$socket --mode write-back" >/etc/flaz/disk.conf
 flaz create "$CACHE" --origin "$ORIGIN" >/dev/null
 systemctl daemon-reload
 systemctl enable --quiet --now "$unit"

@@ -33,14 +33,15 @@ started_warm() {
         python3 -c 'import json, sys; sys.exit(not json.load(sys.stdin)["live"]["daemon"]["started_warm"])'
 }
 
-# Functions for a daemon with a block device, /dev/flaz/NAME. Its output is in $serve_log.
+# Functions for a daemon with a block device, /dev/flaz/NAME. It serves $served, and its output is in $serve_log.
+served=$CACHE
 serve_log=/tmp/serve.log
 server=
 starts=0
 
-# serve OPTION...: serves $CACHE; returns when the device is there.
+# serve OPTION...: returns when the device is there.
 serve() {
-    flaz serve "$CACHE" "$@" >>"$serve_log" 2>&1 &
+    flaz serve "$served" "$@" >>"$serve_log" 2>&1 &
     server=$!
     starts=$((starts + 1))
     wait_for 60 started
@@ -49,7 +50,7 @@ serve() {
 started() { [ "$(grep -c '^ready: /dev/flaz/' "$serve_log")" -ge "$starts" ] || ! kill -0 "$server"; }
 
 stop() {
-    flaz stop "$CACHE" >/dev/null
+    flaz stop "$served" >/dev/null
     wait_for_server
 }
 
@@ -81,3 +82,6 @@ detach() {
     wait_for 30 detached
 }
 detached() { ! nbd-client -c /dev/nbd0; }
+
+# sum WORD FILE: of the figures before WORD, in the output of ledger.py.
+sum() { awk -v word="$1" '{ for (i = 2; i <= NF; i++) if ($i ~ "^" word) total += $(i - 1) } END { print total + 0 }' "$2"; }

@@ -1,0 +1,73 @@
+#!/bin/bash
+# The shipped unit and the line in /etc/fstab of docs/boot.md: boots that mount, without the SSD, and without the origin; restarts
+# and kills under a mounted file system; a shutdown that unmounts first.
+#
+# boot: --systemd --env SHUTDOWN=clean
+# boot: --systemd --env SHUTDOWN=clean
+# boot: --systemd --without cache
+# boot: --systemd --without origin
+# boot: --systemd
+# shellcheck source=tests/vm/rig/lib.sh
+. /flaz/lib.sh
+
+cache=/dev/disk/by-id/virtio-cache
+unit=flaz@disk.service
+mount=srv-disk.mount
+
+# The jobs of the boot, besides this script and the target that waits for it.
+boot_ended() { ! systemctl list-jobs --no-legend | grep -qvE 'flaz-vm.service|multi-user.target|graphical.target|systemd-update-utmp'; }
+is_mounted() { mountpoint -q /srv/disk; }
+main_pid() { systemctl show --property MainPID --value "$unit"; }
+new_server() { [ "$(main_pid)" -ne 0 ] && [ "$(main_pid)" -ne "$before" ] && [ "$(systemctl is-active "$unit")" = active ]; }
+verify_files() {
+    echo 3 >/proc/sys/vm/drop_caches
+    (cd /srv/disk && sha256sum --quiet --check hashes) || fail "files have other contents $1"
+}
+# says TEXT: whether the log of the unit contains it.
+says() { journalctl --unit "$unit" --boot --output cat | grep -q "$1" || fail "no '$1' in: $(journalctl -u "$unit" -b -o cat | tail -n 10)"; }
+
+step "boot $BOOT"
+wait_for 300 boot_ended
+case "$BOOT" in
+1)
+    ! is_mounted || fail "something is mounted on /srv/disk"
+    flaz create "$cache" --origin /dev/disk/by-id/virtio-origin 2>/dev/null
+    systemctl reset-failed "$unit"
+    systemctl start "$unit"
+    mkfs.ext4 -q /dev/flaz/disk
+    udevadm settle
+    systemctl start "$mount"
+    is_mounted || fail "the file system is not mounted"
+    cp -r /usr/sbin /srv/disk/
+    (cd /srv/disk && find sbin -type f -print0 | xargs -0 sha256sum >/tmp/hashes && mv /tmp/hashes .)
+    ;;
+2 | 5)
+    is_mounted || fail "the file system is not mounted: $(systemctl status "$mount")"
+    started_warm "$cache" || fail "the start after a shutdown was cold"
+    ! journalctl --unit "$unit" --boot --output cat | grep -iE 'lock|warn|after a crash' || fail "a warning of the daemon"
+    verify_files "after a boot"
+    before=$(main_pid)
+
+    step "restart with another file of the program, and a kill, under the file system"
+    verify_files "during a restart" &
+    reader=$!
+    cp /usr/bin/flaz /usr/bin/flaz.new
+    mv /usr/bin/flaz.new /usr/bin/flaz
+    systemctl restart "$unit"
+    new_server || fail "the daemon was not restarted"
+    wait "$reader" || fail "files were not read during the restart"
+    before=$(main_pid)
+    kill -KILL "$before"
+    wait_for 60 new_server
+    is_mounted || fail "the file system was unmounted"
+    verify_files "after a kill"
+    ;;
+3)
+    ! is_mounted || fail "a file system is mounted without the SSD"
+    says '/dev/disk/by-id/virtio-cache: no such cache device'
+    ;;
+4)
+    ! is_mounted || fail "a file system is mounted without the origin"
+    says 'virtio-origin'
+    ;;
+esac
