@@ -12,6 +12,7 @@ mod real_data;
 mod row;
 mod server;
 mod study;
+mod ublk;
 mod warm;
 
 pub use options::{BenchError, Options};
@@ -46,6 +47,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     if wanted("nbd") {
         rows.extend(nbd::rows(options, runs, &bar)?);
     }
+    if wanted("ublk") {
+        rows.extend(ublk::rows(options, runs, &bar)?);
+    }
     bar.finish_and_clear();
     if options.json {
         let rows: Vec<_> = rows.iter().map(Row::json).collect();
@@ -59,6 +63,5 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     for row in &rows {
         println!("{row}");
     }
-    println!("not built yet: ublk");
     Ok(())
 }

@@ -106,7 +106,7 @@ impl Files {
 }
 
 /// The program to measure: next to this one, or built now.
-fn program() -> Result<PathBuf, BenchError> {
+pub(super) fn program() -> Result<PathBuf, BenchError> {
     let beside = std::env::current_exe()?.with_file_name("flaz");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
