@@ -10,10 +10,6 @@
 device=/dev/flaz/disk
 served=/dev/mapper/ssd
 slow_disk=/dev/mapper/origin
-writers=2
-# Together 94 MiB, more than the cache takes, if compressed.
-writer_blocks=12000
-end=/tmp/end
 
 modprobe -a ublk_drv dm-mod
 
@@ -30,32 +26,6 @@ dmsetup create origin --table "$(linear "$ORIGIN")"
 
 serve_disk() { serve --ublk=disk --threads 2 --mode "$1" --block-size 4096 --device-timeout 5 --dirty-limit 50; }
 
-start_writers() {
-    local writer
-    rm -f "$end" /tmp/writes
-    processes=()
-    for writer in $(seq "$writers"); do
-        ledger.py blocks "$device" $(((writer - 1) * writer_blocks)) "$writer_blocks" "/tmp/ledger$writer" "$end" >>/tmp/writes 2>&1 &
-        processes+=("$!")
-    done
-}
-# stop_writers: sets failed, the number of requests with errors.
-stop_writers() {
-    local process
-    touch "$end"
-    for process in "${processes[@]}"; do
-        wait "$process" || fail "a writer: $(cat /tmp/writes)"
-    done
-    failed=$(sum failed /tmp/writes)
-    echo "$(sum acknowledged /tmp/writes) writes acknowledged, $(sum checked /tmp/writes) blocks checked, $failed requests failed"
-}
-# verify DEVICE: every block of the ledgers.
-verify() {
-    local writer
-    for writer in $(seq "$writers"); do
-        ledger.py check "$1" "/tmp/ledger$writer" >/dev/null || fail "blocks of writer $writer on $1"
-    done
-}
 # cold_origin: the blocks that were never written are zeroes.
 cold_origin() {
     rm -f /tmp/ledger*
@@ -78,40 +48,40 @@ status_says() { flaz status "$served" | grep -qi "$1" || fail "flaz status does 
 step "write-through: the SSD fails"
 cold_origin
 serve_disk write-through
-start_writers
+start_writers "$device"
 sleep 4
 table ssd "$(broken "$CACHE")"
 sleep 6
 status_says bypass
 stop_writers
 [ "$failed" -eq 0 ] || fail "$failed requests failed because of the SSD"
-verify "$device"
+verify_blocks "$device"
 table ssd "$(linear "$CACHE")"
 after_failure write-through
 ! started_warm "$served" || fail "a start after a bypass was warm"
-verify "$device"
+verify_blocks "$device"
 
 step "write-back: the SSD fails"
 stop
 cold_origin
 serve_disk write-back
-start_writers
+start_writers "$device"
 sleep 4
 table ssd "$(broken "$CACHE")"
 sleep 6
 stop_writers
 table ssd "$(linear "$CACHE")"
 after_failure write-back
-verify "$device"
+verify_blocks "$device"
 flaz flush "$served" >/dev/null
-verify "$ORIGIN"
+verify_blocks "$ORIGIN"
 
 for mode in write-through write-back; do
     step "$mode: the origin fails"
     stop
     cold_origin
     serve_disk "$mode"
-    start_writers
+    start_writers "$device"
     sleep 4
     table origin "$(broken "$ORIGIN")"
     sleep 6
@@ -120,10 +90,10 @@ for mode in write-through write-back; do
     stop_writers
     # In write-back, the cache takes the writes.
     [ "$mode" = write-back ] || [ "$failed" -gt 0 ] || fail "no request failed without the origin"
-    verify "$device"
+    verify_blocks "$device"
 
     step "$mode: the origin does not answer for a while"
-    start_writers
+    start_writers "$device"
     sleep 2
     dmsetup suspend --nolockfs origin
     sleep 8
@@ -131,11 +101,11 @@ for mode in write-through write-back; do
     sleep 3
     stop_writers
     [ "$failed" -eq 0 ] || fail "$failed requests failed because of a slow origin"
-    verify "$device"
+    verify_blocks "$device"
     restart "$mode"
-    verify "$device"
+    verify_blocks "$device"
     flaz flush "$served" >/dev/null
-    verify "$ORIGIN"
+    verify_blocks "$ORIGIN"
 done
 
 step "write-through: the SSD is unplugged"
@@ -145,15 +115,15 @@ dmsetup remove --retry ssd
 served=$CACHE
 cold_origin
 serve_disk write-through
-start_writers
+start_writers "$device"
 sleep 4
 echo 1 >"/sys/block/$(basename "$CACHE")/device/../remove"
 sleep 6
 stop_writers
 [ "$failed" -eq 0 ] || fail "$failed requests failed because of the SSD"
-verify "$device"
+verify_blocks "$device"
 kill -TERM "$server"
 wait "$server" || true
 [ ! -e "$device" ] || fail "the device is still there"
-verify "$ORIGIN"
+verify_blocks "$ORIGIN"
 step "done"

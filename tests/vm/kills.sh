@@ -15,7 +15,6 @@ device=/dev/flaz/disk
 files=/mnt/files
 # The device has a part for a file system, and a part for blocks.
 files_sectors=$((512 * 2048))
-end=/tmp/end
 
 modprobe -a ublk_drv dm-mod
 
@@ -45,17 +44,11 @@ unparts() {
     dmsetup remove --retry blocks
 }
 
-check_blocks() {
-    local writer
-    for writer in $(seq "$writers"); do
-        ledger.py check /dev/mapper/blocks "/tmp/ledger$writer" >>/tmp/checks || fail "blocks of writer $writer, $1"
-    done
-}
 check_files() { ledger.py check-files "$files" /tmp/ledger-files >>/tmp/checks || fail "files, $1"; }
 
 for mode in write-through write-back; do
     upgrade 0
-    rm -f "$end" /tmp/checks /tmp/writes /tmp/ledger*
+    rm -f /tmp/checks /tmp/ledger*
     flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
     serve_disk
     parts "$device"
@@ -64,13 +57,8 @@ for mode in write-through write-back; do
     mount /dev/mapper/files "$files"
 
     step "$mode: $kills kills and $upgrades upgrades under load"
-    processes=()
-    for writer in $(seq "$writers"); do
-        ledger.py blocks /dev/mapper/blocks $(((writer - 1) * writer_blocks)) "$writer_blocks" "/tmp/ledger$writer" "$end" \
-            >>/tmp/writes 2>&1 &
-        processes+=("$!")
-    done
-    ledger.py files "$files" /tmp/ledger-files "$end" >>/tmp/writes 2>&1 &
+    start_writers /dev/mapper/blocks
+    ledger.py files "$files" /tmp/ledger-files "$writers_end" >>/tmp/writes 2>&1 &
     processes+=("$!")
     for kill in $(seq "$kills"); do
         sleep "$((kill % 2)).$((kill % 10))"
@@ -85,29 +73,25 @@ for mode in write-through write-back; do
             kill -0 "$process" || fail "a writer ended: $(cat /tmp/writes)"
         done
     done
-    touch "$end"
-    for process in "${processes[@]}"; do
-        wait "$process" || fail "a writer: $(cat /tmp/writes)"
-    done
-
-    [ "$(sum failed /tmp/writes)" -eq 0 ] || fail "requests failed: $(cat /tmp/writes)"
+    stop_writers
+    [ "$failed" -eq 0 ] || fail "$failed requests failed"
 
     step "$mode: all is there"
     echo 3 >/proc/sys/vm/drop_caches
     check_files "after the kills"
-    check_blocks "after the kills"
+    verify_blocks /dev/mapper/blocks
     umount "$files"
     e2fsck -fn /dev/mapper/files >/tmp/fsck.out 2>&1 || fail "fsck: $(cat /tmp/fsck.out)"
     unparts
     stop
     serve_disk
     parts "$device"
-    check_blocks "after a clean restart"
+    verify_blocks /dev/mapper/blocks
     unparts
     flaz detach "$CACHE" >/dev/null
     wait_for_server
     parts "$ORIGIN"
-    check_blocks "on the origin"
+    verify_blocks /dev/mapper/blocks
     mount "/dev/mapper/files" "$files"
     check_files "on the origin"
     umount "$files"

@@ -83,5 +83,42 @@ detach() {
 }
 detached() { ! nbd-client -c /dev/nbd0; }
 
+# Writers of blocks, $writers of them with $writer_blocks each, which check what they read: see ledger.py.
+writers=2
+writer_blocks=12000
+writers_end=/tmp/writers-end
+processes=()
+
+# start_writers DEVICE: they continue the ledgers that there are.
+start_writers() {
+    local writer
+    rm -f "$writers_end" /tmp/writes
+    processes=()
+    for writer in $(seq "$writers"); do
+        ledger.py blocks "$1" $(((writer - 1) * writer_blocks)) "$writer_blocks" "/tmp/ledger$writer" "$writers_end" \
+            >>/tmp/writes 2>&1 &
+        processes+=("$!")
+    done
+}
+
+# stop_writers: sets failed, the number of requests that ended with an error.
+stop_writers() {
+    local process
+    touch "$writers_end"
+    for process in "${processes[@]}"; do
+        wait "$process" || fail "a writer: $(cat /tmp/writes)"
+    done
+    failed=$(sum failed /tmp/writes)
+    echo "$(sum acknowledged /tmp/writes) writes acknowledged, $(sum checked /tmp/writes) blocks checked, $failed requests failed"
+}
+
+# verify_blocks DEVICE: every block of the ledgers is there.
+verify_blocks() {
+    local writer
+    for writer in $(seq "$writers"); do
+        ledger.py check "$1" "/tmp/ledger$writer" >>/tmp/checks || fail "blocks of writer $writer on $1"
+    done
+}
+
 # sum WORD FILE: of the figures before WORD, in the output of ledger.py.
 sum() { awk -v word="$1" '{ for (i = 2; i <= NF; i++) if ($i ~ "^" word) total += $(i - 1) } END { print total + 0 }' "$2"; }
