@@ -2,7 +2,7 @@
 # passed on where the help says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test vm soak bench fuzz lint audit clean
+.PHONY: help demo build test vm soak bench peers fuzz lint audit clean
 
 CARGO := tools/cargo
 ARGS ?=
@@ -47,6 +47,9 @@ bench: ## Benchmark flaz against other servers, on an idle machine (ARGS: option
 
 # With cargo-fuzz installed, libFuzzer with coverage (no sanitizer, hence no nightly toolchain); otherwise the driver of
 # flaz-fuzz, which runs the same targets without coverage.
+peers: ## Measure flaz beside dm-cache and bcache on the virtual machine, an hour (ARGS: options of xtask peers)
+	@$(CARGO) run --release --locked --package xtask -- peers $(ARGS)
+
 fuzz: ## Fuzz all parsers with hostile caches and clients until something is found (ARGS: a target)
 	@if command -v cargo-fuzz >/dev/null; then tools/fuzz $(ARGS); else \
 		echo 'running without coverage: cargo-fuzz is not installed; install it with: cargo install --locked cargo-fuzz'; \
@@ -56,7 +59,7 @@ lint: ## Check formatting, clippy, shell scripts, licences, sources and directio
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@if command -v shellcheck >/dev/null; then shellcheck -x tools/cargo tools/packages tools/fuzz tools/vm \
-		tests/vm/*.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session tests/vm/rig/lib.sh .ci/run; \
+		tests/vm/*.sh tests/vm/peers/measure.sh tests/vm/figures/hits.sh tests/vm/rig/lib.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session .ci/run; \
 	else echo 'skipped: shellcheck is not installed; install it with: apt-get install shellcheck'; fi
 	@$(CARGO) run --quiet --locked --package xtask -- dependencies
 

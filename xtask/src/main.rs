@@ -2,6 +2,7 @@
 
 mod bench;
 mod dependencies;
+mod peers;
 mod policy_study;
 mod replay;
 mod soak;
@@ -18,6 +19,8 @@ enum Command {
     PolicyStudy(policy_study::Options),
     /// Measure the performance budgets, compared with their peers
     Bench(bench::Options),
+    /// Measure flaz and the caches of the kernel on the virtual machine
+    Peers(peers::Options),
     /// Replay real traces through the engine on simulated devices, compared with the design's table
     Replay(replay::Options),
     /// Check the licences and sources of dependencies by deny.toml
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::PolicyStudy(options) => policy_study::run(&options).map_err(Into::into),
         Command::Dependencies(options) => dependencies::run(&options),
+        Command::Peers(options) => peers::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Replay(options) => replay::run(&options).map_err(Into::into),
     };
