@@ -250,7 +250,7 @@ pub struct ServeArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct TargetArgs {
-    /// Cache device. Its UUID determines the default control socket
+    /// Cache device. Its UUID determines the default control socket; if it cannot be read, its daemon is found by the path
     #[arg(value_name = "CACHE")]
     pub cache: Option<PathBuf>,
     /// Control socket, if not at the default path
