@@ -25,6 +25,23 @@ verify_files() {
 }
 # says TEXT: whether the log of the unit contains it.
 says() { journalctl --unit "$unit" --boot --output cat | grep -q "$1" || fail "no '$1' in: $(journalctl -u "$unit" -b -o cat | tail -n 10)"; }
+# The file system was unmounted before its device stopped: fsck at boot found no journal to replay.
+unmounted_cleanly() {
+    local found
+    found=$(journalctl --unit systemd-fsck@dev-flaz-disk.service --boot --output cat)
+    case "$found" in *'recovering journal'*) return 1 ;; esac
+    case "$found" in *': clean,'*) ;; *) return 1 ;; esac
+}
+# The server's memory is locked, and PR_SET_IO_FLUSHER is set: PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE of the kernel. flaz reports
+# the second only at the log level debug.
+io_flusher_flags=$((0x00180000))
+prepared_for_pressure() {
+    local pid flags
+    pid=$(main_pid)
+    grep -q '^VmLck:[[:space:]]*[1-9]' "/proc/$pid/status" || fail "the memory of the server is not locked"
+    flags=$(sed 's/.*) //' "/proc/$pid/stat" | cut -d ' ' -f 7)
+    [ $((flags & io_flusher_flags)) -eq "$io_flusher_flags" ] || fail "PR_SET_IO_FLUSHER is not set (flags $flags)"
+}
 
 step "boot $BOOT"
 wait_for 300 boot_ended
@@ -44,6 +61,8 @@ case "$BOOT" in
 2 | 5)
     is_mounted || fail "the file system is not mounted: $(systemctl status "$mount")"
     started_warm "$cache" || fail "the start after a shutdown was cold"
+    unmounted_cleanly || fail "fsck: $(journalctl -u systemd-fsck@dev-flaz-disk.service -b -o cat)"
+    prepared_for_pressure
     ! journalctl --unit "$unit" --boot --output cat | grep -iE 'lock|warn|after a crash' || fail "a warning of the daemon"
     verify_files "after a boot"
     before=$(main_pid)
@@ -68,6 +87,6 @@ case "$BOOT" in
     ;;
 4)
     ! is_mounted || fail "a file system is mounted without the origin"
-    says 'virtio-origin'
+    says 'virtio-origin: No such file'
     ;;
 esac
