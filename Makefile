@@ -60,7 +60,8 @@ lint: ## Check formatting, clippy, shell scripts, licences, sources and directio
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@if command -v shellcheck >/dev/null; then shellcheck -x tools/cargo tools/packages tools/fuzz tools/vm \
-		tests/vm/*.sh tests/vm/peers/measure.sh tests/vm/figures/hits.sh tests/vm/rig/lib.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session .ci/run; \
+		tests/vm/*.sh tests/vm/peers/measure.sh tests/vm/figures/hits.sh tests/vm/boot/before-boot \
+		tests/vm/rig/lib.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session .ci/run; \
 	else echo 'skipped: shellcheck is not installed; install it with: apt-get install shellcheck'; fi
 	@$(CARGO) run --quiet --locked --package xtask -- dependencies
 

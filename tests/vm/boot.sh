@@ -15,7 +15,8 @@ unit=flaz@disk.service
 mount=srv-disk.mount
 
 # The jobs of the boot, besides this script and the target that waits for it.
-boot_ended() { ! systemctl list-jobs --no-legend | grep -qvE 'flaz-vm.service|multi-user.target|graphical.target|systemd-update-utmp'; }
+waiting='flaz-vm.service|multi-user.target|graphical.target|systemd-update-utmp'
+boot_ended() { ! systemctl list-jobs --no-legend | grep -qvE "$waiting"; }
 is_mounted() { mountpoint -q /srv/disk; }
 main_pid() { systemctl show --property MainPID --value "$unit"; }
 new_server() { [ "$(main_pid)" -ne 0 ] && [ "$(main_pid)" -ne "$before" ] && [ "$(systemctl is-active "$unit")" = active ]; }
@@ -24,7 +25,8 @@ verify_files() {
     (cd /srv/disk && sha256sum --quiet --check hashes) || fail "files have other contents $1"
 }
 # says TEXT: whether the log of the unit contains it.
-says() { journalctl --unit "$unit" --boot --output cat | grep -q "$1" || fail "no '$1' in: $(journalctl -u "$unit" -b -o cat | tail -n 10)"; }
+says() { unit_log | grep -q "$1" || fail "no '$1' in: $(unit_log | tail -n 10)"; }
+unit_log() { journalctl --unit "$unit" --boot --output cat; }
 # The file system was unmounted before its device stopped: fsck at boot found no journal to replay.
 unmounted_cleanly() {
     local found
@@ -63,7 +65,7 @@ case "$BOOT" in
     started_warm "$cache" || fail "the start after a shutdown was cold"
     unmounted_cleanly || fail "fsck: $(journalctl -u systemd-fsck@dev-flaz-disk.service -b -o cat)"
     prepared_for_pressure
-    ! journalctl --unit "$unit" --boot --output cat | grep -iE 'lock|warn|after a crash' || fail "a warning of the daemon"
+    ! unit_log | grep -iE 'lock|warn|after a crash' || fail "a warning of the daemon"
     verify_files "after a boot"
     before=$(main_pid)
 

@@ -14,7 +14,8 @@ modprobe -a ublk_drv dm-mod
 dmsetup create origin --table "0 $(blockdev --getsz "$ORIGIN") delay $ORIGIN 0 0 $ORIGIN 0 $write_delay_ms"
 
 dirty_blocks() {
-    flaz status "$served" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["live"]["write_back"]["dirty_blocks"])'
+    flaz status "$served" --json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["live"]["write_back"]["dirty_blocks"])'
 }
 
 flaz create "$CACHE" --origin "$slow_disk" >/dev/null 2>&1

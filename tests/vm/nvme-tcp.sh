@@ -33,7 +33,8 @@ ln -s "$target/subsystems/flaz" "$target/ports/1/subsystems/flaz"
 
 # connect OPTION...: makes the disk of the target.
 connect() {
-    nvme connect --transport tcp --traddr 127.0.0.1 --trsvcid 4420 --nqn flaz --keep-alive-tmo 3 --reconnect-delay 1 "$@" >/dev/null
+    nvme connect --transport tcp --traddr 127.0.0.1 --trsvcid 4420 --nqn flaz --keep-alive-tmo 3 --reconnect-delay 1 \
+        "$@" >/dev/null
     wait_for 30 test -b "$remote"
     udevadm settle
 }
@@ -76,8 +77,8 @@ for mode in write-through write-back; do
     serve_disk "$mode"
     started_warm "$served" || fail "the start was cold"
     # Twice, at random: blocks that are read in order are not cached.
-    fio --name=warm --filename="$device" --direct=1 --rw=randread --bs=4k --offset="${cached_offset_mib}M" --size="${cached_kib}k" \
-        --loops=2 --output=/dev/null
+    fio --name=warm --filename="$device" --direct=1 --rw=randread --bs=4k --offset="${cached_offset_mib}M" \
+        --size="${cached_kib}k" --loops=2 --output=/dev/null
     cached() {
         dd if="$device" bs=4k skip=$((cached_offset_mib * 256)) count=$((cached_kib / 4)) iflag=direct status=none | sha256sum
     }
@@ -87,7 +88,8 @@ for mode in write-through write-back; do
     cut
     sleep 12
     [ "$(cached)" = "$before" ] || fail "cached blocks were not read"
-    ! dd if="$device" of=/dev/null bs=4k skip=$((230 * 256)) count=1 iflag=direct 2>/tmp/miss.out || fail "a miss was read without the origin"
+    ! dd if="$device" of=/dev/null bs=4k skip=$((230 * 256)) count=1 iflag=direct 2>/tmp/miss.out ||
+        fail "a miss was read without the origin"
     grep -q 'Input/output error' /tmp/miss.out || fail "a miss: $(cat /tmp/miss.out)"
     restore
     wait_for 60 dd if="$device" of=/dev/null bs=4k skip=$((231 * 256)) count=1 iflag=direct

@@ -4,6 +4,7 @@ mod bench;
 mod dependencies;
 mod peers;
 mod policy_study;
+mod program;
 mod replay;
 mod soak;
 mod trace;

@@ -1,9 +1,8 @@
 //! `make peers`: flaz beside the caches of the kernel, on the virtual machine of `make vm`, with the same disks, data and
 //! requests.
 //!
-//! Its processor is emulated and 10 to 20 times slower than a real one; its disks are not. So what is compared is counted
-//! at the disks: requests to the origin and sectors written to the SSD, for each request of the client. These figures do
-//! not depend on the processor.
+//! The processor of this machine is emulated and 10 to 20 times slower than a real one. So the comparison counts requests
+//! to the origin and sectors written to the SSD, for each request of the client. These do not depend on the processor.
 //!
 //! The machine is booted once for each kind of data. Its script prints a line of JSON for each measured phase, which is
 //! appended to a file at once; the tables and the page are made of that file.
@@ -20,6 +19,7 @@ use std::process::{Command, Stdio};
 
 use self::cells::{Boot, Part, boots};
 use self::figures::Measured;
+use crate::program::program;
 
 type PeersError = Box<dyn std::error::Error>;
 
@@ -78,13 +78,7 @@ fn write_page(path: &Path, measured: &[Measured]) -> Result<(), PeersError> {
 }
 
 fn measure(options: &Options) -> Result<(), PeersError> {
-    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--release", "--locked", "-p", "flaz-cli"])
-        .status()?;
-    if !built.success() {
-        return Err("cannot build flaz: cargo build --release -p flaz-cli".into());
-    }
-    let program = std::env::current_exe()?.with_file_name("flaz");
+    let program = program()?;
     if let Some(directory) = options.measured.parent() {
         fs::create_dir_all(directory)?;
     }

@@ -30,8 +30,8 @@ dmsetup create ublk-origin --table "0 $((data_mib * mib_sectors)) linear $ORIGIN
 dmsetup create nbd-origin --table "0 $((data_mib * mib_sectors)) linear $ORIGIN $((data_mib * mib_sectors))"
 
 for disk in raw ublk-origin nbd-origin; do
-    fio --eta=never --name=data --filename="/dev/mapper/$disk" --rw=write --bs=1M --direct=1 --refill_buffers --buffer_compress_percentage=50 \
-        --output=/dev/null
+    fio --eta=never --name=data --filename="/dev/mapper/$disk" --rw=write --bs=1M --direct=1 --refill_buffers \
+        --buffer_compress_percentage=50 --output=/dev/null
 done
 udevadm settle
 
@@ -71,8 +71,8 @@ measure() {
     local server_before=0 server_after=0 machine_before
     machine_before=$(machine_ticks)
     if [ "$3" -ne 0 ]; then server_before=$(server_ticks "$3"); fi
-    fio --eta=never --name=hits --filename="$2" --rw=randread --bs=4k --direct=1 --ioengine=io_uring --iodepth="$4" --norandommap \
-        --time_based --runtime="$seconds" --output-format=json --output=/tmp/fio.json
+    fio --eta=never --name=hits --filename="$2" --rw=randread --bs=4k --direct=1 --ioengine=io_uring --iodepth="$4" \
+        --norandommap --time_based --runtime="$seconds" --output-format=json --output=/tmp/fio.json
     if [ "$3" -ne 0 ]; then server_after=$(server_ticks "$3"); fi
     python3 - "$1" "$4" "$((server_after - server_before))" "$(($(machine_ticks) - machine_before))" "$ticks_per_s" <<'PYTHON'
 import json, sys

@@ -35,7 +35,8 @@ counted() {
     to_ms=$(date +%s%3N)
     settle
     read -r -a after <<<"$(counters)"
-    line="{\"system\":\"$system\",\"mode\":\"$mode\",\"ssd_mib\":$ssd_mib,\"working_mib\":$working_mib,\"saved_pct\":$SAVED_PCT,\"seed\":$seed"
+    line="{\"system\":\"$system\",\"mode\":\"$mode\",\"ssd_mib\":$ssd_mib,\"working_mib\":$working_mib"
+    line+=",\"saved_pct\":$SAVED_PCT,\"seed\":$seed"
     line+=",\"phase\":\"$label\",\"requests\":$requests_done,\"elapsed_ms\":$((to_ms - from_ms))"
     for i in "${!counter_names[@]}"; do
         line+=",\"${counter_names[i]}\":$((after[i] - before[i]))"

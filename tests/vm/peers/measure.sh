@@ -47,7 +47,7 @@ cell() {
 modprobe ublk_drv
 modprobe dm-cache-smq
 fill
-echo "peers: {\"phase\":\"data\",\"saved_pct\":$SAVED_PCT,\"achieved_pct\":$(saved),\"kernel\":\"$(uname -r)\",\"fio\":\"$(fio --version)\"}"
+echo "peers: {\"phase\":\"data\",\"saved_pct\":$SAVED_PCT,\"achieved_pct\":$(saved),\"kernel\":\"$(uname -r)\"}"
 for one in $CELLS; do
     started_s=$SECONDS
     cell "$one"

@@ -7,6 +7,7 @@ use super::options::{BenchError, Options};
 use super::real_data::real_data;
 use super::row::{Row, Spread};
 use super::server::Server;
+use crate::program::program;
 
 const QUEUE_DEPTHS: [u32; 4] = [1, 8, 32, 128];
 
@@ -103,19 +104,6 @@ impl Files {
     pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
-}
-
-/// The program to measure: next to this one, or built now.
-pub(super) fn program() -> Result<PathBuf, BenchError> {
-    let beside = std::env::current_exe()?.with_file_name("flaz");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "--locked", "-p", "flaz-cli"])
-        .status();
-    if !built.is_ok_and(|status| status.success()) && !beside.exists() {
-        return Err("cannot build flaz: cargo build --release -p flaz-cli".into());
-    }
-    Ok(beside)
 }
 
 /// Rows that need servers and clients.

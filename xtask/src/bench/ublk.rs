@@ -1,16 +1,17 @@
 //! Hits over ublk, compared with the SSD itself and with a kernel NBD device, on the virtual machine of `make vm`.
 //!
-//! Its processor is emulated and 10 to 20 times slower than a real one; its disks are not. So everything is measured
-//! twice: with the disk as it is, and with reads that take a millisecond longer, as if the disk were slowed down as well.
+//! The processor of this machine is emulated and 10 to 20 times slower than a real one, but its disks are not. So each
+//! figure is measured twice: with the disk as it is, and with slower reads, which is closer to the proportions of real
+//! hardware. The delay is 1 ms, which device mapper rounds up to some milliseconds.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use super::nbd::program;
 use super::options::{BenchError, Options};
 use super::row::{Row, Spread};
+use crate::program::program;
 
 const SCRIPT: &str = "tests/vm/figures/hits.sh";
 const DEPTHS: [u64; 2] = [1, 32];
@@ -23,7 +24,7 @@ const TIMEOUT: &str = "1800";
 pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Result<Vec<Row>, BenchError> {
     let program = program()?;
     let mut rows = Vec::new();
-    for (read_delay_ms, ssd) in [(0, "raw SSD"), (1, "raw SSD, reads + 1 ms")] {
+    for (read_delay_ms, ssd) in [(0, "raw SSD"), (1, "raw SSD, slowed")] {
         bar.set_message(format!("hits over ublk on the virtual machine: {ssd}"));
         let lines = measure(&program, read_delay_ms, runs, options.quick);
         for depth in DEPTHS {
@@ -85,7 +86,7 @@ fn compare(ssd: &str, depth: u64, lines: &Result<Vec<Value>, String>) -> Vec<Row
     let nbd = if ssd == "raw SSD" {
         "kernel NBD"
     } else {
-        "kernel NBD, + 1 ms"
+        "kernel NBD, SSD slowed"
     };
     let budget = if depth == 32 { "0.8 / 0.95" } else { "-" };
     let mut rows = vec![

@@ -11,6 +11,10 @@ pub(super) const REQUESTS: u64 = 50_000;
 pub(super) const SSD_MIB: u64 = 64;
 /// Working sets of which the SSD is 1/32, 1/16, 1/8 and 1/4.
 pub(super) const WORKING_MIB: [u64; 4] = [2048, 1024, 512, 256];
+/// Kinds of data: the percentage that compression saves of them.
+pub(super) const SAVED_PERCENTS: [u64; 3] = [2, 50, 75];
+/// The data of everything but [`Part::Zipf`], and of systems without compression, for which the data makes no difference.
+pub(super) const SAVED_PERCENT: u64 = 50;
 /// The working set of everything but [`Part::Zipf`].
 pub(super) const ONE_WORKING_MIB: u64 = 512;
 
@@ -53,12 +57,12 @@ impl Part {
 pub(super) struct Boot {
     pub part: Part,
     /// Percentage that compression saves of the data.
-    pub saved_percent: u32,
+    pub saved_percent: u64,
     /// SYSTEM,MODE,SSD_MIB,WORKING_MIB,WORKLOAD,SEED: see measure.sh.
     pub cells: Vec<String>,
 }
 
-/// All boots, the most telling first. What does not compress does not depend on the data: it is measured with one kind.
+/// All boots, the most important first.
 pub(super) fn boots() -> Vec<Boot> {
     let zipf = |saved_percent, systems: &[&str]| Boot {
         part: Part::Zipf,
@@ -74,7 +78,7 @@ pub(super) fn boots() -> Vec<Boot> {
     };
     let one_size = |part, modes: &[&str]| Boot {
         part,
-        saved_percent: 50,
+        saved_percent: SAVED_PERCENT,
         cells: modes
             .iter()
             .flat_map(|mode| {
@@ -85,7 +89,7 @@ pub(super) fn boots() -> Vec<Boot> {
             .collect(),
     };
     vec![
-        zipf(50, &SYSTEMS),
+        zipf(SAVED_PERCENT, &SYSTEMS),
         one_size(Part::Mixed, &["write-through", "write-back"]),
         zipf(75, &COMPRESSED),
         zipf(2, &COMPRESSED),

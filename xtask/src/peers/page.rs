@@ -5,7 +5,7 @@ use std::fmt::Write;
 use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
 use flaz_page::text::{escape, prose};
 
-use super::cells::{SSD_MIB, SYSTEMS, WORKING_MIB};
+use super::cells::{SAVED_PERCENTS, SSD_MIB, SYSTEMS, WORKING_MIB};
 use super::figures::Measured;
 use super::tables;
 
@@ -41,7 +41,7 @@ pub(super) fn html(measured: &[Measured]) -> String {
         );
     }
     main += "</ul>\n<div class=\"charts\">\n";
-    for saved_percent in tables::SAVED_PERCENTS {
+    for saved_percent in SAVED_PERCENTS {
         if let Some(chart) = chart(measured, saved_percent) {
             let _ = writeln!(
                 main,

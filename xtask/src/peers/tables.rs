@@ -2,16 +2,11 @@
 
 use std::fmt::Write;
 
-use super::cells::{ONE_WORKING_MIB, SSD_MIB, SYSTEMS, WORKING_MIB};
+use super::cells::{ONE_WORKING_MIB, SAVED_PERCENT, SAVED_PERCENTS, SSD_MIB, SYSTEMS, WORKING_MIB};
 use super::figures::Measured;
 
 /// The kernel's caches.
 const PEERS: [&str; 2] = ["dmcache", "bcache"];
-/// Kinds of data: what compression saves of them.
-pub(super) const SAVED_PERCENTS: [u64; 3] = [2, 50, 75];
-/// Of the data in the parts with one kind of data, and of the figures of what does not compress.
-const SAVED_PERCENT: u64 = 50;
-
 pub(super) fn title(system: &str) -> &str {
     match system {
         "dmcache" => "dm-cache",

@@ -61,10 +61,8 @@ fn find_by_path(cache: &Path, owner: Option<u32>) -> Option<Client> {
         _ => false,
     };
     let sockets = Places::of_process().all_control_sockets(owner);
-    let clients = sockets.iter().flat_map(|path| Client::connect(path, owner));
-    clients
-        .into_iter()
-        .find_map(|mut client| serves_it(&mut client).then_some(client))
+    let mut clients = sockets.iter().flat_map(|path| Client::connect(path, owner));
+    clients.find_map(|mut client| serves_it(&mut client).then_some(client))
 }
 
 /// Whether a directory without read permission is irrelevant for this cache: root's runtime directory is closed to
