@@ -66,7 +66,8 @@ use() {
 # verify OPTION...: fio writes and reads back 64 MiB.
 verify() {
     fio --name=verify --filename="$device" --direct=1 --ioengine=io_uring --iodepth=8 --size=64M \
-        --verify=crc32c --verify_fatal=1 --buffer_compress_percentage=50 --refill_buffers "$@" >/tmp/fio.out 2>&1 || fail "fio $*: $(tail -n 20 /tmp/fio.out)"
+        --verify=crc32c --verify_fatal=1 --buffer_compress_percentage=50 --refill_buffers "$@" >/tmp/fio.out 2>&1 ||
+        fail "fio $*: $(tail -n 20 /tmp/fio.out)"
 }
 
 for mode in write-through write-back; do
