@@ -11,7 +11,7 @@
 //! | [`request`], [`reply`], [`errno`] | the transmission phase, without I/O |
 //! | [`shutdown`], [`counters`] | stopping, and the counters for the status report |
 //! | [`limits`] | every maximum |
-//! | [`connection`] | one client: receiver, workers, sender |
+//! | [`connection`] | one client, or the kernel's block device: receiver, workers, sender |
 //! | [`server`] | the accept loop |
 //! | [`client`] | a blocking client for the demo, for tests and measurements |
 #![forbid(unsafe_code)]

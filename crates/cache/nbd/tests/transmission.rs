@@ -557,6 +557,64 @@ fn a_write_cut_off_by_a_stop_is_answered() {
 }
 
 #[test]
+fn the_kernel_needs_no_handshake() {
+    run(async {
+        let server = start();
+        let mut kernel = server.kernel();
+        let data = pattern(3 << 20, 7);
+        assert_eq!(kernel.write(4096, &data).await, Reply::Done);
+        assert!(kernel.read(4096, 3 << 20).await.bytes() == data);
+        assert_eq!(kernel.ask(FLUSH, 0, 0, 0, b"").await, Reply::Done);
+        kernel.start(DISC, 0, 0, 0, b"").await;
+        assert_eq!(kernel.reply().await, None);
+        until("the session has ended", || server.shutdown.connections() == 0).await;
+    });
+}
+
+/// The kernel would return the error of a refused request to its user, although the next server could serve it.
+#[test]
+fn a_stop_refuses_no_request_of_the_kernel() {
+    run(async {
+        let limits = Limits {
+            requests_in_flight_max: 1,
+            ..Limits::default()
+        };
+        let server = Local::start(Export::new(SIZE), limits);
+        let mut kernel = server.kernel();
+        server.volume.probe.closed.set(true);
+        let first = kernel.start(READ, 0, 0, 1, b"").await;
+        until("a request waits", || server.volume.probe.waiting.get() == 1).await;
+        let second = kernel.start(READ, 0, 0, 1, b"").await;
+        until("the second is received", || server.counters.snapshot().reads == 2).await;
+        kernel.start(READ, 0, 0, 1, b"").await;
+        server.shutdown.stop();
+        server.volume.probe.closed.set(false);
+        server.volume.probe.gate.notify_all();
+        for cookie in [first, second] {
+            let (answered, reply) = kernel.reply().await.unwrap();
+            assert_eq!((answered, reply.errno()), (cookie, 0));
+        }
+        assert_eq!(kernel.reply().await, None, "the next server answers the third");
+    });
+}
+
+#[test]
+fn a_write_of_the_kernel_that_is_cut_off_by_a_stop_is_not_answered() {
+    run(async {
+        let server = start();
+        let mut kernel = server.kernel();
+        kernel.start(WRITE, 0, 0, 3 << 20, &pattern(4096, 1)).await;
+        until("its beginning is received", || {
+            server.counters.snapshot().bytes_in == 28 + 4096
+        })
+        .await;
+        server.shutdown.stop();
+        assert_eq!(kernel.reply().await, None);
+        until("the session has ended", || server.shutdown.connections() == 0).await;
+    });
+}
+
+#[test]
 fn mutated_streams_do_not_harm_the_server() {
     run(async {
         let server = start();

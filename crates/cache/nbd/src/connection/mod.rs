@@ -29,6 +29,7 @@ mod service;
 mod shared;
 mod worker;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,8 +44,19 @@ pub use self::service::Service;
 use self::receiver::Receiver;
 use self::shared::Connection;
 use crate::counters::Counters;
-use crate::limits::RECEIVE_BUFFER_BYTES;
+use crate::limits::{CONNECTIONS_MAX, RECEIVE_BUFFER_BYTES};
+use crate::negotiation::Session;
 use crate::shutdown::{Registration, Shutdown};
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// It begins with a handshake. When the server stops, requests that it has not read are refused.
+    Negotiates,
+    /// The kernel's block device: no handshake, simple replies. It sends requests that were not answered to the next server,
+    /// so none is refused because the server stops.
+    Kernel,
+}
 
 /// An accepted connection that has not reached its thread yet.
 #[derive(Debug)]
@@ -52,22 +64,44 @@ pub struct Incoming {
     // Dropped before the registration, so that the socket is closed first.
     fd: OwnedFd,
     registration: Registration,
+    client: Client,
 }
 
 impl Incoming {
     pub(crate) fn new(fd: OwnedFd, registration: Registration) -> Self {
-        Self { fd, registration }
+        Self {
+            fd,
+            registration,
+            client: Client::Negotiates,
+        }
+    }
+
+    /// A connection to the kernel's client, to which no handshake is due. `None` if the server is stopping.
+    ///
+    /// # Errors
+    /// The socket cannot be duplicated.
+    pub fn of_kernel(fd: OwnedFd, shutdown: &Shutdown) -> io::Result<Option<Self>> {
+        let registered = shutdown.register_connection(fd.try_clone()?, CONNECTIONS_MAX);
+        Ok(registered.ok().map(|registration| Self {
+            fd,
+            registration,
+            client: Client::Kernel,
+        }))
     }
 }
 
 /// Serves one client until it leaves, violates the protocol, or the server stops. Requires the io_uring runtime of this
 /// thread; `env` must be its handle.
 pub async fn serve_connection<V: Volume, E: Env>(incoming: Incoming, volume: V, env: E, service: Service) {
-    let Incoming { fd, registration } = incoming;
+    let Incoming {
+        fd,
+        registration,
+        client,
+    } = incoming;
     let counters = Arc::clone(&service.counters);
     Counters::add(&counters.connections_total, 1);
     let end = match Stream::new(fd) {
-        Ok(stream) => serve(stream, volume, env, service, registration.shutdown()).await,
+        Ok(stream) => serve(stream, client, volume, env, service, registration.shutdown()).await,
         Err(error) => Err(error.into()),
     };
     match end {
@@ -84,6 +118,7 @@ pub async fn serve_connection<V: Volume, E: Env>(incoming: Incoming, volume: V, 
 
 async fn serve<V: Volume, E: Env>(
     stream: Stream,
+    client: Client,
     volume: V,
     env: E,
     service: Service,
@@ -92,10 +127,14 @@ async fn serve<V: Volume, E: Env>(
     // Only has an effect on TCP.
     let _ = rustix::net::sockopt::set_tcp_nodelay(&stream, true);
     let mut receiver = Receiver::new(IoBuf::new(RECEIVE_BUFFER_BYTES));
-    let Some(session) = handshake::run(&stream, &mut receiver, &env, &service).await? else {
+    let negotiated = match client {
+        Client::Negotiates => handshake::run(&stream, &mut receiver, &env, &service).await?,
+        Client::Kernel => Some(Session::default()),
+    };
+    let Some(session) = negotiated else {
         return Ok(());
     };
-    let connection = Rc::new(Connection::new(stream, volume, service, session));
+    let connection = Rc::new(Connection::new(stream, volume, service, session, client));
     let sending = Rc::clone(&connection);
     env.spawn(async move { sending.send().await });
     let end = receiver.run(&connection, &env, shutdown).await;

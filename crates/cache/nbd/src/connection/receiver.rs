@@ -106,6 +106,10 @@ impl Receiver {
     ) -> Result<(), ConnectionError> {
         loop {
             let stopping = shutdown.is_stopping();
+            if stopping && connection.is_resent() {
+                // What was not handled yet is for the next server.
+                return Ok(());
+            }
             loop {
                 match self.next(connection, env, shutdown, stopping).await? {
                     Next::Handled => {}
@@ -223,6 +227,10 @@ impl Receiver {
                     other => {
                         let error = other.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
                         let weight = Job::weight_bytes(Command::Write { fua: false }, request.len);
+                        if connection.is_resent() {
+                            connection.withdraw(weight);
+                            return Err(error.into());
+                        }
                         // A stop ends the receiving but not the client: it gets ESHUTDOWN, not the error of a failed
                         // device.
                         let Refusal { errno, reason } =

@@ -77,6 +77,11 @@ impl<V: Volume> Connection<V> {
         });
     }
 
+    /// Ends a request without a reply: the client sends it again.
+    pub(super) fn withdraw(&self, weight_bytes: usize) {
+        self.outbox.put(weight_bytes, |_| {});
+    }
+
     /// Replies to a failed request.
     pub(super) fn reply_error(
         &self,

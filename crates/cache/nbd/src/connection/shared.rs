@@ -3,6 +3,7 @@
 use flaz_engine::volume::Volume;
 use flaz_runtime::net::Stream;
 
+use super::Client;
 use super::in_flight::InFlight;
 use super::job_queue::JobQueue;
 use super::outbox::Outbox;
@@ -17,22 +18,29 @@ pub(super) struct Connection<V> {
     pub(super) volume: V,
     service: Service,
     pub(super) session: Session,
+    client: Client,
     pub(super) jobs: JobQueue,
     pub(super) outbox: Outbox,
     pub(super) in_flight: InFlight,
 }
 
 impl<V: Volume> Connection<V> {
-    pub(super) fn new(stream: Stream, volume: V, service: Service, session: Session) -> Self {
+    pub(super) fn new(stream: Stream, volume: V, service: Service, session: Session, client: Client) -> Self {
         Self {
             stream,
             volume,
             in_flight: InFlight::new(&service.limits),
             service,
             session,
+            client,
             jobs: JobQueue::default(),
             outbox: Outbox::default(),
         }
+    }
+
+    /// Whether the client sends requests that were not answered again, to the next server.
+    pub(super) fn is_resent(&self) -> bool {
+        self.client == Client::Kernel
     }
 
     pub(super) fn export(&self) -> &Export {

@@ -82,6 +82,9 @@ impl<V: Volume> Connection<V> {
     }
 
     fn fail(&self, error: &IoError, command: Command, cookie: u64, offset: u64, range: u64, weight: usize) {
+        if self.is_resent() && matches!(error, IoError::Stopping) {
+            return self.withdraw(weight);
+        }
         self.counters().count_failed(command);
         let errno = Errno::of(error, command.writes());
         // The offset at which the device failed, if it is inside the request, as the protocol requires.

@@ -11,6 +11,7 @@ pub mod ram_volume;
 pub mod tools;
 
 use std::future::Future;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -18,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use flaz_device::Env;
-use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
+use flaz_nbd::{Counters, Export, Incoming, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
 use flaz_runtime::{Config, Rt, Runtime};
 use futures_util::future::{Either, select};
 
@@ -33,6 +34,7 @@ pub struct Local {
     pub volume: RamVolume,
     pub counters: Arc<Counters>,
     pub shutdown: Shutdown,
+    service: Service,
 }
 
 impl Local {
@@ -53,11 +55,11 @@ impl Local {
             limits,
             counters: Arc::clone(&counters),
         };
-        let served = volume.clone();
+        let (served, of_clients) = (volume.clone(), service.clone());
         Rt.spawn(async move {
             server
                 .run(&Rt, |incoming| {
-                    Rt.spawn(serve_connection(incoming, served.clone(), Rt, service.clone()));
+                    Rt.spawn(serve_connection(incoming, served.clone(), Rt, of_clients.clone()));
                 })
                 .await
                 .unwrap();
@@ -67,11 +69,25 @@ impl Local {
             volume,
             counters,
             shutdown,
+            service,
         }
     }
 
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("s")
+    }
+
+    /// A client that stands for the kernel's.
+    pub fn kernel(&self) -> Client {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let incoming = Incoming::of_kernel(ours.into(), &self.shutdown).unwrap().unwrap();
+        Rt.spawn(serve_connection(
+            incoming,
+            self.volume.clone(),
+            Rt,
+            self.service.clone(),
+        ));
+        Client::over(theirs.into())
     }
 
     /// A client that has only connected.
